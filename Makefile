@@ -1,0 +1,67 @@
+# Every target sets up what it needs. ARGS passes options on: make demo ARGS="--json out.json"
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+KEEP ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test unit control e2e lint format crds programs images cluster-up cluster-down clean
+
+help: ## Show this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## Make .venv with .venv/bin/atoll in it
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "atoll needs Python 3.11 or newer; set PYTHON=python3.x")'
+	@echo "[setup] creating $(VENV) with every Python dependency"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: setup ## Train on a real Kubernetes on this machine, kill a unit, watch it heal (KEEP=1 leaves the cluster)
+	@$(BIN)/atoll demo $(if $(KEEP),--keep) $(ARGS)
+
+test: unit control e2e ## Everything that must pass before a change lands
+
+unit: setup ## Unit tests: no cluster, no root
+	$(BIN)/pytest tests/unit $(ARGS)
+
+control: setup ## The operator against a real API server
+	$(BIN)/pytest tests/control $(ARGS)
+
+e2e: setup ## A run with a killed unit on real pods (root)
+	$(BIN)/pytest tests/e2e $(ARGS)
+
+lint: setup ## Style, types, imports, generated files, chart
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m atoll_operator.crdgen --check
+	$(BIN)/python -m atoll_local helm lint --strict charts/atoll
+
+format: setup ## Put the code into its style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+crds: setup ## Write crds/ and the chart's copies from the models
+	$(BIN)/python -m atoll_operator.crdgen
+
+programs: setup ## Find or build the Kubernetes programs
+	$(BIN)/python -m atoll_local programs
+
+images: setup ## Build the operator and runtime images
+	$(BIN)/python -m atoll_local images
+
+cluster-up: setup ## Start the local cluster
+	$(BIN)/python -m atoll_local up $(ARGS)
+
+cluster-down: setup ## Remove every process, mount, namespace, rule and cgroup of it
+	$(BIN)/python -m atoll_local down $(ARGS)
+
+clean: ## Remove .venv and the tools' caches in this folder
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

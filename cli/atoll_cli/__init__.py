@@ -1,0 +1,1 @@
+"""`atoll`, the command line."""

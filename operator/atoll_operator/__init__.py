@@ -1,0 +1,1 @@
+"""The Atoll operator: reconciles TrainingRun and LearnerUnit."""

@@ -1,0 +1,286 @@
+"""What operator and runtime agree on: the sections of a run, the JSON handed to a pod, names, the syncer's report.
+
+Pydantic only: the operator imports this file and no other of the runtime, and its image holds no JAX. A section of
+`TrainingRun.spec` that the runtime needs is defined here once and passes unchanged from the user's YAML to the pods.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+# Environment of a runtime pod.
+ENV_UNIT = "ATOLL_UNIT"
+"""JSON of `UnitContract`, in each learner pod."""
+RUN_FILE = "/etc/atoll/run/run.json"
+"""JSON of `RunContract`, from the run's ConfigMap, in learner and syncer pods."""
+ENV_RUN_FILE = "ATOLL_RUN_FILE"
+"""Another place for `RUN_FILE` (tests, a run without a cluster)."""
+TLS_DIR = "/etc/atoll/tls"
+"""`ca.crt`, `tls.crt`, `tls.key` of the pod's own identity."""
+ENV_TLS_DIR = "ATOLL_TLS_DIR"
+JOURNAL_DIR = "/var/lib/atoll"
+"""The syncer's volume."""
+ENV_JOURNAL_DIR = "ATOLL_JOURNAL_DIR"
+
+PRESETS = ("250k", "1m", "10m", "125m", "1b")
+"""Names of `ModelSpec.preset`; their sizes stand in `atoll_runtime.model.presets`."""
+
+# Ports.
+SYNCER_PORT = 7400
+"""gRPC with mTLS: sessions and fragments."""
+STATUS_PORT = 7401
+"""HTTPS with mTLS: `GET /status` returns `SyncerStatus`."""
+HEALTH_PORT = 7402
+"""Plain HTTP: `/healthz`, `/readyz`, `/metrics`."""
+COORDINATOR_PORT = 8476
+"""JAX's coordinator; pinned, because its default moved in JAX 0.8.1 (jax#35905)."""
+
+EXIT_OK = 0
+EXIT_TERMINAL = 64
+"""The process ended for a reason that a restart cannot mend; the reason is the termination message."""
+EXIT_FENCED = 65
+"""A newer incarnation of this unit is registered."""
+TERMINATION_LOG = "/dev/termination-log"
+"""A pod writes `Reason: message` here before it exits with an error."""
+
+
+class Section(BaseModel):
+    """A part of the wire format: camelCase on the wire, unknown keys are errors, immutable."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+
+
+ShortName = Annotated[str, Field(min_length=1, max_length=63)]
+GcsUri = Annotated[str, Field(min_length=6, max_length=512, pattern=r"^(gs|file)://[^\s]+$")]
+
+
+class Dimensions(Section):
+    """A dense decoder's size. Every matrix is `width` × a multiple of a head or of `hidden`."""
+
+    layers: Annotated[int, Field(ge=1, le=512)]
+    width: Annotated[int, Field(ge=8, le=65536)]
+    heads: Annotated[int, Field(ge=1, le=1024)]
+    kv_heads: Annotated[int, Field(ge=1, le=1024)]
+    hidden: Annotated[int, Field(ge=8, le=262144)]
+    vocabulary: Annotated[int, Field(ge=2, le=1048576)] = 256
+
+
+class ModelSpec(Section):
+    """What is trained: a preset by name, or the dimensions."""
+
+    preset: Annotated[str, Field(max_length=63)] | None = None
+    dimensions: Dimensions | None = None
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+
+
+class DataSpec(Section):
+    """Index-addressed token data under `uri` (see `atoll_runtime.data`)."""
+
+    uri: GcsUri
+    sequence_length: Annotated[int, Field(ge=8, le=1048576)]
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    tokenizer: Literal["bytes"] = "bytes"
+
+
+class InnerSpec(Section):
+    """The island's own optimiser: AdamW, warm-up then cosine or constant, global-norm clipping."""
+
+    learning_rate: Annotated[float, Field(gt=0, le=10)] = 3e-3
+    schedule: Literal["Cosine", "Constant"] = "Cosine"
+    warmup_steps: Annotated[int, Field(ge=0, le=10_000_000)] = 50
+    final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Learning rate at the target, as a fraction of the peak (Cosine)."""
+    weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.1
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    clip_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    batch: Annotated[int, Field(ge=1, le=1_048_576)] = 8
+    """Sequences a unit trains on in one inner step, where its pool does not say otherwise."""
+
+
+class OuterSpec(Section):
+    """The syncer's step: fragments P, interval H, overlap τ, Nesterov momentum (Decoupled DiLoCo, arXiv 2604.21428)."""
+
+    learning_rate: Annotated[float, Field(gt=0, le=10)] = 0.7
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    fragments: Annotated[int, Field(ge=1, le=1024)] = 24
+    """P. At most `interval`."""
+    interval: Annotated[int, Field(ge=1, le=10_000)] = 24
+    """H: inner steps between two syncs of the same fragment."""
+    overlap: Annotated[int, Field(ge=1, le=1024)] = 2
+    """τ: rounds in flight. At most `interval`."""
+    merge: Literal["RDA", "Mean"] = "RDA"
+    codec: Literal["bf16", "float32"] = "bf16"
+
+
+class GraceSpec(Section):
+    """How long a round waits for more than K: `fraction` of the slack, at most `maxSteps` learner steps (Eq. 3)."""
+
+    fraction: Annotated[float, Field(ge=0, lt=1)] = 0.8
+    max_steps: Annotated[float, Field(ge=0, le=10)] = 1.0
+
+
+class QuorumSpec(Section):
+    """K, and the grace window after it."""
+
+    min: Annotated[int, Field(ge=1, le=1024)] = 1
+    """K: a round needs this many units; at most the units of all pools."""
+    grace: GraceSpec = GraceSpec()
+
+
+class TargetSpec(Section):
+    """When the run is complete, by the syncer's clock: whichever comes first of those given."""
+
+    global_steps: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    tokens: Annotated[int, Field(ge=1, le=10**16)] | None = None
+
+
+class CheckpointSpec(Section):
+    """Where the run's checkpoints lie and how often a global one is cut."""
+
+    uri: GcsUri
+    """The run's own root; `global/<step>/` stands below it."""
+    interval_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 100
+    """Global steps between two cuts."""
+    keep: Annotated[int, Field(ge=2, le=1000)] = 3
+    """Complete checkpoints kept; two at least, so that a corrupt newest one has a predecessor."""
+
+
+class SyncerAddress(Section):
+    """Where the syncer listens and what its certificate says."""
+
+    host: str
+    port: int = SYNCER_PORT
+    status_port: int = STATUS_PORT
+
+
+class RunContract(Section):
+    """What every pod of a run is told (`run.json`)."""
+
+    name: ShortName
+    namespace: ShortName
+    uid: str
+    """The TrainingRun's uid: a journal of another uid is not this run's."""
+    model: ModelSpec
+    data: DataSpec
+    inner: InnerSpec
+    outer: OuterSpec
+    quorum: QuorumSpec
+    target: TargetSpec
+    checkpoint: CheckpointSpec
+    syncer: SyncerAddress
+
+
+class UnitContract(Section):
+    """What one learner pod is told besides (`ATOLL_UNIT`)."""
+
+    unit: ShortName
+    incarnation: Annotated[int, Field(ge=1)]
+    host: Annotated[int, Field(ge=0)]
+    """0-based index of this pod in its gang."""
+    hosts: Annotated[int, Field(ge=1)]
+    coordinator: str
+    """`name:port` of host 0 for `jax.distributed`."""
+    batch: Annotated[int, Field(ge=1)]
+    """Sequences of the whole unit in one inner step; a multiple of its devices is not required."""
+    stream: Annotated[int, Field(ge=0)]
+    """The unit's slot among `streams` disjoint data streams."""
+    streams: Annotated[int, Field(ge=1)]
+
+
+def identity(namespace: str, run: str, role: Literal["syncer", "unit", "operator"], name: str) -> str:
+    """The URI SAN of a certificate of a run."""
+    return f"spiffe://atoll.dev/ns/{namespace}/run/{run}/{role}/{name}"
+
+
+class Report(BaseModel):
+    """A part of what the syncer reports; the reader ignores keys that it does not know (a newer syncer)."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
+
+
+class UnitReport(Report):
+    """One unit, as the syncer sees it."""
+
+    incarnation: int
+    hosts: int
+    """Hosts connected now."""
+    state: Literal["Joining", "Learning", "Gone"]
+    """`Learning` once a contribution of this incarnation was merged; `Gone` while no host is connected."""
+    step: int = 0
+    """The unit's own inner step."""
+    inner_steps: int = 0
+    """Inner steps reported by all incarnations since the run began."""
+    tokens: int = 0
+    """Tokens trained by all incarnations since the run began."""
+    loss: float | None = None
+    tokens_per_second: float = 0.0
+    step_seconds: float = 0.0
+    contributions: int = 0
+    """Merges of this incarnation."""
+    staleness: int = 0
+    """Global steps since its last merge."""
+    seeded_step: int | None = None
+    """Global step of the checkpoint it was seeded from."""
+    seed_message: str = ""
+    """Anything worth telling about the seed, such as a checkpoint that was skipped and why."""
+    first_merge_time: float | None = None
+    """Unix seconds of the first merge of this incarnation."""
+
+
+class CheckpointReport(Report):
+    newest_step: int | None = None
+    uri: str = ""
+    error: str = ""
+    """Why the last save failed; empty after a good one."""
+
+
+class SyncerStatus(Report):
+    """`GET /status` of the syncer."""
+
+    run_uid: str
+    phase: Literal["Starting", "Running", "Finishing", "Finished", "Failed"]
+    """`Finished` only after the final float32 cut stands in the bucket with its manifest."""
+    message: str = ""
+    """Why it is in this phase, or why the current round is waiting."""
+    global_step: int = 0
+    target_steps: int | None = None
+    tokens: int = 0
+    """Tokens merged."""
+    loss: float | None = None
+    """Token-weighted mean of the live units' last training losses."""
+    tokens_per_second: float = 0.0
+    quorum: str = ""
+    """Members of the last merged round, such as `3/3 (K=2)`."""
+    rounds: int = 0
+    real_interval: float = 0.0
+    """Inner steps between two merges of the same fragment, as measured (pitfall 1: H collapses on fast networks)."""
+    bytes_in: int = 0
+    bytes_out: int = 0
+    restarts: int = 0
+    """Times that the syncer resumed from its journal."""
+    checkpoint: CheckpointReport = CheckpointReport()
+    units: dict[str, UnitReport] = {}
+    final_checkpoint: str = ""
+    """URI of the final cut, when `Finished`."""
+    time: float = 0.0
+    """Unix seconds of this report."""
+
+
+def dump(section: BaseModel) -> str:
+    """Compact JSON as it goes over the wire."""
+    return section.model_dump_json(by_alias=True, exclude_none=True)
+
+
+def parse_run(text: str | bytes) -> RunContract:
+    """Raises `pydantic.ValidationError` naming each wrong field."""
+    return RunContract.model_validate_json(text)
+
+
+def parse_unit(text: str | bytes) -> UnitContract:
+    """Raises `pydantic.ValidationError` naming each wrong field."""
+    return UnitContract.model_validate_json(text)
+
