@@ -1,0 +1,92 @@
+"""`python -m atoll_local up|down|status|images|programs|helm …|kubectl …`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+
+from atoll_local.catalogue import PROGRAMS
+from atoll_local.cluster import Cluster
+from atoll_local.errors import ClusterError, HostError
+from atoll_local.host import install
+from atoll_local.images import build_images
+from atoll_local.network import Network
+from atoll_local.programs import find, find_all
+
+PASSED_ON = ("helm", "kubectl")
+"""Programs that this command runs with the arguments as they are."""
+
+
+def _say(started: float, text: str) -> None:
+    print(f"[{time.monotonic() - started:5.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m atoll_local", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (("up", "start a cluster"), ("down", "remove it"), ("status", "what runs, as JSON")):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--name", default="atoll")
+        if name == "up":
+            command.add_argument("--realistic", action="store_true", help="Kubernetes' own failure time-outs")
+            command.add_argument("--port", type=int, default=6443, help="of the API server")
+            command.add_argument("--bridge", default="atoll0")
+            command.add_argument("--subnet", default="10.250.0.0/24", help="of host and nodes")
+    commands.add_parser("programs", help="find or build every program")
+    images = commands.add_parser("images", help="build the images")
+    images.add_argument("--force", action="store_true", help="build them again from nothing")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 done, 1 the cluster failed, 2 this machine or the arguments are not fit."""
+    given = sys.argv[1:] if arguments is None else arguments
+    started = time.monotonic()
+    try:
+        if given and given[0] in PASSED_ON:
+            program = str(find(given[0], lambda text: _say(started, text)))
+            os.execv(program, [program, *given[1:]])
+        return _run(_parser().parse_args(given), started)
+    except HostError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except ClusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(options: argparse.Namespace, started: float) -> int:
+    def progress(text: str) -> None:
+        _say(started, text)
+
+    if options.command == "programs":
+        for name, path in find_all(tuple(PROGRAMS), progress).items():
+            print(f"{name:25} {path}")
+    elif options.command == "images":
+        install(progress)
+        build_images(progress, force=options.force)
+    elif options.command == "up":
+        network = Network(bridge=options.bridge, subnet=options.subnet)
+        cluster = Cluster(
+            options.name,
+            network=network,
+            port=options.port,
+            fast_failure=not options.realistic,
+            progress=progress,
+        )
+        cluster.up()
+        print(f"export KUBECONFIG={cluster.kubeconfig}")
+    elif options.command == "down":
+        cluster = Cluster.existing(options.name, progress) or Cluster(options.name, progress=progress)
+        cluster.down()
+        progress(f"cluster {options.name} is gone")
+    elif options.command == "status":
+        print(json.dumps((Cluster.existing(options.name) or Cluster(options.name)).status(), indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

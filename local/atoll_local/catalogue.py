@@ -1,0 +1,143 @@
+"""The programs of a cluster: versions, and the three routes to each (PATH, official download, Go module)."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, field
+
+KUBERNETES = "1.36.3"
+ETCD = "3.6.8"
+COREDNS = "1.15.0"
+HELM = "4.3.1"
+KWOK = "0.8.0"
+FAKE_GCS = "1.56.1"
+
+ARCH = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Download:
+    """An official archive or binary and the file of checksums published beside it."""
+
+    url: str
+    checksum_url: str
+    member: str = ""
+    """The file inside a tar archive; empty for a plain binary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One executable at a pinned version."""
+
+    name: str
+    version: str
+    module: str
+    """Go module that holds it."""
+    package: str
+    """Its main package."""
+    version_args: tuple[str, ...] = ("--version",)
+    download: Download | None = None
+    linker_flags: tuple[str, ...] = ()
+    sources: dict[str, str] = field(default_factory=dict)
+    """Files of a main package of our own (CoreDNS with few plugins)."""
+
+
+def _kubernetes(name: str, version_args: tuple[str, ...] = ("--version",)) -> Program:
+    major, minor, _ = KUBERNETES.split(".")
+    values = {
+        "gitVersion": f"v{KUBERNETES}",
+        "gitMajor": major,
+        "gitMinor": minor,
+        "gitTreeState": "clean",
+        "gitCommit": "module",
+        "buildDate": "1970-01-01T00:00:00Z",
+    }
+    url = f"https://dl.k8s.io/v{KUBERNETES}/bin/linux/{ARCH}/{name}"
+    return Program(
+        name=name,
+        version=KUBERNETES,
+        module="k8s.io/kubernetes",
+        package=f"k8s.io/kubernetes/cmd/{name}",
+        version_args=version_args,
+        download=Download(url=url, checksum_url=f"{url}.sha256"),
+        linker_flags=tuple(
+            f"-X k8s.io/component-base/version.{key}={value}" for key, value in values.items()
+        ),
+    )
+
+
+# Errors first, then answers; an unknown plugin in the Corefile is refused at start.
+_COREDNS_PLUGINS = ("reload", "ready", "health", "errors", "log", "cache", "loadbalance", "kubernetes")
+_COREDNS_MAIN = (
+    "package main\n\nimport (\n"
+    '\t"github.com/coredns/coredns/core/dnsserver"\n\t"github.com/coredns/coredns/coremain"\n'
+    + "".join(f'\t_ "github.com/coredns/coredns/plugin/{name}"\n' for name in _COREDNS_PLUGINS)
+    + ")\n\nfunc main() {\n\tdnsserver.Directives = []string{"
+    + ", ".join(f'"{name}"' for name in _COREDNS_PLUGINS)
+    + "}\n\tcoremain.Run()\n}\n"
+)
+
+_GITHUB = "https://github.com"
+
+PROGRAMS: dict[str, Program] = {
+    program.name: program
+    for program in (
+        _kubernetes("kube-apiserver"),
+        _kubernetes("kubectl", ("version", "--client")),
+        _kubernetes("kube-controller-manager"),
+        _kubernetes("kube-scheduler"),
+        _kubernetes("kubelet"),
+        _kubernetes("kube-proxy"),
+        Program(
+            name="etcd",
+            version=ETCD,
+            module="go.etcd.io/etcd/server/v3",
+            package="go.etcd.io/etcd/server/v3",
+            download=Download(
+                url=f"{_GITHUB}/etcd-io/etcd/releases/download/v{ETCD}/etcd-v{ETCD}-linux-{ARCH}.tar.gz",
+                checksum_url=f"{_GITHUB}/etcd-io/etcd/releases/download/v{ETCD}/SHA256SUMS",
+                member="etcd",
+            ),
+        ),
+        Program(
+            name="coredns",
+            version=COREDNS,
+            module="github.com/coredns/coredns",
+            package=".",
+            version_args=("-version",),
+            sources={"main.go": _COREDNS_MAIN},
+            download=Download(
+                url=f"{_GITHUB}/coredns/coredns/releases/download/v{COREDNS}/coredns_{COREDNS}_linux_{ARCH}.tgz",
+                checksum_url=f"{_GITHUB}/coredns/coredns/releases/download/v{COREDNS}/"
+                f"coredns_{COREDNS}_linux_{ARCH}.tgz.sha256",
+                member="coredns",
+            ),
+        ),
+        Program(
+            name="helm",
+            version=HELM,
+            module="helm.sh/helm/v4",
+            package="helm.sh/helm/v4/cmd/helm",
+            version_args=("version", "--short"),
+            linker_flags=(f"-X helm.sh/helm/v4/internal/version.version=v{HELM}",),
+            download=Download(
+                url=f"https://get.helm.sh/helm-v{HELM}-linux-{ARCH}.tar.gz",
+                checksum_url=f"https://get.helm.sh/helm-v{HELM}-linux-{ARCH}.tar.gz.sha256sum",
+                member="helm",
+            ),
+        ),
+        Program(
+            name="fake-gcs-server",
+            version=FAKE_GCS,
+            module="github.com/fsouza/fake-gcs-server",
+            package="github.com/fsouza/fake-gcs-server",
+            version_args=("-version",),
+            download=Download(
+                url=f"{_GITHUB}/fsouza/fake-gcs-server/releases/download/v{FAKE_GCS}/"
+                f"fake-gcs-server_{FAKE_GCS}_Linux_{ARCH}.tar.gz",
+                checksum_url=f"{_GITHUB}/fsouza/fake-gcs-server/releases/download/v{FAKE_GCS}/checksums.txt",
+                member="fake-gcs-server",
+            ),
+        ),
+    )
+}

@@ -1,0 +1,213 @@
+"""A whole cluster on this machine: control plane, network, nodes, add-ons; up, down, status."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from atoll_local import addons, cgroups, host
+from atoll_local.bucket import FakeGcs
+from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane
+from atoll_local.errors import ClusterError
+from atoll_local.images import install_images
+from atoll_local.machine import Machine
+from atoll_local.network import Network
+from atoll_local.nodes import DEFAULT_NODES, Node
+from atoll_local.paths import state_dir
+from atoll_local.process import wait_for
+from atoll_local.programs import Progress, find, find_all, silent
+
+API_PORT = 6443
+NODE_PROGRAMS = ("kubectl", "kubelet", "kube-proxy", "coredns", "helm", "fake-gcs-server")
+TPU_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_NUM_CPU_DEVICES": "1",
+    # One thread a pod: four learners share two cores, and more threads only wait for each other.
+    "OMP_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+}
+
+
+class Cluster:
+    """A local cluster by name. Its state is on disk, so that any process can take it down."""
+
+    def __init__(
+        self,
+        name: str = "atoll",
+        *,
+        nodes: Sequence[Node] = DEFAULT_NODES,
+        network: Network | None = None,
+        port: int = API_PORT,
+        fast_failure: bool = True,
+        progress: Progress = silent,
+    ) -> None:
+        self.name = name
+        self.root = state_dir(name)
+        self.network = network or Network()
+        self.nodes = tuple(nodes)
+        self.port = port
+        self.fast_failure = fast_failure
+        self.progress = progress
+        self.kubeconfig = self.root / "control" / "kubeconfig"
+        self.bucket = FakeGcs(self.root / "bucket", self.network.host)
+
+    @classmethod
+    def existing(cls, name: str = "atoll", progress: Progress = silent) -> Cluster | None:
+        """The cluster whose state lies on this machine, or None."""
+        try:
+            entry = json.loads((state_dir(name) / "cluster.json").read_text())
+        except (OSError, ValueError):
+            return None
+        nodes = [Node(**node) for node in entry["nodes"]]
+        network = Network(**entry["network"])
+        return cls(name, nodes=nodes, network=network, port=entry["port"], progress=progress)
+
+    @property
+    def machines(self) -> list[Machine]:
+        return [
+            Machine(
+                node=node,
+                index=index,
+                cluster=self.name,
+                root=self.root / "nodes" / node.name,
+                network=self.network,
+                tpu_environment=TPU_ENVIRONMENT,
+            )
+            for index, node in enumerate(self.nodes)
+        ]
+
+    def machine(self, name: str) -> Machine:
+        """Raises `ClusterError` when no node is called so."""
+        for machine in self.machines:
+            if machine.node.name == name:
+                return machine
+        raise ClusterError(f"no node is called {name!r}: nodes are {', '.join(n.name for n in self.nodes)}")
+
+    def running(self) -> bool:
+        """True when the API server answers and every node has its pid 1."""
+        if not self.kubeconfig.exists() or any(machine.pid is None for machine in self.machines):
+            return False
+        return self.kubectl("get", "--raw", "/readyz", check=False, timeout=10).strip() == "ok"
+
+    def up(self) -> None:
+        """Brings the cluster to ready; one that runs is left as it is, the rest of a dead one is removed.
+
+        Raises:
+            HostError: this machine cannot run it. ClusterError: a part did not come up.
+        """
+        if self.running():
+            self.progress(f"cluster {self.name} is up already")
+            return
+        if self.root.exists():
+            self.progress(f"removing what is left of an earlier cluster {self.name}")
+            self.down()
+        host.check(self.network, self.port)
+        host.install(self.progress)
+        programs = find_all((*CONTROL_PROGRAMS, *NODE_PROGRAMS), self.progress)
+        self.root.mkdir(parents=True)
+        entry = {
+            "nodes": [asdict(node) for node in self.nodes],
+            "network": asdict(self.network),
+            "port": self.port,
+        }
+        (self.root / "cluster.json").write_text(json.dumps(entry))
+        install_images([machine.root for machine in self.machines], self.progress)
+        started = time.monotonic()
+        self.progress("starting etcd, kube-apiserver, controller-manager, scheduler")
+        self.network.up()
+        plane = self._plane()
+        plane.start()
+        self._add_ons(programs["kubectl"])
+        self.progress(f"switching on {len(self.nodes)} nodes")
+        assert plane.authority is not None
+        for machine in self.machines:
+            machine.prepare(plane.authority, plane.server, programs, self.fast_failure)
+            machine.start(len(self.nodes))
+        self.network.route_services(0)
+        self.bucket.start()
+        self._wait_ready()
+        self.progress(f"{len(self.nodes)} nodes ready after {time.monotonic() - started:.0f} s")
+
+    def down(self) -> None:
+        """Removes every process, mount, namespace, link, route and cgroup of it; missing parts are fine."""
+        self.bucket.stop()
+        for machine in self.machines:
+            machine.stop()
+        self._plane().stop()
+        cgroups.remove(f"/atoll-{self.name}")
+        self.network.down()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def kubectl(self, *args: str, check: bool = True, timeout: float = 60, stdin: str | None = None) -> str:
+        """Output of kubectl on this cluster.
+
+        Raises:
+            ClusterError: it failed (with `check`) or took longer than `timeout` seconds.
+        """
+        command = [str(find("kubectl")), f"--kubeconfig={self.kubeconfig}", *args]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=timeout, check=False, input=stdin
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ClusterError(f"kubectl {' '.join(args[:3])} took longer than {timeout:.0f} s") from error
+        if check and done.returncode != 0:
+            raise ClusterError(f"kubectl {' '.join(args[:3])} failed: {done.stderr.strip()}")
+        return done.stdout
+
+    def status(self) -> dict[str, Any]:
+        """What runs, by part."""
+        return {
+            "name": self.name,
+            "kubeconfig": str(self.kubeconfig),
+            "running": self.running(),
+            "bucket": self.bucket.url,
+            "nodes": {machine.node.name: "on" if machine.pid else "off" for machine in self.machines},
+        }
+
+    def _plane(self) -> ControlPlane:
+        return ControlPlane(
+            self.root / "control",
+            address=self.network.host,
+            port=self.port,
+            controllers=True,
+            fast_failure=self.fast_failure,
+            progress=self.progress,
+        )
+
+    def _add_ons(self, kubectl: Path) -> None:
+        volumes = self.root / "volumes"
+        for number in range(addons.VOLUMES):
+            folder = volumes / str(number)
+            folder.mkdir(parents=True)
+            # fsGroup is not applied to a local path; the pods run as a user of their own.
+            folder.chmod(0o777)
+        listing = {"apiVersion": "v1", "kind": "List", "items": addons.objects(self.nodes[0].name, volumes)}
+        self.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(listing))
+
+    def _wait_ready(self) -> None:
+        def ready() -> bool:
+            text = self.kubectl("get", "nodes", "-o", "json", check=False)
+            items = json.loads(text)["items"] if text else []
+            return sum(_is_ready(item) for item in items) == len(self.nodes)
+
+        wait_for("the nodes", ready, 120, f"see {self.root / 'nodes' / '*' / 'log'}", interval=0.5)
+        wait_for("CoreDNS", self._dns_ready, 60, "kubectl -n kube-system describe pods", interval=0.5)
+
+    def _dns_ready(self) -> bool:
+        path = "jsonpath={.status.readyReplicas}"
+        return (
+            self.kubectl("-n", "kube-system", "get", "deployment", "coredns", "-o", path, check=False) == "1"
+        )
+
+
+def _is_ready(node: dict[str, Any]) -> bool:
+    ready = {c["type"]: c["status"] for c in node["status"].get("conditions", [])}.get("Ready") == "True"
+    chips = node["metadata"]["labels"].get("cloud.google.com/gke-accelerator-count", "0")
+    return ready and node["status"].get("allocatable", {}).get("google.com/tpu", "0") == chips

@@ -1,0 +1,168 @@
+"""`google.com/tpu` over the kubelet's device-plugin API v1beta1.
+
+Offers `chips` devices and answers an allocation with the environment that makes JAX run on CPU devices, so that
+a pod need not know that it is not on a TPU host. The health of a chip follows the file `unhealthy` beside the
+configuration: one chip number a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+
+from atoll_local.nodes import TPU_RESOURCE
+
+PLUGIN_DIR = Path("/var/lib/kubelet/device-plugins")
+KUBELET_SOCKET = PLUGIN_DIR / "kubelet.sock"
+SOCKET = PLUGIN_DIR / "atoll-tpu.sock"
+POLL_SECONDS = 0.5
+
+
+def field(number: int, value: bytes | str) -> bytes:
+    """One length-delimited protobuf field; every field of this API that we use is one."""
+    content = value.encode() if isinstance(value, str) else value
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """The length-delimited fields of a message, in order.
+
+    Raises:
+        ValueError: another wire type, which this API's requests do not have.
+    """
+    at = 0
+    while at < len(message):
+        tag, at = _read_varint(message, at)
+        if tag & 7 != 2:
+            raise ValueError(f"wire type {tag & 7} in field {tag >> 3}")
+        length, at = _read_varint(message, at)
+        yield tag >> 3, message[at : at + length]
+        at += length
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = message[at]
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if not byte & 0x80:
+            return number, at
+
+
+def _identity(message: bytes) -> bytes:
+    return message
+
+
+class TpuPlugin:
+    """The device plugin of one host."""
+
+    def __init__(self, configuration: Path) -> None:
+        content = json.loads(configuration.read_text())
+        self.chips: int = content["chips"]
+        self.environment: dict[str, str] = content["env"]
+        self._unhealthy = configuration.with_name("unhealthy")
+        self._stopped = threading.Event()
+
+    def devices(self) -> bytes:
+        """`ListAndWatchResponse` of this moment."""
+        try:
+            bad = set(self._unhealthy.read_text().split())
+        except OSError:
+            bad = set()
+        health = {chip: "Unhealthy" if str(chip) in bad else "Healthy" for chip in range(self.chips)}
+        return b"".join(
+            field(1, field(1, f"chip-{chip}") + field(2, state)) for chip, state in health.items()
+        )
+
+    def watch(self, _: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Streams the devices, again after each change of health."""
+        last = b""
+        while not self._stopped.is_set() and context.is_active():
+            now = self.devices()
+            if now != last:
+                yield now
+                last = now
+            self._stopped.wait(POLL_SECONDS)
+
+    def allocate(self, request: bytes, _: grpc.ServicerContext) -> bytes:
+        """`AllocateResponse`: the environment, for each container that asks."""
+        envs = b"".join(field(1, field(1, key) + field(2, value)) for key, value in self.environment.items())
+        return b"".join(field(1, envs) for number, _ in fields(request) if number == 1)
+
+    def serve(self) -> None:
+        """Serves until the kubelet goes or our socket does (a kubelet that restarts clears the folder)."""
+        SOCKET.unlink(missing_ok=True)
+        server = grpc.server(ThreadPoolExecutor(max_workers=8))
+        handlers = {
+            "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(
+                lambda _request, _context: b"", _identity, _identity
+            ),
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(self.watch, _identity, _identity),
+            "Allocate": grpc.unary_unary_rpc_method_handler(self.allocate, _identity, _identity),
+        }
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", handlers)]
+        )
+        server.add_insecure_port(f"unix://{SOCKET}")
+        server.start()
+        try:
+            kubelet = _inode(KUBELET_SOCKET)
+            register()
+            while _inode(KUBELET_SOCKET) == kubelet and SOCKET.exists():
+                time.sleep(POLL_SECONDS)
+        finally:
+            self._stopped.set()
+            server.stop(0)
+
+
+def register() -> None:
+    """Tells the kubelet of the plugin.
+
+    Raises:
+        grpc.RpcError: the kubelet does not answer within 10 s.
+    """
+    request = field(1, "v1beta1") + field(2, SOCKET.name) + field(3, TPU_RESOURCE)
+    with grpc.insecure_channel(f"unix://{KUBELET_SOCKET}") as channel:
+        call = channel.unary_unary("/v1beta1.Registration/Register", _identity, _identity)
+        call(request, timeout=10, wait_for_ready=True)
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return None
+
+
+def main() -> int:
+    """Waits for the kubelet, serves until it goes; the node's init starts us again."""
+    while _inode(KUBELET_SOCKET) is None:
+        time.sleep(POLL_SECONDS)
+    try:
+        TpuPlugin(Path(sys.argv[1])).serve()
+    except grpc.RpcError as error:
+        print(f"registration failed: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,11 @@
+"""What can go wrong on the host, said so that a user can mend it."""
+
+from __future__ import annotations
+
+
+class HostError(Exception):
+    """This machine cannot do what was asked; the message is one clear sentence (exit status 2)."""
+
+
+class ClusterError(Exception):
+    """The cluster did not come up or did not answer in time; the message names the part and its log."""

@@ -1,0 +1,84 @@
+"""Builds a program from its Go module."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from atoll_local.catalogue import Program
+from atoll_local.errors import HostError
+
+GO_DIRECTIVE = "1.26.0"
+BUILD_TIMEOUT = 1800.0
+"""Seconds for one program; kube-apiserver takes about 230 on two cores with empty caches."""
+
+
+def go_program() -> str | None:
+    """The Go tool, or None."""
+    return shutil.which("go") or ("/usr/local/go/bin/go" if Path("/usr/local/go/bin/go").is_file() else None)
+
+
+def build(program: Program, work: Path, target: Path) -> None:
+    """Builds `program` to `target`; modules of one family share `work`.
+
+    Raises:
+        HostError: no Go, or the build failed (the message ends with the compiler's last lines).
+    """
+    go = go_program()
+    if go is None:
+        raise HostError(
+            f"{program.name} {program.version} is neither on PATH nor downloadable, "
+            "and Go is not installed to build it"
+        )
+    work.mkdir(parents=True, exist_ok=True)
+    module = work / "go.mod"
+    if not module.is_file():
+        module.write_text(_go_mod(go, program, work))
+    for name, text in program.sources.items():
+        (work / name).write_text(text)
+    if program.module != "k8s.io/kubernetes":
+        _run(go, ["get", f"{program.module}@v{program.version}"], work)
+    if program.sources:
+        _run(go, ["mod", "tidy"], work)
+    flags = " ".join(("-s", "-w", *program.linker_flags))
+    _run(go, ["build", "-mod=mod", "-ldflags", flags, "-o", str(target), program.package], work)
+
+
+def _go_mod(go: str, program: Program, work: Path) -> str:
+    head = f"module atoll.dev/programs/{work.name}\n\ngo {GO_DIRECTIVE}\n"
+    if program.module != "k8s.io/kubernetes":
+        return head
+    # k8s.io/kubernetes requires its staging modules as v0.0.0 and replaces them inside its own tree, which
+    # does not count for a dependent: the published versions (v0.36.3 for 1.36.3) are named here.
+    (work / "go.mod").write_text(head)
+    _run(go, ["mod", "download", f"{program.module}@v{program.version}"], work)
+    cache = _run(go, ["env", "GOMODCACHE"], work).strip()
+    theirs = (Path(cache) / "k8s.io" / f"kubernetes@v{program.version}" / "go.mod").read_text()
+    staged = sorted(set(re.findall(r"^\s*(?:require\s+)?(k8s\.io/[\w./-]+) v0\.0\.0(?:\s|$)", theirs, re.M)))
+    published = "v0." + program.version.split(".", 1)[1]
+    replaces = "".join(f"\t{name} => {name} {published}\n" for name in staged)
+    return f"{head}\nrequire {program.module} v{program.version}\n\nreplace (\n{replaces})\n"
+
+
+def _run(go: str, args: list[str], work: Path) -> str:
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOWORK": "off"}
+    try:
+        done = subprocess.run(
+            [go, *args],
+            cwd=work,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise HostError(f"go {args[0]} took longer than {BUILD_TIMEOUT:.0f} s in {work}") from error
+    if done.returncode != 0:
+        raise HostError(
+            f"go {' '.join(args[:2])} failed in {work}: {' / '.join(done.stderr.splitlines()[-3:])}"
+        )
+    return done.stdout

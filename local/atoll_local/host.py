@@ -1,0 +1,117 @@
+"""What this machine must be and have before a cluster can start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from atoll_local.errors import HostError
+from atoll_local.network import Network
+from atoll_local.paths import cache_dir
+from atoll_local.programs import Progress
+
+FREE_GIB = 12
+"""Programs and Go's caches take about 6 GiB, images 3, nodes and checkpoints the rest."""
+
+DEBIAN_PACKAGES = {
+    "containerd": "containerd",
+    "runc": "runc",
+    "iptables": "iptables",
+    "conntrack": "conntrack",
+    "buildah": "buildah",
+    "mmdebstrap": "mmdebstrap",
+    "ip": "iproute2",
+    "nsenter": "util-linux",
+    "sysctl": "procps",
+    "mount": "mount",
+}
+"""Program → the Debian package that brings it."""
+CNI_DIR = Path("/usr/lib/cni")
+INSTALL_TIMEOUT = 900.0
+
+
+def check(network: Network, port: int, *, images: bool = True) -> None:
+    """Refuses a machine on which the cluster cannot run.
+
+    Raises:
+        HostError: one clear sentence.
+    """
+    if sys.platform != "linux":
+        raise HostError(
+            f"the local cluster needs Linux (this is {sys.platform}); use --context with a cluster of yours"
+        )
+    if os.geteuid() != 0:
+        raise HostError(
+            "the local cluster needs root (it makes network namespaces and mounts); run it with sudo"
+        )
+    for folder in {cache_dir(), Path(os.environ.get("ATOLL_STATE", "/var/lib/atoll"))} if images else set():
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        free = shutil.disk_usage(there).free / 2**30
+        if free < FREE_GIB:
+            raise HostError(f"{folder} has {free:.1f} GiB of free disk, the local cluster needs {FREE_GIB}")
+    if shutil.which("ip") and network.taken():
+        raise HostError(
+            f"the network {network.subnet} or the bridge {network.bridge} is in use already; "
+            "`make cluster-down` removes an old cluster, --subnet and --bridge choose others"
+        )
+    check_port(port)
+
+
+def check_port(port: int) -> None:
+    """Raises `HostError` when something listens on `port` on every address."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError:
+            raise HostError(
+                f"port {port} is taken; end what listens there or choose another with --port"
+            ) from None
+
+
+def missing() -> list[str]:
+    """Debian packages to install, in order."""
+    packages = [package for program, package in DEBIAN_PACKAGES.items() if shutil.which(program) is None]
+    if not (CNI_DIR / "ptp").exists():
+        packages.append("containernetworking-plugins")
+    return packages
+
+
+def install(progress: Progress) -> None:
+    """Installs the Debian packages that are missing, without starting their services.
+
+    Raises:
+        HostError: no apt here, or it failed.
+    """
+    packages = missing()
+    if not packages:
+        return
+    if shutil.which("apt-get") is None:
+        raise HostError(f"missing on this machine and no apt-get to install them: {', '.join(packages)}")
+    progress(f"installing {', '.join(packages)}")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    # A policy-rc.d of exit 101 keeps a package from starting its daemon: the nodes run their own containerd.
+    policy = Path("/usr/sbin/policy-rc.d")
+    ours = not policy.exists()
+    if ours:
+        policy.write_text("#!/bin/sh\nexit 101\n")
+        policy.chmod(0o755)
+    try:
+        for command in (
+            ["apt-get", "update", "-qq"],
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages],
+        ):
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=INSTALL_TIMEOUT, check=False
+            )
+            if done.returncode != 0:
+                raise HostError(f"{' '.join(command[:2])} failed: {done.stderr.strip().splitlines()[-1:]}")
+    except subprocess.TimeoutExpired as error:
+        raise HostError(f"apt-get took longer than {INSTALL_TIMEOUT:.0f} s") from error
+    finally:
+        if ours:
+            policy.unlink(missing_ok=True)

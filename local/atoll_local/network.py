@@ -1,0 +1,97 @@
+"""Addresses, the bridge, and one veth pair a node."""
+
+from __future__ import annotations
+
+import ipaddress
+import subprocess
+from dataclasses import dataclass
+
+from atoll_local.controlplane import SERVICE_RANGE
+from atoll_local.errors import ClusterError
+
+
+def sh(*command: str, check: bool = True, timeout: float = 30) -> str:
+    """Runs a command of the host and returns its output.
+
+    Raises:
+        ClusterError: it failed (with `check`) or took longer than `timeout` seconds.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ClusterError(f"{' '.join(command)!r} took longer than {timeout:.0f} s") from error
+    if check and done.returncode != 0:
+        raise ClusterError(f"{' '.join(command)!r} failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The addresses of one cluster; two clusters on a machine need two of them."""
+
+    bridge: str = "atoll0"
+    subnet: str = "10.250.0.0/24"
+    """Host .1, nodes from .10 on."""
+    pods: str = "10.244.0.0/16"
+    """A /24 of it for each node."""
+
+    @property
+    def host(self) -> str:
+        return str(next(ipaddress.ip_network(self.subnet).hosts()))
+
+    @property
+    def prefix(self) -> int:
+        return ipaddress.ip_network(self.subnet).prefixlen
+
+    def node(self, index: int) -> str:
+        return str(ipaddress.ip_network(self.subnet)[10 + index])
+
+    def pod_range(self, index: int) -> str:
+        return str(list(ipaddress.ip_network(self.pods).subnets(new_prefix=24))[index])
+
+    def link(self, index: int) -> str:
+        """The host's end of a node's veth; at most 15 characters, as the kernel wants."""
+        return f"{self.bridge}-n{index}"
+
+    def up(self) -> None:
+        """Makes the bridge."""
+        sh("ip", "link", "add", self.bridge, "type", "bridge")
+        sh("ip", "addr", "add", f"{self.host}/{self.prefix}", "dev", self.bridge)
+        sh("ip", "link", "set", self.bridge, "up")
+
+    def attach(self, index: int, pid: int, nodes: int) -> None:
+        """Gives the network namespace of `pid` its address and the routes to every other node's pods."""
+        link, peer = self.link(index), f"{self.bridge}-p{index}"
+        inside = ("nsenter", "-t", str(pid), "-n", "ip")
+        sh("ip", "link", "add", link, "type", "veth", "peer", "name", peer)
+        sh("ip", "link", "set", link, "master", self.bridge, "up")
+        sh("ip", "link", "set", peer, "netns", str(pid))
+        sh(*inside, "link", "set", peer, "name", "eth0")
+        sh(*inside, "link", "set", "lo", "up")
+        sh(*inside, "addr", "add", f"{self.node(index)}/{self.prefix}", "dev", "eth0")
+        sh(*inside, "link", "set", "eth0", "up")
+        for other in range(nodes):
+            if other != index:
+                sh(*inside, "route", "add", self.pod_range(other), "via", self.node(other))
+        # Service addresses need a route to be looked up before kube-proxy's rules rewrite them; no default
+        # route, so that nothing leaves this machine.
+        sh(*inside, "route", "add", SERVICE_RANGE, "via", self.host)
+        sh("ip", "route", "replace", self.pod_range(index), "via", self.node(index))
+
+    def route_services(self, index: int) -> None:
+        """Lets the host reach ClusterIPs through one node's kube-proxy."""
+        sh("ip", "route", "replace", SERVICE_RANGE, "via", self.node(index))
+
+    def down(self) -> None:
+        """Removes what is left; missing parts are fine. Routes go with the bridge."""
+        for line in sh("ip", "-o", "link", "show", check=False).splitlines():
+            name = line.split(":")[1].strip().split("@")[0]
+            if name.startswith((f"{self.bridge}-n", f"{self.bridge}-p")):
+                sh("ip", "link", "del", name, check=False)
+        sh("ip", "link", "del", self.bridge, check=False)
+
+    def taken(self) -> bool:
+        """True when the bridge's name or address is in use already."""
+        return self.bridge in sh("ip", "-o", "link", "show") or f" {self.host}/" in sh(
+            "ip", "-o", "addr", "show"
+        )

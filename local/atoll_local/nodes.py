@@ -1,0 +1,67 @@
+"""The nodes of the local cluster, labelled and tainted as GKE does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TPU_RESOURCE = "google.com/tpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine of the cluster."""
+
+    name: str
+    pool: str
+    machine_type: str
+    accelerator: str = ""
+    """GKE's accelerator label; empty for a machine without TPUs."""
+    topology: str = ""
+    chips: int = 0
+    """Chips on this host."""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels that GKE would set."""
+        labels = {
+            "cloud.google.com/gke-nodepool": self.pool,
+            "node.kubernetes.io/instance-type": self.machine_type,
+        }
+        if self.chips:
+            labels |= {
+                "cloud.google.com/gke-tpu-accelerator": self.accelerator,
+                "cloud.google.com/gke-tpu-topology": self.topology,
+                "cloud.google.com/gke-accelerator-count": str(self.chips),
+            }
+        return labels
+
+    @property
+    def taints(self) -> list[dict[str, str]]:
+        """GKE taints each TPU node so that nothing else lands on it."""
+        return [{"key": TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}] if self.chips else []
+
+
+def tpu(
+    pool: str, machine_type: str, accelerator: str, topology: str, hosts: int, chips: int = 4
+) -> list[Node]:
+    """The hosts of one slice, which GKE makes one node pool."""
+    return [
+        Node(
+            name=f"{pool}-{host}",
+            pool=pool,
+            machine_type=machine_type,
+            accelerator=accelerator,
+            topology=topology,
+            chips=chips,
+        )
+        for host in range(hosts)
+    ]
+
+
+DEFAULT_NODES: tuple[Node, ...] = (
+    Node(name="cpu-0", pool="cpu", machine_type="e2-standard-8"),
+    *tpu("v6e-2x2", "ct6e-standard-4t", "tpu-v6e-slice", "2x2", hosts=1),
+    *tpu("v6e-2x4", "ct6e-standard-4t", "tpu-v6e-slice", "2x4", hosts=2),
+    *tpu("v5p-2x2x1", "ct5p-hightpu-4t", "tpu-v5p-slice", "2x2x1", hosts=1),
+)
+"""One CPU node for operator, syncer and DNS, and three slices on four TPU hosts."""

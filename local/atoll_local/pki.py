@@ -1,0 +1,137 @@
+"""Certificates and kubeconfigs of a local cluster."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+VALID = datetime.timedelta(days=365)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its key, as files."""
+
+    cert: Path
+    key: Path
+
+
+def _write_key(key: ec.EllipticCurvePrivateKey, path: Path) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+
+
+class Authority:
+    """The cluster's certificate authority, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "atoll-local")])
+        now = datetime.datetime.now(datetime.UTC)
+        self._cert = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(self._key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + VALID)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        self.cert = folder / "ca.crt"
+        self.cert.write_bytes(self._cert.public_bytes(serialization.Encoding.PEM))
+
+    def issue(self, name: str, common_name: str, organization: str = "", hosts: Sequence[str] = ()) -> Pair:
+        """A certificate for client and server use; `hosts` are DNS names and IP addresses."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
+        if organization:
+            subject.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name(subject))
+            .issuer_name(self._cert.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + VALID)
+            .add_extension(
+                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+                critical=False,
+            )
+        )
+        if hosts:
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False
+            )
+        pair = Pair(self.folder / f"{name}.crt", self.folder / f"{name}.key")
+        pair.cert.write_bytes(
+            builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        )
+        _write_key(key, pair.key)
+        return pair
+
+    def key_pair(self, name: str) -> Pair:
+        """A bare key pair (service account tokens): `cert` holds the public key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        pair = Pair(self.folder / f"{name}.pub", self.folder / f"{name}.key")
+        pair.cert.write_bytes(
+            key.public_key().public_bytes(
+                serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+            )
+        )
+        _write_key(key, pair.key)
+        return pair
+
+    def kubeconfig(self, path: Path, server: str, context: str, pair: Pair) -> Path:
+        """Writes a self-contained kubeconfig whose one context is called `context`."""
+
+        def data(file: Path) -> str:
+            return base64.b64encode(file.read_bytes()).decode()
+
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": context,
+            "clusters": [
+                {
+                    "name": context,
+                    "cluster": {"server": server, "certificate-authority-data": data(self.cert)},
+                }
+            ],
+            "users": [
+                {
+                    "name": context,
+                    "user": {"client-certificate-data": data(pair.cert), "client-key-data": data(pair.key)},
+                }
+            ],
+            "contexts": [{"name": context, "context": {"cluster": context, "user": context}}],
+        }
+        path.touch(mode=0o600)
+        path.write_text(yaml.safe_dump(config, sort_keys=False))
+        return path
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

@@ -1,0 +1,119 @@
+"""Daemons with pid files, and waiting with a deadline."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from atoll_local.errors import ClusterError
+
+
+def wait_for(
+    what: str, ready: Callable[[], bool], timeout: float, hint: str = "", interval: float = 0.1
+) -> None:
+    """Returns as soon as `ready()`.
+
+    Raises:
+        ClusterError: it did not become ready within `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    while not ready():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{what} was not ready after {timeout:.0f} s{'; ' + hint if hint else ''}")
+        time.sleep(interval)
+
+
+def start_time(pid: int) -> str:
+    """The kernel's start time of a process, which tells a reused pid from the original; empty: it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    after_name = stat.rsplit(")", 1)[1].split()
+    return "" if after_name[0] == "Z" else after_name[19]
+
+
+@dataclass(slots=True)
+class Daemon:
+    """A process in a session of its own whose identity stands in a file, so that another run can end it."""
+
+    name: str
+    folder: Path
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+    @property
+    def record(self) -> Path:
+        return self.folder / f"{self.name}.pid"
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+        """Starts `command` detached; its output goes to `log`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **(environment or {})},
+            )
+        self.record.write_text(json.dumps({"pid": process.pid, "start": start_time(process.pid)}))
+        return process.pid
+
+    def pid(self) -> int | None:
+        """The live process that this record names, or None."""
+        try:
+            entry = json.loads(self.record.read_text())
+        except (OSError, ValueError):
+            return None
+        alive = start_time(entry["pid"])
+        return entry["pid"] if alive and alive == entry["start"] else None
+
+    def stop(self, first: signal.Signals = signal.SIGTERM, grace: float = 3.0) -> None:
+        """Ends it: `first`, then SIGKILL after `grace` seconds. Nothing to do when it is gone."""
+        pid = self.pid()
+        if pid is not None:
+            _signal(pid, first)
+            if not self._gone_within(grace) and self.pid() is not None:
+                _signal(pid, signal.SIGKILL)
+                self._gone_within(5.0)
+        self.record.unlink(missing_ok=True)
+
+    def _gone_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self.pid() is not None:
+            _reap()
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        _reap()
+        return True
+
+    def tail(self, lines: int = 5) -> str:
+        """The last lines of its log."""
+        try:
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _reap() -> None:
+    """Collects ended children of this process, so that none stays a zombie."""
+    for process in list(subprocess._active):  # type: ignore[attr-defined]
+        process.poll()

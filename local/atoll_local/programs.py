@@ -1,0 +1,173 @@
+"""Finds a program: given by the user, on PATH, cached, downloaded, or built; in that order."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from atoll_local.catalogue import PROGRAMS, Download, Program
+from atoll_local.errors import HostError
+from atoll_local.gobuild import build
+from atoll_local.paths import cache_dir
+
+Progress = Callable[[str], None]
+CONNECT_TIMEOUT = 5.0
+"""Seconds until a download host counts as unreachable; it is then not asked again by this process."""
+_unreachable: set[str] = set()
+
+
+def silent(_: str) -> None:
+    """No progress."""
+
+
+def find(name: str, progress: Progress = silent) -> Path:
+    """The executable called `name`, made available if need be.
+
+    Raises:
+        HostError: the name is unknown, a given path is no executable, or no route leads to the program.
+    """
+    program = PROGRAMS.get(name)
+    if program is None:
+        raise HostError(f"unknown program {name!r}: known are {', '.join(sorted(PROGRAMS))}")
+    variable = "ATOLL_" + name.upper().replace("-", "_")
+    if given := os.environ.get(variable):
+        if not os.access(given, os.X_OK):
+            raise HostError(f"{variable}={given!r} is not an executable file")
+        return Path(given)
+    if on_path := _on_path(program):
+        return on_path
+    target = cache_dir() / "bin" / f"{program.name}-{program.version}"
+    with _lock(target):
+        if _cached(target):
+            return target
+        started = time.monotonic()
+        partial = target.with_name(target.name + ".partial")
+        route = "downloaded"
+        if not _download(program.download, partial):
+            route = "built from its Go module"
+            progress(f"{program.name} {program.version}: building from its Go module (minutes, once)")
+            build(program, cache_dir() / "build" / _family(program), partial)
+        _adopt(partial, target)
+        progress(f"{program.name} {program.version}: {route} in {time.monotonic() - started:.0f} s")
+    return target
+
+
+def find_all(names: tuple[str, ...], progress: Progress = silent) -> dict[str, Path]:
+    """Each of `names`, in the given order (a build reuses what the one before compiled)."""
+    return {name: find(name, progress) for name in names}
+
+
+def _family(program: Program) -> str:
+    return "kubernetes" if program.module == "k8s.io/kubernetes" else program.name
+
+
+def _on_path(program: Program) -> Path | None:
+    """The program on PATH if its minor version is the pinned one or a newer one of the same major."""
+    found = shutil.which(program.name)
+    if found is None:
+        return None
+    try:
+        done = subprocess.run(
+            [found, *program.version_args], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    version = re.search(r"v?(\d+)\.(\d+)\.\d+", done.stdout + done.stderr)
+    if done.returncode != 0 or version is None:
+        return None
+    wanted = tuple(int(part) for part in program.version.split(".")[:2])
+    have = (int(version[1]), int(version[2]))
+    return Path(found) if have[0] == wanted[0] and have[1] >= wanted[1] else None
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _cached(target: Path) -> bool:
+    """True when the cached file is the one that was put there (an interrupted copy is not)."""
+    record = target.with_name(target.name + ".sha256")
+    return target.is_file() and record.is_file() and record.read_text().strip() == _digest(target)
+
+
+def _adopt(partial: Path, target: Path) -> None:
+    partial.chmod(0o755)
+    target.with_name(target.name + ".sha256").write_text(_digest(partial) + "\n")
+    partial.replace(target)
+
+
+@contextmanager
+def _lock(target: Path) -> Iterator[None]:
+    """One process at a time makes a program; the others wait and find it cached."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_name(target.name + ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(url: str) -> bytes | None:
+    host = urlsplit(url).netloc
+    if host in _unreachable:
+        return None
+    try:
+        with urllib.request.urlopen(url, timeout=CONNECT_TIMEOUT) as answer:
+            content: bytes = answer.read()
+            return content
+    except urllib.error.HTTPError:
+        return None
+    except OSError:
+        _unreachable.add(host)
+        return None
+
+
+def _download(download: Download | None, target: Path) -> bool:
+    """True when the official file was fetched and its published checksum held.
+
+    Raises:
+        HostError: the file arrived but is not what was published.
+    """
+    if download is None or os.environ.get("ATOLL_NO_DOWNLOAD"):
+        return False
+    sums = _fetch(download.checksum_url)
+    content = _fetch(download.url) if sums is not None else None
+    if sums is None or content is None:
+        return False
+    name = download.url.rsplit("/", 1)[1]
+    published = [
+        line.split()[0] for line in sums.decode().splitlines() if line.strip() and _names(line, name)
+    ]
+    if hashlib.sha256(content).hexdigest() not in published:
+        raise HostError(
+            f"{download.url} does not have the checksum that {download.checksum_url} gives for it"
+        )
+    if not download.member:
+        target.write_bytes(content)
+        return True
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        for member in archive:
+            if member.isfile() and Path(member.name).name == download.member:
+                file = archive.extractfile(member)
+                assert file is not None
+                target.write_bytes(file.read())
+                return True
+    raise HostError(f"{download.url} holds no file called {download.member!r}")
+
+
+def _names(line: str, name: str) -> bool:
+    """A checksum file is one bare sum, or lines `sum  name`."""
+    parts = line.split()
+    return len(parts) == 1 or parts[1].lstrip("*").rsplit("/", 1)[-1] == name

@@ -1,0 +1,77 @@
+"""What the local cluster says of a machine on which it cannot run, and what its nodes look like."""
+
+from __future__ import annotations
+
+import socket
+from collections import namedtuple
+
+import pytest
+from atoll_local import host
+from atoll_local.deviceplugin import field, fields
+from atoll_local.errors import HostError
+from atoll_local.network import Network
+from atoll_local.nodes import DEFAULT_NODES
+
+NETWORK = Network(bridge="atolltest", subnet="10.251.7.0/24")
+Usage = namedtuple("Usage", "total used free")
+
+
+def test_another_system_than_linux_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    with pytest.raises(HostError, match=r"needs Linux \(this is darwin\); use --context"):
+        host.check(NETWORK, 6443)
+
+
+def test_another_user_than_root_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(HostError, match="needs root"):
+        host.check(NETWORK, 6443)
+
+
+def test_a_full_disk_is_refused_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(2**40, 2**40, 3 * 2**30))
+    with pytest.raises(HostError, match="has 3.0 GiB of free disk, the local cluster needs 12"):
+        host.check(NETWORK, 6443)
+
+
+def test_a_taken_port_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(HostError, match=f"port {taken.getsockname()[1]} is taken"):
+            host.check_port(taken.getsockname()[1])
+
+
+def test_missing_packages_without_apt_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(HostError, match=r"no apt-get to install them: containerd, runc"):
+        host.install(lambda _: None)
+
+
+def test_the_default_nodes_are_the_three_slices_and_a_cpu_node() -> None:
+    shapes = sorted((node.accelerator, node.topology, node.pool, node.chips) for node in DEFAULT_NODES)
+    assert shapes == [
+        ("", "", "cpu", 0),
+        ("tpu-v5p-slice", "2x2x1", "v5p-2x2x1", 4),
+        ("tpu-v6e-slice", "2x2", "v6e-2x2", 4),
+        ("tpu-v6e-slice", "2x4", "v6e-2x4", 4),
+        ("tpu-v6e-slice", "2x4", "v6e-2x4", 4),
+    ]
+
+
+def test_only_tpu_nodes_are_tainted_and_labelled_for_tpu() -> None:
+    for node in DEFAULT_NODES:
+        assert bool(node.taints) == bool(node.chips) == ("cloud.google.com/gke-tpu-topology" in node.labels)
+
+
+def test_every_node_has_its_own_address_and_pod_range() -> None:
+    network = Network()
+    assert len({network.node(i) for i in range(5)} | {network.host}) == 6
+    assert len({network.pod_range(i) for i in range(5)}) == 5
+    assert all(len(network.link(i)) <= 15 for i in range(100))
+
+
+def test_protobuf_fields_round_trip_beyond_one_length_byte() -> None:
+    message = field(1, "a" * 300) + field(20, b"b")
+    assert list(fields(message)) == [(1, b"a" * 300), (20, b"b")]

@@ -1,0 +1,163 @@
+"""The search order for programs, and what is refused on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import os
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from atoll_local import programs
+from atoll_local.catalogue import PROGRAMS, Download
+from atoll_local.errors import HostError
+
+
+@pytest.fixture(autouse=True)
+def clean_search(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No cache, no PATH, no download, no Go."""
+    monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.setenv("ATOLL_NO_DOWNLOAD", "1")
+    monkeypatch.setattr("atoll_local.gobuild.go_program", lambda: None)
+    for name in PROGRAMS:
+        monkeypatch.delenv("ATOLL_" + name.upper().replace("-", "_"), raising=False)
+    return tmp_path
+
+
+def executable(path: Path, says: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho '{says}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def cached(tmp_path: Path, name: str, content: bytes = b"#!/bin/sh\n") -> Path:
+    target = tmp_path / "cache" / "bin" / f"{name}-{PROGRAMS[name].version}"
+    target.parent.mkdir(parents=True)
+    target.write_bytes(content)
+    target.with_name(target.name + ".sha256").write_text(hashlib.sha256(content).hexdigest())
+    return target
+
+
+def test_a_path_given_by_the_user_wins_over_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = executable(tmp_path / "mine", "anything")
+    executable(tmp_path / "path" / "etcd", "etcd Version: 3.6.8")
+    monkeypatch.setenv("ATOLL_ETCD", str(given))
+    assert programs.find("etcd") == given
+
+
+def test_a_given_path_that_is_no_executable_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATOLL_ETCD", "/nowhere/etcd")
+    with pytest.raises(HostError, match="ATOLL_ETCD='/nowhere/etcd' is not an executable"):
+        programs.find("etcd")
+
+
+@pytest.mark.parametrize(
+    ("says", "accepted"),
+    [
+        pytest.param("etcd Version: 3.6.8", True, id="the-same"),
+        pytest.param("etcd Version: 3.9.0", True, id="newer-minor"),
+        pytest.param("etcd Version: 3.5.21", False, id="older-minor"),
+        pytest.param("etcd Version: 4.0.0", False, id="another-major"),
+        pytest.param("no version at all", False, id="silent"),
+    ],
+)
+def test_a_program_on_path_counts_when_its_version_fits(tmp_path: Path, says: str, accepted: bool) -> None:
+    on_path = executable(tmp_path / "path" / "etcd", says)
+    stored = cached(tmp_path, "etcd")
+    assert programs.find("etcd") == (on_path if accepted else stored)
+
+
+def test_a_cached_file_that_changed_is_not_used(tmp_path: Path) -> None:
+    cached(tmp_path, "etcd").write_bytes(b"torn")
+    with pytest.raises(HostError, match="Go is not installed"):
+        programs.find("etcd")
+
+
+def test_an_unknown_program_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(HostError, match="unknown program 'etcdd'.*kubelet"):
+        programs.find("etcdd")
+
+
+class _Files(http.server.BaseHTTPRequestHandler):
+    content: dict[str, bytes]
+
+    def do_GET(self) -> None:
+        body = self.content.get(self.path)
+        self.send_response(200 if body is not None else 404)
+        self.end_headers()
+        self.wfile.write(body or b"")
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, dict[str, bytes]]]:
+    monkeypatch.delenv("ATOLL_NO_DOWNLOAD")
+    monkeypatch.setattr(programs, "_unreachable", set())
+    content: dict[str, bytes] = {}
+    handler = type("Handler", (_Files,), {"content": content})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", content
+    server.shutdown()
+    server.server_close()
+    thread.join(5)
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, download: Download) -> None:
+    from dataclasses import replace
+
+    monkeypatch.setitem(PROGRAMS, "etcd", replace(PROGRAMS["etcd"], download=download))
+
+
+def archive(member: str, content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as file:
+        info = tarfile.TarInfo(member)
+        info.size = len(content)
+        file.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def test_an_official_archive_is_unpacked_when_its_checksum_holds(
+    mirror: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, content = mirror
+    packed = archive("etcd-v3/etcd", b"program")
+    content["/etcd.tgz"] = packed
+    content["/SUMS"] = f"{'0' * 64}  other\n{hashlib.sha256(packed).hexdigest()}  etcd.tgz\n".encode()
+    offer(monkeypatch, Download(url=f"{url}/etcd.tgz", checksum_url=f"{url}/SUMS", member="etcd"))
+    found = programs.find("etcd")
+    assert found.read_bytes() == b"program"
+    assert os.access(found, os.X_OK)
+
+
+def test_a_download_with_another_checksum_is_refused(
+    mirror: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url, content = mirror
+    content["/etcd"] = b"not what was published"
+    content["/etcd.sha256"] = b"0" * 64
+    offer(monkeypatch, Download(url=f"{url}/etcd", checksum_url=f"{url}/etcd.sha256"))
+    with pytest.raises(HostError, match="does not have the checksum"):
+        programs.find("etcd")
+    assert not (tmp_path / "cache" / "bin" / f"etcd-{PROGRAMS['etcd'].version}").exists()
+
+
+def test_without_go_and_without_network_the_sentence_says_both(
+    mirror: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, _ = mirror
+    offer(monkeypatch, Download(url=f"{url}/absent", checksum_url=f"{url}/absent.sha256"))
+    with pytest.raises(HostError, match="neither on PATH nor downloadable, and Go is not installed"):
+        programs.find("etcd")
