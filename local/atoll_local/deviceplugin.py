@@ -1,8 +1,8 @@
 """`google.com/tpu` over the kubelet's device-plugin API v1beta1.
 
-Offers `chips` devices and answers an allocation with the environment that makes JAX run on CPU devices, so that
-a pod need not know that it is not on a TPU host. The health of a chip follows the file `unhealthy` beside the
-configuration: one chip number a line.
+Offers `chips` devices and answers an allocation with the environment that makes JAX run on CPU devices, so
+that a pod need not know that it is not on a TPU host. The health of a chip follows the file `unhealthy`
+beside the configuration: one chip number a line.
 """
 
 from __future__ import annotations

@@ -36,7 +36,13 @@ def start_time(pid: int) -> str:
     except OSError:
         return ""
     after_name = stat.rsplit(")", 1)[1].split()
-    return "" if after_name[0] == "Z" else after_name[19]
+    # A killed process whose first thread is a zombie keeps its sockets until the last thread has ended.
+    ended = after_name[0] == "Z" and int(after_name[17]) <= 1
+    return "" if ended else after_name[19]
+
+
+_children: dict[int, subprocess.Popen[bytes]] = {}
+"""Daemons that this process started, until they have ended."""
 
 
 @dataclass(slots=True)
@@ -66,6 +72,7 @@ class Daemon:
                 start_new_session=True,
                 env={**os.environ, **(environment or {})},
             )
+        _children[process.pid] = process
         self.record.write_text(json.dumps({"pid": process.pid, "start": start_time(process.pid)}))
         return process.pid
 
@@ -114,6 +121,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _reap() -> None:
-    """Collects ended children of this process, so that none stays a zombie."""
-    for process in list(subprocess._active):  # type: ignore[attr-defined]
-        process.poll()
+    """Collects our ended daemons, so that none stays a zombie; those of others are not ours to collect."""
+    for pid, process in list(_children.items()):
+        if process.poll() is not None:
+            del _children[pid]

@@ -6,6 +6,7 @@ import socket
 from collections import namedtuple
 
 import pytest
+
 from atoll_local import host
 from atoll_local.deviceplugin import field, fields
 from atoll_local.errors import HostError
@@ -31,7 +32,7 @@ def test_another_user_than_root_gets_one_sentence(monkeypatch: pytest.MonkeyPatc
 def test_a_full_disk_is_refused_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(2**40, 2**40, 3 * 2**30))
-    with pytest.raises(HostError, match="has 3.0 GiB of free disk, the local cluster needs 12"):
+    with pytest.raises(HostError, match=r"has 3\.0 GiB of free disk, the local cluster needs 12"):
         host.check(NETWORK, 6443)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from atoll_local import programs
 from atoll_local.catalogue import PROGRAMS, Download
 from atoll_local.errors import HostError
@@ -82,7 +83,7 @@ def test_a_cached_file_that_changed_is_not_used(tmp_path: Path) -> None:
 
 
 def test_an_unknown_program_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(HostError, match="unknown program 'etcdd'.*kubelet"):
+    with pytest.raises(HostError, match=r"unknown program 'etcdd'.*kubelet"):
         programs.find("etcdd")
 
 

@@ -1,0 +1,138 @@
+"""The base of the images: Debian with Python, made with mmdebstrap, and pip's way out to its packages."""
+
+from __future__ import annotations
+
+import configparser
+import hashlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from atoll_local.errors import HostError
+
+SUITE = "bookworm"
+ARCHIVES = frozenset({SUITE, f"{SUITE}-updates", f"{SUITE}-security"})
+PACKAGES = ("python3", "python3-venv", "ca-certificates")
+_CLEAN = (
+    'rm -rf "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/* '
+    '"$1"/usr/share/doc "$1"/usr/share/man "$1"/usr/share/locale'
+)
+"""The image names no mirror of this machine, and no page that nobody reads."""
+KEY = hashlib.sha256(" ".join((SUITE, *PACKAGES, _CLEAN)).encode()).hexdigest()[:16]
+BASE_TIMEOUT = 900.0
+CERTIFICATES = Path("/etc/ssl/certs")
+
+
+def write_base(target: Path) -> None:
+    """A tar archive of the base's files; 15 s with a near mirror.
+
+    Raises:
+        HostError: mmdebstrap failed or took too long.
+    """
+    with TemporaryDirectory(prefix="atoll-base-") as folder:
+        mirrors: list[str] = []
+        for name, text in debian_sources(Path("/etc/apt")).items():
+            (Path(folder) / name).write_text(text)
+            mirrors.append(str(Path(folder) / name))
+        include = f"--include={','.join(PACKAGES)}"
+        hook = f"--customize-hook={_CLEAN}"
+        # Without a mirror of this host, mmdebstrap takes Debian's own.
+        run(["mmdebstrap", "--variant=minbase", include, hook, SUITE, str(target), *mirrors], BASE_TIMEOUT)
+
+
+def debian_sources(apt: Path) -> dict[str, str]:
+    """What below `apt` serves the suite, by file name in apt's two styles: a host may know a near mirror."""
+    stanzas = [
+        stanza.strip()
+        for path in sorted(apt.glob("sources.list.d/*.sources"))
+        for stanza in path.read_text().split("\n\n")
+        if _serves(*_deb822(stanza))
+    ]
+    if stanzas:
+        return {"debian.sources": "\n\n".join(stanzas) + "\n"}
+    lines = [
+        line.strip()
+        for path in (apt / "sources.list", *sorted(apt.glob("sources.list.d/*.list")))
+        if path.is_file()
+        for line in path.read_text().splitlines()
+        if _serves(*_one_line(line))
+    ]
+    return {"debian.list": "\n".join(lines) + "\n"} if lines else {}
+
+
+def _serves(suites: list[str], components: list[str]) -> bool:
+    """True for Debian's own archives of the suite; a vendor's name it too, with components of their own."""
+    return bool(suites) and set(suites) <= ARCHIVES and "main" in components
+
+
+def _deb822(stanza: str) -> tuple[list[str], list[str]]:
+    fields = dict(line.split(":", 1) for line in stanza.splitlines() if ":" in line and line[0] not in "# \t")
+    return fields.get("Suites", "").split(), fields.get("Components", "").split()
+
+
+def _one_line(line: str) -> tuple[list[str], list[str]]:
+    parts = re.sub(r"\[[^\]]*\]", "", line).split()
+    return (parts[2:3], parts[3:]) if parts[:1] == ["deb"] else ([], [])
+
+
+@contextmanager
+def pip_mounts() -> Iterator[list[str]]:
+    """Options of `buildah build` that lend a build this machine's way to packages.
+
+    pip's settings of every source (files and environment) become one file, mounted during RUN only, since an
+    ARG or ENV would stay in the image's history. What they name of this machine is lent under `/run/pip`, so
+    that not even an empty mount point tells its paths.
+    """
+    with TemporaryDirectory(prefix="atoll-pip-") as folder:
+        settings = pip_settings()
+        config = Path(folder) / "pip.conf"
+        lent = {str(config): "/etc/pip.conf", str(CERTIFICATES): str(CERTIFICATES)}
+        netrc = Path.home() / ".netrc"
+        if netrc.is_file():
+            lent[str(netrc)] = "/root/.netrc"
+        paths = {word for word in " ".join(settings.values()).split() if _is_path(word)}
+        inside = {path: f"/run/pip/{number}" for number, path in enumerate(sorted(paths))}
+        writer = configparser.RawConfigParser()
+        writer["global"] = {
+            name: "\n".join(inside.get(word, word) for word in value.split())
+            for name, value in settings.items()
+        }
+        with config.open("w") as file:
+            writer.write(file)
+        yield [f"--volume={source}:{target}:ro" for source, target in {**lent, **inside}.items()]
+
+
+def _is_path(word: str) -> bool:
+    return word.startswith("/") and Path(word).exists()
+
+
+def pip_settings() -> dict[str, str]:
+    """What `pip config list` of this Python shows, the environment over the files."""
+    listing = run([sys.executable, "-m", "pip", "config", "list"], 60)
+    found: dict[str, str] = {}
+    for line in sorted(listing.splitlines(), key=lambda line: line.startswith(":env:")):
+        key, _, value = line.partition("=")
+        section, _, name = key.strip().rpartition(".")
+        if section in ("global", "install", "wheel", ":env:"):
+            found[name] = value.strip().strip("'\"").replace("\\n", "\n")
+    return found
+
+
+def run(command: list[str], timeout: float) -> str:
+    """Output of a command.
+
+    Raises:
+        HostError: it failed or took longer than `timeout` seconds; the message ends with its last lines.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise HostError(f"{command[0]} took longer than {timeout:.0f} s") from error
+    if done.returncode != 0:
+        tail = " / ".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-4:])
+        raise HostError(f"{' '.join(command[:2])} failed: {tail}")
+    return done.stdout

@@ -1,0 +1,130 @@
+"""A bucket on this machine: the real fake-gcs-server, reached with the same gs:// URIs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from atoll_local.controlplane import free_port
+from atoll_local.errors import ClusterError
+from atoll_local.process import Daemon, wait_for
+from atoll_local.programs import find
+
+PORT = 4443
+
+
+class FakeGcs:
+    """fake-gcs-server with its objects in files, so that they outlive a restart: `stop`, then `start`."""
+
+    def __init__(self, folder: Path, address: str = "127.0.0.1", port: int = PORT) -> None:
+        """`port` 0 takes a free one."""
+        self.folder = folder
+        self.address = address
+        self.port = port or free_port(address)
+        self._daemon = Daemon("fake-gcs-server", folder)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}:{self.port}"
+
+    def environment(self) -> dict[str, str]:
+        """What every client of the bucket needs in its environment in place of Google's credentials."""
+        return {
+            "TENSORSTORE_GCS_HTTP_URL": self.url,
+            "STORAGE_EMULATOR_HOST": self.url,
+            # No metadata server: requests go out without credentials instead of waiting for it.
+            "GCE_METADATA_ROOT": "127.0.0.1:1",
+            "NO_GCE_CHECK": "true",
+            # Else gcsfs asks a gRPC API, which is not here, for the type of the bucket, and hangs.
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+        }
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Starts the server and waits until it answers; nothing to do when it runs.
+
+        Raises:
+            ClusterError: its port is taken, it ended at once, or it did not answer within 20 s.
+        """
+        if self._daemon.pid() is not None:
+            return
+        self._check_port()
+        objects = self.folder / "objects"
+        objects.mkdir(parents=True, exist_ok=True)
+        self._daemon.start(
+            [
+                str(find("fake-gcs-server")),
+                "-scheme=http",
+                f"-host={self.address}",
+                f"-port={self.port}",
+                "-backend=filesystem",
+                f"-filesystem-root={objects}",
+                f"-public-host={self.address}:{self.port}",
+                f"-external-url={self.url}",
+                "-log-level=warn",
+            ]
+        )
+        wait_for(
+            "fake-gcs-server",
+            lambda: self._daemon.pid() is None or self._answers(),
+            20,
+            f"see {self._daemon.log}",
+        )
+        if self._daemon.pid() is None:
+            raise ClusterError(f"fake-gcs-server ended at once: {self._daemon.tail(2)}")
+
+    def stop(self) -> None:
+        """Ends the server; what is in the bucket stays."""
+        self._daemon.stop(signal.SIGKILL)
+
+    def create_bucket(self, name: str) -> None:
+        """Makes the bucket; one that exists is fine.
+
+        Raises:
+            ClusterError: the server refused, or does not answer.
+        """
+        body = json.dumps({"name": name}).encode()
+        request = urllib.request.Request(
+            f"{self.url}/storage/v1/b?project=atoll", body, {"Content-Type": "application/json"}
+        )
+        try:
+            urllib.request.urlopen(request, timeout=10).close()
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code != 409:
+                    reason = error.read(300).decode(errors="replace").strip()
+                    raise ClusterError(f"bucket {name!r} could not be made: {error}: {reason}") from error
+        except OSError as error:
+            raise ClusterError(f"the bucket server at {self.url} does not answer: {error}") from error
+
+    def _check_port(self) -> None:
+        """A foreign server on our port would answer, and be taken for ours."""
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self.address, self.port))
+            except OSError as error:
+                raise ClusterError(
+                    f"the bucket cannot listen on {self.address}:{self.port}: {error}"
+                ) from error
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/storage/v1/b?project=atoll", timeout=2):
+                return True
+        except OSError:
+            return False

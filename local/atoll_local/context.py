@@ -1,0 +1,57 @@
+"""What an image is built from: the sources that count, with a key that changes when one of them does."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGES = ("operator", "runtime", "local", "cli")
+_BUILD_TABLES = re.compile(r"(build-system|project|tool\.hatch)(\.|$)")
+_TIME = 1580601600
+"""2020-02-02, as hatchling stamps a wheel: a build's cache must not see when a file was written."""
+
+
+def version(root: Path) -> str:
+    """The project's version, which tags its images."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    return str(project["version"])
+
+
+def build_tables(text: str) -> str:
+    """A pyproject.toml reduced to what makes the wheel: a change of a linter's rule builds nothing again."""
+    kept: list[str] = []
+    keep = False
+    for line in text.splitlines():
+        if header := re.fullmatch(r"\[\[?([^\]]+)\]\]?", line.strip()):
+            keep = _BUILD_TABLES.match(header[1]) is not None
+        if keep:
+            kept.append(line)
+    return "\n".join(kept) + "\n"
+
+
+def write_context(root: Path, dockerfile: str, folder: Path) -> str:
+    """Copies what `dockerfile` of `root` takes into `folder`, and returns the key of that content."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(build_tables((root / "pyproject.toml").read_text()))
+    shutil.copy(root / "README.md", folder)
+    shutil.copy(root / "images" / dockerfile, folder / "Dockerfile")
+    for package in PACKAGES:
+        skip = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
+        shutil.copytree(root / package, folder / package, ignore=skip)
+    digest = hashlib.sha256()
+    for path in _walk(folder):
+        os.utime(path, (_TIME, _TIME))
+        content = path.read_bytes() if path.is_file() else b""
+        digest.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Everything below, in an order that does not depend on the disk; children before their folder."""
+    yield from sorted(folder.rglob("*"), reverse=True)

@@ -1,0 +1,63 @@
+"""Faults as they happen to real clusters: killed processes, frozen ones, nodes that lose power."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+
+from atoll_local import cgroups
+from atoll_local.cluster import Cluster
+from atoll_local.errors import ClusterError
+
+SANDBOX = b"/pause"
+"""The program of a pod's sandbox."""
+
+
+def processes(cluster: Cluster, pod_uid: str) -> set[int]:
+    """Every process of a pod's containers and of its sandbox, found by cgroup.
+
+    Raises:
+        ClusterError: no node runs that pod.
+    """
+    name = f"pod{pod_uid}"
+    for machine in cluster.machines:
+        for quality in ("kubepods", "kubepods/burstable", "kubepods/besteffort"):
+            found = cgroups.processes(f"{machine.cgroup}/{quality}/{name}")
+            if found:
+                return found
+    raise ClusterError(f"no process of a pod with uid {pod_uid} on any node")
+
+
+def signal_pods(cluster: Cluster, pod_uids: Iterable[str], number: signal.Signals) -> int:
+    """Sends a signal to every process of the pods' containers at once; returns how many. Sandboxes stay.
+
+    Raises:
+        ClusterError: one of the pods has no process.
+    """
+    pids = [pid for uid in pod_uids for pid in processes(cluster, uid) if not _is_sandbox(pid)]
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+    return len(pids)
+
+
+def _is_sandbox(pid: int) -> bool:
+    """The pause process holds the pod's network; killing it is another fault than killing the program."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().split(b"\0")[0] == SANDBOX
+    except OSError:
+        return True
+
+
+def power_off(cluster: Cluster, node: str) -> None:
+    """Everything on the node dies at once; nobody is told."""
+    cluster.machine(node).stop()
+
+
+def power_on(cluster: Cluster, node: str) -> None:
+    """The node starts again with its disk as it was."""
+    cluster.machine(node).start(len(cluster.nodes))

@@ -1,0 +1,166 @@
+"""The four images of a cluster: built without a registry or Docker, imported once, linked into each node."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from atoll_local import base
+from atoll_local.addons import COREDNS_IMAGE
+from atoll_local.context import version, write_context
+from atoll_local.layout import Layout
+from atoll_local.machine import PAUSE_IMAGE
+from atoll_local.pack import pause_program, write_image
+from atoll_local.paths import cache_dir, source_root
+from atoll_local.programs import Progress, find, silent
+from atoll_local.template import Template
+
+ROLES = ("operator", "runtime")
+"""Each has `images/ROLE.Dockerfile` and becomes `atoll.dev/ROLE:VERSION`."""
+BUILD_TIMEOUT = 1800.0
+
+
+def image(role: str) -> str:
+    """The reference of an image of ours, which a pod or the chart names."""
+    return f"atoll.dev/{role}:{version(source_root())}"
+
+
+def build_images(progress: Progress = silent, *, force: bool = False) -> None:
+    """Makes every image that is missing or older than its sources; `force` makes all of them, from nothing.
+
+    Raises:
+        HostError: a tool or a package cannot be had; the message ends with the tool's last lines.
+    """
+    folder = cache_dir() / "images"
+    with _lock(folder):
+        if force:
+            for store in ("buildah", "containerd", "layout"):
+                shutil.rmtree(folder / store, ignore_errors=True)
+            (folder / f"base-{base.KEY}.tar").unlink(missing_ok=True)
+        template = Template(folder / "containerd")
+        _small(template, PAUSE_IMAGE, "pause", pause_program(), progress)
+        _small(template, COREDNS_IMAGE, "coredns", find("coredns", progress).read_bytes(), progress)
+        for role in ROLES:
+            _from_dockerfile(template, folder, role, progress)
+
+
+def install_images(nodes: Sequence[Path], progress: Progress = silent) -> None:
+    """Gives each node folder a `containerd` store that holds every image, building what is missing."""
+    build_images(progress)
+    with _lock(cache_dir() / "images") as folder:
+        started = time.monotonic()
+        for node in nodes:
+            Template(folder / "containerd").copy_to(node / "containerd")
+        progress(f"images: in the stores of {len(nodes)} nodes in {time.monotonic() - started:.1f} s")
+
+
+def _small(template: Template, reference: str, name: str, program: bytes, progress: Progress) -> None:
+    key = hashlib.sha256(program).hexdigest()
+    if template.holds(reference, key):
+        return
+    with TemporaryDirectory(prefix="atoll-image-") as folder:
+        archive = Path(folder) / "image.tar"
+        write_image(archive, reference, name, program)
+        template.add(reference, key, archive)
+    progress(f"images: {reference} made from its program")
+
+
+def _from_dockerfile(template: Template, folder: Path, role: str, progress: Progress) -> None:
+    started = time.monotonic()
+    reference = image(role)
+    with TemporaryDirectory(prefix="atoll-context-") as temporary:
+        context = Path(temporary) / "context"
+        key = f"{base.KEY}-{write_context(source_root(), f'{role}.Dockerfile', context)}"
+        if template.holds(reference, key):
+            return
+        builder = Builder(folder / "buildah")
+        _base(builder, folder, progress)
+        progress(f"images: building {reference}")
+        builder.build(reference, context, _base_reference())
+        layout = Layout(folder / "layout" / role)
+        builder.save(reference, layout)
+        built = time.monotonic()
+        archive = Path(temporary) / "image.tar"
+        layout.write_archive(archive, reference, template.blobs)
+        template.add(reference, key, archive)
+        layout.share(template.blobs)
+    ended = time.monotonic()
+    progress(f"images: {reference} built in {built - started:.0f} s, imported in {ended - built:.0f} s")
+
+
+def _base_reference() -> str:
+    return f"localhost/atoll-base:{base.KEY}"
+
+
+def _base(builder: Builder, folder: Path, progress: Progress) -> None:
+    if builder.holds(_base_reference()):
+        return
+    archive = folder / f"base-{base.KEY}.tar"
+    if not archive.exists():
+        started = time.monotonic()
+        progress("images: making the base (Debian with Python)")
+        partial = archive.with_suffix(".partial.tar")
+        base.write_base(partial)
+        partial.replace(archive)
+        progress(f"images: base made in {time.monotonic() - started:.0f} s")
+    with TemporaryDirectory(prefix="atoll-base-") as temporary:
+        context = Path(temporary)
+        try:
+            os.link(archive, context / "base.tar")
+        except OSError:
+            shutil.copy(archive, context / "base.tar")
+        (context / "Dockerfile").write_text("FROM scratch\nADD base.tar /\n")
+        builder.build(_base_reference(), context)
+
+
+class Builder:
+    """buildah with a store of its own in the cache, so that no configuration of the host counts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.policy = folder / "policy.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        # Nothing is pulled: every image that a build starts from was made on this machine.
+        self.policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}\n')
+
+    def build(self, reference: str, context: Path, base_reference: str | None = None) -> None:
+        """Builds the Dockerfile in `context`; layers whose input is unchanged are taken from the store."""
+        with base.pip_mounts() as mounts:
+            options = ["--layers", "--isolation=chroot", "--pull-never", f"--signature-policy={self.policy}"]
+            if base_reference:
+                options.append(f"--build-arg=BASE={base_reference}")
+            self._buildah("build", *options, *mounts, f"--tag={reference}", str(context))
+
+    def save(self, reference: str, layout: Layout) -> None:
+        """Writes what `layout` lacks of the image; uncompressed, as it stays on this machine."""
+        layout.folder.mkdir(parents=True, exist_ok=True)
+        (layout.folder / "index.json").unlink(missing_ok=True)
+        options = ["--disable-compression", "--format=oci", f"--signature-policy={self.policy}"]
+        self._buildah("push", *options, reference, f"oci:{layout.folder}:latest")
+
+    def holds(self, reference: str) -> bool:
+        return reference in self._buildah("images", "--format", "{{.Name}}:{{.Tag}}").split()
+
+    def _buildah(self, command: str, *arguments: str) -> str:
+        store = [
+            f"--root={self.folder / 'store'}",
+            f"--runroot={self.folder / 'run'}",
+            "--storage-driver=overlay",
+        ]
+        return base.run(["buildah", *store, command, *arguments], BUILD_TIMEOUT)
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[Path]:
+    """One process at a time builds or copies images; the others wait."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield folder

@@ -1,0 +1,113 @@
+"""A containerd store that holds every image unpacked; a node gets a copy of hard links in about a second."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from atoll_local.base import run
+from atoll_local.process import Daemon, wait_for
+
+IMPORT_TIMEOUT = 600.0
+_BLOBS = Path("io.containerd.content.v1.content", "blobs", "sha256")
+
+
+class Template:
+    """The store under `folder`, and a record of which content each image in it was made from."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        self.blobs = self.store / _BLOBS
+        """Every layer and manifest that an import need not bring again."""
+        self.record = folder / "images.json"
+
+    def holds(self, reference: str, key: str) -> bool:
+        """True when the image stands here, made from the content that `key` names."""
+        return self._keys().get(reference) == key
+
+    def add(self, reference: str, key: str, archive: Path) -> None:
+        """Imports and unpacks an archive, in place of an older image of that name.
+
+        Raises:
+            HostError: containerd refused it. ClusterError: containerd did not start.
+        """
+        keys = self._keys()
+        keys.pop(reference, None)
+        self._write(keys)
+        older = f"{reference}-older"
+        with self._containerd() as ctr:
+            # Until the new image is unpacked, only the older one keeps their common snapshots from being
+            # collected; it loses its name by the import.
+            known = run([*ctr, "images", "list", "--quiet"], IMPORT_TIMEOUT).split()
+            if reference in known:
+                run([*ctr, "images", "tag", "--force", reference, older], IMPORT_TIMEOUT)
+            run([*ctr, "images", "import", str(archive)], IMPORT_TIMEOUT)
+            run([*ctr, "images", "remove", "--sync", older], IMPORT_TIMEOUT)
+        self._write({**keys, reference: key})
+
+    def copy_to(self, target: Path) -> None:
+        """A store for one node: hard links where the file system allows, databases copied for real."""
+        shutil.rmtree(target, ignore_errors=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        linked = subprocess.run(
+            ["cp", "-al", str(self.store), str(target)],
+            capture_output=True,
+            check=False,
+            timeout=IMPORT_TIMEOUT,
+        )
+        if linked.returncode != 0:
+            # Another file system: a full copy, which is slow but the same.
+            shutil.rmtree(target, ignore_errors=True)
+            run(["cp", "-a", str(self.store), str(target)], IMPORT_TIMEOUT)
+            return
+        for database in self.store.rglob("*.db"):
+            if "snapshots" not in database.relative_to(self.store).parts:
+                copy = target / database.relative_to(self.store)
+                copy.unlink()
+                shutil.copy2(database, copy)
+
+    def _keys(self) -> dict[str, str]:
+        try:
+            keys: dict[str, str] = json.loads(self.record.read_text())
+        except (OSError, ValueError):
+            return {}
+        return keys
+
+    def _write(self, keys: dict[str, str]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        partial = self.record.with_suffix(".partial")
+        partial.write_text(json.dumps(keys, indent=2))
+        partial.replace(self.record)
+
+    @contextmanager
+    def _containerd(self) -> Iterator[list[str]]:
+        """containerd on this store alone, for the time of an import; gives the start of a `ctr` command."""
+        with TemporaryDirectory(prefix="atoll-containerd-") as folder:
+            state = Path(folder)
+            socket = state / "sock"
+            config = state / "config.toml"
+            config.write_text('version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n')
+            daemon = Daemon("containerd", state)
+            daemon.start(
+                [
+                    # Should this process be killed, then so is its containerd.
+                    *("setpriv", "--pdeathsig=KILL", "containerd"),
+                    f"--config={config}",
+                    f"--root={self.store}",
+                    f"--state={state / 'state'}",
+                    f"--address={socket}",
+                ]
+            )
+            try:
+                wait_for("containerd for the images", socket.is_socket, 20, daemon.tail(2))
+                yield ["ctr", f"--address={socket}", "--namespace=k8s.io"]
+            finally:
+                # A clean end: its database is copied to the nodes as a file.
+                daemon.stop(signal.SIGTERM, grace=10)

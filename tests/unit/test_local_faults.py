@@ -1,0 +1,94 @@
+"""Faults hit the processes of the named pods and no others."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from atoll_local import cgroups, faults
+from atoll_local.cluster import Cluster
+from atoll_local.errors import ClusterError
+from atoll_local.pack import pause_program
+from atoll_local.process import wait_for
+
+
+class Pods:
+    """Real processes, entered in a tree of files as the kernel shows it for cgroup v1."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.started: list[subprocess.Popen[bytes]] = []
+        self.pause = root / "pause"
+        self.pause.write_bytes(pause_program())
+        self.pause.chmod(0o755)
+
+    def add(self, node: str, uid: str, quality: str = "besteffort") -> tuple[int, int]:
+        """A pod with its sandbox and one program; returns both pids."""
+        pids = [self._start(command) for command in ([str(self.pause)], ["sleep", "60"])]
+        for name, pid in zip(("sandbox", "program"), pids, strict=True):
+            folder = self.root / "memory" / "atoll-t" / node / "kubepods" / quality / f"pod{uid}" / name
+            folder.mkdir(parents=True)
+            (folder / "cgroup.procs").write_text(f"{pid}\n")
+        return pids[0], pids[1]
+
+    def _start(self, command: list[str]) -> int:
+        process = subprocess.Popen(command)
+        self.started.append(process)
+        return process.pid
+
+    def end(self) -> None:
+        for process in self.started:
+            process.kill()
+            process.wait(5)
+
+
+@pytest.fixture
+def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pods]:
+    root = tmp_path / "cgroup"
+    (root / "memory").mkdir(parents=True)
+    monkeypatch.setattr(cgroups, "ROOT", root)
+    # The sandbox is known by its command line in the image.
+    monkeypatch.setattr(faults, "SANDBOX", str(root / "pause").encode())
+    made = Pods(root)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.setenv("ATOLL_STATE", str(tmp_path / "state"))
+    return Cluster("t")
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def test_killed_pods_lose_their_programs_at_once_and_keep_their_sandboxes(
+    pods: Pods, cluster: Cluster
+) -> None:
+    first = pods.add("v6e-2x4-0", "a")
+    second = pods.add("v6e-2x4-1", "b", "burstable")
+    other = pods.add("v6e-2x2-0", "c")
+    assert faults.signal_pods(cluster, ["a", "b"], signal.SIGKILL) == 2
+    wait_for("the end of both", lambda: state(first[1]) == state(second[1]) == "Z", 5)
+    assert {state(pid) for pid in (first[0], second[0], *other)} == {"S"}
+
+
+def test_a_frozen_pod_goes_on_after_it_is_thawed(pods: Pods, cluster: Cluster) -> None:
+    _, program = pods.add("v6e-2x2-0", "a")
+    faults.signal_pods(cluster, ["a"], signal.SIGSTOP)
+    wait_for("the stop", lambda: state(program) == "T", 5)
+    faults.signal_pods(cluster, ["a"], signal.SIGCONT)
+    wait_for("the start", lambda: state(program) == "S", 5)
+
+
+def test_nothing_is_signalled_when_one_of_the_pods_is_unknown(pods: Pods, cluster: Cluster) -> None:
+    _, program = pods.add("v6e-2x2-0", "a")
+    with pytest.raises(ClusterError, match="missing"):
+        faults.signal_pods(cluster, ["a", "missing"], signal.SIGKILL)
+    assert state(program) == "S"

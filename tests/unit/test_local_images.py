@@ -1,0 +1,226 @@
+"""What images are built from, and the parts of them that this project writes itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from atoll_local.base import debian_sources, pip_mounts
+from atoll_local.context import build_tables, version, write_context
+from atoll_local.errors import HostError
+from atoll_local.layout import Layout
+from atoll_local.pack import pause_program, write_image
+from atoll_local.paths import source_root
+
+PROJECT = """\
+[project]
+name = "x"
+version = "1.2.3"
+
+[project.optional-dependencies]
+runtime = ["numpy"]
+
+[tool.ruff]
+line-length = 110
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    root = tmp_path / "checkout"
+    for package in ("operator", "runtime", "local", "cli"):
+        (root / package / "code").mkdir(parents=True)
+        (root / package / "code" / "module.py").write_text("value = 1\n")
+    (root / "images").mkdir()
+    (root / "images" / "runtime.Dockerfile").write_text("FROM scratch\n")
+    (root / "pyproject.toml").write_text(PROJECT)
+    (root / "README.md").write_text("# X\n")
+    return root
+
+
+def key(checkout: Path, tmp_path: Path) -> str:
+    return write_context(checkout, "runtime.Dockerfile", tmp_path / "context")
+
+
+def test_the_key_of_an_image_stays_when_only_times_caches_and_linter_rules_change(
+    checkout: Path, tmp_path: Path
+) -> None:
+    before = key(checkout, tmp_path)
+    os.utime(checkout / "cli" / "code" / "module.py", (1, 1))
+    (checkout / "cli" / "code" / "__pycache__").mkdir()
+    (checkout / "cli" / "code" / "__pycache__" / "module.pyc").write_bytes(b"x")
+    (checkout / "pyproject.toml").write_text(PROJECT.replace("110", "100"))
+    assert key(checkout, tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        pytest.param("runtime/code/module.py", "value = 2\n", id="a source"),
+        pytest.param("runtime/code/new.py", "", id="a new empty file"),
+        pytest.param("images/runtime.Dockerfile", "FROM other\n", id="the Dockerfile"),
+        pytest.param("pyproject.toml", PROJECT.replace("numpy", "numpy<3"), id="a dependency"),
+    ],
+)
+def test_the_key_of_an_image_changes_with_what_it_is_built_from(
+    checkout: Path, tmp_path: Path, path: str, content: str
+) -> None:
+    before = key(checkout, tmp_path)
+    (checkout / path).write_text(content)
+    assert key(checkout, tmp_path) != before
+
+
+def test_a_context_holds_the_same_bytes_and_times_wherever_it_is_written(
+    checkout: Path, tmp_path: Path
+) -> None:
+    keys = {write_context(checkout, "runtime.Dockerfile", tmp_path / name) for name in ("a", "b")}
+    times = {path.stat().st_mtime for path in (tmp_path / "a").rglob("*")}
+    assert len(keys) == 1
+    assert len(times) == 1
+
+
+def test_only_the_tables_that_make_the_wheel_reach_the_image() -> None:
+    reduced = build_tables(PROJECT)
+    assert 'runtime = ["numpy"]' in reduced
+    assert "ruff" not in reduced
+
+
+def test_this_checkout_can_be_a_context(tmp_path: Path) -> None:
+    write_context(source_root(), "operator.Dockerfile", tmp_path / "context")
+    assert version(tmp_path / "context") == version(source_root())
+    assert (tmp_path / "context" / "operator" / "atoll_operator" / "__init__.py").is_file()
+
+
+@pytest.mark.parametrize("role", ["operator", "runtime"])
+def test_dockerfiles_run_as_no_root_and_take_only_their_own_extra(role: str) -> None:
+    text = (source_root() / "images" / f"{role}.Dockerfile").read_text()
+    assert "USER 65532:65532" in text
+    assert f'["optional-dependencies"]["{role}"]' in text
+    assert "http" not in text
+
+
+def test_the_pause_program_sleeps_until_it_is_killed(tmp_path: Path) -> None:
+    program = tmp_path / "pause"
+    program.write_bytes(pause_program())
+    program.chmod(0o755)
+    process = subprocess.Popen([program])
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        stat = Path(f"/proc/{process.pid}/stat").read_text()
+        assert stat.rsplit(")", 1)[1].split()[0] == "S", "it spins in place of sleeping"
+    finally:
+        process.kill()
+    assert process.wait(5) == -signal.SIGKILL
+
+
+def test_a_processor_without_a_pause_program_is_named() -> None:
+    with pytest.raises(HostError, match="'riscv64'"):
+        pause_program("riscv64")
+
+
+def test_an_image_of_one_program_names_its_layer_by_checksum(tmp_path: Path) -> None:
+    write_image(tmp_path / "a.tar", "atoll.dev/tool:1", "tool", b"content")
+    write_image(tmp_path / "b.tar", "atoll.dev/tool:1", "tool", b"content")
+    assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        archive.extractall(tmp_path, filter="data")
+    config = json.loads((tmp_path / "config.json").read_text())
+    layer = (tmp_path / "layer.tar").read_bytes()
+    assert json.loads((tmp_path / "manifest.json").read_text())[0]["RepoTags"] == ["atoll.dev/tool:1"]
+    assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(layer).hexdigest()}"]
+    with tarfile.open(tmp_path / "layer.tar") as archive:
+        assert archive.getmember("tool").mode == 0o755
+
+
+def make_layout(folder: Path) -> Layout:
+    layout = Layout(folder)
+    layout.blobs.mkdir(parents=True)
+
+    def blob(content: bytes) -> str:
+        digest = hashlib.sha256(content).hexdigest()
+        (layout.blobs / digest).write_bytes(content)
+        return f"sha256:{digest}"
+
+    blob(b"layer of an older image")
+    manifest = {
+        "config": {"digest": blob(b"{}")},
+        "layers": [{"digest": blob(b"old")}, {"digest": blob(b"new")}],
+    }
+    index = {"manifests": [{"digest": blob(json.dumps(manifest).encode())}]}
+    (folder / "index.json").write_text(json.dumps(index))
+    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    return layout
+
+
+def test_an_archive_brings_only_the_blobs_that_are_missing(tmp_path: Path) -> None:
+    layout = make_layout(tmp_path / "layout")
+    present = tmp_path / "present"
+    present.mkdir()
+    known = hashlib.sha256(b"old").hexdigest()
+    (present / known).write_bytes(b"old")
+    layout.write_archive(tmp_path / "a.tar", "atoll.dev/x:1", present)
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        names = set(archive.getnames())
+        index = archive.extractfile("index.json")
+        assert index is not None
+        entry = json.load(index)["manifests"][0]
+    wanted = {f"blobs/sha256/{digest}" for digest in layout.digests() if digest != known}
+    assert names == {"oci-layout", "index.json", *wanted}
+    assert entry["annotations"] == {"io.containerd.image.name": "atoll.dev/x:1"}
+
+
+def test_a_layout_gives_up_old_blobs_and_shares_the_others(tmp_path: Path) -> None:
+    layout = make_layout(tmp_path / "layout")
+    present = tmp_path / "present"
+    present.mkdir()
+    known = hashlib.sha256(b"old").hexdigest()
+    (present / known).write_bytes(b"old")
+    layout.share(present)
+    assert {blob.name for blob in layout.blobs.iterdir()} == set(layout.digests())
+    assert (layout.blobs / known).samefile(present / known)
+
+
+def test_the_base_comes_from_this_hosts_mirror_of_the_suite_and_no_other(tmp_path: Path) -> None:
+    folder = tmp_path / "sources.list.d"
+    folder.mkdir()
+    ours = "Types: deb\nURIs: mirror\nSuites: bookworm bookworm-updates\nComponents: main"
+    vendor = "Types: deb\nURIs: vendor\nSuites: bookworm\nComponents: stable\n"
+    (folder / "a.sources").write_text(f"# ours\n{ours}\n\nTypes: deb\nURIs: other\nSuites: sid\n")
+    (folder / "b.sources").write_text(vendor)
+    assert debian_sources(tmp_path) == {"debian.sources": f"# ours\n{ours}\n"}
+
+
+def test_the_base_takes_apts_older_style_too(tmp_path: Path) -> None:
+    ours = "deb [signed-by=/k.gpg trusted=no] mirror bookworm main contrib"
+    (tmp_path / "sources.list").write_text(f"# deb x bookworm main\n{ours}\ndeb-src mirror bookworm main\n")
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list.d" / "v.list").write_text("deb vendor bookworm-pgdg main\n")
+    assert debian_sources(tmp_path) == {"debian.list": f"{ours}\n"}
+
+
+def test_a_host_without_the_suite_leaves_the_mirror_to_mmdebstrap(tmp_path: Path) -> None:
+    assert debian_sources(tmp_path) == {}
+
+
+def test_what_pip_needs_of_this_machine_is_mounted_under_paths_that_tell_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = tmp_path / "my-wheels"
+    wheels.mkdir()
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    with pip_mounts() as options:
+        mounts = dict(option.removeprefix("--volume=").split(":")[:2] for option in options)
+        config = next(source for source, target in mounts.items() if target == "/etc/pip.conf")
+        text = Path(config).read_text()
+        assert str(wheels) not in text
+        assert f"find-links = {mounts[str(wheels)]}" in text
+        assert mounts[str(wheels)].startswith("/run/pip/")
+    assert not Path(config).exists()
