@@ -66,6 +66,8 @@ class Dimensions(Section):
     kv_heads: Annotated[int, Field(ge=1, le=1024)]
     hidden: Annotated[int, Field(ge=8, le=262144)]
     vocabulary: Annotated[int, Field(ge=2, le=1048576)] = 256
+    tied: bool = True
+    """The head is the embedding's transpose."""
 
 
 class ModelSpec(Section):
@@ -155,6 +157,7 @@ class SyncerAddress(Section):
     host: str
     port: int = SYNCER_PORT
     status_port: int = STATUS_PORT
+    health_port: int = HEALTH_PORT
 
 
 class RunContract(Section):
@@ -283,4 +286,3 @@ def parse_run(text: str | bytes) -> RunContract:
 def parse_unit(text: str | bytes) -> UnitContract:
     """Raises `pydantic.ValidationError` naming each wrong field."""
     return UnitContract.model_validate_json(text)
-

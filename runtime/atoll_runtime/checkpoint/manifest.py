@@ -1,0 +1,74 @@
+"""The manifest of a global checkpoint: what it holds and the checksums of its bytes. Written last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import google_crc32c
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from atoll_runtime.checkpoint.bucket import StoreError
+
+CHUNK = 16 << 20
+"""Bytes that one checksum call takes."""
+
+
+class TensorEntry(BaseModel):
+    """One tensor; checksums are crc32c of the little-endian float32 bytes in C order."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    shape: tuple[int, ...]
+    theta: int
+    momentum: int
+
+
+class Manifest(BaseModel):
+    """`global/<step>/manifest.json`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    step: int
+    versions: tuple[int, ...]
+    item: str
+    """Orbax's folder, relative to the run's URI."""
+    time: float
+    """Unix seconds of the save."""
+    tensors: dict[str, TensorEntry]
+    meta: dict[str, Any]
+
+
+def parse(text: bytes, where: str) -> Manifest:
+    """Raises `StoreError` with the first wrong field of the manifest at `where`."""
+    try:
+        return Manifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "JSON"
+        raise StoreError(f"{where}: {field}: {first['msg']}") from error
+
+
+def checksum(tensor: np.ndarray) -> int:
+    """crc32c of a tensor's bytes, without a copy of them all."""
+    raw = np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
+    total = google_crc32c.value(b"")
+    for start in range(0, raw.size, CHUNK):
+        total = google_crc32c.extend(total, raw[start : start + CHUNK].tobytes())
+    return int(total)
+
+
+def verify(manifest: Manifest, kind: Literal["theta", "momentum"], tensors: Mapping[str, np.ndarray]) -> None:
+    """Raises `StoreError` naming the first tensor whose shape or bytes are not those of the manifest."""
+    for name, entry in manifest.tensors.items():
+        if tensors[name].shape != entry.shape:
+            raise StoreError(
+                f"{kind} {name}: shape {tensors[name].shape} where the manifest says {entry.shape}"
+            )
+        found = checksum(tensors[name])
+        if found != getattr(entry, kind):
+            raise StoreError(
+                f"{kind} {name}: checksum {found:08x} where the manifest says {getattr(entry, kind):08x}"
+            )

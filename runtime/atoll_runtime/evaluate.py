@@ -1,0 +1,118 @@
+"""The loss of the *global* model on held-out text: `python -m atoll_runtime.evaluate --help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, dataclass
+
+import jax
+import numpy as np
+from pydantic import ValidationError
+
+from atoll_runtime.checkpoint import GlobalStore, StoreError
+from atoll_runtime.contract import ModelSpec
+from atoll_runtime.data import DataError, Reader
+from atoll_runtime.model import decoder, describe, tree
+
+BATCH = 16
+LENGTH = 128
+MAX_TOKENS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Of one global checkpoint."""
+
+    step: int
+    """Global step of the checkpoint."""
+    loss: float
+    """Nats per token."""
+    tokens: int
+    split: str
+    skipped: tuple[str, ...] = ()
+    """Newer checkpoints that could not be read, and why."""
+
+
+def evaluate(
+    checkpoint_uri: str,
+    step: int | None,
+    data_uri: str,
+    split: str = "heldout",
+    max_tokens: int = MAX_TOKENS,
+    length: int = LENGTH,
+) -> Evaluation:
+    """Mean loss over examples spread evenly over the split, the same ones at every call.
+
+    Args:
+        step: a global checkpoint; `None` for the newest complete one.
+
+    Raises:
+        StoreError: no such checkpoint, or it is not whole.
+        DataError: no such data or split.
+    """
+    store = GlobalStore(checkpoint_uri)
+    skipped: tuple[str, ...] = ()
+    if step is None:
+        cut, passed = store.newest(momentum=False)
+        skipped = tuple(str(one) for one in passed)
+        if cut is None:
+            raise StoreError(
+                f"{checkpoint_uri}: no complete checkpoint{''.join('; ' + one for one in skipped)}"
+            )
+    else:
+        cut = store.load(step, momentum=False)
+    spec = _model(cut.meta, store.uri)
+    missing = {info.name for info in describe(spec)} ^ cut.theta.keys()
+    if missing:
+        raise StoreError(
+            f"{store.uri}: step {cut.step}: tensors differ from the model's: {', '.join(sorted(missing))}"
+        )
+    reader = Reader(data_uri, split, length)
+    batches = max(1, min(max_tokens // length, reader.examples) // BATCH)
+    wanted = np.linspace(0, reader.examples - 1, batches * BATCH).astype(int).reshape(batches, BATCH)
+    params = tree(cut.theta)
+    loss = jax.jit(decoder.loss)
+    weights = np.ones(BATCH, np.float32)
+    total = 0.0
+    for indices in wanted:
+        tokens = np.stack([reader.example(int(index)) for index in indices])
+        total += float(loss(params, {"tokens": tokens, "weights": weights}))
+    return Evaluation(cut.step, total / batches, wanted.size * length, split, skipped)
+
+
+def _model(meta: dict[str, object], where: str) -> ModelSpec:
+    try:
+        return ModelSpec.model_validate(meta.get("model"))
+    except ValidationError as error:
+        raise StoreError(f"{where}: meta.model of the manifest: {error.errors()[0]['msg']}") from error
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status 0, or 1 with one sentence on stderr."""
+    parser = argparse.ArgumentParser(prog="atoll_runtime.evaluate", description=__doc__)
+    parser.add_argument("--checkpoint", required=True, metavar="URI", help="the run's checkpoint root")
+    parser.add_argument("--step", type=int, help="global step (default: the newest complete one)")
+    parser.add_argument("--data", required=True, metavar="URI", help="the data set")
+    parser.add_argument("--split", default="heldout", choices=("heldout", "train"))
+    parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS)
+    parser.add_argument("--sequence-length", type=int, default=LENGTH)
+    parser.add_argument("--json", action="store_true", help="one JSON line")
+    given = parser.parse_args(argv)
+    try:
+        result = evaluate(
+            given.checkpoint, given.step, given.data, given.split, given.max_tokens, given.sequence_length
+        )
+    except (StoreError, DataError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    if given.json:
+        print(json.dumps(asdict(result)))
+    else:
+        print(f"step {result.step}: {result.loss:.4f} nats per token on {result.tokens} tokens")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

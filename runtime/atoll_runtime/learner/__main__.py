@@ -1,0 +1,99 @@
+"""`python -m atoll_runtime.learner`: one host of a unit, as its pod starts it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from atoll_runtime.contract import (
+    ENV_RUN_FILE,
+    ENV_TLS_DIR,
+    ENV_UNIT,
+    EXIT_FENCED,
+    EXIT_OK,
+    EXIT_TERMINAL,
+    RUN_FILE,
+    TERMINATION_LOG,
+    TLS_DIR,
+    RunContract,
+    UnitContract,
+    parse_run,
+    parse_unit,
+)
+from atoll_runtime.learner.errors import FencedOff, Terminal
+from atoll_runtime.learner.island import train
+from atoll_runtime.learner.proposal import Ending
+from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.tls import Tls, TlsError
+
+EXIT_RETRY = 1
+EXIT_TERMINATED = 128 + signal.SIGTERM
+
+log = logging.getLogger("atoll.learner")
+
+
+def main() -> int:
+    """Runs until the end; returns the exit status that tells the operator why."""
+    # `force`, because absl, which Orbax imports, has put a handler of its own in place.
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, force=True)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_TERMINATED))  # nothing to leave behind yet
+    try:
+        run, unit = _contracts()
+        ending = train(run, unit, _transport(run), _leave_cleanly)
+    except Terminal as error:
+        return _fail(EXIT_TERMINAL, error.reason, error)
+    except FencedOff as error:
+        return _fail(EXIT_FENCED, "Fenced", error)
+    except Exception as error:
+        log.exception("unit failed")
+        return _fail(EXIT_RETRY, type(error).__name__, error)
+    return EXIT_OK if ending is Ending.STOPPED else EXIT_TERMINATED
+
+
+def _leave_cleanly() -> threading.Event:
+    """From now on SIGTERM sets the event: the loop ends at a step, on all hosts of the unit."""
+    terminated = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: terminated.set())
+    return terminated
+
+
+def _contracts() -> tuple[RunContract, UnitContract]:
+    file = Path(os.environ.get(ENV_RUN_FILE, RUN_FILE))
+    try:
+        return parse_run(file.read_text()), parse_unit(os.environ[ENV_UNIT])
+    except (OSError, KeyError, ValidationError) as error:
+        raise Terminal("ContractInvalid", f"{file} or ${ENV_UNIT}: {error}") from error
+
+
+def _transport(run: RunContract) -> GrpcTransport:
+    try:
+        tls = Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))
+    except TlsError as error:
+        raise Terminal("IdentityInvalid", str(error)) from error
+    return GrpcTransport(run.syncer.host, run.syncer.port, tls)
+
+
+def _fail(status: int, reason: str, error: Exception) -> int:
+    """Leaves `Reason: message` where Kubernetes reads it, which is there in a pod only."""
+    text = f"{reason}: {error}"
+    log.error("%s", text)
+    place = Path(TERMINATION_LOG)
+    if place.exists():
+        place.write_text(text[:4000])
+    return status
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(
+        status
+    )  # at a failure, jax.distributed's own exit would wait for hosts that may be gone, and abort

@@ -1,0 +1,32 @@
+"""Why an island ends before its run does.
+
+`Terminal`: a restart cannot mend it; the process exits with `EXIT_TERMINAL` and the reason in its termination
+message.
+`FencedOff`: a newer incarnation of the unit is registered.
+Everything else is worth a restart of the gang.
+"""
+
+from __future__ import annotations
+
+
+class Terminal(Exception):
+    """Ends the unit for good; `reason` is one word for a condition."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class LossNotFinite(Terminal):
+    """The training loss is NaN or infinite: nothing of this unit may be merged any more."""
+
+    def __init__(self, step: int, loss: float) -> None:
+        super().__init__("LossNotFinite", f"loss {loss} at inner step {step}")
+
+
+class FencedOff(Exception):
+    """A newer incarnation of this unit has taken over."""
+
+
+class SeedUnavailable(Exception):
+    """No complete global checkpoint came in time."""

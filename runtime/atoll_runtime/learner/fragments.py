@@ -1,0 +1,126 @@
+"""Fragments on the mesh: out as a flat outer gradient, in as a flat part; both split evenly over the devices.
+
+No host ever holds more of a fragment than its own devices' contiguous part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, Sharding
+
+from atoll_runtime.learner.mesh import local_range
+from atoll_runtime.model.axes import over_devices
+from atoll_runtime.sync.fragments import Fragment, Layout
+
+Indices = tuple[int | None, ...]
+"""Of each piece: its layer in a stacked tensor, or None for a whole one."""
+
+
+class Fragments:
+    """The anchors (what this unit last received), and the two moves of a fragment. Float32 on the devices."""
+
+    def __init__(
+        self, mesh: Mesh, layout: Layout, wire: jnp.dtype[Any] | type, theta: dict[str, Array]
+    ) -> None:
+        """Takes the seeded θ as the anchors.
+
+        Args:
+            wire: dtype in which parts are sent.
+        """
+        devices = mesh.devices.size
+        first, last = local_range(mesh)
+        self._layout = layout
+        self._wire = wire
+        self._sharding = over_devices(mesh)
+        self.padded = [-(-fragment.size // devices) * devices for fragment in layout.fragments]
+        """Length of each fragment, filled up to a multiple of the devices."""
+        self.bounds = [(first * size // devices, last * size // devices) for size in self.padded]
+        """This host's [start, stop) of each padded fragment."""
+        self._flatten = jax.jit(_flatten, static_argnames=("padded",), out_shardings=self._sharding)
+        self._delta = jax.jit(_delta, static_argnames=("wire",), out_shardings=self._sharding)
+        self._apply = jax.jit(_apply, static_argnames=("sizes", "places"), donate_argnums=0)
+        self._anchors = [self._flat(theta, number) for number in range(len(layout.fragments))]
+
+    def extract(self, theta: dict[str, Array], number: int) -> Array:
+        """Δ = anchor − θ of one fragment, in the wire's dtype; its copy to the host is under way."""
+        delta: Array = self._delta(self._anchors[number], self._flat(theta, number), wire=self._wire)
+        for shard in delta.addressable_shards:
+            shard.data.copy_to_host_async()
+        return delta
+
+    def receive(self, theta: dict[str, Array], number: int, part: np.ndarray) -> dict[str, Array]:
+        """Overwrites one fragment of θ with what arrived, which becomes the anchor; `part` is this host's.
+
+        The tensors that the fragment touches are donated: go on with those returned.
+        """
+        fragment = self._layout.fragments[number]
+        flat = jax.make_array_from_process_local_data(self._sharding, part, (self.padded[number],))
+        touched = {piece.tensor: theta[piece.tensor] for piece in fragment.pieces}
+        places = tuple((name, value.sharding) for name, value in touched.items())
+        sizes = tuple((piece.tensor, piece.size) for piece in fragment.pieces)
+        touched, anchor = self._apply(touched, flat, _layers(fragment), sizes=sizes, places=places)
+        self._anchors[number] = anchor
+        return {**theta, **touched}
+
+    def _flat(self, theta: dict[str, Array], number: int) -> Array:
+        fragment = self._layout.fragments[number]
+        pieces = [theta[piece.tensor] for piece in fragment.pieces]
+        flat: Array = self._flatten(pieces, _layers(fragment), padded=self.padded[number])
+        return flat
+
+
+def host_part(flat: Array) -> np.ndarray:
+    """This host's contiguous part of a flat array over the mesh; waits for the copy."""
+    shards = sorted(flat.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+    return np.concatenate([np.asarray(shard.data) for shard in shards])
+
+
+def wire_type(codec: str) -> Any:
+    """The dtype of a codec's name in the contract."""
+    return jnp.bfloat16 if codec == "bf16" else jnp.float32
+
+
+def _layers(fragment: Fragment) -> list[Any]:
+    """Layer numbers as values, not constants: fragments of the same tensors share one compilation."""
+    return [None if piece.index is None else np.int32(piece.index) for piece in fragment.pieces]
+
+
+def _flatten(pieces: Sequence[Array], layers: Sequence[Any], *, padded: int) -> Array:
+    flats = [
+        (piece if layer is None else jax.lax.dynamic_index_in_dim(piece, layer, keepdims=False)).reshape(-1)
+        for piece, layer in zip(pieces, layers, strict=True)
+    ]
+    flat = jnp.concatenate(flats)
+    return jnp.pad(flat, (0, padded - flat.size))
+
+
+def _delta(anchor: Array, flat: Array, *, wire: Any) -> Array:
+    return (anchor - flat).astype(wire)
+
+
+def _apply(
+    theta: dict[str, Array],
+    flat: Array,
+    layers: Sequence[Any],
+    *,
+    sizes: tuple[tuple[str, int], ...],
+    places: tuple[tuple[str, Sharding], ...],
+) -> tuple[dict[str, Array], Array]:
+    anchor = flat.astype(jnp.float32)
+    start = 0
+    for (name, size), layer in zip(sizes, layers, strict=True):
+        piece = anchor[start : start + size]
+        start += size
+        old = theta[name]
+        if layer is None:
+            theta[name] = piece.reshape(old.shape)
+        else:
+            theta[name] = jax.lax.dynamic_update_index_in_dim(old, piece.reshape(old.shape[1:]), layer, 0)
+    placed = {name: jax.lax.with_sharding_constraint(theta[name], place) for name, place in places}
+    return placed, anchor

@@ -1,0 +1,109 @@
+"""The parameters by flat name: axes, shapes, first values, and the way to and from a nested tree.
+
+Numpy only: the syncer makes Θ of step 0 from here and needs no accelerator.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from atoll_runtime.contract import Dimensions, ModelSpec
+from atoll_runtime.model.presets import resolve
+from atoll_runtime.sync.fragments import TensorInfo
+
+AXES: dict[str, tuple[str, ...]] = {
+    "embedding/table": ("vocabulary", "width"),
+    "layers/attention/norm": ("layers", "scale"),
+    "layers/attention/wq": ("layers", "width", "heads", "head"),
+    "layers/attention/wk": ("layers", "width", "kv_heads", "head"),
+    "layers/attention/wv": ("layers", "width", "kv_heads", "head"),
+    "layers/attention/wo": ("layers", "heads", "head", "width"),
+    "layers/mlp/norm": ("layers", "scale"),
+    "layers/mlp/gate": ("layers", "width", "hidden"),
+    "layers/mlp/up": ("layers", "width", "hidden"),
+    "layers/mlp/down": ("layers", "hidden", "width"),
+    "final/norm": ("scale",),
+    "head/table": ("width", "vocabulary"),
+}
+"""Every tensor's logical axes; its shape, sharding, initial scale and cut into fragments follow from them."""
+
+EMBEDDING_SCALE = 0.02
+
+
+def shapes(size: Dimensions) -> dict[str, tuple[int, ...]]:
+    """Shape of each tensor of a model of this size."""
+    lengths = {
+        "layers": size.layers,
+        "width": size.width,
+        "scale": size.width,
+        "heads": size.heads,
+        "kv_heads": size.kv_heads,
+        "head": size.width // size.heads,
+        "hidden": size.hidden,
+        "vocabulary": size.vocabulary,
+    }
+    return {
+        name: tuple(lengths[axis] for axis in axes)
+        for name, axes in AXES.items()
+        if not (size.tied and name == "head/table")
+    }
+
+
+def describe(spec: ModelSpec) -> list[TensorInfo]:
+    """The tensors as the protocol cuts them: layers apart, embedding and head averaged directly."""
+    return [
+        TensorInfo(
+            name=name,
+            shape=shape,
+            stacked=AXES[name][0] == "layers",
+            embedding=name in ("embedding/table", "head/table"),
+        )
+        for name, shape in shapes(resolve(spec)).items()
+    ]
+
+
+def initial(spec: ModelSpec) -> dict[str, np.ndarray]:
+    """First values, float32: the same for a seed on every machine and in any order of tensors."""
+    size = resolve(spec)
+    return {name: _first(name, shape, size, spec.seed) for name, shape in shapes(size).items()}
+
+
+def _first(name: str, shape: tuple[int, ...], size: Dimensions, seed: int) -> np.ndarray:
+    """Normal, variance 1/fan-in; what writes to the residual stream is scaled down by depth."""
+    if name.endswith("/norm"):
+        return np.ones(shape, np.float32)
+    values = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape, np.float32)
+    if name == "embedding/table":
+        return values * np.float32(EMBEDDING_SCALE)
+    if AXES[name][-1] == "width":
+        return values * np.float32((np.prod(shape[1:-1]) * 2 * size.layers) ** -0.5)
+    return values * np.float32(size.width**-0.5)
+
+
+def tree(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested dict from flat names: "layers/attention/wq" → tree["layers"]["attention"]["wq"]."""
+    nested: dict[str, Any] = {}
+    for name, value in tensors.items():
+        *path, leaf = name.split("/")
+        node = nested
+        for key in path:
+            node = node.setdefault(key, {})
+        node[leaf] = value
+    return nested
+
+
+def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat names from a nested dict; the inverse of `tree`."""
+    return dict(_walk(nested, ""))
+
+
+def _walk(node: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            yield from _walk(value, f"{prefix}{key}/")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,305 @@
+"""The walking island without a cluster: real processes and certificates, one unit of two hosts, one of one.
+
+A host is killed with SIGKILL, its gang is started again as the next incarnation, and the run finishes.
+"""
+
+import datetime
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import sysconfig
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from atoll_runtime.checkpoint import GlobalStore
+from atoll_runtime.contract import (
+    ENV_JOURNAL_DIR,
+    ENV_RUN_FILE,
+    ENV_TLS_DIR,
+    ENV_UNIT,
+    EXIT_FENCED,
+    EXIT_OK,
+    EXIT_TERMINAL,
+    CheckpointSpec,
+    DataSpec,
+    Dimensions,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    QuorumSpec,
+    RunContract,
+    SyncerAddress,
+    SyncerStatus,
+    TargetSpec,
+    UnitContract,
+    dump,
+    identity,
+)
+from atoll_runtime.data import write_text
+from atoll_runtime.evaluate import evaluate
+
+TARGET = 220
+DEADLINE = 150.0
+
+
+def free_ports(count):
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+class Authority:
+    """A CA, and a folder with `ca.crt`, `tls.crt`, `tls.key` for each identity that it signs."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "run")])
+        usage = x509.BasicConstraints(ca=True, path_length=0)
+        self.certificate = self._signed(self.name, self.key, [usage])
+
+    def issue(self, role, name):
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = x509.SubjectAlternativeName(
+            [
+                x509.UniformResourceIdentifier(identity("default", "walk", role, name)),
+                x509.DNSName("localhost"),
+            ]
+        )
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = self._signed(subject, key, [x509.BasicConstraints(ca=False, path_length=None), names])
+        folder = self.folder / f"{role}-{name}"
+        folder.mkdir()
+        pem = serialization.Encoding.PEM
+        (folder / "ca.crt").write_bytes(self.certificate.public_bytes(pem))
+        (folder / "tls.crt").write_bytes(certificate.public_bytes(pem))
+        (folder / "tls.key").write_bytes(
+            key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        )
+        return folder
+
+    def _signed(self, subject, key, extensions):
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self.name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + datetime.timedelta(hours=1))
+        )
+        for extension in extensions:
+            builder = builder.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
+        return builder.sign(self.key, hashes.SHA256())
+
+
+class World:
+    """The run's processes; everything that was started is killed at the end."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.authority = Authority(folder)
+        for role, name in (
+            ("syncer", "walk"),
+            ("unit", "pair"),
+            ("unit", "single"),
+            ("operator", "operator"),
+        ):
+            self.authority.issue(role, name)
+        self.processes = []
+        port, status_port, health_port = free_ports(3)
+        library = Path(sysconfig.get_path("stdlib"))
+        texts = sorted(
+            path for name in ("json", "email", "http", "asyncio") for path in (library / name).glob("*.py")
+        )
+        write_text(f"file://{folder}/data", [(str(path.relative_to(library)), path) for path in texts])
+        self.run = RunContract(
+            name="walk",
+            namespace="default",
+            uid="walk-1",
+            model=ModelSpec(dimensions=Dimensions(layers=2, width=48, heads=2, kv_heads=1, hidden=96)),
+            data=DataSpec(uri=f"file://{folder}/data", sequence_length=64),
+            inner=InnerSpec(learning_rate=3e-3, warmup_steps=10),
+            outer=OuterSpec(fragments=6, interval=6, overlap=2),
+            quorum=QuorumSpec(min=1),
+            target=TargetSpec(global_steps=TARGET),
+            checkpoint=CheckpointSpec(uri=f"file://{folder}/bucket/run", interval_steps=20, keep=20),
+            syncer=SyncerAddress(
+                host="localhost", port=port, status_port=status_port, health_port=health_port
+            ),
+        )
+        (folder / "run.json").write_text(dump(self.run))
+
+    def start(self, module, log, tls, **environment):
+        with (self.folder / log).open("ab") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", f"atoll_runtime.{module}"],
+                env={
+                    **os.environ,
+                    "JAX_PLATFORMS": "cpu",
+                    "TMPDIR": str(self.folder),
+                    ENV_RUN_FILE: str(self.folder / "run.json"),
+                    ENV_TLS_DIR: str(self.folder / tls),
+                    ENV_JOURNAL_DIR: str(self.folder / "journal"),
+                    **environment,
+                },
+                stdout=out,
+                stderr=out,
+            )
+        self.processes.append(process)
+        return process
+
+    def start_syncer(self):
+        return self.start("syncer", "syncer.log", "syncer-walk")
+
+    def start_unit(self, unit, incarnation, hosts, stream, batch=4):
+        [port] = free_ports(1)
+        contracts = [
+            UnitContract(
+                unit=unit,
+                incarnation=incarnation,
+                host=host,
+                hosts=hosts,
+                coordinator=f"127.0.0.1:{port}",
+                batch=batch,
+                stream=stream,
+                streams=2,
+            )
+            for host in range(hosts)
+        ]
+        return [
+            self.start("learner", f"{unit}-{one.host}.log", f"unit-{unit}", **{ENV_UNIT: dump(one)})
+            for one in contracts
+        ]
+
+    def status(self):
+        folder = self.folder / "operator-operator"
+        context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+        context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+        url = f"https://localhost:{self.run.syncer.status_port}/status"
+        with urllib.request.urlopen(url, timeout=5, context=context) as answer:
+            return SyncerStatus.model_validate(json.load(answer))
+
+    def wait_for(self, condition, what):
+        """The first status for which `condition` holds; fails with the logs after the deadline."""
+        end = time.monotonic() + DEADLINE
+        last = "no answer"
+        while time.monotonic() < end:
+            try:
+                last = self.status()
+            except OSError as error:
+                last = error
+            else:
+                if condition(last):
+                    return last
+            time.sleep(0.2)
+        pytest.fail(f"{what} did not come to pass; last status: {last}\n{self.logs()}")
+
+    def logs(self):
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}"
+            for path in self.folder.glob("*.log")
+        )
+
+    def close(self):
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait(20)
+
+
+@pytest.fixture
+def world(tmp_path):
+    found = World(tmp_path)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.mark.timeout(400)
+def test_a_killed_unit_comes_back_as_its_next_incarnation_and_the_run_finishes(world):
+    syncer = world.start_syncer()
+    pair = world.start_unit("pair", 1, hosts=2, stream=0)
+    [single] = world.start_unit("single", 1, hosts=1, stream=1, batch=64)
+
+    def merged(unit, incarnation, count=3):
+        def condition(status):
+            found = status.units.get(unit)
+            return found is not None and found.incarnation == incarnation and found.contributions >= count
+
+        return condition
+
+    world.wait_for(merged("pair", 1), "a merge of the unit of two hosts")
+    world.wait_for(lambda s: (s.checkpoint.newest_step or 0) >= 20, "a checkpoint after step 0")
+    before = world.wait_for(merged("single", 1), "a merge of the unit of one host")
+
+    pair[1].send_signal(signal.SIGKILL)
+    assert pair[0].wait(40) != EXIT_OK, "JAX ends the whole gang when a host dies"
+    during = world.wait_for(
+        lambda s: s.units["single"].step > before.units["single"].step + 5, "others going on"
+    )
+    assert during.phase == "Running"
+
+    again = world.start_unit("pair", 2, hosts=2, stream=0)
+    healed = world.wait_for(merged("pair", 2), "a merge of the next incarnation")
+    assert healed.units["pair"].seeded_step >= 20
+    assert "seeded from step" in healed.units["pair"].seed_message
+    assert healed.units["pair"].step > 3, "inner steps go on from the incarnation before"
+
+    [stale] = world.start_unit("pair", 1, hosts=1, stream=0)
+    assert stale.wait(60) == EXIT_FENCED, world.logs()
+
+    end = world.wait_for(lambda s: s.phase == "Finished", "the end of the run")
+    assert end.global_step == TARGET
+    for process in (single, *again):
+        assert process.wait(60) == EXIT_OK, world.logs()
+    assert syncer.poll() is None, "the syncer serves its status until it is told to end"
+    syncer.terminate()
+    assert syncer.wait(30) == EXIT_OK
+
+    store = GlobalStore(world.run.checkpoint.uri)
+    assert store.steps()[0] == TARGET
+    first = evaluate(store.uri, 0, world.run.data.uri, max_tokens=8192, length=64)
+    last = evaluate(store.uri, None, world.run.data.uri, max_tokens=8192, length=64)
+    assert last.step == TARGET
+    assert last.loss < first.loss - 1.5
+
+
+def test_a_host_that_can_never_work_ends_with_the_terminal_status_and_says_why(world):
+    (world.folder / "data" / "meta.json").write_text('{"format": 1}')
+    [unread] = world.start_unit("pair", 1, hosts=1, stream=0)
+    [nameless] = world.start_unit("nameless", 1, hosts=1, stream=0)
+    unasked = world.start("learner", "unasked.log", "unit-pair", **{ENV_UNIT: "{}"})
+    for process in (unread, nameless, unasked):
+        assert process.wait(40) == EXIT_TERMINAL, world.logs()
+    logs = world.logs()
+    assert f"DataInvalid: file://{world.folder}/data/meta.json: dtype: Field required" in logs
+    assert f"IdentityInvalid: {world.folder}/unit-nameless/ca.crt" in logs
+    assert "ContractInvalid:" in logs
+
+
+def test_a_host_that_waits_for_its_checkpoint_ends_at_once_on_sigterm(world):
+    [waiting] = world.start_unit("pair", 1, hosts=1, stream=0)
+    end = time.monotonic() + 40
+    while "holds none yet" not in world.logs():
+        assert time.monotonic() < end, world.logs()
+        time.sleep(0.1)
+    waiting.terminate()
+    assert waiting.wait(10) == 128 + signal.SIGTERM

@@ -1,0 +1,188 @@
+"""Global checkpoints: whole, found, fallen back from, pruned."""
+
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError
+
+# Orbax leaves its event loop at the first array that fails; the others' reads then end on a closed loop.
+after_a_failed_read = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def make_cut(step, **meta):
+    random = np.random.default_rng(step)
+    shapes = {"embedding/table": (8, 4), "layers/mlp/up": (2, 4, 6), "final/norm": (4,)}
+    return Cut(
+        step=step,
+        theta={name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()},
+        momentum={name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()},
+        versions=(step, step - 1, step - 2),
+        meta={"model": {"preset": "1m"}, "fingerprint": "f", **meta},
+    )
+
+
+def assert_same(found, wanted):
+    assert (found.step, found.versions, found.meta) == (wanted.step, wanted.versions, wanted.meta)
+    for name in wanted.theta:
+        np.testing.assert_array_equal(found.theta[name], wanted.theta[name])
+        np.testing.assert_array_equal(found.momentum[name], wanted.momentum[name])
+
+
+@pytest.fixture
+def store(tmp_path):
+    return GlobalStore(f"file://{tmp_path}/run")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "run" / "global"
+
+
+def test_a_cut_comes_back_exactly(store):
+    cut = make_cut(7, units={"a": {"cursor": 3}})
+    store.save(cut)
+    assert_same(store.load(7), cut)
+    assert store.load(7, momentum=False).momentum == {}
+
+
+def test_a_cut_is_saved_from_a_worker_thread(store):
+    worker = threading.Thread(target=store.save, args=(make_cut(7),))
+    worker.start()
+    worker.join(30)
+    assert store.steps() == [7]
+
+
+def test_steps_are_the_complete_ones_newest_first(store, folder):
+    for step in (9, 100, 20):
+        store.save(make_cut(step))
+    (folder / "100" / "manifest.json").unlink()
+    assert store.steps() == [20, 9]
+
+
+def test_an_empty_bucket_has_no_checkpoint_and_nothing_to_skip(store):
+    assert store.steps() == []
+    assert store.newest() == (None, [])
+
+
+def largest_array(folder, step):
+    return max((path for path in (folder / str(step)).rglob("d/*")), key=lambda path: path.stat().st_size)
+
+
+def flip(folder: Path):
+    path = largest_array(folder, 20)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(folder: Path):
+    for path in (folder / "20").rglob("d/*"):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def wrong_checksum(folder: Path):
+    path = folder / "20" / "manifest.json"
+    content = json.loads(path.read_text())
+    content["tensors"]["final/norm"]["theta"] ^= 1
+    path.write_text(json.dumps(content))
+
+
+def lost_state(folder: Path):
+    (folder / "20" / "state").rename(folder / "elsewhere")
+
+
+@after_a_failed_read
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        pytest.param(flip, "", id="flipped-bit"),
+        pytest.param(truncate, "cannot be read", id="truncated-file"),
+        pytest.param(wrong_checksum, "theta final/norm: checksum", id="wrong-checksum"),
+        pytest.param(lost_state, "cannot be read", id="arrays-gone"),
+        pytest.param(
+            lambda at: (at / "20/manifest.json").unlink(), "half-written: it has no manifest", id="half"
+        ),
+        pytest.param(
+            lambda at: (at / "20/manifest.json").write_text("{"), "manifest.json: JSON", id="manifest"
+        ),
+        pytest.param(
+            lambda at: (at / "20/manifest.json").write_text("{}"), "manifest.json: step", id="fields"
+        ),
+    ],
+)
+def test_a_damaged_newest_checkpoint_is_passed_over_and_said_why(store, folder, damage, reason):
+    store.save(make_cut(10))
+    store.save(make_cut(20))
+    damage(folder)
+    cut, skipped = store.newest()
+    assert_same(cut, make_cut(10))
+    assert [one.step for one in skipped] == [20]
+    assert reason in skipped[0].reason
+    assert str(skipped[0]).startswith("step 20 skipped: ")
+
+
+def test_when_all_are_damaged_each_is_named(store, folder):
+    store.save(make_cut(10))
+    store.save(make_cut(20))
+    for step in (10, 20):
+        (folder / str(step) / "manifest.json").unlink()
+    cut, skipped = store.newest()
+    assert cut is None
+    assert [one.step for one in skipped] == [20, 10]
+
+
+@after_a_failed_read
+def test_a_save_over_a_half_written_or_damaged_step_is_whole(store, folder):
+    store.save(make_cut(20))
+    truncate(folder)
+    store.save(make_cut(20))
+    assert_same(store.newest()[0], make_cut(20))
+    (folder / "20" / "manifest.json").unlink()
+    store.save(make_cut(20))
+    assert_same(store.newest()[0], make_cut(20))
+
+
+def test_pruning_keeps_the_newest_and_removes_old_leftovers_but_no_save_under_way(store, folder):
+    for step in (10, 20, 30, 40, 50):
+        store.save(make_cut(step))
+    (folder / "20" / "manifest.json").unlink()
+    (folder / "50" / "manifest.json").unlink()
+    store.prune(2)
+    assert store.steps() == [40, 30]
+    assert sorted(path.name for path in folder.iterdir() if any(path.rglob("*"))) == ["30", "40", "50"]
+
+
+def test_a_checkpoint_that_is_not_there_is_named(store):
+    with pytest.raises(StoreError, match=r"global/3/manifest.json: not found"):
+        store.load(3)
+
+
+def test_a_cut_whose_momentum_lacks_a_tensor_is_refused(store):
+    cut = make_cut(1)
+    del cut.momentum["final/norm"]
+    with pytest.raises(StoreError, match="final/norm"):
+        store.save(cut)
+
+
+def test_an_unwritable_bucket_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    store = GlobalStore(f"file://{tmp_path}/file")
+    with pytest.raises(StoreError, match=rf"file://{tmp_path}/file/global/1"):
+        store.save(make_cut(1))
+
+
+def test_objects_are_listed_read_in_ranges_and_deleted(tmp_path):
+    bucket = Bucket(f"file://{tmp_path}/b/")
+    bucket.write("x/y", b"0123456789")
+    bucket.write("z", b"")
+    assert bucket.list() == ["x/y", "z"]
+    assert bucket.list("x") == ["x/y"]
+    assert bucket.read("x/y", 2, 5) == b"234"
+    bucket.delete("x/y")
+    bucket.delete("x/y")
+    bucket.delete_tree("nothing")
+    assert bucket.list() == ["z"]

@@ -1,0 +1,217 @@
+"""Data sets: written, addressed by index, permuted, prefetched."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll_runtime.checkpoint import Bucket, StoreError
+from atoll_runtime.data import DataError, Prefetch, Reader, Stream, write_stdlib, write_text
+from atoll_runtime.data.stream import permute
+from atoll_runtime.data.writer import held_out
+
+LENGTH = 32
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    found = []
+    for number in range(80):
+        path = folder / f"{number:03}.txt"
+        path.write_text(f"document {number}: " + "abcdefgh" * (20 + number))
+        found.append((path.name, path))
+    return found
+
+
+@pytest.fixture(scope="module")
+def dataset(documents, tmp_path_factory):
+    uri = f"file://{tmp_path_factory.mktemp('data')}/set"
+    write_text(uri, documents, source="test", shard_bytes=1000)
+    return uri
+
+
+@pytest.fixture
+def broken(dataset, tmp_path):
+    """A copy to be damaged, and its bucket."""
+    source, copy = Bucket(dataset), Bucket(f"file://{tmp_path}/broken")
+    for name in source.list():
+        copy.write(name, source.read(name))
+    return copy
+
+
+def text_of(documents, split):
+    chosen = [path for name, path in documents if held_out(name) == (split == "heldout")]
+    return b"".join(path.read_bytes() + b"\0" for path in chosen)
+
+
+@pytest.mark.parametrize("split", ["train", "heldout"])
+def test_example_i_is_the_text_at_its_place_also_across_shards(documents, dataset, split):
+    reader, text = Reader(dataset, split, LENGTH), text_of(documents, split)
+    assert reader.examples == (len(text) - 1) // LENGTH
+    for index in reversed(range(reader.examples)):
+        expected = text[index * LENGTH : index * LENGTH + LENGTH + 1]
+        assert bytes(reader.example(index).astype(np.uint8)) == expected
+
+
+def test_the_cache_is_bounded_and_changes_nothing(dataset):
+    small, large = Reader(dataset, "train", LENGTH, cached_blocks=1), Reader(dataset, "train", LENGTH)
+    for index in (0, 200, 1, 201, 0):
+        np.testing.assert_array_equal(small.example(index), large.example(index))
+    assert len(small._blocks) == 1
+
+
+def test_an_example_outside_the_split_is_an_error(dataset):
+    reader = Reader(dataset, "train", LENGTH)
+    with pytest.raises(IndexError, match=str(reader.examples)):
+        reader.example(reader.examples)
+
+
+def test_a_missing_data_set_is_named(tmp_path):
+    with pytest.raises(DataError, match=rf"file://{tmp_path}/none: no data set here: meta.json is missing"):
+        Reader(f"file://{tmp_path}/none", "train", LENGTH)
+
+
+def test_another_kind_of_uri_is_refused():
+    with pytest.raises(StoreError, match="s3://bucket"):
+        Reader("s3://bucket", "train", LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        pytest.param({"format": 2}, "format", id="format"),
+        pytest.param({"dtype": "float64"}, "dtype", id="dtype"),
+        pytest.param({"splits": {"train": {"shards": []}}}, "splits.train.shards", id="no-shards"),
+        pytest.param({"colour": "red"}, "colour", id="unknown-key"),
+    ],
+)
+def test_a_malformed_catalogue_is_named_by_uri_and_field(broken, change, named):
+    broken.write("meta.json", json.dumps({**json.loads(broken.read("meta.json")), **change}).encode())
+    with pytest.raises(DataError, match=rf"{broken.uri}/meta.json: {named}"):
+        Reader(broken.uri, "train", LENGTH)
+
+
+def test_a_catalogue_that_is_not_json_is_named(broken):
+    broken.write("meta.json", b"{")
+    with pytest.raises(DataError, match=r"meta.json: JSON"):
+        Reader(broken.uri, "train", LENGTH)
+
+
+def test_a_split_that_is_not_there_is_named(broken):
+    meta = json.loads(broken.read("meta.json"))
+    del meta["splits"]["heldout"]
+    broken.write("meta.json", json.dumps(meta).encode())
+    with pytest.raises(DataError, match="splits: 'heldout' is missing; there is train"):
+        Reader(broken.uri, "heldout", LENGTH)
+
+
+def test_too_few_tokens_for_one_example_are_an_error(dataset):
+    with pytest.raises(DataError, match=r"splits.heldout: \d+ tokens hold no example of 100000"):
+        Reader(dataset, "heldout", 100_000)
+
+
+def test_a_missing_or_short_shard_is_named(broken):
+    reader = Reader(broken.uri, "train", LENGTH)
+    broken.delete("train/00000.tokens")
+    with pytest.raises(DataError, match=r"train/00000.tokens: not found, though meta.json names it"):
+        reader.example(0)
+    broken.write("train/00001.tokens", b"short")
+    with pytest.raises(DataError, match=r"train/00001.tokens: tokens: ends before token"):
+        reader.example(1000 // LENGTH + 1)
+
+
+def test_the_standard_library_is_written_the_same_each_time(tmp_path, monkeypatch):
+    library = tmp_path / "lib"
+    for name in ("a.py", "b/c.py", "test/d.py", "site-packages/e.py"):
+        (library / name).parent.mkdir(parents=True, exist_ok=True)
+        (library / name).write_text(f"# {name}\n" * 20)
+    for number in range(60):
+        (library / f"m{number}.py").write_text(f"x = {number}\n" * 20)
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(library))
+    seen = []
+    first = write_stdlib(f"file://{tmp_path}/one", lambda done, total: seen.append((done, total)))
+    assert first == write_stdlib(f"file://{tmp_path}/two")
+    assert seen[-1] == (62, 62), "tests and foreign packages are left out"
+    assert Reader(f"file://{tmp_path}/one", "heldout", 8).examples > 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(size=st.integers(1, 600), seed=st.integers(0, 2**31 - 1), epoch=st.integers(0, 10**6))
+def test_a_permutation_is_a_bijection(size, seed, epoch):
+    assert {permute(index, size, seed, epoch) for index in range(size)} == set(range(size))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    examples=st.integers(8, 400),
+    streams=st.integers(1, 8),
+    seed=st.integers(0, 1000),
+    epoch=st.integers(0, 5),
+)
+def test_streams_are_disjoint_within_an_epoch(examples, streams, seed, epoch):
+    drawn = []
+    for number in range(streams):
+        stream = Stream(examples, seed, number, streams)
+        start = epoch * stream.per_epoch
+        drawn += [stream.index(cursor) for cursor in range(start, start + stream.per_epoch)]
+    assert len(drawn) == len(set(drawn)) == examples // streams * streams
+
+
+def test_epochs_and_seeds_are_shuffled_differently():
+    orders = {
+        tuple(permute(index, 50, seed, epoch) for index in range(50))
+        for seed in range(3)
+        for epoch in range(3)
+    }
+    assert len(orders) == 9
+
+
+@pytest.mark.parametrize(("stream", "streams", "named"), [(2, 2, "stream 2"), (0, 11, "examples 10")])
+def test_a_stream_that_cannot_be_is_refused(stream, streams, named):
+    with pytest.raises(ValueError, match=named):
+        Stream(10, 0, stream, streams)
+
+
+def test_batches_come_in_order_and_rows_beyond_the_batch_fill_up():
+    batches = Prefetch(lambda at: np.full(3, at), cursor=10, size=3, rows=(1, 4))
+    try:
+        first, second = batches.take(5), batches.take(5)
+    finally:
+        batches.close()
+    assert first.tokens[:, 0].tolist() == [11, 12, 10]
+    assert (first.cursor, second.cursor) == (13, 16)
+    assert second.tokens[:, 0].tolist() == [14, 15, 13]
+
+
+def test_a_reader_error_is_raised_in_the_loop():
+    def example(at):
+        if at >= 4:
+            raise DataError("bucket: gone")
+        return np.zeros(3)
+
+    batches = Prefetch(example, cursor=0, size=4, rows=(0, 4))
+    try:
+        batches.take(5)
+        with pytest.raises(DataError, match="gone"):
+            batches.take(5)
+    finally:
+        batches.close()
+
+
+def test_a_batch_that_does_not_come_is_a_time_out_and_closing_ends_the_thread():
+    release = threading.Event()
+
+    def example(at):
+        release.wait(10)
+        return np.zeros(3)
+
+    batches = Prefetch(example, cursor=0, size=1, rows=(0, 1))
+    with pytest.raises(TimeoutError, match="training data"):
+        batches.take(0.05)
+    release.set()
+    batches.close()
+    assert not any(thread.name == "prefetch" for thread in threading.enumerate())

@@ -1,0 +1,349 @@
+"""The inner loop on one host: arrivals, counters, pulls, endings, bad losses; and where a unit is seeded."""
+
+import threading
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import jax
+import numpy as np
+import pytest
+
+from atoll_runtime.checkpoint import Cut, GlobalStore
+from atoll_runtime.contract import (
+    CheckpointSpec,
+    DataSpec,
+    Dimensions,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    QuorumSpec,
+    RunContract,
+    SyncerAddress,
+    TargetSpec,
+)
+from atoll_runtime.data import Prefetch
+from atoll_runtime.learner import seed
+from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.errors import LossNotFinite, SeedUnavailable, Terminal
+from atoll_runtime.learner.exchange import Arrival
+from atoll_runtime.learner.fragments import Fragments, host_part, wire_type
+from atoll_runtime.learner.inner import Inner
+from atoll_runtime.learner.loop import Loop, Start
+from atoll_runtime.learner.mesh import span
+from atoll_runtime.learner.proposal import Ending, Proposal
+from atoll_runtime.learner.schedule import REWARM, learning_rate
+from atoll_runtime.model import describe, initial
+from atoll_runtime.sync.fragments import build_layout
+from atoll_runtime.transport.messages import Fenced, Pull, Refused, RoundId, Stop
+
+SPEC = ModelSpec(dimensions=Dimensions(layers=2, width=16, heads=2, kv_heads=1, hidden=32))
+BATCH, LENGTH, FRAGMENTS = 4, 16, 4
+TOKENS = BATCH * LENGTH
+RUN = RunContract(
+    name="run",
+    namespace="default",
+    uid="1",
+    model=SPEC,
+    data=DataSpec(uri="file:///nowhere", sequence_length=LENGTH),
+    inner=InnerSpec(warmup_steps=5, learning_rate=1e-2),
+    outer=OuterSpec(fragments=FRAGMENTS, interval=FRAGMENTS, codec="float32"),
+    quorum=QuorumSpec(),
+    target=TargetSpec(global_steps=100),
+    checkpoint=CheckpointSpec(uri="file:///nowhere"),
+    syncer=SyncerAddress(host="localhost"),
+)
+
+
+@dataclass
+class Script:
+    """The syncer's side of an exchange, by inner step: what has come when the loop asks for the n-th time."""
+
+    arrivals: dict[int, dict[int, Arrival]] = field(default_factory=dict)
+    rounds: dict[int, list[Pull]] = field(default_factory=dict)
+    stop_at: int = 10
+    failure: Fenced | Refused | None = None
+    asked: int = 0
+    reports: list[tuple] = field(default_factory=list)
+    sent: list[tuple] = field(default_factory=list)
+    open_rounds: dict[int, Pull] = field(default_factory=dict)
+
+    def arrived(self):
+        self.asked += 1
+        return self.arrivals.pop(self.asked, {})
+
+    def pulls(self):
+        self.open_rounds.update({pull.fragment: pull for pull in self.rounds.get(self.asked, [])})
+        return dict(self.open_rounds)
+
+    def contribute(self, pull, part, steps, tokens, anchor, cursor):
+        del self.open_rounds[pull.fragment]
+        self.sent.append((pull.fragment, part, steps, tokens, anchor, cursor))
+
+    def report(self, *figures):
+        self.reports.append(figures)
+
+    def error(self):
+        return self.failure if self.asked >= self.stop_at else None
+
+    def stop(self):
+        return Stop(100) if self.asked >= self.stop_at else None
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return span(jax.devices())
+
+
+@pytest.fixture(scope="module")
+def layout():
+    return build_layout(describe(SPEC), FRAGMENTS)
+
+
+@pytest.fixture(scope="module")
+def parts(mesh, layout):
+    """Inner and fragments, compiled once; each test starts them again from the first values."""
+    inner = Inner(mesh, RUN.inner, initial(SPEC), BATCH, LENGTH)
+    first = {name: np.asarray(value) for name, value in inner.theta.items()}
+    return inner, first, Fragments(mesh, layout, wire_type("float32"), inner.theta)
+
+
+@pytest.fixture
+def make_loop(mesh, layout, parts):
+    """A loop over a script; its batches hold their own cursor as the token."""
+    inner, first, fragments = parts
+    inner.theta = {name: jax.device_put(value, inner.theta[name].sharding) for name, value in first.items()}
+    for number in range(FRAGMENTS):
+        part = np.zeros(fragments.padded[number], np.float32)
+        part[: layout.fragments[number].size] = layout.flatten(first, number)
+        inner.theta = fragments.receive(inner.theta, number, part)
+    loops = []
+
+    def make(script, **start):
+        begin = Start(**{"versions": (0,) * FRAGMENTS, "targets": (0,) * FRAGMENTS, **start})
+        batches = Prefetch(
+            lambda at: np.full(LENGTH + 1, at % 256, np.int32), begin.cursor, BATCH, inner.rows
+        )
+        loop = Loop(RUN, inner, fragments, script, Agreement(mesh), batches, begin, threading.Event())
+        loops.append(loop)
+        return loop
+
+    yield make
+    for loop in loops:
+        loop.batches.close()
+
+
+def pull(fragment, step=1, least=0):
+    return Pull(RoundId(step, fragment, 0), least)
+
+
+def test_the_loop_trains_without_a_syncer_and_reports_each_step(make_loop):
+    script = Script(stop_at=8)
+    loop = make_loop(script, inner_step=40, cursor=400)
+    assert loop.until_end() is Ending.STOPPED
+    assert loop.step == 47
+    steps, tokens, losses, seconds, cursors = zip(*script.reports, strict=True)
+    assert steps == (42, 43, 44, 45, 46, 47), "the first step's time is the compiler's"
+    assert sum(tokens) == 7 * TOKENS, "its tokens are not lost"
+    assert cursors == tuple(400 + BATCH * n for n in range(2, 8))
+    assert all(np.isfinite(losses))
+    assert min(seconds) > 0
+
+
+def test_a_pull_is_answered_once_with_the_counts_since_the_fragment_was_received(make_loop, layout):
+    script = Script(rounds={3: [pull(1)], 6: [pull(1, step=5)]}, stop_at=10)
+    loop = make_loop(script)
+    first = layout.flatten(initial(SPEC), 1)
+    loop.until_end()
+    (fragment, part, steps, tokens, anchor, cursor), second = script.sent
+    assert (fragment, steps, tokens, anchor, cursor) == (1, 2, 2 * TOKENS, 0, 2 * BATCH)
+    assert np.linalg.norm(part) > 0
+    assert np.linalg.norm(part) < np.linalg.norm(first)
+    assert second[2:] == (5, 5 * TOKENS, 0, 5 * BATCH)
+
+
+def test_an_arrival_overwrites_its_fragment_and_resets_its_counters_alone(make_loop, parts):
+    value = np.linspace(-1, 1, parts[2].padded[2], dtype=np.float32)
+    script = Script(arrivals={4: {2: Arrival(7, value)}}, rounds={5: [pull(2), pull(0)]}, stop_at=7)
+    loop = make_loop(script)
+    loop.until_end()
+    sent = {fragment: rest for fragment, _, *rest in script.sent}
+    assert sent == {2: [1, TOKENS, 7, 4 * BATCH], 0: [4, 4 * TOKENS, 0, 4 * BATCH]}
+    assert [counter.version for counter in loop.counters] == [0, 0, 7, 0]
+
+
+@pytest.mark.parametrize("codec", ["bf16", "float32"])
+def test_what_is_received_is_held_exactly_and_its_delta_is_zero(mesh, layout, parts, codec):
+    inner = parts[0]
+    fragments = Fragments(mesh, layout, wire_type(codec), inner.theta)
+    untouched = {name: np.array(value) for name, value in inner.theta.items()}
+    for number, fragment in enumerate(layout.fragments):
+        part = (
+            np.random.default_rng(number).standard_normal(fragments.padded[number]).astype(wire_type(codec))
+        )
+        inner.theta = fragments.receive(inner.theta, number, part)
+        expected = untouched
+        layout.unflatten(number, part[: fragment.size].astype(np.float32), expected)
+        for name, value in inner.theta.items():
+            np.testing.assert_array_equal(np.asarray(value), expected[name])
+        delta = host_part(fragments.extract(inner.theta, number))
+        assert delta.dtype == wire_type(codec)
+        assert not delta.any()
+
+
+def test_the_outer_gradient_is_the_anchor_minus_what_was_learnt(mesh, layout, parts):
+    inner, first, _ = parts
+    inner.theta = {name: jax.device_put(value, inner.theta[name].sharding) for name, value in first.items()}
+    fragments = Fragments(mesh, layout, wire_type("float32"), inner.theta)
+    moved = {name: value + np.float32(0.25) for name, value in inner.theta.items()}
+    for number, fragment in enumerate(layout.fragments):
+        delta = host_part(fragments.extract(moved, number))[: fragment.size]
+        np.testing.assert_allclose(delta, -0.25, atol=1e-6)
+
+
+def test_a_pull_that_comes_with_an_arrival_is_answered_against_the_anchor_before(make_loop, parts):
+    value = np.zeros(parts[2].padded[2], np.float32)
+    script = Script(arrivals={4: {2: Arrival(7, value)}}, rounds={4: [pull(2)]}, stop_at=7)
+    make_loop(script).until_end()
+    assert [rest for _, _, *rest in script.sent] == [[3, 3 * TOKENS, 0, 3 * BATCH]]
+
+
+def test_a_round_that_asks_for_a_newer_anchor_waits_for_it(make_loop, parts):
+    value = np.zeros(parts[2].padded[2], np.float32)
+    script = Script(arrivals={4: {2: Arrival(7, value)}}, rounds={3: [pull(2, least=7)]}, stop_at=8)
+    make_loop(script).until_end()
+    assert [rest for _, _, *rest in script.sent] == [[1, TOKENS, 7, 4 * BATCH]]
+
+
+def test_a_pull_before_the_first_step_is_answered_after_it(make_loop):
+    script = Script(rounds={1: [pull(3)]}, stop_at=5)
+    make_loop(script).until_end()
+    assert [rest for _, _, *rest in script.sent] == [[1, TOKENS, 0, BATCH]]
+
+
+def test_a_fragment_behind_its_target_is_not_contributed(make_loop, parts):
+    value = np.zeros(parts[2].padded[1], np.float32)
+    script = Script(rounds={2: [pull(0), pull(1)]}, arrivals={5: {1: Arrival(9, value)}}, stop_at=8)
+    loop = make_loop(script, targets=(0, 9, 0, 0), global_step=9)
+    loop.until_end()
+    assert [(fragment, anchor) for fragment, _, _, _, anchor, _ in script.sent] == [(0, 0), (1, 9)]
+
+
+@pytest.mark.parametrize(
+    ("failure", "ending"), [(Fenced(3), Ending.FENCED), (Refused("another layout"), Ending.REFUSED)]
+)
+def test_a_syncer_that_refuses_ends_the_loop(make_loop, failure, ending):
+    assert make_loop(Script(failure=failure, stop_at=3)).until_end() is ending
+
+
+def test_a_termination_ends_the_loop_at_a_step(make_loop):
+    loop = make_loop(Script(stop_at=1000))
+    loop.terminated.set()
+    assert loop.until_end() is Ending.TERMINATED
+
+
+def test_a_loss_that_is_not_finite_is_terminal_and_is_not_contributed(make_loop, parts):
+    poison = np.full(parts[2].padded[0], np.nan, np.float32)
+    script = Script(arrivals={3: {0: Arrival(5, poison)}}, rounds={4: [pull(1)]}, stop_at=20)
+    loop = make_loop(script)
+    with pytest.raises(LossNotFinite, match="loss nan at inner step 3") as raised:
+        loop.until_end()
+    assert raised.value.reason == "LossNotFinite"
+    assert not script.sent
+    loop.inner._moments = jax.jit(loop.inner._optimiser.init)(loop.inner.theta)
+
+
+def test_only_what_every_host_proposes_is_agreed_on():
+    ours = Proposal({0: Arrival(3, np.zeros(1)), 2: Arrival(4, np.zeros(1))}, {1: pull(1, 5)})
+    theirs = Proposal({0: Arrival(3, np.zeros(1)), 2: Arrival(8, np.zeros(1))}, {1: pull(1, 5), 3: pull(3)})
+    rows = np.stack([ours.values(FRAGMENTS), theirs.values(FRAGMENTS)])
+    agreed = ours.agreed(rows.min(0), rows.max(0))
+    assert list(agreed.arrivals) == [0]
+    assert list(agreed.pulls) == [1]
+    assert agreed.ending is Ending.NONE
+
+
+def test_the_gravest_ending_of_any_host_ends_all():
+    rows = np.stack([Proposal({}, {}, ending).values(1) for ending in (Ending.NONE, Ending.FENCED)])
+    assert Proposal({}, {}).agreed(rows.min(0), rows.max(0)).ending is Ending.FENCED
+
+
+def test_a_few_hundred_steps_lower_the_loss(mesh):
+    text = np.frombuffer(b"the walking island goes on, and the others never stop; " * 40, np.uint8)
+    spec = InnerSpec(learning_rate=1e-2)
+    inner = Inner(mesh, spec, initial(SPEC), BATCH, LENGTH)
+    random = np.random.default_rng(0)
+    losses = []
+    for step in range(250):
+        rows = [text[at : at + LENGTH + 1] for at in random.integers(0, len(text) - LENGTH - 1, BATCH)]
+        losses.append(
+            inner.step(np.stack(rows).astype(np.int32), learning_rate(spec, 250, step, step, False))
+        )
+    assert float(losses[0]) == pytest.approx(np.log(256), rel=0.1)
+    assert float(losses[-1]) < 1.5
+
+
+def test_the_learning_rate_warms_up_falls_and_ends_at_its_fraction():
+    spec = InnerSpec(learning_rate=1.0, warmup_steps=10, final_fraction=0.1)
+    rates = [learning_rate(spec, 110, step, 10_000, False) for step in range(112)]
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == rates[10] == pytest.approx(1.0)
+    assert rates[60] == pytest.approx(0.55)
+    assert rates[110] == rates[111] == pytest.approx(0.1)
+    assert all(a >= b for a, b in pairwise(rates[10:]))
+
+
+def test_without_a_target_in_steps_or_a_cosine_the_rate_stays():
+    constant = InnerSpec(schedule="Constant", learning_rate=0.5)
+    assert learning_rate(constant, 100, 90, 1000, False) == learning_rate(
+        InnerSpec(learning_rate=0.5), None, 90, 9, False
+    )
+
+
+def test_a_healed_unit_warms_up_again_and_only_for_a_few_steps():
+    spec = InnerSpec(learning_rate=1.0, warmup_steps=0, schedule="Constant")
+    assert learning_rate(spec, 100, 50, 0, True) == pytest.approx(1 / REWARM)
+    assert learning_rate(spec, 100, 50, REWARM - 1, True) == 1.0
+
+
+def make_cut(step, layout):
+    theta = initial(SPEC)
+    return Cut(
+        step=step,
+        theta=theta,
+        momentum={name: np.zeros_like(value) for name, value in theta.items()},
+        versions=(step,) * FRAGMENTS,
+        meta={"fingerprint": layout.fingerprint},
+    )
+
+
+def test_a_seed_is_the_newest_whole_checkpoint_and_says_what_it_passed_over(tmp_path, mesh, layout):
+    store = GlobalStore(f"file://{tmp_path}/run")
+    for step in (10, 20):
+        store.save(make_cut(step, layout))
+    (tmp_path / "run/global/20/manifest.json").unlink()
+    found = seed.find(store, layout, Agreement(mesh))
+    assert found.cut.step == 10
+    assert found.message == "seeded from step 10; step 20 skipped: half-written: it has no manifest"
+
+
+def test_a_seed_is_waited_for(tmp_path, mesh, layout):
+    store = GlobalStore(f"file://{tmp_path}/run")
+    late = threading.Timer(0.4, store.save, [make_cut(0, layout)])
+    late.start()
+    try:
+        assert seed.find(store, layout, Agreement(mesh), deadline=30).cut.step == 0
+    finally:
+        late.join(30)
+
+
+def test_a_seed_that_does_not_come_is_an_error_with_the_reason(tmp_path, mesh, layout):
+    with pytest.raises(SeedUnavailable, match=r"no complete checkpoint in 0.1 s: .* holds none yet"):
+        seed.find(GlobalStore(f"file://{tmp_path}/run"), layout, Agreement(mesh), deadline=0.1)
+
+
+def test_a_checkpoint_of_another_layout_is_terminal(tmp_path, mesh, layout):
+    store = GlobalStore(f"file://{tmp_path}/run")
+    store.save(make_cut(10, layout))
+    with pytest.raises(Terminal, match="fragment layout") as raised:
+        seed.find(store, build_layout(describe(SPEC), FRAGMENTS + 1), Agreement(mesh))
+    assert raised.value.reason == "LayoutChanged"

@@ -1,0 +1,89 @@
+"""The island gives the same figures on any number of devices and hosts."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WORKER = Path(__file__).with_name("island_worker.py")
+TIMEOUT = 50
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(hosts, host, coordinator, *meshes, devices):
+    return subprocess.Popen(
+        [sys.executable, str(WORKER), str(hosts), str(host), coordinator, *map(str, meshes)],
+        env={
+            **os.environ,
+            "JAX_NUM_CPU_DEVICES": str(devices),
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_backend_optimization_level=0",  # half the compiler's time
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def result(process):
+    out, err = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, err
+    return json.loads(next(line for line in out.splitlines() if line.startswith("{")))
+
+
+@pytest.fixture(scope="module")
+def results():
+    """One process with meshes of 1, 2 and 4 devices, and a unit of two processes with 2 devices each."""
+    coordinator = f"127.0.0.1:{free_port()}"
+    processes = [
+        start(1, 0, coordinator, 1, 2, 4, devices=4),
+        start(2, 0, coordinator, devices=2),
+        start(2, 1, coordinator, devices=2),
+    ]
+    try:
+        yield [result(process) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait(10)
+
+
+def test_one_two_and_four_devices_agree(results):
+    one, *others = results[0]["runs"]
+    for other in others:
+        assert other["losses"] == pytest.approx(one["losses"], rel=1e-5)
+        assert other["sums"] == pytest.approx(one["sums"], rel=1e-4)
+
+
+def test_two_processes_train_as_one(results):
+    one, first, second = results[0]["runs"][0], results[1]["runs"][0], results[2]["runs"][0]
+    assert first["losses"] == second["losses"] == pytest.approx(one["losses"], rel=1e-5)
+
+
+def test_each_host_extracts_its_own_part_and_no_more(results):
+    one, first, second = results[0]["runs"][0], results[1]["runs"][0], results[2]["runs"][0]
+    for whole, left, right in zip(one["sums"], first["sums"], second["sums"], strict=True):
+        assert left > 0
+        assert right > 0
+        assert left + right == pytest.approx(whole, rel=1e-4)
+
+
+def test_hosts_learn_what_the_others_have(results):
+    assert results[1]["agreement"]["extremes"] == results[2]["agreement"]["extremes"] == [[0, -1], [1, 0]]
+
+
+def test_a_single_host_agrees_with_itself(results):
+    assert results[0]["agreement"]["extremes"] == [[0, 0], [0, 0]]
+
+
+def test_what_host_0_says_reaches_the_others_in_64_bits(results):
+    assert results[1]["agreement"]["first"] == results[2]["agreement"]["first"] == [2**40, -1]
