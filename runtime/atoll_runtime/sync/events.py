@@ -1,0 +1,223 @@
+"""What the state machine is told, and what it asks for. Times are seconds of one steady clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, order=True)
+class RoundId:
+    """One attempt to merge one fragment at one global step."""
+
+    step: int
+    fragment: int
+    attempt: int
+
+    def __str__(self) -> str:
+        again = f" (attempt {self.attempt + 1})" if self.attempt else ""
+        return f"step {self.step} of fragment {self.fragment}{again}"
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A host opened a session. The caller has checked that its incarnation is not an old one."""
+
+    unit: str
+    incarnation: int
+    host: int
+    hosts: int
+    seeded_step: int
+    seed_message: str
+
+
+@dataclass(frozen=True)
+class Left:
+    """A host's session ended."""
+
+    unit: str
+    incarnation: int
+    host: int
+
+
+@dataclass(frozen=True)
+class Reported:
+    """Progress; `steps` and `tokens` are sums of this incarnation."""
+
+    unit: str
+    incarnation: int
+    host: int
+    step: int
+    steps: int
+    tokens: int
+    loss: float
+    step_seconds: float
+    cursor: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """One host's share of its unit's contribution: [start, stop) of the padded fragment."""
+
+    unit: str
+    incarnation: int
+    host: int
+    hosts: int
+    round: RoundId
+    anchor: int
+    steps: int
+    tokens: int
+    cursor: int
+    inner_step: int
+    start: int
+    stop: int
+    padded: int
+
+
+@dataclass(frozen=True)
+class Declined:
+    """A part was not taken."""
+
+    part: Part
+    why: str
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The new fragment is computed, in memory. `time` is Unix seconds."""
+
+    round: RoundId
+    time: float
+
+
+@dataclass(frozen=True)
+class MergeFailed:
+    """The merge gave no usable fragment."""
+
+    round: RoundId
+    reason: str
+
+
+@dataclass(frozen=True)
+class Persisted:
+    """The new fragment is on the disk."""
+
+    round: RoundId
+
+
+@dataclass(frozen=True)
+class FinalCut:
+    """The final cut stands in the bucket and was read back."""
+
+    uri: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A timer that `Wake` asked for."""
+
+
+Event = Joined | Left | Reported | Part | Declined | Merged | MergeFailed | Persisted | FinalCut | Tick
+
+
+@dataclass(frozen=True)
+class Member:
+    """A unit's whole contribution to a round."""
+
+    unit: str
+    incarnation: int
+    weight: float
+    steps: int
+    tokens: int
+    anchor: int
+    cursor: int
+    inner_step: int
+
+
+@dataclass(frozen=True)
+class SendPull:
+    """Ask every host of a unit for its part."""
+
+    round: RoundId
+    unit: str
+    least: int
+    """Least version that a contribution may be taken against."""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Membership is frozen: merge these, in this order (by unit name)."""
+
+    round: RoundId
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class Release:
+    """Forget the held parts of a round, of one unit or of all, and tell learners that it is over when all."""
+
+    round: RoundId
+    unit: str | None
+
+
+@dataclass(frozen=True)
+class Persist:
+    """Write the merged fragment and `record` (the machine's durable state after it) to the disk."""
+
+    round: RoundId
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Remember:
+    """Write `record` to the disk before the unit is welcomed: a higher incarnation was seen."""
+
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Tell every connected host of a new version."""
+
+    fragment: int
+    version: int
+
+
+@dataclass(frozen=True)
+class Evict:
+    """End the sessions of an incarnation that was replaced."""
+
+    unit: str
+    newest: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The target is reached and no round is in flight: make the final cut."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class StopAll:
+    """The run is finished: every learner leaves."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line of the event tape."""
+
+    entry: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Wake:
+    """Send `Tick` at this time; replaces the last one."""
+
+    at: float
+
+
+Effect = SendPull | Merge | Release | Persist | Remember | Publish | Evict | Finish | StopAll | Note | Wake

@@ -1,0 +1,56 @@
+"""The constants that a run's decisions depend on, read from its contract once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atoll_runtime.contract import RunContract
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Symbols of the paper in parentheses."""
+
+    fragments: int
+    """P."""
+    interval: int
+    """H."""
+    overlap: int
+    """τ: rounds in flight."""
+    quorum: int
+    """K."""
+    grace_fraction: float
+    """γ."""
+    grace_steps: float
+    """Grace is at most so many learner steps."""
+    target_steps: int | None
+    target_tokens: int | None
+    patience: float = 30.0
+    """Seconds that a round waits for its quorum, at least; doubled by each attempt, up to 8 times."""
+    silence: float = 30.0
+    """Seconds without a report after which a connected unit is not waited for, at least."""
+
+    @classmethod
+    def of(cls, run: RunContract) -> Rules:
+        """Raises `ValueError` naming the field that does not fit."""
+        outer = run.outer
+        if outer.fragments > outer.interval:
+            raise ValueError(
+                f"outer.fragments: {outer.fragments} must be at most outer.interval ({outer.interval})"
+            )
+        if outer.overlap > outer.interval:
+            raise ValueError(
+                f"outer.overlap: {outer.overlap} must be at most outer.interval ({outer.interval})"
+            )
+        if run.target.global_steps is None and run.target.tokens is None:
+            raise ValueError("target: give globalSteps, tokens, or both")
+        return cls(
+            fragments=outer.fragments,
+            interval=outer.interval,
+            overlap=outer.overlap,
+            quorum=run.quorum.min,
+            grace_fraction=run.quorum.grace.fraction,
+            grace_steps=run.quorum.grace.max_steps,
+            target_steps=run.target.global_steps,
+            target_tokens=run.target.tokens,
+        )

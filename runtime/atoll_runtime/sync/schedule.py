@@ -1,0 +1,17 @@
+"""Which fragment is due at which global step."""
+
+from __future__ import annotations
+
+
+def offset(p: int, fragments: int, interval: int) -> int:
+    """Fragment `p` is due at steps t with t mod H = floor(p·H/P)."""
+    return p * interval // fragments
+
+
+def due(step: int, fragments: int, interval: int) -> int | None:
+    """The fragment due at `step`, if any; P ≤ H makes it one at most. Step 0 is the initial model."""
+    if step < 1:
+        return None
+    phase = step % interval
+    p = -(-phase * fragments // interval)  # the only p whose offset can be `phase`
+    return p if p < fragments and offset(p, fragments, interval) == phase else None

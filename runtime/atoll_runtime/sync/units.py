@@ -1,0 +1,159 @@
+"""What the syncer knows of each unit: incarnation, hosts, pace, and what of its work was merged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from atoll_runtime.sync.events import Joined, Left, Member, Reported, RoundId
+from atoll_runtime.sync.grace import Ema
+
+DURABLE = (
+    "incarnation",
+    "past_steps",
+    "past_tokens",
+    "step",
+    "steps",
+    "tokens",
+    "merged_cursor",
+    "merged_step",
+    "contributions",
+    "last_merge",
+    "first_merge_time",
+    "seeded_step",
+    "seed_message",
+    "merged_tokens",
+    "dropped",
+)
+"""Fields that survive a restart of the syncer as they are."""
+
+
+@dataclass
+class Unit:
+    """One learner unit through all its incarnations."""
+
+    name: str
+    incarnation: int = 0
+    """The highest seen; everything of a lower one is refused."""
+    hosts_wanted: int = 1
+    hosts: set[int] = field(default_factory=set)
+    """Connected now, of the current incarnation."""
+    past_steps: int = 0
+    past_tokens: int = 0
+    """Sums of earlier incarnations."""
+    step: int = 0
+    """The unit's own inner step."""
+    steps: int = 0
+    tokens: int = 0
+    """Sums of this incarnation."""
+    loss: float | None = None
+    tokens_per_second: float = 0.0
+    pace: Ema = field(default_factory=lambda: Ema(0.25))
+    """Seconds of an inner step."""
+    reported: float | None = None
+    """When host 0 last reported, in this connection."""
+    merged_cursor: int = 0
+    merged_step: int = 0
+    """Data position and inner step of the newest merged contribution: where a new incarnation goes on."""
+    contributions: int = 0
+    last_merge: int = 0
+    """Global step; of a unit that has none, the step at which it joined."""
+    first_merge_time: float | None = None
+    seeded_step: int = 0
+    seed_message: str = ""
+    merged_tokens: int = 0
+    """Token-fragments merged: each token counts once for each fragment."""
+    dropped: int = 0
+    """Contributions that were refused or discarded."""
+    spent: dict[int, int] = field(default_factory=dict)
+    """For each fragment the anchor of this incarnation's last merged contribution: it counts only once."""
+    marks: dict[int, int] = field(default_factory=dict)
+    """For each fragment the inner step of its last merged contribution."""
+
+    @property
+    def complete(self) -> bool:
+        return len(self.hosts) == self.hosts_wanted
+
+    def silence(self, least: float) -> float:
+        """Seconds without a report after which the unit is not waited for."""
+        return max(least, 10 * (self.pace.value or 0.0))
+
+    def live(self, now: float, least: float) -> bool:
+        """All hosts connected, and heard of lately at a known pace."""
+        return (
+            self.complete
+            and self.pace.value is not None
+            and self.reported is not None
+            and now - self.reported <= self.silence(least)
+        )
+
+    def join(self, event: Joined, step: int) -> bool:
+        """Takes a host in; true when its incarnation is new."""
+        renewed = event.incarnation > self.incarnation
+        if renewed:
+            self.past_steps += self.steps
+            self.past_tokens += self.tokens
+            self.incarnation = event.incarnation
+            self.steps = self.tokens = self.contributions = 0
+            self.first_merge_time = self.loss = self.reported = None
+            self.tokens_per_second = 0.0
+            self.last_merge = step
+            self.pace = Ema(0.25)
+            self.hosts.clear()
+            self.spent.clear()
+            self.marks.clear()
+        self.hosts_wanted = event.hosts
+        self.hosts.add(event.host)
+        if renewed or event.host == 0:
+            self.seeded_step, self.seed_message = event.seeded_step, event.seed_message
+        return renewed
+
+    def leave(self, event: Left) -> None:
+        if event.incarnation == self.incarnation:
+            self.hosts.discard(event.host)
+            self.reported = None
+            if not self.hosts:
+                self.tokens_per_second = 0.0
+
+    def report(self, event: Reported, now: float) -> None:
+        """Host 0 speaks for the unit. The first report's duration holds compilation and does not count."""
+        if event.incarnation != self.incarnation or event.host != 0:
+            return
+        made = event.steps - self.steps
+        if made > 0 and self.reported is not None and event.step_seconds > 0:
+            self.pace.add(event.step_seconds)
+            self.tokens_per_second = (event.tokens - self.tokens) / made / event.step_seconds
+        self.step, self.steps, self.tokens = event.step, event.steps, event.tokens
+        self.loss = event.loss
+        self.reported = now
+
+    def merged(self, round_id: RoundId, member: Member, time: float) -> int | None:
+        """Books a merged contribution; gives the inner steps since this fragment's last one, if known."""
+        self.merged_tokens += member.tokens
+        self.merged_cursor = max(self.merged_cursor, member.cursor)
+        self.merged_step = max(self.merged_step, member.inner_step)
+        if member.incarnation != self.incarnation:
+            return (
+                None  # replaced after the membership was frozen: the work counts, the merge is not the heir's
+            )
+        self.contributions += 1
+        self.last_merge = max(self.last_merge, round_id.step)
+        self.first_merge_time = self.first_merge_time if self.first_merge_time is not None else time
+        self.spent[round_id.fragment] = member.anchor
+        before = self.marks.get(round_id.fragment)
+        self.marks[round_id.fragment] = member.inner_step
+        return None if before is None else member.inner_step - before
+
+    def record(self) -> dict[str, Any]:
+        """Durable state, JSON types only."""
+        state = {name: getattr(self, name) for name in DURABLE}
+        return state | {"spent": list(self.spent.items()), "marks": list(self.marks.items())}
+
+    @classmethod
+    def restore(cls, name: str, record: Mapping[str, Any]) -> Unit:
+        """The unit as it was, with no host connected."""
+        unit = cls(name, **{key: record[key] for key in DURABLE})
+        unit.spent = {int(p): int(anchor) for p, anchor in record["spent"]}
+        unit.marks = {int(p): int(step) for p, step in record["marks"]}
+        return unit

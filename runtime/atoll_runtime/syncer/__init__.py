@@ -1,0 +1,1 @@
+"""The syncer process: drives the pure protocol on real sockets, files and time."""

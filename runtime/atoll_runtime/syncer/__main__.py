@@ -1,0 +1,163 @@
+"""`python -m atoll_runtime.syncer`: one run's syncer, as its pod starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from atoll_runtime.checkpoint import GlobalStore, StoreError
+from atoll_runtime.contract import (
+    ENV_JOURNAL_DIR,
+    ENV_RUN_FILE,
+    ENV_TLS_DIR,
+    EXIT_OK,
+    EXIT_TERMINAL,
+    JOURNAL_DIR,
+    RUN_FILE,
+    TERMINATION_LOG,
+    TLS_DIR,
+    RunContract,
+    parse_run,
+)
+from atoll_runtime.model import ModelError, describe, initial
+from atoll_runtime.sync.fragments import Layout, LayoutError, build_layout
+from atoll_runtime.sync.rules import Rules
+from atoll_runtime.syncer.backoff import Backoff
+from atoll_runtime.syncer.errors import JournalError, Terminal
+from atoll_runtime.syncer.recovery import Start, Store, recover
+from atoll_runtime.syncer.service import Service
+from atoll_runtime.syncer.status import Status, StatusServer
+from atoll_runtime.syncer.tape import Tape
+from atoll_runtime.transport.grpc_server import GrpcServer
+from atoll_runtime.transport.tls import Tls, TlsError
+
+EXIT_RETRY = 1
+GRACE_SECONDS = 2.0
+"""For calls in progress, when the process is asked to end."""
+
+log = logging.getLogger("atoll.syncer")
+
+
+def main() -> int:
+    """Serves until SIGTERM; the exit status tells the operator why it ended otherwise."""
+    # `force`: a library that was imported before may have set a handler of its own.
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax tells of each save in twenty lines
+    try:
+        run, layout, rules = contract()
+        tls = Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))
+        asyncio.run(serve(run, layout, rules, tls, Path(os.environ.get(ENV_JOURNAL_DIR, JOURNAL_DIR))))
+    except Terminal as error:
+        return fail(EXIT_TERMINAL, error.reason, error)
+    except TlsError as error:
+        return fail(EXIT_RETRY, "CertificateUnreadable", error)
+    except JournalError as error:
+        return fail(EXIT_RETRY, "JournalFailed", error)
+    except OSError as error:
+        return fail(EXIT_RETRY, "PortUnavailable", error)
+    return EXIT_OK
+
+
+def contract() -> tuple[RunContract, Layout, Rules]:
+    """Raises `Terminal` naming the field that is wrong."""
+    path = Path(os.environ.get(ENV_RUN_FILE, RUN_FILE))
+    try:
+        run = parse_run(path.read_bytes())
+        return run, build_layout(describe(run.model), run.outer.fragments), Rules.of(run)
+    except (OSError, ValidationError) as error:
+        raise Terminal("ContractInvalid", f"{path}: {error}") from error
+    except (ModelError, LayoutError) as error:
+        raise Terminal("ModelInvalid", str(error)) from error
+    except ValueError as error:
+        raise Terminal("ContractInvalid", str(error)) from error
+
+
+async def serve(run: RunContract, layout: Layout, rules: Rules, tls: Tls, directory: Path) -> None:
+    """Status from the first moment; learners once the state stands; until SIGTERM or a failure."""
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    status = Status(run)
+    web = StatusServer(status, tls.server_context(), run.syncer.status_port, run.syncer.health_port)
+    await web.start()
+    try:
+        await until(ended, run_service(run, layout, rules, tls, directory, status))
+    except (Terminal, JournalError) as error:
+        status.phase, status.message = "Failed", str(error)
+        raise
+    finally:
+        await web.stop()
+
+
+async def run_service(
+    run: RunContract, layout: Layout, rules: Rules, tls: Tls, directory: Path, status: Status
+) -> None:
+    """Recovers and serves learners, until cancelled or failed."""
+    directory.mkdir(parents=True, exist_ok=True)
+    store, start = await recovered(run, layout, rules, directory / "journal", status)
+    service = Service(run, start, store, Tape(directory / "tape.jsonl"))
+    status.service = service
+    server = GrpcServer(service, tls, run.syncer.port)
+    try:
+        await server.start()
+        service.start()
+        await service.failed
+    finally:
+        await service.close()
+        await server.stop(GRACE_SECONDS)
+
+
+async def recovered(
+    run: RunContract, layout: Layout, rules: Rules, directory: Path, status: Status
+) -> tuple[Store, Start]:
+    """Tries again for as long as the bucket cannot be used; the status says why."""
+    backoff = Backoff(0.5, 30.0)
+    while True:
+        try:
+            store = await asyncio.to_thread(GlobalStore, run.checkpoint.uri)
+            job = functools.partial(recover, run, rules, layout, directory, store, lambda: initial(run.model))
+            start = await asyncio.to_thread(job)
+        except StoreError as error:
+            status.message = f"the bucket cannot be used yet: {error}"
+            log.warning("%s", status.message)
+            await backoff.wait()
+        else:
+            log.info("%s", start.message)
+            return store, start
+
+
+async def until(ended: asyncio.Event, coroutine: Coroutine[Any, Any, None]) -> None:
+    """Runs `coroutine` until it fails or `ended` is set."""
+    work, end = asyncio.create_task(coroutine), asyncio.create_task(ended.wait())
+    await asyncio.wait({work, end}, return_when=asyncio.FIRST_COMPLETED)
+    end.cancel()
+    if not work.done():
+        work.cancel()
+        await asyncio.wait({work})
+    if not work.cancelled():
+        work.result()
+
+
+def fail(status: int, reason: str, error: Exception) -> int:
+    """Leaves `Reason: message` where Kubernetes reads it, which is there in a pod only."""
+    text = f"{reason}: {error}"
+    log.error("%s", text)
+    place = Path(TERMINATION_LOG)
+    if place.exists():
+        place.write_text(text[:4000])
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+"""Waits between attempts: longer each time, with jitter, up to a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+
+class Backoff:
+    """`first` and `longest` in seconds."""
+
+    def __init__(self, first: float, longest: float) -> None:
+        self._first, self._longest = first, longest
+        self._attempt = 0
+
+    def reset(self) -> None:
+        self._attempt = 0
+
+    async def wait(self) -> None:
+        """Sleeps before the next attempt."""
+        seconds = min(self._longest, self._first * 2 ** min(self._attempt, 16))
+        self._attempt += 1
+        await asyncio.sleep(seconds * random.uniform(0.5, 1.0))

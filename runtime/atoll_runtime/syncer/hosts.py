@@ -1,0 +1,77 @@
+"""Who may take part in a run, and how a host's messages look to the state machine."""
+
+from __future__ import annotations
+
+from atoll_runtime.contract import RunContract, identity
+from atoll_runtime.sync.events import Joined, Part, Reported
+from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.syncer.sessions import Session
+from atoll_runtime.transport.messages import PROTOCOL, Hello, PushHead, Report
+from atoll_runtime.transport.transport import Peer
+
+
+def stranger(run: RunContract, peer: Peer, unit: str) -> str:
+    """Why the peer is not a host of `unit`, by its certificate; empty when it is."""
+    name = identity(run.namespace, run.name, "unit", unit)
+    return "" if peer.may_be(name) else f"the certificate names {', '.join(peer.identities)}, not {name}"
+
+
+def refusal(run: RunContract, layout: Layout, peer: Peer, hello: Hello) -> str:
+    """Why this host can never take part; empty when it can."""
+    foreign = stranger(run, peer, hello.unit)
+    if foreign:
+        return foreign
+    wanted = {
+        "protocol": (hello.protocol, PROTOCOL),
+        "run uid": (hello.run_uid, run.uid),
+        "layout": (hello.fingerprint, layout.fingerprint),
+        "codec": (hello.codec, run.outer.codec),
+        "fragments": (len(hello.versions), len(layout.fragments)),
+    }
+    for field, (found, want) in wanted.items():
+        if found != want:
+            return f"{field}: {found!r} where this run has {want!r}"
+    if hello.incarnation < 1 or not 0 <= hello.host < hello.hosts:
+        return f"host {hello.host} of {hello.hosts}, incarnation {hello.incarnation}: no such host"
+    return ""
+
+
+def joined(hello: Hello) -> Joined:
+    """The machine's view of a Hello."""
+    return Joined(
+        hello.unit, hello.incarnation, hello.host, hello.hosts, hello.seeded_step, hello.seed_message
+    )
+
+
+def part_of(head: PushHead) -> Part:
+    """The machine's view of a push."""
+    return Part(
+        head.unit,
+        head.incarnation,
+        head.host,
+        head.hosts,
+        head.round,
+        head.anchor,
+        head.steps,
+        head.tokens,
+        head.cursor,
+        head.inner_step,
+        head.start,
+        head.stop,
+        head.padded,
+    )
+
+
+def reported(session: Session, report: Report) -> Reported:
+    """The machine's view of a report."""
+    return Reported(
+        session.unit,
+        session.incarnation,
+        session.host,
+        report.step,
+        report.steps,
+        report.tokens,
+        report.loss,
+        report.step_seconds,
+        report.cursor,
+    )

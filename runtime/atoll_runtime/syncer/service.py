@@ -1,0 +1,321 @@
+"""Drives the state machine: events come from sessions and timers, effects go to sessions, worker and disk.
+
+Everything here runs on one event loop, but merges and journal writes, which one worker thread does in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from atoll_runtime.checkpoint import Cut
+from atoll_runtime.contract import RunContract
+from atoll_runtime.sync import outer
+from atoll_runtime.sync.events import (
+    Declined,
+    Effect,
+    Event,
+    Evict,
+    FinalCut,
+    Finish,
+    Left,
+    Merge,
+    Merged,
+    MergeFailed,
+    Note,
+    Persist,
+    Persisted,
+    Publish,
+    Release,
+    Remember,
+    RoundId,
+    SendPull,
+    StopAll,
+    Tick,
+    Wake,
+)
+from atoll_runtime.sync.merge import MergeError, merge
+from atoll_runtime.syncer import hosts
+from atoll_runtime.syncer.cuts import Cuts
+from atoll_runtime.syncer.hosts import joined, part_of, reported
+from atoll_runtime.syncer.parts import Parts, budget, inputs
+from atoll_runtime.syncer.recovery import Start, Store, cut_of, durable
+from atoll_runtime.syncer.sessions import Session, Sessions
+from atoll_runtime.syncer.state import Version
+from atoll_runtime.syncer.tape import Tape
+from atoll_runtime.transport import codecs
+from atoll_runtime.transport.messages import (
+    Announce,
+    Down,
+    Fenced,
+    FetchHead,
+    FetchRequest,
+    Hello,
+    Over,
+    Pull,
+    PushHead,
+    PushReply,
+    Refused,
+    Report,
+    Stop,
+    Up,
+    Welcome,
+)
+from atoll_runtime.transport.transport import Peer
+
+log = logging.getLogger(__name__)
+
+HELLO_SECONDS = 15.0
+
+
+class Service:
+    """The endpoint of a recovered run. `failed` is set when the process must end."""
+
+    def __init__(
+        self, run: RunContract, start: Start, store: Store, tape: Tape, byte_budget: int | None = None
+    ) -> None:
+        self.run, self.machine, self.state = run, start.machine, start.state
+        self.restarts, self.message = start.restarts, start.message
+        self.journal, self.tape = start.journal, tape
+        self.sessions = Sessions()
+        self.parts = Parts(budget() if byte_budget is None else byte_budget)
+        self.bytes_in = self.bytes_out = 0
+        self.cuts = Cuts(run.checkpoint, store, start.newest_cut, self._snapshot)
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._worker = ThreadPoolExecutor(1, "syncer-worker")
+        self._fresh: dict[RoundId, Version] = {}
+        self._written: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begins to save cuts; a run that is at its target goes on to its end."""
+        self._spawn(self.cuts.serve())
+        self._feed(Tick())
+
+    async def close(self) -> None:
+        """Ends sessions, lets the worker finish what it is writing, closes the journal."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.failed.cancel()
+        self.sessions.end_all()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(self._worker.shutdown)
+        self.journal.close()
+
+    async def session(self, peer: Peer, incoming: AsyncIterator[Up]) -> AsyncIterator[Down]:
+        """See `Endpoint`."""
+        first = await asyncio.wait_for(anext(incoming, None), HELLO_SECONDS)
+        if not isinstance(first, Hello):
+            yield Refused("a session starts with Hello")
+            return
+        refusal = hosts.refusal(self.run, self.state.layout, peer, first)
+        if refusal:
+            log.warning("refused %s: %s", peer.address, refusal)
+            yield Refused(refusal)
+            return
+        known = self.machine.units.get(first.unit)
+        if known is not None and first.incarnation < known.incarnation:
+            log.warning(
+                "fenced incarnation %d of %s: %d is registered",
+                first.incarnation,
+                first.unit,
+                known.incarnation,
+            )
+            yield Fenced(known.incarnation)
+            return
+        session = Session(first.unit, first.incarnation, first.host)
+        self.sessions.add(session)
+        reader: asyncio.Task[None] | None = None
+        try:
+            self._feed(joined(first))
+            await self._durable()
+            if self.machine.final:
+                yield Stop(self.machine.step)
+                return
+            unit = self.machine.units[first.unit]
+            yield Welcome(
+                self.journal.lineage,
+                self.machine.step,
+                self.state.versions,
+                unit.merged_cursor,
+                unit.merged_step,
+            )
+            reader = asyncio.create_task(self._read(session, incoming))
+            while (message := await session.outgoing.get()) is not None:
+                yield message
+        finally:
+            if reader is not None:
+                reader.cancel()
+            if self.sessions.remove(session):
+                self._feed(Left(session.unit, session.incarnation, session.host))
+
+    def admit(self, peer: Peer, head: PushHead) -> str:
+        """See `Endpoint`."""
+        width = codecs.DTYPES[self.state.codec].itemsize
+        foreign = hosts.stranger(self.run, peer, head.unit)
+        if foreign:
+            return foreign
+        if head.codec != self.state.codec or head.size != (head.stop - head.start) * width:
+            return (
+                f"{head.size} bytes of {head.codec} for [{head.start}, {head.stop}), not {self.state.codec}"
+            )
+        refusal = self.machine.admit(part_of(head)) or self.parts.reserve(head.size)
+        if refusal:
+            self._feed(Declined(part_of(head), refusal))
+        return refusal
+
+    async def deliver(self, peer: Peer, head: PushHead, body: bytearray | None) -> PushReply:
+        """See `Endpoint`."""
+        if body is None:
+            self.parts.unreserve(head.size)
+            return PushReply(False, "the body did not arrive whole")
+        self.bytes_in += len(body)
+        finite = await asyncio.to_thread(codecs.finite, body, head.codec)
+        part = part_of(head)
+        refusal = self.machine.admit(part) if finite else "the outer gradient is not finite"
+        if refusal:
+            self.parts.unreserve(head.size)
+            self._feed(Declined(part, refusal))
+            return PushReply(False, refusal)
+        self.parts.hold(head, body)
+        self._feed(part)
+        return PushReply(True)
+
+    def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview] | str:
+        """See `Endpoint`."""
+        foreign = hosts.stranger(self.run, peer, request.unit)
+        if foreign:
+            return foreign
+        if not 0 <= request.fragment < len(self.state.fragments) or request.codec != self.state.codec:
+            return f"fragment {request.fragment} in {request.codec} does not exist"
+        found = self.state.fragments[request.fragment]
+        if not 0 <= request.start < request.stop <= 2 * found.theta.size + 4096:
+            return f"range: [{request.start}, {request.stop}) of {found.theta.size} elements"
+        body = found.part(request.start, request.stop, request.codec)
+        self.bytes_out += body.nbytes
+        return FetchHead(request.fragment, found.version, body.nbytes), body
+
+    def now(self) -> float:
+        """The machine's clock."""
+        return time.monotonic()
+
+    async def _read(self, session: Session, incoming: AsyncIterator[Up]) -> None:
+        try:
+            async for message in incoming:
+                if isinstance(message, Report):
+                    self._feed(reported(session, message))
+        finally:
+            session.send(None)
+
+    def _feed(self, event: Event) -> None:
+        if self.failed.done():
+            return
+        for effect in self.machine.handle(event, self.now()):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case SendPull(round_id, unit, least):
+                self.sessions.send(unit, Pull(round_id, least))
+            case Merge():
+                self._spawn(self._merge(effect))
+            case Release(round_id, unit):
+                self.parts.release(round_id, unit)
+                if unit is None:
+                    self.sessions.send_all(Over(round_id))
+            case Persist(round_id, record):
+                self._persist(round_id, self._facts(record))
+            case Remember(record):
+                self._write(functools.partial(self.journal.remember, self._facts(record)))
+            case Publish(p, version):
+                self.sessions.send_all(Announce(p, version))
+                if not self.machine.finishing:  # the final cut has its step to itself
+                    self.cuts.consider(self.machine.step)
+            case Evict(unit, newest):
+                self.sessions.fence(unit, newest)
+            case Finish():
+                self._spawn(self._finish())
+            case StopAll(step):
+                self._spawn(self._stop_all(step))
+            case Note(entry):
+                self.tape.write(entry)
+            case Wake(at):
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = self._loop.call_later(max(0.0, at - self.now()), self._feed, Tick())
+
+    async def _merge(self, effect: Merge) -> None:
+        p = effect.round.fragment
+        parts, old, spec = self.parts.take(effect.round), self.state.fragments[p], self.run.outer
+        fragment = self.state.layout.fragments[p]
+
+        def compute() -> Version:
+            delta = merge(fragment, inputs(fragment, effect.members, parts), spec.merge)
+            theta, momentum = outer.step(old.theta, old.momentum, delta, spec.learning_rate, spec.momentum)
+            return Version.make(effect.round.step, theta, momentum, spec.codec)
+
+        try:
+            self._fresh[effect.round] = await self._loop.run_in_executor(self._worker, compute)
+        except MergeError as error:
+            log.error("the merge of %s was given up: %s", effect.round, error)
+            self._feed(MergeFailed(effect.round, str(error)))
+        else:
+            self._feed(Merged(effect.round, time.time()))
+
+    def _persist(self, round_id: RoundId, facts: dict[str, Any]) -> None:
+        """Hands the write over at once: in the machine's order, no record tells of a later merge."""
+        new = self._fresh.pop(round_id)
+        written = self._write(functools.partial(self.journal.merge, round_id.fragment, new, facts))
+
+        async def publish() -> None:
+            await written
+            self.state.fragments[round_id.fragment] = new
+            self._feed(Persisted(round_id))
+
+        self._spawn(publish())
+
+    async def _finish(self) -> None:
+        self._feed(FinalCut(await self.cuts.final()))
+
+    async def _stop_all(self, step: int) -> None:
+        await self._durable()
+        log.info("finished at global step %d: %s", step, self.machine.final)
+        self.sessions.send_all(Stop(step))
+
+    def _facts(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        return durable(record, self.restarts, self.cuts.newest)
+
+    def _write(self, job: Callable[[], None]) -> asyncio.Future[None]:
+        """Hands a write to the worker, which does them in order. A volume that fails ends the process."""
+        self._written = self._loop.run_in_executor(self._worker, job)
+        self._written.add_done_callback(self._check)
+        return self._written
+
+    async def _durable(self) -> None:
+        """Waits until everything handed to the disk so far is there."""
+        if self._written is not None:
+            await asyncio.shield(self._written)
+
+    def _snapshot(self) -> Callable[[], Cut]:
+        fragments, record = self.state.snapshot(), self.machine.record()
+        return lambda: cut_of(self.run, self.state.layout, fragments, record)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._check)
+
+    def _check(self, done: asyncio.Future[None]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if error is not None and not self.failed.done():
+            self.failed.set_exception(error)

@@ -1,0 +1,76 @@
+"""The connected hosts, and what waits to be sent to each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+from atoll_runtime.transport.messages import Down, Fenced
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 4096
+"""Messages that wait for one host; with more it is disconnected, and starts afresh with a Hello."""
+
+
+@dataclass(eq=False)
+class Session:
+    """One host's open session."""
+
+    unit: str
+    incarnation: int
+    host: int
+    outgoing: asyncio.Queue[Down | None] = field(default_factory=lambda: asyncio.Queue(BACKLOG))
+    """None ends the session."""
+
+    def send(self, message: Down | None) -> None:
+        try:
+            self.outgoing.put_nowait(message)
+        except asyncio.QueueFull:
+            log.warning("host %d of %s does not read its session: disconnected", self.host, self.unit)
+            while not self.outgoing.empty():
+                self.outgoing.get_nowait()
+            self.outgoing.put_nowait(None)
+
+
+class Sessions:
+    """The newest session of each (unit, host)."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, int], Session] = {}
+
+    def add(self, session: Session) -> None:
+        """An older session of the same host ends."""
+        old = self._open.get((session.unit, session.host))
+        self._open[session.unit, session.host] = session
+        if old is not None:
+            old.send(None)
+
+    def remove(self, session: Session) -> bool:
+        """False when a newer session took its place."""
+        if self._open.get((session.unit, session.host)) is not session:
+            return False
+        del self._open[session.unit, session.host]
+        return True
+
+    def send(self, unit: str, message: Down) -> None:
+        for session in self._open.values():
+            if session.unit == unit:
+                session.send(message)
+
+    def send_all(self, message: Down) -> None:
+        for session in self._open.values():
+            session.send(message)
+
+    def end_all(self) -> None:
+        for session in self._open.values():
+            session.send(None)
+
+    def fence(self, unit: str, newest: int) -> None:
+        """Ends the sessions of incarnations before `newest`; they are not this unit's any more."""
+        for key, session in list(self._open.items()):
+            if session.unit == unit and session.incarnation < newest:
+                session.send(Fenced(newest))
+                session.send(None)
+                del self._open[key]

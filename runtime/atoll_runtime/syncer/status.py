@@ -1,0 +1,157 @@
+"""The syncer's report: `/status` over HTTPS with mTLS; `/healthz`, `/readyz` and `/metrics` in plain HTTP."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from aiohttp import web
+
+from atoll_runtime.contract import CheckpointReport, RunContract, SyncerStatus, UnitReport, dump
+from atoll_runtime.sync.units import Unit
+from atoll_runtime.sync.waiting import why
+from atoll_runtime.syncer.service import Service
+
+Phase = Literal["Starting", "Running", "Finishing", "Finished", "Failed"]
+PREFIX = "atoll_syncer"
+
+
+@dataclass
+class Status:
+    """What can be told at any time, before there is a service and after it failed."""
+
+    run: RunContract
+    phase: Phase = "Starting"
+    message: str = "reading the journal"
+    service: Service | None = None
+
+    def report(self) -> SyncerStatus:
+        service = self.service
+        if service is None:
+            return SyncerStatus(
+                run_uid=self.run.uid,
+                phase=self.phase,
+                message=self.message,
+                target_steps=self.run.target.global_steps,
+                checkpoint=CheckpointReport(uri=self.run.checkpoint.uri),
+                time=time.time(),
+            )
+        machine, now = service.machine, service.now()
+        phase: Phase = "Finished" if machine.final else "Finishing" if machine.finishing else "Running"
+        live = machine.live(now)
+        return SyncerStatus(
+            run_uid=self.run.uid,
+            phase=self.phase if self.phase == "Failed" else phase,
+            message=self.message if self.phase == "Failed" else why(machine, now),
+            global_step=machine.step,
+            target_steps=self.run.target.global_steps,
+            tokens=machine.tokens,
+            loss=mean_loss(live),
+            tokens_per_second=sum(unit.tokens_per_second for unit in live),
+            quorum=machine.last_quorum,
+            rounds=machine.merges,
+            real_interval=machine.interval.value or 0.0,
+            bytes_in=service.bytes_in,
+            bytes_out=service.bytes_out,
+            restarts=service.restarts,
+            checkpoint=CheckpointReport(
+                newest_step=service.cuts.newest, uri=self.run.checkpoint.uri, error=service.cuts.error
+            ),
+            units={name: unit_report(unit, machine.step) for name, unit in sorted(machine.units.items())},
+            final_checkpoint=machine.final,
+            time=time.time(),
+        )
+
+
+def unit_report(unit: Unit, step: int) -> UnitReport:
+    """One unit, for the operator."""
+    connected: Literal["Learning", "Joining"] = "Learning" if unit.contributions else "Joining"
+    return UnitReport(
+        incarnation=unit.incarnation,
+        hosts=len(unit.hosts),
+        state=connected if unit.hosts else "Gone",
+        step=unit.step,
+        inner_steps=unit.past_steps + unit.steps,
+        tokens=unit.past_tokens + unit.tokens,
+        loss=unit.loss,
+        tokens_per_second=unit.tokens_per_second,
+        step_seconds=unit.pace.value or 0.0,
+        contributions=unit.contributions,
+        staleness=max(0, step - unit.last_merge),
+        seeded_step=unit.seeded_step,
+        seed_message=unit.seed_message,
+        first_merge_time=unit.first_merge_time,
+    )
+
+
+def mean_loss(units: list[Unit]) -> float | None:
+    """Weighted by the tokens of a step."""
+    losses = [(unit.tokens / unit.steps, unit.loss) for unit in units if unit.loss is not None and unit.steps]
+    total = sum(tokens for tokens, _ in losses)
+    return sum(tokens * loss for tokens, loss in losses) / total if total else None
+
+
+def metrics(report: SyncerStatus) -> str:
+    """Prometheus text."""
+    run = {
+        "global_step": report.global_step,
+        "rounds_total": report.rounds,
+        "merged_tokens_total": report.tokens,
+        "received_bytes_total": report.bytes_in,
+        "sent_bytes_total": report.bytes_out,
+        "restarts_total": report.restarts,
+        "real_interval_steps": report.real_interval,
+        "tokens_per_second": report.tokens_per_second,
+    }
+    lines = []
+    for name, value in run.items():
+        kind = "counter" if name.endswith("_total") else "gauge"
+        lines += [f"# TYPE {PREFIX}_{name} {kind}", f"{PREFIX}_{name} {value}"]
+    for name in ("tokens", "contributions", "step_seconds", "staleness"):
+        lines.append(f"# TYPE {PREFIX}_unit_{name} gauge")
+        for unit, each in report.units.items():
+            lines.append(f'{PREFIX}_unit_{name}{{unit="{unit}"}} {getattr(each, name)}')
+    return "\n".join(lines) + "\n"
+
+
+class StatusServer:
+    """Two small HTTP servers, up from the process's start to its end."""
+
+    def __init__(self, status: Status, context: ssl.SSLContext, port: int, health_port: int) -> None:
+        self._status, self._context = status, context
+        self._ports = port, health_port
+        self._runners: list[web.AppRunner] = []
+
+    async def start(self) -> None:
+        """Raises `OSError` when a port is taken."""
+        secure, plain = web.Application(), web.Application()
+        secure.router.add_get("/status", self._report)
+        plain.router.add_get("/healthz", self._alive)
+        plain.router.add_get("/readyz", self._ready)
+        plain.router.add_get("/metrics", self._metrics)
+        contexts = (self._context, None)
+        for app, port, context in zip((secure, plain), self._ports, contexts, strict=True):
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+            await runner.setup()
+            self._runners.append(runner)
+            await web.TCPSite(runner, port=port, ssl_context=context).start()
+
+    async def stop(self) -> None:
+        for runner in self._runners:
+            await runner.cleanup()
+
+    async def _report(self, _: web.Request) -> web.Response:
+        return web.Response(text=dump(self._status.report()), content_type="application/json")
+
+    async def _alive(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        report = self._status.report()
+        ready = report.phase in ("Running", "Finishing", "Finished")
+        return web.Response(status=200 if ready else 503, text=f"{report.phase}: {report.message}\n")
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(text=metrics(self._status.report()))

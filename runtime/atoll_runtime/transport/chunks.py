@@ -1,0 +1,44 @@
+"""A body in chunks, each with its checksum, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import google_crc32c
+
+from atoll_runtime.transport.messages import Chunk, WireError, decode_chunk, encode
+
+CHUNK = 1 << 20
+"""Bytes."""
+MESSAGE_LIMIT = 4 << 20
+"""Bytes of one gRPC message."""
+
+
+def split(body: memoryview) -> Iterator[bytes]:
+    """Encoded chunks of `body`, in order."""
+    for offset in range(0, len(body), CHUNK):
+        data = bytes(body[offset : offset + CHUNK])
+        yield encode(Chunk(offset, google_crc32c.value(data), data))
+
+
+class Assembly:
+    """Puts chunks together; they must come in order, whole and unharmed."""
+
+    def __init__(self, size: int) -> None:
+        self.body = bytearray(size)
+        self.filled = 0
+
+    def add(self, data: bytes) -> None:
+        """Raises `WireError` when the chunk is out of order, too long or damaged."""
+        chunk = decode_chunk(data)
+        end = chunk.offset + len(chunk.data)
+        if chunk.offset != self.filled or end > len(self.body):
+            raise WireError(f"chunk [{chunk.offset}, {end}) after {self.filled} of {len(self.body)} bytes")
+        if google_crc32c.value(chunk.data) != chunk.crc:
+            raise WireError(f"chunk at {chunk.offset}: the checksum does not match")
+        self.body[chunk.offset : end] = chunk.data
+        self.filled = end
+
+    @property
+    def whole(self) -> bool:
+        return self.filled == len(self.body)

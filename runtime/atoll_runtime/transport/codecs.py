@@ -1,0 +1,53 @@
+"""What a fragment is on the wire: bfloat16 or float32, little-endian, with checks (numpy only)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll_runtime.sync.fragments import Array
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "float32": np.dtype("<f4"),
+}
+"""Codec name to the dtype of its elements; the names of `OuterSpec.codec`."""
+BLOCK = 1 << 18
+"""Elements converted at a time, so that temporaries stay small."""
+
+
+def encode(values: Array, codec: str, padded: int) -> memoryview:
+    """Wire bytes of a float32 vector, zeros up to `padded` elements. Rounds to nearest even."""
+    out = np.zeros(padded, DTYPES[codec])
+    for start in range(0, values.size, BLOCK):
+        out[start : start + BLOCK][: values.size - start] = values[start : start + BLOCK]
+    return memoryview(out.view(np.uint8).data)
+
+
+def view(body: bytearray | memoryview, codec: str) -> NDArray[Any]:
+    """The elements of wire bytes, without a copy."""
+    return np.frombuffer(body, DTYPES[codec])
+
+
+def decode(body: bytearray | memoryview, codec: str, out: Array) -> None:
+    """Writes the elements of `body` into float32 `out`; what lies beyond its end (padding) is left out."""
+    wire = view(body, codec)[: out.size]
+    for start in range(0, out.size, BLOCK):
+        block = wire[start : start + BLOCK]
+        if codec == "bf16":  # a shift of the bits: faster than the dtype's own cast
+            out[start : start + BLOCK] = (block.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        else:
+            out[start : start + BLOCK] = block
+
+
+def finite(body: bytearray | memoryview, codec: str) -> bool:
+    """No NaN, no infinity: all exponent bits set mean one of them."""
+    wire = view(body, codec)
+    bits = wire.view(np.uint16) if codec == "bf16" else wire.view(np.uint32)
+    mask = bits.dtype.type(0x7F80 if codec == "bf16" else 0x7F800000)
+    return not any(
+        bool(np.any((bits[start : start + BLOCK] & mask) == mask)) for start in range(0, bits.size, BLOCK)
+    )

@@ -1,0 +1,151 @@
+"""The syncer's gRPC server: mTLS, generic handlers, bytes in and out; the endpoint decides."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import NoReturn
+
+import grpc
+import grpc.aio
+
+from atoll_runtime.transport.chunks import MESSAGE_LIMIT, Assembly, split
+from atoll_runtime.transport.messages import (
+    FetchRequest,
+    Hello,
+    PushHead,
+    PushReply,
+    Report,
+    Up,
+    WireError,
+    decode,
+    encode,
+)
+from atoll_runtime.transport.tls import Tls
+from atoll_runtime.transport.transport import Endpoint, Peer
+
+log = logging.getLogger(__name__)
+
+SERVICE = "atoll.v1.Syncer"
+OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
+    ("grpc.max_send_message_length", MESSAGE_LIMIT),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.so_reuseport", 0),
+)
+
+
+class GrpcServer:
+    """Serves one endpoint on one port. Raises `OSError` when the port is taken."""
+
+    def __init__(self, endpoint: Endpoint, tls: Tls, port: int) -> None:
+        self._endpoint = endpoint
+        self._server = grpc.aio.server(options=OPTIONS)
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(
+                    SERVICE,
+                    {
+                        "Session": grpc.stream_stream_rpc_method_handler(self._session),
+                        "Push": grpc.stream_unary_rpc_method_handler(self._push),
+                        "Fetch": grpc.unary_stream_rpc_method_handler(self._fetch),
+                    },
+                ),
+            )
+        )
+        try:
+            self.port = self._server.add_secure_port(f"[::]:{port}", tls.server())
+        except RuntimeError as error:
+            raise OSError(f"port {port} cannot be listened on: {error}") from error
+
+    async def start(self) -> None:
+        await self._server.start()
+        log.info("serving learners on port %d", self.port)
+
+    async def stop(self, grace: float) -> None:
+        """Ends all calls after `grace` seconds at most."""
+        await self._server.stop(grace)
+
+    async def _session(
+        self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[bytes]:
+        async def incoming() -> AsyncIterator[Up]:
+            async for data in requests:
+                message = decode(data)
+                if not isinstance(message, Hello | Report):
+                    raise WireError(f"a session takes Hello and Report, not {type(message).__name__}")
+                yield message
+
+        try:
+            async for message in self._endpoint.session(peer_of(context), incoming()):
+                yield encode(message)
+        except WireError as error:
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    async def _push(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
+        peer = peer_of(context)
+        stream = aiter(requests)
+        head = await head_of(stream)
+        if head is None:
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "a push starts with PushHead")
+        refusal = self._endpoint.admit(peer, head)
+        if refusal:
+            return encode(PushReply(False, refusal))
+        body: bytearray | None = None
+        try:
+            assembly = Assembly(head.size)
+            async for data in stream:
+                assembly.add(data)
+            if not assembly.whole:
+                raise WireError(f"the body ended after {assembly.filled} of {head.size} bytes")
+            body = assembly.body
+        except WireError as error:
+            await abort(context, grpc.StatusCode.DATA_LOSS, str(error))
+        finally:
+            if body is None:
+                await asyncio.shield(self._endpoint.deliver(peer, head, None))
+        return encode(await self._endpoint.deliver(peer, head, body))
+
+    async def _fetch(self, data: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+        try:
+            request = decode(data)
+        except WireError as error:
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        if not isinstance(request, FetchRequest):
+            await abort(
+                context, grpc.StatusCode.INVALID_ARGUMENT, f"{type(request).__name__} is no FetchRequest"
+            )
+        found = self._endpoint.fetch(peer_of(context), request)
+        if isinstance(found, str):
+            await abort(context, grpc.StatusCode.FAILED_PRECONDITION, found)
+        head, body = found
+        yield encode(head)
+        for chunk in split(body):
+            yield chunk
+
+
+async def abort(context: grpc.aio.ServicerContext, code: grpc.StatusCode, detail: str) -> NoReturn:
+    """Ends the call with a status."""
+    await context.abort(code, detail)
+    raise AssertionError("abort raises")
+
+
+async def head_of(stream: AsyncIterator[bytes]) -> PushHead | None:
+    """The first message of a push; None when it is anything else."""
+    try:
+        message = decode(await anext(stream))
+    except (StopAsyncIteration, WireError):
+        return None
+    return message if isinstance(message, PushHead) else None
+
+
+def peer_of(context: grpc.aio.ServicerContext) -> Peer:
+    """The peer by its certificate's names; gRPC gives them as bytes, URIs among them."""
+    names = context.auth_context().get("x509_subject_alternative_name", ())
+    identities = tuple(name.decode() for name in names)
+    return Peer(identities or ("",), context.peer())

@@ -1,0 +1,193 @@
+"""The wire messages of the protocol (msgpack, tagged by type). Versions are global steps; sizes are bytes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from atoll_runtime.sync.events import RoundId
+
+PROTOCOL = 1
+"""Both ends must speak the same."""
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Anything on a session or at the head of a stream."""
+
+
+class Hello(Message, frozen=True, tag=True):
+    """A host's first message: who it is and what it holds."""
+
+    protocol: int
+    run_uid: str
+    unit: str
+    incarnation: int
+    host: int
+    hosts: int
+    fingerprint: str
+    codec: str
+    versions: tuple[int, ...]
+    """Version of each fragment that this host has complete."""
+    seeded_step: int
+    seed_message: str
+
+
+class Report(Message, frozen=True, tag=True):
+    """Progress of a unit, each step, coalesced. Sums run since this incarnation started."""
+
+    step: int
+    """The unit's own inner step."""
+    steps: int
+    tokens: int
+    loss: float
+    step_seconds: float
+    cursor: int
+    """Position in the unit's data stream that comes next."""
+
+
+class Welcome(Message, frozen=True, tag=True):
+    """The syncer's answer to Hello: its clock, and where a new incarnation goes on."""
+
+    lineage: str
+    """Names the history that versions belong to; another one means that held versions say nothing."""
+    global_step: int
+    versions: tuple[int, ...]
+    cursor: int
+    inner_step: int
+
+
+class Pull(Message, frozen=True, tag=True):
+    """A round is open and wants this unit's fragment."""
+
+    round: RoundId
+    least: int
+    """Least version that a contribution may be taken against: what was merged once does not count again."""
+
+    @property
+    def fragment(self) -> int:
+        return self.round.fragment
+
+
+class Over(Message, frozen=True, tag=True):
+    """A round was frozen or discarded: contributions to it are no longer wanted."""
+
+    round: RoundId
+
+
+class Announce(Message, frozen=True, tag=True):
+    """A version of a fragment can be fetched."""
+
+    fragment: int
+    version: int
+
+
+class Stop(Message, frozen=True, tag=True):
+    """The syncer's clock has reached the target and the final cut is safe: leave cleanly."""
+
+    global_step: int
+
+
+class Fenced(Message, frozen=True, tag=True):
+    """A newer incarnation of this unit is registered; this one must end."""
+
+    incarnation: int
+    """The newest one."""
+
+
+class Refused(Message, frozen=True, tag=True):
+    """This host can never take part: wrong run, layout, codec, protocol or identity."""
+
+    reason: str
+
+
+class PushHead(Message, frozen=True, tag=True):
+    """What a contribution is, before its body."""
+
+    unit: str
+    incarnation: int
+    host: int
+    hosts: int
+    round: RoundId
+    anchor: int
+    """Version that the outer gradient was taken against."""
+    steps: int
+    """Inner steps since that version was received."""
+    tokens: int
+    cursor: int
+    inner_step: int
+    start: int
+    """First element of this host's part in the padded fragment."""
+    stop: int
+    padded: int
+    codec: str
+    size: int
+    """Bytes of the body."""
+
+
+class PushReply(Message, frozen=True, tag=True):
+    """What became of a part."""
+
+    accepted: bool
+    reason: str = ""
+
+
+class FetchRequest(Message, frozen=True, tag=True):
+    """Part [start, stop) of a padded fragment, at `version` or newer."""
+
+    unit: str
+    incarnation: int
+    fragment: int
+    version: int
+    start: int
+    stop: int
+    codec: str
+
+
+class FetchHead(Message, frozen=True, tag=True):
+    """What a fetched body is."""
+
+    fragment: int
+    version: int
+    size: int
+
+
+class Chunk(msgspec.Struct, frozen=True, array_like=True):
+    """A slice of a body with its own checksum."""
+
+    offset: int
+    crc: int
+    """crc32c of `data`."""
+    data: bytes
+
+
+Up = Hello | Report
+Down = Welcome | Pull | Over | Announce | Stop | Fenced | Refused
+Any = Up | Down | PushHead | PushReply | FetchRequest | FetchHead
+
+_encoder = msgspec.msgpack.Encoder()
+_messages: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Any)
+_chunks: msgspec.msgpack.Decoder[Chunk] = msgspec.msgpack.Decoder(Chunk)
+
+
+class WireError(Exception):
+    """Bytes that are not a message of this protocol, or a body that does not match its checksum."""
+
+
+def encode(message: Message | Chunk) -> bytes:
+    """Wire bytes of a message."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes) -> Any:
+    """Raises `WireError` for anything that is not one of the messages above."""
+    try:
+        return _messages.decode(data)
+    except msgspec.DecodeError as error:
+        raise WireError(f"not a message of protocol {PROTOCOL}: {error}") from error
+
+
+def decode_chunk(data: bytes) -> Chunk:
+    """Raises `WireError` for anything that is not a chunk."""
+    try:
+        return _chunks.decode(data)
+    except msgspec.DecodeError as error:
+        raise WireError(f"not a chunk: {error}") from error

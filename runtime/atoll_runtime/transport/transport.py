@@ -1,0 +1,71 @@
+"""The seam between protocol and network: what a learner host uses, and what the syncer offers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from atoll_runtime.transport.messages import Down, FetchHead, FetchRequest, Hello, PushHead, PushReply, Up
+
+
+class TransportError(Exception):
+    """The syncer was not reached, or the link broke; worth another try later. The message says why."""
+
+
+class Link(Protocol):
+    """One host's session. Used by one thread, but `close`, which any thread may call."""
+
+    def receive(self) -> Down | None:
+        """The next message, waiting for it; None when the syncer ended the session.
+
+        Raises:
+            TransportError: the link broke.
+        """
+
+    def close(self) -> None:
+        """Ends the session; a waiting `receive` returns or raises at once."""
+
+
+class Transport(Protocol):
+    """Learner side. Every method blocks with a deadline of its own and may be called from any thread."""
+
+    def session(self, hello: Hello, next_up: Callable[[], Up | None]) -> Link:
+        """Opens a session; `next_up` blocks for the next message to send, None at the end."""
+
+    def push(self, head: PushHead, body: memoryview) -> PushReply:
+        """Sends a part. Raises `TransportError`."""
+
+    def fetch(self, request: FetchRequest) -> tuple[FetchHead, bytearray]:
+        """Gets a part. Raises `TransportError`."""
+
+    def close(self) -> None:
+        """Frees connections; calls in progress end with `TransportError`."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who is at the other end, as its certificate says."""
+
+    identities: tuple[str, ...]
+    """URI names of the certificate; empty in process, where there is nothing to check."""
+    address: str
+
+    def may_be(self, identity: str) -> bool:
+        return not self.identities or identity in self.identities
+
+
+class Endpoint(Protocol):
+    """Syncer side: what a server of any transport calls, on the syncer's event loop."""
+
+    def session(self, peer: Peer, incoming: AsyncIterator[Up]) -> AsyncIterator[Down]:
+        """Serves one host until either side ends."""
+
+    def admit(self, peer: Peer, head: PushHead) -> str:
+        """Why the part is not wanted, before its body is read; empty when it is: its bytes are reserved."""
+
+    async def deliver(self, peer: Peer, head: PushHead, body: bytearray | None) -> PushReply:
+        """Takes an admitted part; None gives the reservation back (the body did not arrive whole)."""
+
+    def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview] | str:
+        """The encoded part, or why there is none."""

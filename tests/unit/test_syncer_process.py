@@ -1,0 +1,163 @@
+"""The real syncer process and real gRPC with mTLS on loopback; units learn in numpy."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll_runtime.checkpoint import GlobalStore
+from atoll_runtime.contract import (
+    ENV_JOURNAL_DIR,
+    ENV_RUN_FILE,
+    ENV_TLS_DIR,
+    RunContract,
+    SyncerStatus,
+    TargetSpec,
+    dump,
+    identity,
+)
+from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.tls import Tls
+
+
+class Process:
+    """`python -m atoll_runtime.syncer`, started as often as the test likes on the same volume."""
+
+    def __init__(self, run: RunContract, tls: Path, folder: Path) -> None:
+        self.run, self.tls, self.folder = run, tls, folder
+        self.log = folder / "syncer.log"
+        folder.mkdir(exist_ok=True)
+        (folder / "run.json").write_text(dump(run))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        environment = os.environ | {
+            ENV_RUN_FILE: str(self.folder / "run.json"),
+            ENV_TLS_DIR: str(self.tls),
+            ENV_JOURNAL_DIR: str(self.folder / "volume"),
+        }
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "atoll_runtime.syncer"], env=environment, stdout=log, stderr=log
+            )
+
+    def end(self, number: int) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(20)
+
+    def status(self) -> SyncerStatus | None:
+        """The report over HTTPS with the syncer's own certificate; None when nobody answers."""
+        context = ssl.create_default_context(cafile=str(self.tls / "ca.crt"))
+        context.load_cert_chain(self.tls / "tls.crt", self.tls / "tls.key")
+        url = f"https://localhost:{self.run.syncer.status_port}/status"
+        try:
+            with urllib.request.urlopen(url, timeout=5, context=context) as answer:
+                return SyncerStatus.model_validate_json(answer.read())
+        except OSError:
+            return None
+
+    def plain(self, path: str) -> str:
+        url = f"http://localhost:{self.run.syncer.health_port}{path}"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return str(answer.read().decode())
+
+
+@pytest.fixture(name="syncer")
+def syncer_fixture(tmp_path: Path) -> Iterator[Callable[[RunContract, Path], Process]]:
+    started: list[Process] = []
+
+    def start(run: RunContract, tls: Path) -> Process:
+        started.append(Process(run, tls, tmp_path / "syncer"))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process is not None and each.process.poll() is None:
+            each.process.kill()
+            each.process.wait()
+
+
+def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fences_the_replaced(
+    make_run: Any,
+    authority: Any,
+    syncer: Any,
+    numpy_unit: Any,
+    eventually: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = make_run(target=TargetSpec(global_steps=150))
+    ca = authority("walk")
+    process = syncer(run, ca.issue("syncer", identity("default", "walk", "syncer", "walk-syncer")))
+
+    def transport(unit: str, issuer: Any = ca) -> GrpcTransport:
+        tls = Tls.read(issuer.issue(unit, identity("default", "walk", "unit", unit)))
+        return GrpcTransport("localhost", run.syncer.port, tls)
+
+    # Both connect before the syncer is there, and go on trying.
+    a = numpy_unit(run, "a", transport("a")).start()
+    pair = [numpy_unit(run, "b", transport("b"), host=host, hosts=2).start() for host in (0, 1)]
+    eventually(lambda: (process.status() or SyncerStatus(run_uid="", phase="Starting")).rounds >= 20)
+    assert "atoll_syncer_rounds_total" in process.plain("/metrics")
+    assert process.plain("/readyz").startswith("Running")
+
+    # Killed at any moment and started again, it goes on from its journal; the units did not notice.
+    steps = a.step
+    assert process.end(signal.SIGKILL) == -signal.SIGKILL
+    before = dict(a.received)
+    process.start()
+    eventually(lambda: (status := process.status()) and status.restarts == 1 and status.rounds >= 40)
+    assert a.step > steps and a.running
+    assert all(a.received[p] >= version for p, version in before.items())
+
+    # A foreign authority is refused by TLS, a certificate of another unit by the syncer.
+    with caplog.at_level(logging.WARNING):
+        foreign = numpy_unit(run, "c", transport("c", authority("foreign"))).start()
+        eventually(lambda: "TLS refused" in caplog.text)
+    impostor = numpy_unit(run, "a", transport("d")).start()
+    assert "unit/d, not" in eventually(impostor.exchange.error).reason
+    assert foreign.exchange.error() is None and foreign.contributed == 0
+
+    # A newer incarnation drops the older one's session at once.
+    heir = numpy_unit(run, "a", transport("a"), incarnation=2).start()
+    assert eventually(a.exchange.error).incarnation == 2
+    welcome = heir.exchange.welcome(10)
+    assert welcome is not None and welcome.cursor > 0
+    eventually(lambda: heir.exchange.stop() and all(each.exchange.stop() for each in pair))
+
+    status = eventually(lambda: (s := process.status()) and s.phase == "Finished" and s)
+    assert status.global_step == 150
+    assert status.final_checkpoint.endswith("/global/150")
+    assert status.units["a"].incarnation == 2 and status.units["a"].contributions > 0
+    assert status.units["b"].hosts == 0 or status.units["b"].state == "Learning"
+    assert 2.5 < status.real_interval < 12
+    half = 2 * max(f.size for f in a.layout.fragments)
+    assert status.bytes_in >= half and status.bytes_out >= half
+    cut = GlobalStore(run.checkpoint.uri).load(150)
+    assert cut.meta["model"] and cut.meta["fingerprint"] == a.layout.fingerprint
+    theta = np.concatenate([tensor.ravel() for tensor in cut.theta.values()])
+    assert np.mean((theta - 1.0) ** 2) < 0.05  # the units pull towards 1
+
+    # A unit that comes late, or a syncer that starts again, finds the run finished.
+    process.end(signal.SIGTERM)
+    process.start()
+    late = numpy_unit(run, "a", transport("a"), incarnation=3).start()
+    assert eventually(late.exchange.stop).global_step == 150
+    assert eventually(process.status).phase == "Finished"
+    assert process.end(signal.SIGTERM) == 0
+    tape = (process.folder / "volume/tape.jsonl").read_text()
+    events = [json.loads(line)["event"] for line in tape.splitlines()]
+    assert {"joined", "opened", "merge", "finished"} <= set(events)

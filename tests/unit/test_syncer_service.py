@@ -1,0 +1,247 @@
+"""The service in this process: recovery, cuts, budgets, and units that learn in numpy."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll_runtime.checkpoint import Cut, Skipped, StoreError
+from atoll_runtime.contract import CheckpointSpec, OuterSpec, RunContract, TargetSpec
+from atoll_runtime.model import describe, initial
+from atoll_runtime.sync.events import RoundId
+from atoll_runtime.sync.fragments import build_layout
+from atoll_runtime.sync.rules import Rules
+from atoll_runtime.syncer.__main__ import recovered
+from atoll_runtime.syncer.errors import Terminal
+from atoll_runtime.syncer.recovery import Start, recover
+from atoll_runtime.syncer.service import Service
+from atoll_runtime.syncer.status import Status, metrics
+from atoll_runtime.syncer.tape import Tape
+from atoll_runtime.transport.inprocess import PEER, InProcessTransport
+from atoll_runtime.transport.messages import Hello, PushHead, Refused
+from atoll_runtime.transport.transport import Peer, TransportError
+
+
+class Shelf:
+    """A store in memory, which can be made to fail."""
+
+    uri = "file:///shelf"
+
+    def __init__(self) -> None:
+        self.cuts: dict[int, Cut] = {}
+        self.skipped: list[Skipped] = []
+        self.fault = ""
+
+    def save(self, cut: Cut) -> None:
+        if self.fault:
+            raise StoreError(self.fault)
+        self.cuts[cut.step] = cut
+
+    def load(self, step: int) -> Cut:
+        return self.cuts[step]
+
+    def newest(self) -> tuple[Cut | None, list[Skipped]]:
+        if self.fault:
+            raise StoreError(self.fault)
+        return (self.cuts[max(self.cuts)] if self.cuts else None), self.skipped
+
+    def prune(self, keep: int) -> None:
+        for step in sorted(self.cuts)[:-keep]:
+            del self.cuts[step]
+
+
+class Loop:
+    """An event loop in a thread, and the service on it, which the test can replace."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.service: Service | None = None
+
+    def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(20)
+
+    def serve(self, run: RunContract, start: Start, store: Shelf, folder: Path, budget: int) -> Service:
+        async def make() -> Service:
+            service = Service(run, start, store, Tape(folder / "tape.jsonl"), budget)
+            service.start()
+            return service
+
+        self.service = self.call(make())
+        assert self.service is not None
+        return self.service
+
+    def end_service(self) -> None:
+        if self.service is not None:
+            self.call(self.service.close())
+            self.service = None
+
+    def transport(self) -> Switch:
+        return Switch(self)
+
+
+class Switch:
+    """Reaches whichever service is there now."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any) -> Any:
+            if self._loop.service is None:
+                raise TransportError("the syncer is away")
+            return getattr(InProcessTransport(self._loop.service, self._loop.loop), name)(*args)
+
+        return call
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+@pytest.fixture(name="loop")
+def loop_fixture(numpy_unit: Any) -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.end_service()
+    loop.loop.call_soon_threadsafe(loop.loop.stop)
+    loop.thread.join(5)
+    loop.loop.close()
+
+
+@pytest.fixture(name="begin")
+def begin_fixture(tmp_path: Path) -> Callable[[RunContract, Shelf], Start]:
+    def begin(run: RunContract, store: Shelf) -> Start:
+        layout = build_layout(describe(run.model), run.outer.fragments)
+        return recover(run, Rules.of(run), layout, tmp_path / "journal", store, lambda: initial(run.model))
+
+    return begin
+
+
+def test_a_first_start_saves_step_0_and_a_later_one_goes_on_from_journal_or_checkpoint(
+    make_run: Any, begin: Any, tmp_path: Path
+) -> None:
+    run, store = make_run(), Shelf()
+    start = begin(run, store)
+    start.journal.close()
+    assert start.message == "started from the initial model"
+    assert store.cuts[0].meta["model"] == {
+        "dimensions": run.model.dimensions.model_dump(by_alias=True),
+        "seed": 0,
+    }
+    assert all(np.array_equal(store.cuts[0].theta[n], t) for n, t in initial(run.model).items())
+
+    again = begin(run, store)
+    again.journal.close()
+    assert again.restarts == 1 and again.journal.lineage == start.journal.lineage
+
+    shutil.rmtree(tmp_path / "journal")
+    store.skipped = [Skipped(20, "half-written")]
+    third = begin(run, store)
+    third.journal.close()
+    assert third.message.startswith("started from the checkpoint of global step 0; step 20 skipped")
+    assert third.journal.lineage != start.journal.lineage and third.restarts == 0
+
+    shutil.rmtree(tmp_path / "journal")
+    with pytest.raises(Terminal, match=r"keep model and outer.fragments"):
+        begin(make_run(outer=OuterSpec(fragments=3, interval=4)), store)
+
+
+async def test_an_unusable_bucket_is_tried_again_and_the_status_says_so(
+    make_run: Any, tmp_path: Path
+) -> None:
+    blocked = tmp_path / "bucket"
+    blocked.write_text("a file where a folder should be")
+    run = make_run(checkpoint=CheckpointSpec(uri=f"file://{blocked}/run"))
+    layout = build_layout(describe(run.model), run.outer.fragments)
+    status = Status(run)
+    task = asyncio.create_task(recovered(run, layout, Rules.of(run), tmp_path / "journal", status))
+    async with asyncio.timeout(20):
+        while "cannot be used yet" not in status.message:
+            await asyncio.sleep(0.01)
+        assert status.report().phase == "Starting" and str(blocked) in status.report().message
+        blocked.unlink()
+        _, start = await task
+    start.journal.close()
+    assert start.message == "started from the initial model"
+
+
+def test_a_run_outlives_a_failing_bucket_and_the_loss_of_its_journal(
+    make_run: Any, begin: Any, loop: Loop, numpy_unit: Any, eventually: Any, tmp_path: Path
+) -> None:
+    run, store = make_run(target=TargetSpec(global_steps=400)), Shelf()
+    service = loop.serve(run, begin(run, store), store, tmp_path, 1 << 30)
+    a = numpy_unit(run, "a", loop.transport(), step_seconds=0.005).start()
+    numpy_unit(run, "b", loop.transport(), step_seconds=0.005).start()
+    eventually(lambda: len(store.cuts) > 1)
+
+    store.fault = "the bucket is full"
+    eventually(lambda: service.cuts.error == "the bucket is full")
+    merges = service.machine.merges
+    eventually(lambda: service.machine.merges > merges + 4)
+    status = Status(run, service=service)
+    report = status.report()
+    assert report.checkpoint.error == "the bucket is full" and report.phase == "Running"
+    assert report.units["a"].state == "Learning" and report.loss is not None
+    assert f"atoll_syncer_rounds_total {report.rounds}" in metrics(report)
+    store.fault = ""
+    eventually(lambda: not service.cuts.error)
+
+    # The volume is lost: the syncer falls back to the oldest cut, and live units with it.
+    eventually(lambda: max(a.versions) > min(store.cuts))
+    lineage = service.journal.lineage
+    store.fault = "away"  # no save that is under way may come after this
+    loop.end_service()
+    shutil.rmtree(tmp_path / "journal")
+    fallen = min(store.cuts)
+    store.cuts = {fallen: store.cuts[fallen]}
+    store.fault = ""
+    service = loop.serve(run, begin(run, store), store, tmp_path, 1 << 30)
+    assert service.journal.lineage != lineage and service.machine.step == fallen
+    eventually(lambda: service.machine.units["a"].contributions > 0)
+    eventually(a.exchange.stop)
+    assert service.machine.step == 400 and store.cuts[400].versions == service.state.versions
+    assert Status(run, service=service).report().phase == "Finished"
+    eventually(lambda: service.parts.used == 0)
+
+
+async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(
+    make_run: Any, begin: Any, tmp_path: Path
+) -> None:
+    run, store = make_run(), Shelf()
+    service = Service(run, begin(run, store), store, Tape(tmp_path / "tape.jsonl"), 100)
+    fingerprint = service.state.layout.fingerprint
+    good = Hello(1, run.uid, "a", 1, 0, 1, fingerprint, "bf16", (0,) * 4, 0, "")
+
+    async def answer(peer: Peer, **changes: Any) -> Any:
+        async def incoming() -> Any:
+            yield Hello(**({name: getattr(good, name) for name in good.__struct_fields__} | changes))
+
+        return await anext(service.session(peer, incoming()))
+
+    for changes, words in [
+        ({"run_uid": "other"}, "run uid: 'other'"),
+        ({"fingerprint": "x"}, "layout: 'x'"),
+        ({"codec": "float32"}, "codec: 'float32'"),
+        ({"protocol": 9}, "protocol: 9"),
+        ({"host": 3}, "no such host"),
+    ]:
+        refused = await answer(PEER, **changes)
+        assert isinstance(refused, Refused) and words in refused.reason
+    stranger = Peer(("spiffe://elsewhere",), "there")
+    assert "names spiffe://elsewhere" in (await answer(stranger)).reason
+
+    head = PushHead("a", 1, 0, 1, RoundId(1, 1, 0), 0, 1, 1, 0, 0, 0, 100, 100, "bf16", 200)
+    assert "not the current one" in service.admit(PEER, head)
+    assert "certificate" in service.admit(stranger, head)
+    assert service.parts.reserve(90) == "" and "100 bytes are in use" in service.parts.reserve(20)
+    service.parts.unreserve(90)
+    assert service.parts.used == 0
+    await service.close()

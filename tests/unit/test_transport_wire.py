@@ -1,0 +1,92 @@
+"""Codecs, chunks and messages: bytes in, the same values out; damage is noticed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll_runtime.sync.events import RoundId
+from atoll_runtime.transport import codecs
+from atoll_runtime.transport.chunks import CHUNK, Assembly, split
+from atoll_runtime.transport.messages import (
+    Announce,
+    Hello,
+    Pull,
+    PushReply,
+    Welcome,
+    WireError,
+    decode,
+    encode,
+)
+from atoll_runtime.transport.tls import Tls, TlsError
+
+floats = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=50)
+
+
+@given(floats, st.integers(0, 5), st.sampled_from(["bf16", "float32"]))
+def test_a_fragment_comes_back_as_its_codec_rounds_it(values: list[float], more: int, codec: str) -> None:
+    source = np.array(values, np.float32)
+    with np.errstate(over="ignore"):
+        wire = codecs.encode(source, codec, source.size + more)
+        expected = source.astype(codecs.DTYPES[codec]).astype(np.float32)
+    back = np.empty_like(source)
+    codecs.decode(wire, codec, back)
+    assert wire.nbytes == (source.size + more) * codecs.DTYPES[codec].itemsize
+    assert np.array_equal(back, expected)
+    assert codecs.finite(wire, codec) == bool(np.isfinite(expected).all())
+
+
+@pytest.mark.parametrize("codec", ["bf16", "float32"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_one_value_that_is_not_finite_is_found(codec: str, bad: float) -> None:
+    values = np.ones(codecs.BLOCK + 10, np.float32)
+    assert codecs.finite(codecs.encode(values, codec, values.size), codec)
+    values[-3] = bad
+    assert not codecs.finite(codecs.encode(values, codec, values.size), codec)
+
+
+def test_a_body_crosses_in_chunks_and_any_damage_is_noticed() -> None:
+    body = np.random.default_rng(0).bytes(2 * CHUNK + 17)
+    chunks = list(split(memoryview(body)))
+    assert len(chunks) == 3
+    assembly = Assembly(len(body))
+    for chunk in chunks:
+        assembly.add(chunk)
+    assert assembly.whole and assembly.body == body
+
+    damaged = bytearray(chunks[0])
+    damaged[-1] ^= 1
+    with pytest.raises(WireError, match="checksum"):
+        Assembly(len(body)).add(bytes(damaged))
+    with pytest.raises(WireError, match="after 0 of"):
+        Assembly(len(body)).add(chunks[1])
+    with pytest.raises(WireError, match="not a chunk"):
+        Assembly(5).add(b"\xff")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Hello(1, "uid", "a", 2, 0, 1, "f", "bf16", (0, 3), 3, "seeded"),
+        Welcome("l", 7, (1, 2), 5, 6),
+        Pull(RoundId(3, 1, 0), 2),
+        Announce(1, 3),
+        PushReply(False, "over"),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_messages_come_back_equal(message: Hello | Welcome | Pull | Announce | PushReply) -> None:
+    assert decode(encode(message)) == message
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80", b"junk", encode(Announce(1, 2))[:-1]])
+def test_other_bytes_are_not_a_message(data: bytes) -> None:
+    with pytest.raises(WireError, match="protocol 1"):
+        decode(data)
+
+
+def test_a_missing_certificate_is_named(tmp_path: object) -> None:
+    with pytest.raises(TlsError, match=r"ca\.crt: No such file"):
+        Tls.read(str(tmp_path))
