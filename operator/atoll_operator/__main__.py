@@ -1,0 +1,43 @@
+"""`python -m atoll_operator`: reads the settings once and runs until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+
+from atoll_operator import credentials, logs, settings
+from atoll_operator.app import App
+from atoll_operator.errors import CredentialsError
+
+
+def main() -> int:
+    """Returns 2 for a wrong setting, 1 when a part failed, 0 when it was asked to stop."""
+    try:
+        configured = settings.read(os.environ)
+        logs.configure(configured.log_format)
+        access = credentials.load(os.environ)
+    except (settings.SettingsError, CredentialsError) as error:
+        print(f"atoll-operator: {error}", file=sys.stderr)
+        return 2
+    logs.tell(logging.INFO, "starts", server=access.server, namespaces=configured.namespaces or "all")
+    try:
+        asyncio.run(_run(configured, access))
+    except KeyboardInterrupt:
+        return 0
+    except OSError as error:
+        logs.tell(logging.ERROR, "ends", error=f"{type(error).__name__}: {error}")
+        return 1
+    except Exception:
+        logs.LOG.exception("ends: a part of the operator failed")
+        return 1
+    return 0
+
+
+async def _run(configured: settings.Settings, access: credentials.Credentials) -> None:
+    await App(configured, access).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Kubernetes Events: each occasion is told once, also by an operator that was started again."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from atoll_operator.api.group import MANAGER, Object
+from atoll_operator.cluster import Cluster
+from atoll_operator.errors import AlreadyExists, ApiError, Unreachable
+from atoll_operator.logs import tell
+from atoll_operator.plan.clock import format_time
+from atoll_operator.plan.notice import Notice
+
+REMEMBERED = 4096
+MESSAGE_LIMIT = 1024
+"""The API's limit for an Event."""
+
+
+class Announcer:
+    """Writes Events; a failure is logged and changes nothing else."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._told: OrderedDict[str, None] = OrderedDict()
+
+    async def tell(self, body: Object, notices: Iterable[Notice], now: float) -> None:
+        """About one object."""
+        for notice in notices:
+            await self._tell(body, notice, now)
+
+    async def _tell(self, body: Object, notice: Notice, now: float) -> None:
+        metadata = body["metadata"]
+        occasion = "\0".join((metadata["uid"], notice.reason, notice.occasion))
+        name = f"{metadata['name']}.{hashlib.sha256(occasion.encode()).hexdigest()[:16]}"
+        if name in self._told:
+            return
+        self._told[name] = None
+        while len(self._told) > REMEMBERED:
+            self._told.popitem(last=False)
+        level = logging.INFO if notice.type == "Normal" else logging.WARNING
+        tell(
+            level, notice.message, object=f"{metadata['namespace']}/{metadata['name']}", reason=notice.reason
+        )
+        try:
+            await self._cluster.create(_event(body, notice, name, now))
+        except AlreadyExists:
+            return
+        except (ApiError, Unreachable) as error:
+            tell(logging.WARNING, "an Event could not be written", reason=notice.reason, error=str(error))
+
+
+def _event(body: Object, notice: Notice, name: str, now: float) -> Object:
+    metadata = body["metadata"]
+    moment = format_time(now)[:19] + "Z"
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": metadata["namespace"]},
+        "involvedObject": {
+            "apiVersion": body["apiVersion"],
+            "kind": body["kind"],
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+        },
+        "type": notice.type,
+        "reason": notice.reason,
+        "message": notice.message[:MESSAGE_LIMIT],
+        "source": {"component": f"{MANAGER}-operator"},
+        "reportingComponent": f"{MANAGER}-operator",
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": 1,
+    }

@@ -1,0 +1,1 @@
+"""The wire models of `atoll.dev/v1alpha1`."""

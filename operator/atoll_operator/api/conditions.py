@@ -1,0 +1,32 @@
+"""`metav1.Condition` and the types of conditions that each kind carries."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from atoll_runtime.contract import Report
+
+RUN_CONDITIONS = ("Ready", "Progressing", "Degraded", "Suspended", "Complete", "Failed", "Stalled")
+"""`Stalled` mirrors `Failed` for tools that follow kstatus (Helm, Argo CD, Flux)."""
+UNIT_CONDITIONS = ("Scheduled", "PodsReady", "Seeded", "Learning", "Healing", "Draining")
+Time = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
+Reason = Annotated[
+    str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")
+]
+Message = Annotated[str, Field(max_length=4096)]
+
+
+class Condition(Report):
+    """One state, with the reason for it."""
+
+    type: Annotated[str, Field(max_length=64)]
+    status: Literal["True", "False", "Unknown"]
+    reason: Reason
+    message: Message = ""
+    last_transition_time: Time
+    observed_generation: Annotated[int, Field(ge=0)] = 0
+
+
+Conditions = Annotated[tuple[Condition, ...], Field(max_length=16)]

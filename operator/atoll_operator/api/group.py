@@ -1,0 +1,45 @@
+"""Names of the API group, of labels, and of what the operator writes under its own name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Object = dict[str, Any]
+"""A Kubernetes object as JSON."""
+
+GROUP = "atoll.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+RUN_KIND = "TrainingRun"
+UNIT_KIND = "LearnerUnit"
+FIELD_MANAGER = "atoll"
+
+LABEL_MANAGER = "app.kubernetes.io/managed-by"
+MANAGER = "atoll"
+LABEL_RUN = f"{GROUP}/run"
+LABEL_UNIT = f"{GROUP}/unit"
+LABEL_INCARNATION = f"{GROUP}/incarnation"
+LABEL_HOST = f"{GROUP}/host"
+LABEL_COMPONENT = f"{GROUP}/component"
+LEARNER = "learner"
+SYNCER = "syncer"
+
+
+def owner(kind: str, name: str, uid: str) -> Object:
+    """A controller reference to one of our own objects; it never blocks the owner's deletion."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
+
+def controller_uid(body: Object) -> str:
+    """The uid of the object's controller, or an empty string."""
+    for reference in body["metadata"].get("ownerReferences", []):
+        if reference.get("controller"):
+            return str(reference["uid"])
+    return ""

@@ -1,0 +1,143 @@
+"""`TrainingRun`: what to train, on which pools, to which target."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from atoll_operator.api.common import NodeSelector, Quantity, Resources, Tolerations
+from atoll_operator.api.conditions import Conditions, Message, Time
+from atoll_runtime.contract import (
+    CheckpointSpec,
+    DataSpec,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    QuorumSpec,
+    Report,
+    Section,
+    TargetSpec,
+)
+
+MAX_POOLS = 16
+MAX_UNITS = 256
+"""Units of one pool."""
+DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+
+
+class Pool(Section):
+    """Units of one kind: each is one TPU slice of this accelerator and topology."""
+
+    name: Annotated[str, Field(min_length=1, max_length=30, pattern=DNS_LABEL)]
+    accelerator: Annotated[str, Field(max_length=63)]
+    """Value of the node label cloud.google.com/gke-tpu-accelerator."""
+    topology: Annotated[str, Field(max_length=16)]
+    """Value of the node label cloud.google.com/gke-tpu-topology."""
+    machine_type: Annotated[str, Field(max_length=63)] | None = None
+    """Needed only where the topology exists on several machine types, such as 2x4 of v5e and v6e."""
+    units: Annotated[int, Field(ge=1, le=MAX_UNITS)]
+    slices_per_unit: Annotated[int, Field(ge=1, le=64)] = 1
+    batch: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
+    """Sequences of one unit in one inner step; `spec.inner.batch` where not given."""
+    capacity: Literal["OnDemand", "Spot", "Reservation"] = "OnDemand"
+    reservation_name: Annotated[str, Field(min_length=1, max_length=63)] | None = None
+    node_selector: NodeSelector = {}
+    tolerations: Tolerations = ()
+    resources: Resources = Resources()
+
+
+class RecoverySpec(Section):
+    """How a unit that failed comes back."""
+
+    seed: Literal["Checkpoint"] = "Checkpoint"
+    """The newest complete global checkpoint in the bucket."""
+    max_restarts: Annotated[int, Field(ge=0, le=1000)] = 10
+    """Re-creations of one unit within the window; after that the unit is Failed and the others go on."""
+    window_seconds: Annotated[int, Field(ge=60, le=604_800)] = 3600
+    startup_seconds: Annotated[int, Field(ge=30, le=86_400)] = 1800
+    """From the moment that all pods of a unit run until all its hosts are connected to the syncer."""
+
+
+class SyncerSpec(Section):
+    """The CPU-only pod that merges."""
+
+    shards: Annotated[int, Field(ge=1, le=64)] = 1
+    resources: Resources = Resources(requests={"cpu": "100m", "memory": "256Mi"})
+    node_selector: NodeSelector = {}
+    tolerations: Tolerations = ()
+    storage_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """The cluster's default class where not given."""
+    storage: Quantity = "1Gi"
+
+
+class TrainingRunSpec(Section):
+    """What the user asks for."""
+
+    model: ModelSpec
+    data: DataSpec
+    inner: InnerSpec = InnerSpec()
+    outer: OuterSpec = OuterSpec()
+    quorum: QuorumSpec = QuorumSpec()
+    target: TargetSpec
+    checkpoint: CheckpointSpec
+    pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=MAX_POOLS)]
+    recovery: RecoverySpec = RecoverySpec()
+    syncer: SyncerSpec = SyncerSpec()
+    image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """Image of learners and syncer; the operator's default where not given."""
+    service_account_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """Identity of the runtime pods for the bucket (Workload Identity)."""
+    suspend: bool = False
+    active_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
+    """From the start of the run; time in suspension counts."""
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = None
+
+
+RunPhase = Literal["Pending", "Starting", "Running", "Finishing", "Suspended", "Complete", "Failed"]
+
+
+class CheckpointStatus(Report):
+    """The newest complete global checkpoint."""
+
+    step: int | None = None
+    uri: Annotated[str, Field(max_length=1024)] = ""
+    error: Message = ""
+    """Why the last save failed; empty after a good one."""
+
+
+class TrainingRunStatus(Report):
+    """What is the case."""
+
+    phase: RunPhase = "Pending"
+    message: Message = ""
+    units_ready: int = 0
+    units_wanted: int = 0
+    units_summary: Annotated[str, Field(max_length=32)] = ""
+    global_step: int = 0
+    target_steps: int | None = None
+    progress_percent: int = 0
+    tokens: int = 0
+    tokens_per_second: float = 0.0
+    loss: float | None = None
+    quorum: Annotated[str, Field(max_length=128)] = ""
+    bytes_in: int = 0
+    bytes_out: int = 0
+    restarts: int = 0
+    """Re-creations of all units."""
+    last_heal_seconds: float | None = None
+    syncer_restarts: int = 0
+    checkpoint: CheckpointStatus = CheckpointStatus()
+    final_checkpoint: Annotated[str, Field(max_length=1024)] = ""
+    start_time: Time | None = None
+    completion_time: Time | None = None
+    estimated_seconds_left: int | None = None
+    conditions: Conditions = ()
+    observed_generation: int = 0
+
+
+class TrainingRun(Report):
+    """One model trained on many TPU slices, none of which can stop it."""
+
+    spec: TrainingRunSpec
+    status: TrainingRunStatus = TrainingRunStatus()

@@ -1,0 +1,66 @@
+"""The exceptions of this package.
+
+ApiError              the API server refused
+├── NotFound          404
+├── AlreadyExists     409 at a create
+├── Conflict          409: the object changed since it was read
+└── Refused           400, 403, 422: it will be refused again until somebody changes something
+Unreachable           no answer, or 429 and 5xx to the end of all tries
+Retry                 not now, for a reason that is no error
+CredentialsError      no way to the API server is configured
+"""
+
+from __future__ import annotations
+
+
+class ApiError(Exception):
+    """The API server's answer; the message is its own."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+
+class NotFound(ApiError):
+    """There is no such object."""
+
+
+class AlreadyExists(ApiError):
+    """The name is taken."""
+
+
+class Conflict(ApiError):
+    """The object is newer than the write assumed."""
+
+
+class Refused(ApiError):
+    """Invalid, forbidden, or over quota."""
+
+
+class Unreachable(Exception):
+    """The API server does not answer."""
+
+
+class Retry(Exception):
+    """Try again after `seconds`."""
+
+    def __init__(self, seconds: float, reason: str) -> None:
+        super().__init__(reason)
+        self.seconds = seconds
+
+
+class CredentialsError(Exception):
+    """Neither a service account nor a kubeconfig is there, or it cannot be used."""
+
+
+def of_status(status: int, reason: str, message: str) -> ApiError:
+    """The exception for an answer."""
+    if status == 404:
+        return NotFound(status, reason, message)
+    if status == 409:
+        kind = AlreadyExists if reason == "AlreadyExists" else Conflict
+        return kind(status, reason, message)
+    if status in (400, 403, 422):
+        return Refused(status, reason, message)
+    return ApiError(status, reason, message)

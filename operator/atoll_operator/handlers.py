@@ -1,0 +1,93 @@
+"""The only file that knows kopf: watches feed the store, and what changed becomes keys in the queue.
+
+The index functions return nothing; they are there because kopf runs no event handler before every index has seen its
+first list, and so no key is worked on before the store is complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import kopf
+
+from atoll_operator.api.group import GROUP, LABEL_MANAGER, MANAGER, VERSION
+from atoll_operator.settings import Settings
+from atoll_operator.store import Key, Kind, Store, key_of, parent_key
+
+WATCHED: tuple[tuple[Kind, str, str, str, bool], ...] = (
+    ("TrainingRun", GROUP, VERSION, "trainingruns", False),
+    ("LearnerUnit", GROUP, VERSION, "learnerunits", False),
+    ("Pod", "", "v1", "pods", True),
+    ("StatefulSet", "apps", "v1", "statefulsets", True),
+)
+"""Kind, group, version, plural, and whether only what bears our label is watched."""
+
+
+async def watch(settings: Settings, store: Store, add: Callable[[Key], None], ready: asyncio.Event) -> None:
+    """Runs until cancelled, or until a watch dies for good.
+
+    Raises:
+        Exception: kopf's, when it cannot go on; the process has to end then.
+    """
+    registry = kopf.OperatorRegistry()
+    _register_setup(registry)
+    for kind, group, version, plural, labelled in WATCHED:
+        _register(registry, store, add, kind, (group, version, plural), labelled)
+    await kopf.operator(
+        registry=registry,
+        # kopf would look the user up by name, and the image's user 65532 has none; only peering reads it.
+        identity="atoll",  # type: ignore[arg-type]
+        standalone=True,
+        clusterwide=not settings.namespaces,
+        namespaces=settings.namespaces,
+        ready_flag=ready,
+    )
+
+
+def _register_setup(registry: kopf.OperatorRegistry) -> None:
+    @kopf.on.startup(registry=registry)
+    async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+        settings.posting.enabled = False
+        settings.networking.request_timeout = 30
+        settings.networking.connect_timeout = 5
+        settings.networking.error_backoffs = (0.5, 1, 2, 4, 8, 16, 16, 16)
+        settings.watching.server_timeout = 240
+        settings.watching.chunk_size = 500
+        settings.watching.label_selectors["", "v1", "pods"] = f"{LABEL_MANAGER}={MANAGER}"
+        settings.watching.label_selectors["apps", "v1", "statefulsets"] = f"{LABEL_MANAGER}={MANAGER}"
+        settings.scanning.disabled = True
+        settings.peering.standalone = True
+
+    @kopf.on.login(registry=registry)
+    def login(**keywords: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_with_service_account(**keywords) or kopf.login_with_kubeconfig(**keywords)
+
+
+def _register(
+    registry: kopf.OperatorRegistry,
+    store: Store,
+    add: Callable[[Key], None],
+    kind: Kind,
+    resource: tuple[str, str, str],
+    labelled: bool,
+) -> None:
+    labels = {LABEL_MANAGER: MANAGER} if labelled else None
+
+    @kopf.index(*resource, registry=registry, labels=labels, id=f"known-{resource[2]}")
+    async def learn(body: kopf.Body, **_: Any) -> None:
+        store.put(kind, dict(body))
+
+    @kopf.on.event(*resource, registry=registry, labels=labels, id=f"changed-{resource[2]}")
+    async def changed(event: kopf.RawEvent, **_: Any) -> None:
+        body: dict[str, Any] = dict(event["object"])
+        if event["type"] == "DELETED":
+            store.drop(kind, body)
+        else:
+            store.put(kind, body)
+        if kind in ("TrainingRun", "LearnerUnit"):
+            add(key_of(kind, body))
+        parent = parent_key(kind, body)
+        if parent is not None:
+            add(parent)

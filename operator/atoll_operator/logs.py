@@ -1,0 +1,50 @@
+"""One line of JSON, or of text, for each thing that happened; a user's error carries no traceback."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import sys
+from typing import Literal
+
+LOG = logging.getLogger("atoll")
+
+
+class JsonFormatter(logging.Formatter):
+    """`extra={"fields": {...}}` become keys of the line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        line = {
+            "time": moment.isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """For a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f" {key}={value}" for key, value in getattr(record, "fields", {}).items())
+        text = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():7} {record.getMessage()}{fields}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+def configure(log_format: Literal["json", "text"]) -> None:
+    """To stderr; of libraries only what needs attention."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    LOG.setLevel(logging.INFO)
+
+
+def tell(level: int, message: str, **fields: object) -> None:
+    """Logs with fields."""
+    LOG.log(level, message, extra={"fields": fields})

@@ -1,0 +1,40 @@
+"""What Prometheus reads. No label has more values than there are reasons or kinds: never a pod or a unit."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+HEAL_BUCKETS = (1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 1800, 3600)
+
+
+class Metrics:
+    """One set per process."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.heal_seconds = Histogram(
+            "atoll_heal_seconds",
+            "From a unit's failure to the first merge of its next incarnation.",
+            buckets=HEAL_BUCKETS,
+            registry=registry,
+        )
+        self.restarts = Counter(
+            "atoll_unit_restarts", "Re-creations of a unit's gang.", ["reason"], registry=registry
+        )
+        self.reconcile_seconds = Histogram(
+            "atoll_reconcile_seconds", "One pass over one object.", ["kind"], registry=registry
+        )
+        self.reconcile_errors = Counter(
+            "atoll_reconcile_errors", "Passes that ended with an error.", ["kind", "error"], registry=registry
+        )
+        self.queue_depth = Gauge("atoll_queue_depth", "Keys that wait for a worker.", registry=registry)
+        self.queue_age = Gauge(
+            "atoll_queue_oldest_seconds", "Age of the oldest key, waiting or at work.", registry=registry
+        )
+        self.api_errors = Counter(
+            "atoll_api_errors", "Answers of the API server other than success.", ["code"], registry=registry
+        )
+        self.feed_errors = Counter(
+            "atoll_feed_errors", "Polls of a syncer's status that failed.", ["reason"], registry=registry
+        )
+        self.runs = Gauge("atoll_runs", "TrainingRuns by phase.", ["phase"], registry=registry)

@@ -1,0 +1,16 @@
+"""Unix seconds to and from the API's time format."""
+
+from __future__ import annotations
+
+import datetime
+
+
+def format_time(seconds: float) -> str:
+    """RFC 3339 in UTC, with milliseconds: a heal is often shorter than a few seconds."""
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_time(text: str) -> float:
+    """Unix seconds of an RFC 3339 time."""
+    return datetime.datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,83 @@
+"""Conditions as states: all present from the first visit, each with a reason, times that move only with a status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pydantic import BaseModel
+
+from atoll_operator.api.conditions import Condition
+from atoll_operator.api.group import Object
+from atoll_operator.plan.clock import format_time
+
+MESSAGE_LIMIT = 4096
+ConditionStatus = Literal["True", "False", "Unknown"]
+State = tuple[ConditionStatus, str, str]
+"""Status, reason, message."""
+FIGURES = frozenset(
+    {
+        "step", "tokens", "loss", "tokensPerSecond", "staleness", "contributions", "globalStep", "progressPercent",
+        "bytesIn", "bytesOut", "estimatedSecondsLeft", "quorum", "message",
+    }
+)  # fmt: skip
+"""Fields of a status that change all the time; a write for them alone can wait."""
+
+
+def state(value: bool | None, reason: str, message: str = "") -> State:
+    """A condition's state; `None` is Unknown."""
+    return ("Unknown" if value is None else "True" if value else "False"), reason, message
+
+
+def transition(
+    old: Sequence[Condition], states: Mapping[str, State], generation: int, now: float
+) -> tuple[Condition, ...]:
+    """The conditions in the order of `states`; `lastTransitionTime` is kept where the status is unchanged."""
+    before = {condition.type: condition for condition in old}
+    result = []
+    for name, (status, reason, message) in states.items():
+        known = before.get(name)
+        unchanged = known is not None and known.status == status
+        result.append(
+            Condition(
+                type=name,
+                status=status,
+                reason=reason,
+                message=clip(message),
+                last_transition_time=known.last_transition_time if known and unchanged else format_time(now),
+                observed_generation=generation,
+            )
+        )
+    return tuple(result)
+
+
+def find(conditions: Sequence[Condition], name: str) -> Condition | None:
+    return next((condition for condition in conditions if condition.type == name), None)
+
+
+def is_true(conditions: Sequence[Condition], name: str) -> bool:
+    condition = find(conditions, name)
+    return condition is not None and condition.status == "True"
+
+
+def clip(message: str) -> str:
+    """A message of others, cut to what the schema takes."""
+    return message if len(message) <= MESSAGE_LIMIT else message[: MESSAGE_LIMIT - 1] + "…"
+
+
+def document(status: BaseModel) -> Object:
+    """A status as it is written: camelCase, absent where not known."""
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def urgent(old: Object, new: Object) -> bool:
+    """Whether more than figures and messages changed, so that the write must not wait."""
+    return _essence(old) != _essence(new)
+
+
+def _essence(status: Object) -> Object:
+    essence = {key: value for key, value in status.items() if key not in FIGURES}
+    essence["conditions"] = [
+        (item["type"], item["status"], item["reason"]) for item in status.get("conditions", [])
+    ]
+    return essence

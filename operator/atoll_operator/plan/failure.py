@@ -1,0 +1,133 @@
+"""Why a gang failed: one reason, from the pods as they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from atoll_operator.plan.observe import PodView
+from atoll_runtime.contract import EXIT_FENCED, EXIT_OK, EXIT_TERMINAL
+
+APP_ERROR = "AppError"
+OUT_OF_MEMORY = "OutOfMemory"
+PREEMPTED = "Preempted"
+EVICTED = "Evicted"
+NODE_LOST = "NodeLost"
+HOST_MAINTENANCE = "HostMaintenance"
+ADMISSION_REJECTED = "AdmissionRejected"
+POD_DELETED = "PodDeleted"
+UNEXPECTED_EXIT = "UnexpectedExit"
+FENCED = "Fenced"
+STARTUP_TIMED_OUT = "StartupTimedOut"
+IMAGE_PULL = "ImagePull"
+CAPACITY_UNAVAILABLE = "CapacityUnavailable"
+
+_DISRUPTIONS = {
+    "PreemptionByScheduler": PREEMPTED,
+    "DeletionByTaintManager": NODE_LOST,
+    "DeletionByPodGC": NODE_LOST,
+    "EvictionByEvictionAPI": EVICTED,
+    "TerminationByKubelet": HOST_MAINTENANCE,
+}
+_POD_REASONS = {
+    "UnexpectedAdmissionError": ADMISSION_REJECTED,
+    "NodeAffinity": ADMISSION_REJECTED,
+    "Evicted": EVICTED,
+    "NodeShutdown": HOST_MAINTENANCE,
+    "Terminated": HOST_MAINTENANCE,
+    "NodeLost": NODE_LOST,
+    "Preempting": PREEMPTED,
+}
+_TERMINATION = re.compile(r"^([A-Z][A-Za-z0-9]{0,63}): ?(.*)$", re.DOTALL)
+_IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why one pod, and with it the gang, is lost."""
+
+    reason: str
+    message: str
+    pod: str
+    node: str = ""
+    exit_code: int | None = None
+    time: float | None = None
+    """Unix seconds at which the container ended."""
+
+
+def classify(pod: PodView) -> Cause | None:
+    """Why this pod is lost, or None while it may still serve."""
+    if not pod.ended and pod.deletion_time is None:
+        return None
+    reason, message = _reason(pod)
+    return Cause(reason, message, pod.name, pod.node, pod.exit_code, pod.finished_at)
+
+
+def terminated(pod: PodView) -> tuple[str, str]:
+    """Reason and message of a container that ended with an error."""
+    match = _TERMINATION.match(pod.exit_message)
+    if match is not None:
+        return match[1], match[2]
+    if pod.exit_reason == "OOMKilled":
+        return OUT_OF_MEMORY, "the container used more memory than its limit"
+    if pod.exit_code is not None and pod.exit_code > 128:
+        return APP_ERROR, pod.exit_message or f"ended by signal {pod.exit_code - 128}"
+    return APP_ERROR, pod.exit_message or f"ended with exit status {pod.exit_code}"
+
+
+def _reason(pod: PodView) -> tuple[str, str]:
+    if pod.disruption in _DISRUPTIONS:
+        return _DISRUPTIONS[
+            pod.disruption
+        ], pod.message or f"{pod.disruption} on node {pod.node or 'unknown'}"
+    if pod.ended:
+        if pod.reason in _POD_REASONS:
+            return _POD_REASONS[pod.reason], pod.message or pod.reason
+        if pod.reason.startswith("OutOf"):
+            return ADMISSION_REJECTED, pod.message or pod.reason
+        if pod.exit_code == EXIT_FENCED:
+            return (
+                FENCED,
+                pod.exit_message or "a newer incarnation of this unit is registered with the syncer",
+            )
+        if pod.phase == "Succeeded" or pod.exit_code == EXIT_OK:
+            return UNEXPECTED_EXIT, "ended with exit status 0 before the run was finished"
+        if pod.exit_code is None:
+            return NODE_LOST, pod.message or f"failed without an exit status on node {pod.node or 'unknown'}"
+        return terminated(pod)
+    return POD_DELETED, f"deleted while it ran on node {pod.node or 'none'}"
+
+
+def first_cause(pods: Sequence[PodView], missing: Sequence[str]) -> Cause | None:
+    """The cause of a gang's loss: the pod that ended first, because its peers fail for want of it.
+
+    Pods that are merely deleted or missing explain less than pods that ended.
+    """
+    causes = [cause for cause in map(classify, pods) if cause is not None]
+    causes += [Cause(POD_DELETED, "does not exist any more", name) for name in missing]
+    return min(causes, key=_telling, default=None)
+
+
+def _telling(cause: Cause) -> tuple[bool, bool, float, str]:
+    never = cause.time is None
+    return cause.reason == POD_DELETED, never and cause.reason == NODE_LOST, cause.time or 0.0, cause.pod
+
+
+def is_terminal(cause: Cause) -> bool:
+    """Whether the program itself says that a restart cannot mend it."""
+    return cause.exit_code == EXIT_TERMINAL
+
+
+def waiting(pods: Sequence[PodView]) -> tuple[str, str] | None:
+    """Why a gang does not start, where that is no failure: no capacity, an image that cannot be had."""
+    for pod in pods:
+        if pod.unschedulable:
+            return CAPACITY_UNAVAILABLE, f"{pod.name}: {pod.unschedulable}"
+    for pod in pods:
+        if pod.waiting in _IMAGE:
+            return IMAGE_PULL, f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
+    for pod in pods:
+        if pod.waiting and pod.waiting not in ("ContainerCreating", "PodInitializing"):
+            return re.sub(r"[^A-Za-z0-9]", "", pod.waiting) or "Waiting", f"{pod.name}: {pod.waiting_message}"
+    return None

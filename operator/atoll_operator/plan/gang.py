@@ -1,0 +1,197 @@
+"""The pods of one unit: a Service for their names, and one pod for each host of the slice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from atoll_operator.api.group import (
+    LABEL_COMPONENT,
+    LABEL_HOST,
+    LABEL_INCARNATION,
+    LABEL_MANAGER,
+    LABEL_RUN,
+    LABEL_UNIT,
+    LEARNER,
+    MANAGER,
+    UNIT_KIND,
+    Object,
+    owner,
+)
+from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.plan.names import pod_name
+from atoll_operator.plan.podspec import PodSettings, container, literals, pod_spec
+from atoll_operator.plan.tpu import Slice, slice_of
+from atoll_runtime.contract import COORDINATOR_PORT, ENV_UNIT, UnitContract, dump
+
+TPU = "google.com/tpu"
+LIBTPU_PORT = 8471
+"""libtpu's mesh between the hosts of a slice."""
+METRICS_PORT = 8431
+"""TPU runtime metrics."""
+NODE_POOL = "cloud.google.com/gke-nodepool"
+LEAVE_SECONDS = 30
+"""`tolerationSeconds` for a node that is lost; Kubernetes' default of 300 is most of a slow heal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """One incarnation of one unit, with all that its pods are made of."""
+
+    namespace: str
+    unit: str
+    uid: str
+    incarnation: int
+    spec: LearnerUnitSpec
+    settings: PodSettings
+
+    @property
+    def slice(self) -> Slice:
+        """Raises ValueError, as `slice_of`."""
+        return slice_of(self.spec.accelerator, self.spec.topology, self.spec.machine_type)
+
+    def names(self) -> tuple[str, ...]:
+        """Pod names in order of hosts."""
+        return tuple(pod_name(self.unit, self.incarnation, host) for host in range(self.slice.hosts))
+
+    def labels(self) -> dict[str, str]:
+        return {
+            LABEL_MANAGER: MANAGER,
+            LABEL_RUN: self.spec.run,
+            LABEL_UNIT: self.unit,
+            LABEL_COMPONENT: LEARNER,
+        }
+
+    def owners(self) -> list[Object]:
+        return [owner(UNIT_KIND, self.unit, self.uid)]
+
+    def service(self) -> Object:
+        """The headless Service; names resolve before the pods are ready, for they look for each other then."""
+        return {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {
+                "name": self.unit,
+                "namespace": self.namespace,
+                "labels": self.labels(),
+                "ownerReferences": self.owners(),
+            },
+            "spec": {
+                "clusterIP": "None",
+                "publishNotReadyAddresses": True,
+                "selector": {LABEL_UNIT: self.unit},
+                "ports": [{"name": "coordinator", "port": COORDINATOR_PORT, "targetPort": COORDINATOR_PORT}],
+            },
+        }
+
+    def pods(self) -> tuple[Object, ...]:
+        """All pods, in order of hosts."""
+        return tuple(self._pod(host, name) for host, name in enumerate(self.names()))
+
+    def _pod(self, host: int, name: str) -> Object:
+        shape = self.slice
+        labels = {**self.labels(), LABEL_INCARNATION: str(self.incarnation), LABEL_HOST: str(host)}
+        main = container(
+            self.settings,
+            command=["python", "-m", "atoll_runtime.learner"],
+            environment={**self._tpu_environment(shape, host), ENV_UNIT: dump(self._contract(shape, host))},
+            resources=self.spec.resources,
+            extra_resources={TPU: str(shape.chips_per_host)},
+        )
+        main["ports"] = [
+            {"name": "libtpu", "containerPort": LIBTPU_PORT},
+            {"name": "tpu-metrics", "containerPort": METRICS_PORT},
+            {"name": "coordinator", "containerPort": COORDINATOR_PORT},
+        ]
+        spec = pod_spec(self.settings, self.unit, main)
+        spec |= {
+            "restartPolicy": "Never",
+            "hostname": name,
+            "subdomain": self.unit,
+            "nodeSelector": {
+                **self.spec.node_selector,
+                "cloud.google.com/gke-tpu-accelerator": self.spec.accelerator,
+                "cloud.google.com/gke-tpu-topology": self.spec.topology,
+                **({"node.kubernetes.io/instance-type": shape.machine} if self.spec.machine_type else {}),
+            },
+            "tolerations": [*_TOLERATIONS, *(literals(item) for item in self.spec.tolerations)],
+        }
+        if shape.hosts > 1:
+            spec["affinity"] = self._one_node_pool()
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "namespace": self.namespace,
+                "labels": labels,
+                "ownerReferences": self.owners(),
+            },
+            "spec": spec,
+        }
+
+    def _contract(self, shape: Slice, host: int) -> UnitContract:
+        return UnitContract(
+            unit=self.unit,
+            incarnation=self.incarnation,
+            host=host,
+            hosts=shape.hosts,
+            coordinator=f"{self._host_names()[0]}:{COORDINATOR_PORT}",
+            batch=self.spec.batch,
+            stream=self.spec.stream,
+            streams=self.spec.streams,
+        )
+
+    def _host_names(self) -> list[str]:
+        return [f"{name}.{self.unit}.{self.namespace}.svc" for name in self.names()]
+
+    def _tpu_environment(self, shape: Slice, host: int) -> Mapping[str, str]:
+        """Literals from the spec, never from live pods: a stale value hangs a mesh. No MEGASCALE_*: one slice."""
+        names = self._host_names()
+        return {
+            "TPU_WORKER_ID": str(host),
+            "TPU_WORKER_HOSTNAMES": ",".join(names),
+            "TPU_PROCESS_ADDRESSES": ",".join(f"{name}:{LIBTPU_PORT}" for name in names),
+            "TPU_PROCESS_PORT": str(LIBTPU_PORT),
+            "TPU_ACCELERATOR_TYPE": shape.accelerator_type,
+            "TPU_TOPOLOGY": shape.topology,
+            "TPU_CHIPS_PER_HOST_BOUNDS": shape.host_bounds,
+            "TPU_SKIP_MDS_QUERY": "true",
+        }
+
+    def _one_node_pool(self) -> Object:
+        """A multi-host slice is one node pool: near its own pods, away from those of other units."""
+        here = [{"topologyKey": NODE_POOL, "labelSelector": {"matchLabels": {LABEL_UNIT: self.unit}}}]
+        others = [
+            {
+                "topologyKey": NODE_POOL,
+                "labelSelector": {
+                    "matchExpressions": [
+                        {"key": LABEL_COMPONENT, "operator": "In", "values": [LEARNER]},
+                        {"key": LABEL_UNIT, "operator": "NotIn", "values": [self.unit]},
+                    ]
+                },
+                "namespaceSelector": {},
+            }
+        ]
+        return {
+            "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": here},
+            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": others},
+        }
+
+
+_TOLERATIONS: tuple[Object, ...] = (
+    {"key": TPU, "operator": "Exists"},
+    {
+        "key": "node.kubernetes.io/not-ready",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": LEAVE_SECONDS,
+    },
+    {
+        "key": "node.kubernetes.io/unreachable",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": LEAVE_SECONDS,
+    },
+)

@@ -1,0 +1,41 @@
+"""Names of a run's objects. Every pod name is a host name label, so it has at most 63 characters."""
+
+from __future__ import annotations
+
+from atoll_operator.api.trainingrun import MAX_UNITS
+from atoll_operator.plan.tpu import MAX_HOSTS
+
+LABEL_LIMIT = 63
+MAX_INCARNATION = 999_999
+NAMES_LIMIT = LABEL_LIMIT - len(f"--{MAX_UNITS - 1}-{MAX_INCARNATION}-{MAX_HOSTS - 1}")
+"""Characters that the names of run and pool may have together: `<run>-<pool>-<index>-<incarnation>-<host>`."""
+
+
+def unit_name(run: str, pool: str, index: int) -> str:
+    return f"{run}-{pool}-{index}"
+
+
+def pod_name(unit: str, incarnation: int, host: int) -> str:
+    return f"{unit}-{incarnation}-{host}"
+
+
+def ca_secret(run: str) -> str:
+    return f"{run}-ca"
+
+
+def tls_secret(member: str) -> str:
+    """Of a unit, or of `syncer(run)`."""
+    return f"{member}-tls"
+
+
+def config_map(run: str) -> str:
+    return f"{run}-config"
+
+
+def syncer(run: str) -> str:
+    """StatefulSet and Service."""
+    return f"{run}-syncer"
+
+
+def syncer_host(run: str, namespace: str) -> str:
+    return f"{syncer(run)}.{namespace}.svc"

@@ -1,0 +1,90 @@
+"""The syncer's objects: a headless Service and a StatefulSet of one pod with its journal."""
+
+from __future__ import annotations
+
+from atoll_operator.api.group import LABEL_COMPONENT, LABEL_MANAGER, LABEL_RUN, MANAGER, SYNCER, Object
+from atoll_operator.api.trainingrun import SyncerSpec
+from atoll_operator.plan.names import syncer
+from atoll_operator.plan.podspec import PodSettings, container, literals, pod_spec
+from atoll_runtime.contract import HEALTH_PORT, JOURNAL_DIR, STATUS_PORT, SYNCER_PORT
+
+
+def labels(run: str) -> dict[str, str]:
+    return {LABEL_MANAGER: MANAGER, LABEL_RUN: run, LABEL_COMPONENT: SYNCER}
+
+
+def service(run: str, namespace: str, owners: list[Object]) -> Object:
+    """Published before readiness: the status of a syncer that is not ready is what a user needs to see."""
+    ports = {"sync": SYNCER_PORT, "status": STATUS_PORT, "health": HEALTH_PORT}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": syncer(run),
+            "namespace": namespace,
+            "labels": labels(run),
+            "ownerReferences": owners,
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {LABEL_RUN: run, LABEL_COMPONENT: SYNCER},
+            "ports": [{"name": name, "port": port, "targetPort": port} for name, port in ports.items()],
+        },
+    }
+
+
+def stateful_set(
+    run: str, namespace: str, owners: list[Object], spec: SyncerSpec, settings: PodSettings, replicas: int
+) -> Object:
+    """`replicas` 0 keeps the journal (suspended, failed); deleting the StatefulSet deletes it (finished)."""
+    main = container(
+        settings,
+        command=["python", "-m", "atoll_runtime.syncer"],
+        environment={},
+        resources=spec.resources,
+        extra_resources={},
+    )
+    main["ports"] = [
+        {"name": "sync", "containerPort": SYNCER_PORT},
+        {"name": "status", "containerPort": STATUS_PORT},
+        {"name": "health", "containerPort": HEALTH_PORT},
+    ]
+    main["volumeMounts"] = [*main["volumeMounts"], {"name": "journal", "mountPath": JOURNAL_DIR}]
+    main["startupProbe"] = _probe("/healthz", period=2, failures=150)
+    main["livenessProbe"] = _probe("/healthz", period=10, failures=6)
+    main["readinessProbe"] = _probe("/readyz", period=5, failures=2)
+    pod = pod_spec(settings, syncer(run), main)
+    pod["nodeSelector"] = dict(spec.node_selector)
+    pod["tolerations"] = [literals(item) for item in spec.tolerations]
+    claim: Object = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": spec.storage}}}
+    if spec.storage_class_name is not None:
+        claim["storageClassName"] = spec.storage_class_name
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {
+            "name": syncer(run),
+            "namespace": namespace,
+            "labels": labels(run),
+            "ownerReferences": owners,
+        },
+        "spec": {
+            "replicas": replicas,
+            "serviceName": syncer(run),
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": {LABEL_RUN: run, LABEL_COMPONENT: SYNCER}},
+            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Retain"},
+            "template": {"metadata": {"labels": labels(run)}, "spec": pod},
+            "volumeClaimTemplates": [{"metadata": {"name": "journal"}, "spec": claim}],
+        },
+    }
+
+
+def _probe(path: str, period: int, failures: int) -> Object:
+    return {
+        "httpGet": {"path": path, "port": "health"},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }

@@ -1,0 +1,175 @@
+"""Carries out the plan of one LearnerUnit."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from atoll_operator.announce import Announcer
+from atoll_operator.api.group import LABEL_UNIT, Object, controller_uid
+from atoll_operator.api.learnerunit import LearnerUnit
+from atoll_operator.api.trainingrun import TrainingRunSpec
+from atoll_operator.cluster import Cluster
+from atoll_operator.errors import AlreadyExists, Conflict, NotFound, Refused, Retry
+from atoll_operator.feed import Feeds
+from atoll_operator.metrics import Metrics
+from atoll_operator.plan.observe import view
+from atoll_operator.plan.run import pod_settings
+from atoll_operator.plan.unit import Orders, Removal, UnitObserved, UnitPlan, plan_unit, refused
+from atoll_operator.settings import Settings
+from atoll_operator.statuswriter import StatusWriter
+from atoll_operator.store import Key, Store
+from atoll_operator.workqueue import WorkQueue
+
+
+class UnitReconciler:
+    """Called with the key of a unit by one worker at a time."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        store: Store,
+        queue: WorkQueue[Key],
+        feeds: Feeds,
+        metrics: Metrics,
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._store = store
+        self._queue = queue
+        self._feeds = feeds
+        self._metrics = metrics
+        self._announcer = Announcer(cluster)
+        self._status = StatusWriter(cluster, store, queue)
+        self._served: set[str] = set()
+        """Uids of units whose Service is there."""
+
+    async def __call__(self, key: Key) -> None:
+        body = self._store.live(key)
+        if body is None:
+            self._status.forget(key)
+            return
+        now = time.time()
+        plan = plan_unit(self._observe(key, body), now)
+        if plan.advance:
+            plan = await self._confirmed(key, body, now)
+        if plan.advance:
+            await self._advance(key, body, plan, now)
+            return
+        refusal = await self._act(key, body, plan)
+        if refusal:
+            plan = refused(plan, refusal, now)
+        await self._status.write(key, body, plan.status)
+        await self._announcer.tell(body, plan.notices, now)
+        if plan.healed_seconds is not None:
+            self._metrics.heal_seconds.observe(plan.healed_seconds)
+        if plan.wake is not None:
+            self._queue.add_after(key, plan.wake - now)
+        if refusal:
+            raise Retry(5.0, refusal)
+        if plan.create:
+            self._queue.add(key)
+
+    def review(self) -> None:
+        """Has every Service looked for again; a resync calls this."""
+        self._served.clear()
+
+    async def _confirmed(self, key: Key, body: Object, now: float) -> UnitPlan:
+        """The plan by a fresh list of pods: a watch that lags behind another operator must not cost an incarnation."""
+        pods = await self._cluster.pods(key.namespace, f"{LABEL_UNIT}={key.name}")
+        self._store.replace_pods(key, pods)
+        return plan_unit(self._observe(key, body), now)
+
+    async def _advance(self, key: Key, body: Object, plan: UnitPlan, now: float) -> None:
+        """The new incarnation is durable before anything of the old one is touched."""
+        if not await self._status.write(key, body, plan.status):
+            return
+        failure = plan.status.last_failure
+        if failure is not None and plan.status.heal_start_time is not None:
+            self._metrics.restarts.labels(failure.reason).inc()
+        self._queue.add(key)
+        await self._announcer.tell(body, plan.notices, now)
+
+    def _observe(self, key: Key, body: Object) -> UnitObserved:
+        unit = LearnerUnit.model_validate({"spec": body["spec"], "status": body.get("status", {})})
+        run_key = Key("TrainingRun", key.namespace, unit.spec.run)
+        run = self._store.live(run_key)
+        feed = self._feeds.state(run_key, run["metadata"]["uid"] if run is not None else "")
+        pods = tuple(view(pod) for pod in self._store.pods_of(key, body["metadata"]["uid"]))
+        if any(pod.exit_code == 0 for pod in pods):
+            self._feeds.poke(run_key)
+        status = feed.status
+        return UnitObserved(
+            name=key.name,
+            namespace=key.namespace,
+            uid=body["metadata"]["uid"],
+            generation=body["metadata"]["generation"],
+            spec=unit.spec,
+            status=unit.status,
+            pods=pods,
+            orders=None
+            if run is None
+            else self._orders(run, status is not None and _finishing(status.phase)),
+            report=status.units.get(key.name) if status is not None and feed.answers else None,
+            answering_since=feed.answering_since
+            if status is not None and status.phase != "Starting"
+            else None,
+        )
+
+    def _orders(self, run: Object, finishing: bool) -> Orders:
+        spec = TrainingRunSpec.model_validate(run["spec"])
+        over = run.get("status", {}).get("phase") in ("Complete", "Failed")
+        return Orders(
+            stop="Finished" if over else "Suspended" if spec.suspend else "",
+            finishing=finishing,
+            recovery=spec.recovery,
+            settings=pod_settings(
+                run["metadata"]["name"],
+                spec,
+                self._settings.runtime_image,
+                self._settings.pull_policy,
+                self._settings.runtime_environment,
+            ),
+        )
+
+    async def _act(self, key: Key, body: Object, plan: UnitPlan) -> str:
+        """Deletes, then creates; returns why the API server refused, or nothing."""
+        uid = body["metadata"]["uid"]
+        try:
+            if plan.service is not None and uid not in self._served:
+                await self._cluster.apply(plan.service)
+                self._served.add(uid)
+            await asyncio.gather(*(self._remove(key, removal) for removal in plan.remove))
+            await asyncio.gather(*(self._create(pod, uid) for pod in plan.create))
+        except Refused as error:
+            return str(error)
+        return ""
+
+    async def _remove(self, key: Key, removal: Removal) -> None:
+        name = removal.name
+        try:
+            answer = await self._cluster.delete(
+                "Pod", key.namespace, name, removal.uid, removal.grace_seconds
+            )
+        except (NotFound, Conflict):
+            answer = {}
+        if answer.get("kind") == "Pod" and answer["metadata"].get("deletionGracePeriodSeconds"):
+            self._store.put("Pod", answer)
+        else:
+            gone = {"metadata": {"name": name, "namespace": key.namespace, "uid": removal.uid}}
+            self._store.drop("Pod", gone)
+
+    async def _create(self, pod: Object, uid: str) -> None:
+        metadata = pod["metadata"]
+        try:
+            created = await self._cluster.create(pod)
+        except AlreadyExists:
+            created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
+            if controller_uid(created) != uid:
+                raise Retry(1.0, f"pod {metadata['name']} belongs to another object") from None
+        self._store.put("Pod", created)
+
+
+def _finishing(phase: str) -> bool:
+    return phase in ("Finishing", "Finished")

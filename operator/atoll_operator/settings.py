@@ -1,0 +1,85 @@
+"""The operator's settings, read from its environment once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+FEED_URL = "https://{run}-syncer.{namespace}.svc:7401/status"
+
+
+class SettingsError(Exception):
+    """A setting is missing or wrong; the message names the variable, the value and what would be right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All that the operator can be told."""
+
+    runtime_image: str
+    namespaces: tuple[str, ...] = ()
+    """Empty: the whole cluster."""
+    runtime_environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to every runtime pod."""
+    pull_policy: str = "IfNotPresent"
+    health_port: int = 8080
+    log_format: Literal["json", "text"] = "json"
+    resync_seconds: float = 300.0
+    feed_seconds: float = 2.0
+    feed_url: str = FEED_URL
+
+
+def read(environment: Mapping[str, str]) -> Settings:
+    """Raises SettingsError."""
+    image = environment.get("ATOLL_RUNTIME_IMAGE", "")
+    if not image:
+        raise SettingsError("ATOLL_RUNTIME_IMAGE is not set; it names the image of learners and syncers")
+    policy = environment.get("ATOLL_RUNTIME_PULL_POLICY") or "IfNotPresent"
+    if policy not in ("Always", "IfNotPresent", "Never"):
+        raise SettingsError(f"ATOLL_RUNTIME_PULL_POLICY is {policy!r}; one of Always, IfNotPresent, Never")
+    log_format = environment.get("ATOLL_LOG_FORMAT") or "json"
+    if log_format not in ("json", "text"):
+        raise SettingsError(f"ATOLL_LOG_FORMAT is {log_format!r}; one of json, text")
+    url = environment.get("ATOLL_FEED_URL") or FEED_URL
+    try:
+        url.format(run="run", namespace="namespace")
+    except (KeyError, IndexError, ValueError) as error:
+        raise SettingsError(
+            f"ATOLL_FEED_URL is {url!r}; only {{run}} and {{namespace}} are filled in"
+        ) from error
+    names = (name.strip() for name in environment.get("ATOLL_NAMESPACES", "").split(","))
+    return Settings(
+        runtime_image=image,
+        namespaces=tuple(name for name in names if name),
+        runtime_environment=_object(environment, "ATOLL_RUNTIME_ENV"),
+        pull_policy=policy,
+        health_port=int(_number(environment, "ATOLL_HEALTH_PORT", 8080, 0, 65535)),
+        log_format="json" if log_format == "json" else "text",
+        resync_seconds=_number(environment, "ATOLL_RESYNC_SECONDS", 300, 1, 86_400),
+        feed_seconds=_number(environment, "ATOLL_FEED_SECONDS", 2, 0.05, 3600),
+        feed_url=url,
+    )
+
+
+def _number(environment: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
+    text = environment.get(name) or str(default)
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise SettingsError(f"{name} is {text!r}; a number from {least} to {most} is needed")
+    return value
+
+
+def _object(environment: Mapping[str, str], name: str) -> dict[str, str]:
+    text = environment.get(name) or "{}"
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise SettingsError(f"{name} is no JSON: {error}") from error
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+        raise SettingsError(f"{name} is {text!r}; a JSON object of strings is needed")
+    return value

@@ -1,0 +1,128 @@
+"""The last known body of every object that matters, fed by the watches and by our own writes.
+
+Our own writes go in at once, so that a lagging watch never makes a second gang; what is older than what we know is
+ignored, and what we saw go does not come back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
+
+from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, LABEL_UNIT, SYNCER, Object, controller_uid
+
+Kind = Literal["TrainingRun", "LearnerUnit", "Pod", "StatefulSet"]
+GONE_LIMIT = 10_000
+"""Uids remembered of objects that are gone."""
+
+
+class Key(NamedTuple):
+    """One object."""
+
+    kind: Kind
+    namespace: str
+    name: str
+
+
+class Store:
+    """All objects by key; pods also by unit, units also by run."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[Key, Object] = {}
+        self._children: dict[Key, set[Key]] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
+
+    def put(self, kind: Kind, body: Object) -> None:
+        """Takes a body unless a newer one of the same object is known."""
+        key = key_of(kind, body)
+        if body["metadata"]["uid"] in self._gone:
+            return
+        known = self._bodies.get(key)
+        if known is not None and _same(known, body) and _version(body) < _version(known):
+            return
+        body.setdefault("kind", kind)
+        self._bodies[key] = body
+        parent = parent_key(kind, body)
+        if parent is not None:
+            self._children.setdefault(parent, set()).add(key)
+
+    def drop(self, kind: Kind, body: Object) -> None:
+        """The object is gone for good."""
+        key = key_of(kind, body)
+        self._gone[body["metadata"]["uid"]] = None
+        while len(self._gone) > GONE_LIMIT:
+            self._gone.popitem(last=False)
+        known = self._bodies.get(key)
+        if known is not None and _same(known, body):
+            self._forget(key, known)
+
+    def get(self, key: Key) -> Object | None:
+        return self._bodies.get(key)
+
+    def live(self, key: Key) -> Object | None:
+        """The body, unless somebody has begun to delete it."""
+        body = self._bodies.get(key)
+        return None if body is None or "deletionTimestamp" in body["metadata"] else body
+
+    def keys(self, *kinds: Kind) -> Iterator[Key]:
+        return (key for key in list(self._bodies) if key.kind in kinds)
+
+    def pods_of(self, unit: Key, uid: str) -> list[Object]:
+        """The pods that the unit of this uid owns."""
+        return [body for body in self._children_of(unit, "Pod") if controller_uid(body) == uid]
+
+    def units_of(self, run: Key) -> list[Object]:
+        return list(self._children_of(run, "LearnerUnit"))
+
+    def syncer_pod(self, run: Key) -> Object | None:
+        return next(iter(self._children_of(run, "Pod")), None)
+
+    def replace_pods(self, unit: Key, pods: Iterable[Object]) -> None:
+        """A fresh list of a unit's pods: what is not in it is gone."""
+        fresh = {key_of("Pod", pod): pod for pod in pods}
+        for known in list(self._children_of(unit, "Pod")):
+            if key_of("Pod", known) not in fresh:
+                self.drop("Pod", known)
+        for pod in fresh.values():
+            self.put("Pod", pod)
+
+    def _children_of(self, parent: Key, kind: Kind) -> Iterator[Object]:
+        for key in sorted(self._children.get(parent, ())):
+            if key.kind == kind:
+                yield self._bodies[key]
+
+    def _forget(self, key: Key, body: Object) -> None:
+        del self._bodies[key]
+        parent = parent_key(key.kind, body)
+        if parent is not None and parent in self._children:
+            self._children[parent].discard(key)
+            if not self._children[parent]:
+                del self._children[parent]
+
+
+def key_of(kind: Kind, body: Object) -> Key:
+    return Key(kind, body["metadata"]["namespace"], body["metadata"]["name"])
+
+
+def parent_key(kind: Kind, body: Object) -> Key | None:
+    """The TrainingRun or LearnerUnit that has to look when this object changes."""
+    namespace = body["metadata"]["namespace"]
+    labels = body["metadata"].get("labels", {})
+    if kind == "LearnerUnit":
+        return Key("TrainingRun", namespace, body["spec"]["run"])
+    if kind == "StatefulSet" or (kind == "Pod" and labels.get(LABEL_COMPONENT) == SYNCER):
+        return Key("TrainingRun", namespace, labels.get(LABEL_RUN, ""))
+    if kind == "Pod":
+        return Key("LearnerUnit", namespace, labels.get(LABEL_UNIT, ""))
+    return None
+
+
+def _same(one: Object, other: Object) -> bool:
+    return bool(one["metadata"]["uid"] == other["metadata"]["uid"])
+
+
+def _version(body: Object) -> int:
+    """Resource versions of one object are numbers that grow (KEP-5504, Kubernetes 1.35)."""
+    text = body["metadata"].get("resourceVersion", "0")
+    return int(text) if text.isdigit() else 0

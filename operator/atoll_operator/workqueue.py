@@ -1,0 +1,120 @@
+"""Keys to look at: each waits once, is worked on by one worker at a time, and comes back later after an error."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+from atoll_operator.errors import Conflict, Retry, Unreachable
+from atoll_operator.logs import LOG, tell
+
+K = TypeVar("K", bound=Hashable)
+BACK_OFF_SECONDS = 0.25
+MAX_BACK_OFF_SECONDS = 60.0
+
+
+class WorkQueue(Generic[K]):
+    """Bounded by the number of keys. `handle` raises to have the key come back with back-off."""
+
+    def __init__(self, handle: Callable[[K], Awaitable[None]], workers: int = 16) -> None:
+        self._handle = handle
+        self._workers = workers
+        self._waiting: OrderedDict[K, float] = OrderedDict()
+        """Key to the time at which it was added."""
+        self._working: dict[K, float] = {}
+        self._again: set[K] = set()
+        """Keys added while they are worked on."""
+        self._timers: dict[K, asyncio.TimerHandle] = {}
+        self._failures: dict[K, int] = {}
+        self._wake = asyncio.Event()
+        self.on_error: Callable[[K, Exception], None] = lambda key, error: None
+
+    def add(self, key: K) -> None:
+        """At once, or once more after the pass that runs now."""
+        if key in self._working:
+            self._again.add(key)
+            return
+        self._waiting.setdefault(key, _now())
+        self._wake.set()
+
+    def add_after(self, key: K, seconds: float) -> None:
+        """The earliest of several wins; a look at the key before then does not cancel it."""
+        if seconds <= 0:
+            self.add(key)
+            return
+        due = _now() + seconds
+        timer = self._timers.get(key)
+        if timer is not None:
+            if timer.when() <= due:
+                return
+            timer.cancel()
+        self._timers[key] = asyncio.get_running_loop().call_at(due, self._due, key)
+
+    def forget(self, key: K) -> None:
+        """The object is gone: no more timers and no history of failures."""
+        self._failures.pop(key, None)
+        if timer := self._timers.pop(key, None):
+            timer.cancel()
+
+    @property
+    def depth(self) -> int:
+        return len(self._waiting)
+
+    def oldest_seconds(self) -> float:
+        """Age of the oldest key that waits or is worked on; 0 when idle."""
+        since = [*list(self._waiting.values())[:1], *self._working.values()]
+        return _now() - min(since) if since else 0.0
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._workers):
+                group.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            while not self._waiting:
+                self._wake.clear()
+                await self._wake.wait()
+            key, _ = self._waiting.popitem(last=False)
+            self._working[key] = _now()
+            try:
+                await self._handle(key)
+            except Exception as error:
+                self._failed(key, error)
+            else:
+                self._failures.pop(key, None)
+            finally:
+                del self._working[key]
+            if key in self._again:
+                self._again.discard(key)
+                self.add(key)
+
+    def _failed(self, key: K, error: Exception) -> None:
+        self.on_error(key, error)
+        if isinstance(error, Retry):
+            self.add_after(key, error.seconds * random.uniform(0.8, 1.2))
+            return
+        count = self._failures[key] = self._failures.get(key, 0) + 1
+        wait = min(BACK_OFF_SECONDS * 2.0 ** min(count - 1, 16), MAX_BACK_OFF_SECONDS) * random.uniform(
+            0.5, 1.0
+        )
+        if isinstance(error, (Conflict, Unreachable)):
+            tell(logging.WARNING, "will try again", key=str(key), error=str(error), seconds=round(wait, 2))
+        else:
+            LOG.error(
+                "a bug, or a refusal; will try again", exc_info=error, extra={"fields": {"key": str(key)}}
+            )
+        self.add_after(key, wait)
+
+    def _due(self, key: K) -> None:
+        self._timers.pop(key, None)
+        self.add(key)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,495 @@
+"""A real API server, a test that plays kubelet and syncer, and the operator as a real process."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+
+from atoll_local.controlplane import ControlPlane
+from atoll_local.programs import find
+
+ROOT = Path(__file__).resolve().parents[2]
+Object = dict[str, Any]
+PATHS = {
+    "TrainingRun": "/apis/atoll.dev/v1alpha1/namespaces/{ns}/trainingruns",
+    "LearnerUnit": "/apis/atoll.dev/v1alpha1/namespaces/{ns}/learnerunits",
+    "StatefulSet": "/apis/apps/v1/namespaces/{ns}/statefulsets",
+    "Pod": "/api/v1/namespaces/{ns}/pods",
+    "Service": "/api/v1/namespaces/{ns}/services",
+    "ConfigMap": "/api/v1/namespaces/{ns}/configmaps",
+    "Secret": "/api/v1/namespaces/{ns}/secrets",
+    "Event": "/api/v1/namespaces/{ns}/events",
+    "ServiceAccount": "/api/v1/namespaces/{ns}/serviceaccounts",
+}
+
+
+class Refusal(Exception):
+    """The API server's no; the text is its message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Api:
+    """The API server, by an administrator's certificate."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        config = yaml.safe_load(plane.kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        self.server = plane.server
+        self.authority = _content(cluster, "certificate-authority")
+        self.context = ssl.create_default_context(cadata=self.authority.decode())
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(_content(user, "client-certificate") + b"\n" + _content(user, "client-key"))
+            file.flush()
+            self.context.load_cert_chain(file.name)
+
+    def call(self, method: str, path: str, body: Object | None = None, kind: str = "application/json") -> Object:
+        """Tries again for 20 s while nobody answers."""
+        request = urllib.request.Request(
+            self.server + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": kind},
+        )
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=10, context=self.context) as answer:
+                    return dict(json.loads(answer.read()))
+            except urllib.error.HTTPError as error:
+                with error:
+                    text = error.read().decode()
+                raise Refusal(error.code, json.loads(text).get("message", text)) from None
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    def path(self, kind: str, namespace: str, name: str = "") -> str:
+        path = PATHS[kind].format(ns=namespace)
+        return f"{path}/{name}" if name else path
+
+    def get(self, kind: str, namespace: str, name: str) -> Object:
+        return self.call("GET", self.path(kind, namespace, name))
+
+    def list(self, kind: str, namespace: str) -> list[Object]:
+        return list(self.call("GET", self.path(kind, namespace))["items"])
+
+    def create(self, body: Object, namespace: str, query: str = "") -> Object:
+        return self.call("POST", self.path(body["kind"], namespace) + query, body)
+
+    def patch(self, kind: str, namespace: str, name: str, change: Object, subresource: str = "") -> Object:
+        path = self.path(kind, namespace, name) + subresource
+        return self.call("PATCH", path, change, "application/merge-patch+json")
+
+    def delete(self, kind: str, namespace: str, name: str, grace: int | None = None) -> Object:
+        body = {} if grace is None else {"gracePeriodSeconds": grace}
+        return self.call("DELETE", self.path(kind, namespace, name), body)
+
+
+def _content(part: Object, key: str) -> bytes:
+    if data := part.get(f"{key}-data"):
+        return base64.b64decode(data)
+    return Path(part[key]).read_bytes()
+
+
+class Kubelet:
+    """Binds every pod, says that it runs, and removes it when it is deleted, as kubelet and scheduler would."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._stop = threading.Event()
+        self.idle: set[str] = set()
+        """Namespaces whose pods nobody runs."""
+        self.namespaces: set[str] = set()
+        self._thread = threading.Thread(target=self._work, name="kubelet")
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+    def _work(self) -> None:
+        while not self._stop.wait(0.05):
+            for namespace in sorted(self.namespaces - self.idle):
+                with contextlib.suppress(Refusal, OSError):
+                    for pod in self._api.list("Pod", namespace):
+                        self._tend(namespace, pod)
+
+    def _tend(self, namespace: str, pod: Object) -> None:
+        name = pod["metadata"]["name"]
+        with contextlib.suppress(Refusal):
+            if "deletionTimestamp" in pod["metadata"]:
+                self._api.delete("Pod", namespace, name, grace=0)
+            elif not pod["spec"].get("nodeName"):
+                target = {"apiVersion": "v1", "kind": "Node", "name": "node-1"}
+                binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+                self._api.call("POST", self._api.path("Pod", namespace, name) + "/binding", binding)
+            elif pod["status"]["phase"] == "Pending":
+                self.status(namespace, name, running())
+
+    def status(self, namespace: str, name: str, status: Object) -> None:
+        """What the kubelet reports."""
+        self._api.patch("Pod", namespace, name, {"status": status}, "/status")
+
+    def fail(self, namespace: str, name: str, exit_code: int = 1, message: str = "", reason: str = "Error") -> None:
+        """The container ends."""
+        ended = {
+            "exitCode": exit_code, "reason": reason, "message": message, "finishedAt": now(), "startedAt": now(),
+        }  # fmt: skip
+        self.status(namespace, name, {"phase": "Failed" if exit_code else "Succeeded", **_container({"terminated": ended})})
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _container(state: Object, ready: bool = False) -> Object:
+    one = {
+        "name": "main", "image": "runtime", "imageID": "", "restartCount": 0, "ready": ready, "state": state,
+    }  # fmt: skip
+    return {"containerStatuses": [one], "conditions": [{"type": "Ready", "status": "True" if ready else "False"}]}
+
+
+def running() -> Object:
+    return {"phase": "Running", **_container({"running": {"startedAt": now()}}, ready=True)}
+
+
+class Syncers:
+    """One HTTPS server that is the syncer of every run, by server name, with each run's own certificate."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._contexts: dict[str, ssl.SSLContext] = {}
+        self.statuses: dict[str, Object] = {}
+        """Path `namespace/run` to the status; absent: 503."""
+        self.callers: dict[str, str] = {}
+        """Path to the identity that the last caller's certificate showed."""
+        self.port = 0
+        self._loop = asyncio.new_event_loop()
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="syncers")
+        self._thread.start()
+        assert ready.wait(10)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def _run(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        base = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        base.verify_mode = ssl.CERT_REQUIRED
+        base.sni_callback = self._choose
+        application = web.Application()
+        application.router.add_get("/{namespace}/{run}", self._answer)
+        runner = web.AppRunner(application, access_log=None)
+        self._loop.run_until_complete(runner.setup())
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=base)
+        self._loop.run_until_complete(site.start())
+        self.port = runner.addresses[0][1]
+        ready.set()
+        self._loop.run_forever()
+        self._loop.run_until_complete(runner.cleanup())
+        self._loop.run_until_complete(asyncio.sleep(0.05))
+        self._loop.close()
+
+    def _choose(self, connection: Any, name: str | None, _: ssl.SSLContext) -> int | None:
+        context = self._contexts.get(name or "")
+        if context is None:
+            return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+        connection.context = context
+        return None
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        path = f"{request.match_info['namespace']}/{request.match_info['run']}"
+        certificate = request.get_extra_info("peercert") or {}
+        names = dict(certificate.get("subjectAltName", ()))
+        self.callers[path] = names.get("URI", "")
+        status = self.statuses.get(path)
+        return web.json_response(status) if status is not None else web.Response(status=503)
+
+    def serve(self, namespace: str, run: str, status: Object, certificate_of: tuple[str, str] | None = None) -> None:
+        """Starts to answer for a run, with its own certificate or another run's."""
+        owner_namespace, owner = certificate_of or (namespace, run)
+        data = self._api.get("Secret", owner_namespace, f"{owner}-syncer-tls")["data"]
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=base64.b64decode(data["ca.crt"]).decode())
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(base64.b64decode(data["tls.crt"]) + b"\n" + base64.b64decode(data["tls.key"]))
+            file.flush()
+            context.load_cert_chain(file.name)
+        self.statuses[f"{namespace}/{run}"] = status
+        self._contexts[f"{run}-syncer.{namespace}.svc"] = context
+
+
+class Operator:
+    """`python -m atoll_operator` with the rights of the chart's service account."""
+
+    def __init__(self, environment: dict[str, str], log: Path) -> None:
+        self.environment = environment
+        self.log = log
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "atoll_operator"], env=self.environment, stdout=file, stderr=file
+            )
+
+    def kill(self, number: int = signal.SIGKILL) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(20)
+
+
+class Bench:
+    """One namespace, and all that a test needs in it."""
+
+    def __init__(
+        self, api: Api, namespace: str, kubelet: Kubelet, syncers: Syncers, start: Callable[[str], Operator]
+    ) -> None:
+        self.api, self.namespace, self.kubelet, self.syncers = api, namespace, kubelet, syncers
+        self._start = start
+
+    def operator(self) -> Operator:
+        """A further operator for this namespace."""
+        return self._start(self.namespace)
+
+    def get(self, kind: str, name: str) -> Object:
+        return self.api.get(kind, self.namespace, name)
+
+    def pods(self, unit: str = "") -> dict[str, Object]:
+        """Pods of a unit, or of all, that nobody deletes, by name."""
+        return {
+            pod["metadata"]["name"]: pod
+            for pod in self.api.list("Pod", self.namespace)
+            if "deletionTimestamp" not in pod["metadata"]
+            and (not unit or pod["metadata"]["labels"].get("atoll.dev/unit") == unit)
+        }
+
+    def until(self, what: str, check: Callable[[], Any], timeout: float = 20) -> Any:
+        """The first true value of `check`; an assertion that shows the namespace after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            with contextlib.suppress(Refusal):
+                if value := check():
+                    return value
+            assert time.monotonic() < deadline, f"not within {timeout} s: {what}\n{self.describe()}"
+            time.sleep(0.05)
+
+    def describe(self) -> str:
+        lines = []
+        for kind in ("TrainingRun", "LearnerUnit", "Pod"):
+            for item in self.api.list(kind, self.namespace):
+                status = item.get("status", {})
+                short = {key: status.get(key) for key in ("phase", "message", "incarnation", "placedIncarnation")}
+                conditions = {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions", []) if "reason" in c}
+                lines.append(f"{kind} {item['metadata']['name']}: {short} {conditions}")
+        return "\n".join(lines)
+
+    def condition(self, kind: str, name: str, condition: str) -> tuple[str, str, str]:
+        """Status, reason and message."""
+        for item in self.get(kind, name).get("status", {}).get("conditions", []):
+            if item["type"] == condition:
+                return item["status"], item["reason"], item.get("message", "")
+        return "", "", ""
+
+    def run(self, name: str = "r", units: int = 2, **changes: Any) -> Object:
+        """Creates a TrainingRun: one pool of single hosts, one of a two-host slice."""
+        body = training_run(name, units)
+        body["spec"].update(changes)
+        return self.api.create(body, self.namespace)
+
+    def report(self, run: Object, phase: str = "Running", **changes: Any) -> Object:
+        """A syncer's status in which every unit learns with its incarnation of now."""
+        units = {}
+        for unit in self.api.list("LearnerUnit", self.namespace):
+            if unit["spec"]["run"] == run["metadata"]["name"]:
+                units[unit["metadata"]["name"]] = unit_report(unit.get("status", {}).get("incarnation", 1))
+        return {
+            "runUid": run["metadata"]["uid"], "phase": phase, "globalStep": 10, "targetSteps": 100, "tokens": 5000,
+            "loss": 3.25, "tokensPerSecond": 100.0, "quorum": "3/3 (K=1)", "units": units, **changes,
+        }  # fmt: skip
+
+    def serve(self, run: Object, **changes: Any) -> Object:
+        """Has the syncer of the run answer, once its certificate is there; returns the status, to be changed in place."""
+        name = run["metadata"]["name"]
+        self.until("the syncer's certificate", lambda: self.get("Secret", f"{name}-syncer-tls"))
+        status = self.report(run, **changes)
+        self.syncers.serve(self.namespace, name, status)
+        return status
+
+    def settled(self, run: Object, names: list[str]) -> None:
+        """All pods of these units exist and are placed."""
+        self.until(
+            "all gangs are placed",
+            lambda: all(
+                (status := self.get("LearnerUnit", name).get("status", {})).get("placedIncarnation")
+                == status.get("incarnation", 0) != 0
+                for name in names
+            ),
+        )
+
+
+def unit_report(incarnation: int, **changes: Any) -> Object:
+    return {
+        "incarnation": incarnation, "hosts": 2, "state": "Learning", "step": 40, "tokens": 900, "loss": 3.5,
+        "tokensPerSecond": 50.0, "contributions": 3, "seededStep": 0, "firstMergeTime": time.time(), **changes,
+    }  # fmt: skip
+
+
+def training_run(name: str = "r", units: int = 2) -> Object:
+    return {
+        "apiVersion": "atoll.dev/v1alpha1",
+        "kind": "TrainingRun",
+        "metadata": {"name": name},
+        "spec": {
+            "model": {"preset": "1m"},
+            "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
+            "target": {"globalSteps": 100},
+            "checkpoint": {"uri": "gs://bucket/run"},
+            "pools": [
+                {"name": "one", "accelerator": "tpu-v5p-slice", "topology": "2x2x1", "units": units},
+                {
+                    "name": "two", "accelerator": "tpu-v6e-slice", "topology": "2x4",
+                    "machineType": "ct6e-standard-4t", "units": 1,
+                },
+            ],
+        },
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """etcd and kube-apiserver with our kustomize base applied."""
+    with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
+        kubectl = [str(find("kubectl")), f"--kubeconfig={started.kubeconfig}"]
+        for arguments in (
+            ["apply", "--server-side", "-k", str(ROOT / "manifests")],
+            ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"],
+        ):
+            done = subprocess.run([*kubectl, *arguments], capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, done.stderr
+        yield started
+
+
+@pytest.fixture(scope="session")
+def api(plane: ControlPlane) -> Api:
+    return Api(plane)
+
+
+@pytest.fixture(scope="session")
+def kubelet(api: Api) -> Iterator[Kubelet]:
+    one = Kubelet(api)
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="session")
+def syncers(api: Api) -> Iterator[Syncers]:
+    server = Syncers(api)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def operator_kubeconfig(plane: ControlPlane, api: Api, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a token of the service account that the kustomize base binds to the operator's role."""
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
+    answer = api.call("POST", "/api/v1/namespaces/atoll-system/serviceaccounts/atoll-operator/token", request)
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "atoll",
+        "clusters": [
+            {
+                "name": "atoll",
+                "cluster": {
+                    "server": plane.server,
+                    "certificate-authority-data": base64.b64encode(api.authority).decode(),
+                },
+            }
+        ],
+        "users": [{"name": "operator", "user": {"token": answer["status"]["token"]}}],
+        "contexts": [{"name": "atoll", "context": {"cluster": "atoll", "user": "operator"}}],
+    }
+    path = tmp_path_factory.mktemp("operator") / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+_NAMES = itertools.count(1)
+
+
+@pytest.fixture
+def bench(
+    api: Api, kubelet: Kubelet, syncers: Syncers, operator_kubeconfig: Path, tmp_path: Path
+) -> Iterator[Bench]:
+    """A fresh namespace under Pod Security `restricted`, without an operator."""
+    namespace = f"test-{next(_NAMES)}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    api.call(
+        "POST",
+        "/api/v1/namespaces",
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}},
+    )
+    api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}, namespace)
+    kubelet.namespaces.add(namespace)
+    started: list[Operator] = []
+
+    def start(of: str) -> Operator:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        environment = {
+            "PATH": os.environ["PATH"],
+            "KUBECONFIG": str(operator_kubeconfig),
+            "ATOLL_NAMESPACES": of,
+            "ATOLL_RUNTIME_IMAGE": "atoll.dev/runtime:test",
+            "ATOLL_RUNTIME_ENV": '{"STORAGE_EMULATOR_HOST": "http://10.0.0.1:4443"}',
+            "ATOLL_HEALTH_PORT": str(port),
+            "ATOLL_FEED_SECONDS": "0.2",
+            "ATOLL_FEED_URL": f"https://127.0.0.1:{syncers.port}/{{namespace}}/{{run}}",
+        }
+        operator = Operator(environment, tmp_path / f"operator-{len(started)}.log")
+        started.append(operator)
+        operator.start()
+        return operator
+
+    yield Bench(api, namespace, kubelet, syncers, start)
+    for operator in started:
+        if operator.process is not None and operator.process.poll() is None:
+            operator.kill()
+        print(operator.log.read_text()[-6000:])
+    kubelet.namespaces.discard(namespace)
+    for kind in ("TrainingRun", "LearnerUnit", "StatefulSet"):
+        for item in api.list(kind, namespace):
+            api.delete(kind, namespace, item["metadata"]["name"])
+    for pod in api.list("Pod", namespace):
+        with contextlib.suppress(Refusal):
+            api.delete("Pod", namespace, pod["metadata"]["name"], grace=0)

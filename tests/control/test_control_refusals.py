@@ -1,0 +1,149 @@
+"""What the API server itself refuses, with a message that names the field."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.control, pytest.mark.timeout(120)]
+DRY = "?dryRun=All&fieldValidation=Strict"
+NAMESPACE = "default"
+DIMENSIONS = {"layers": 2, "width": 64, "heads": 4, "kvHeads": 2, "hidden": 128}
+RUN: dict[str, Any] = {
+    "apiVersion": "atoll.dev/v1alpha1",
+    "kind": "TrainingRun",
+    "metadata": {"name": "r"},
+    "spec": {
+        "model": {"preset": "1m"},
+        "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
+        "target": {"globalSteps": 100},
+        "checkpoint": {"uri": "gs://bucket/run"},
+        "pools": [{"name": "p", "accelerator": "tpu-v6e-slice", "topology": "2x2", "units": 2}],
+    },
+}
+
+
+def changed(changes: dict[str, Any]) -> dict[str, Any]:
+    """The run with values at dotted paths; None removes."""
+    body = copy.deepcopy(RUN)
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        place: Any = body
+        for key in parents:
+            place = place[int(key)] if key.isdigit() else place.setdefault(key, {})
+        if value is None:
+            del place[last]
+        else:
+            place[last] = value
+    return body
+
+
+def pool(**values: Any) -> dict[str, Any]:
+    return {f"spec.pools.0.{key}": value for key, value in values.items()}
+
+
+REFUSED = [
+    pytest.param(pool(accelerator="tpu-v9"), "spec.pools[0].accelerator", "tpu-v6e-slice", id="unknown-accelerator"),
+    pytest.param(pool(topology="2x2x1"), "spec.pools[0].topology", "one of 1x1, 2x2", id="topology-of-another"),
+    pytest.param(
+        pool(accelerator="tpu-v5p-slice", topology="4x4"), "spec.pools[0].topology", "2x2x1", id="flat-v5p"
+    ),
+    pytest.param(pool(topology="2x4"), "spec.pools[0].topology", "ct6e-standard-8t", id="ambiguous-machine"),
+    pytest.param(
+        pool(machineType="ct5p-hightpu-4t"), "spec.pools[0].machineType", "ct6e-standard-4t", id="machine-of-another"
+    ),
+    pytest.param(
+        pool(topology="4x4", machineType="ct6e-standard-8t"), "spec.pools[0].machineType", "2x4", id="machine-too-big"
+    ),
+    pytest.param(pool(slicesPerUnit=2), "spec.pools[0].slicesPerUnit", "single-slice units only", id="multislice"),
+    pytest.param(pool(units=0), "spec.pools[0].units", "1", id="no-units"),
+    pytest.param(pool(name="Big"), "spec.pools[0].name", "match", id="pool-name"),
+    pytest.param(pool(capacity="Reservation"), "spec.pools[0].capacity", "reservationName", id="no-reservation"),
+    pytest.param({"spec.pools": []}, "spec.pools", "at least 1", id="no-pools"),
+    pytest.param(
+        {"spec.pools": [RUN["spec"]["pools"][0], RUN["spec"]["pools"][0]]}, "spec.pools[1]", "Duplicate", id="same-pool"
+    ),
+    pytest.param({"spec.quorum.min": 3}, "spec.quorum.min", "units of all pools", id="quorum-above-units"),
+    pytest.param({"spec.outer.overlap": 25}, "spec.outer.overlap", "at most interval", id="overlap-above-interval"),
+    pytest.param({"spec.outer.fragments": 25}, "spec.outer.fragments", "at most interval", id="too-many-fragments"),
+    pytest.param({"metadata.name": "r" * 46}, "metadata.name", "host names", id="long-name"),
+    pytest.param({"metadata.name": "a.b"}, "metadata.name", "DNS label", id="dotted-name"),
+    pytest.param({"metadata.name": "1a"}, "metadata.name", "first a letter", id="digit-first"),
+    pytest.param({"spec.checkpoint.uri": "s3://bucket/run"}, "spec.checkpoint.uri", "gs://", id="other-bucket"),
+    pytest.param({"spec.checkpoint.uri": "file:///tmp/run"}, "spec.checkpoint.uri", "gs://", id="checkpoint-file"),
+    pytest.param({"spec.data.uri": "file:///tmp/data"}, "spec.data.uri", "gs://", id="data-file"),
+    pytest.param({"spec.checkpoint.keep": 1}, "spec.checkpoint.keep", "2", id="one-checkpoint"),
+    pytest.param({"spec.target": {}}, "spec.target", "globalSteps and tokens", id="no-target"),
+    pytest.param({"spec.model": {}}, "spec.model", "preset and dimensions", id="no-model"),
+    pytest.param({"spec.model": {"preset": "7m"}}, "spec.model.preset", "125m", id="unknown-preset"),
+    pytest.param(
+        {"spec.model": {"preset": "1m", "dimensions": DIMENSIONS}}, "spec.model", "exactly one", id="two-models"
+    ),
+    pytest.param(
+        {"spec.model": {"dimensions": {**DIMENSIONS, "kvHeads": 3}}}, "spec.model.dimensions.heads", "kvHeads", id="heads"
+    ),
+    pytest.param(
+        {"spec.model": {"dimensions": {**DIMENSIONS, "width": 66}}}, "spec.model.dimensions.width", "heads", id="width"
+    ),
+    pytest.param({"spec.recovery": {"seed": "Peer"}}, "spec.recovery.seed", "Checkpoint", id="seed-from-peer"),
+    pytest.param({"spec.syncer": {"shards": 2}}, "spec.syncer.shards", "one shard", id="two-shards"),
+    pytest.param({"spec.outer.momentum": 1.0}, "spec.outer.momentum", "less than 1", id="momentum"),
+    pytest.param({"spec.colour": "red"}, "spec.colour", "unknown field", id="unknown-field"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "field", "says"), REFUSED)
+def test_a_run_that_cannot_work_is_refused_by_name_of_the_field(api, changes, field: str, says: str) -> None:
+    with pytest.raises(Exception) as refusal:  # noqa: PT011
+        api.create(changed(changes), NAMESPACE, DRY)
+    assert type(refusal.value).__name__ == "Refusal"
+    message = str(refusal.value)
+    assert field in message
+    assert says in message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="least"),
+        pytest.param({"metadata.name": "r" * 45}, id="longest-name"),
+        pytest.param(pool(topology="2x4", machineType="ct6e-standard-8t"), id="one-host-of-eight"),
+        pytest.param(pool(accelerator="tpu-v5p-slice", topology="16x16x24"), id="largest-v5p"),
+        pytest.param(pool(capacity="Reservation", reservationName="mine"), id="reservation"),
+        pytest.param({"spec.model": {"dimensions": DIMENSIONS}}, id="dimensions"),
+        pytest.param({"spec.syncer": {"storage": "10Gi", "resources": {"requests": {"cpu": 2}}}}, id="numbers"),
+    ],
+)
+def test_a_run_that_can_work_is_taken(api, changes) -> None:
+    api.create(changed(changes), NAMESPACE, DRY)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        pytest.param({"model": {"preset": "10m"}}, "spec.model", id="model"),
+        pytest.param({"data": {"seed": 5}}, "spec.data", id="data"),
+        pytest.param({"outer": {"interval": 48}}, "spec.outer", id="outer"),
+        pytest.param({"checkpoint": {"uri": "gs://bucket/other"}}, "spec.checkpoint", id="checkpoint"),
+        pytest.param({"image": "other:1"}, "spec.image", id="image"),
+        pytest.param(
+            {"pools": [{"name": "p", "accelerator": "tpu-v6e-slice", "topology": "4x4", "units": 2}]},
+            "spec.pools",
+            id="pools",
+        ),
+    ],
+)
+def test_what_the_pods_read_once_cannot_be_changed(api, change, field: str) -> None:
+    body = changed({"metadata.name": f"fixed-{field.rsplit('.', 1)[-1]}"})
+    api.create(body, NAMESPACE)
+    try:
+        with pytest.raises(Exception) as refusal:  # noqa: PT011
+            api.patch("TrainingRun", NAMESPACE, body["metadata"]["name"], {"spec": change})
+        assert f"{field} cannot be changed" in str(refusal.value)
+        changes = {"suspend": True, "ttlSecondsAfterFinished": 60}
+        taken = api.patch("TrainingRun", NAMESPACE, body["metadata"]["name"], {"spec": changes})
+        assert taken["metadata"]["generation"] == 2
+    finally:
+        api.delete("TrainingRun", NAMESPACE, body["metadata"]["name"])
