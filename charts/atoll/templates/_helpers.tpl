@@ -1,0 +1,47 @@
+{{/* Labels of every object of the release. */}}
+{{- define "atoll.labels" -}}
+app.kubernetes.io/name: atoll
+app.kubernetes.io/component: operator
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{/* What selects the operator's pod; immutable, so no version here. */}}
+{{- define "atoll.selector" -}}
+app.kubernetes.io/name: atoll
+app.kubernetes.io/component: operator
+{{- end }}
+
+{{/* repository:tag of an image, the chart's appVersion where no tag is given. */}}
+{{- define "atoll.image" -}}
+{{ .image.repository }}:{{ .image.tag | default .chart.AppVersion }}
+{{- end }}
+
+{{/* What the operator may do, cluster-wide or in one namespace. Secrets and ConfigMaps by name only: no list, no watch. */}}
+{{- define "atoll.rules" -}}
+- apiGroups: [atoll.dev]
+  resources: [trainingruns]
+  verbs: [get, list, watch, delete]
+- apiGroups: [atoll.dev]
+  resources: [learnerunits]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [atoll.dev]
+  resources: [trainingruns/status, learnerunits/status]
+  verbs: [get, patch]
+# An owner reference that blocks the owner's deletion needs this where OwnerReferencesPermissionEnforcement is on.
+- apiGroups: [atoll.dev]
+  resources: [trainingruns/finalizers, learnerunits/finalizers]
+  verbs: [update]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [apps]
+  resources: [statefulsets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [services, configmaps, secrets]
+  verbs: [get, create, patch, delete]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}

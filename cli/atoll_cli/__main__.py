@@ -1,0 +1,82 @@
+"""The options of `atoll`. Each command imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from atoll_cli.errors import CommandError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; the exit status is 0, 1 (it did not happen) or 2 (usage or host)."""
+    options = parser().parse_args(arguments)
+    try:
+        if options.command == "demo":
+            from atoll_cli.demo.command import run_demo
+
+            return run_demo(options)
+        if options.command == "status":
+            from atoll_cli.status import show_status
+
+            return show_status(options)
+        from importlib.metadata import version
+
+        print(f"atoll {version('atoll')}")
+        return 0
+    except CommandError as error:
+        print(f"atoll: {error}", file=sys.stderr)
+        return error.status
+    except KeyboardInterrupt:
+        print("atoll: interrupted", file=sys.stderr)
+        return 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every command and option."""
+    top = argparse.ArgumentParser(
+        prog="atoll", description="Train one model on many TPU islands.", allow_abbrev=False
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_demo(
+        commands.add_parser(
+            "demo", help="train on a real cluster, kill a unit, watch it heal", allow_abbrev=False
+        )
+    )
+    status = commands.add_parser("status", help="a run and its units, readable", allow_abbrev=False)
+    status.add_argument("run", metavar="RUN")
+    status.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
+    status.add_argument("--context", metavar="NAME", help="default: the current one")
+    status.add_argument("-w", "--watch", action="store_true", help="again every 2 s until the run has ended")
+    commands.add_parser("version", help="the version of this program")
+    return top
+
+
+def _add_demo(demo: argparse.ArgumentParser) -> None:
+    demo.add_argument("--json", type=Path, metavar="PATH", help="write the summary there")
+    demo.add_argument(
+        "--record", type=Path, metavar="PATH", help="write each observation there, a JSON line each"
+    )
+    demo.add_argument("--keep", action="store_true", help="leave the cluster up and say how to reach it")
+    demo.add_argument("--kill-syncer", action="store_true", help="kill the syncer too, after the heal")
+    demo.add_argument("--seed", type=int, metavar="N", help="seed of model and data; default: the sample's")
+    demo.add_argument(
+        "--margin", type=float, default=1.0, metavar="NATS", help="least gain on held-out text per token"
+    )
+    demo.add_argument("--name", default="atoll", help="name of the local cluster (default %(default)s)")
+    other = demo.add_argument_group("on a cluster that exists")
+    other.add_argument(
+        "--context", metavar="NAME", help="a context of your kubeconfig, in place of a local cluster"
+    )
+    other.add_argument("--bucket", metavar="NAME", help="bucket of yours, required with --context")
+    other.add_argument("--operator-image", metavar="IMAGE", help="repository:tag that the cluster can pull")
+    other.add_argument("--runtime-image", metavar="IMAGE", help="repository:tag that the cluster can pull")
+    other.add_argument(
+        "--runtime-env", metavar="NAME=VALUE", action="append", default=[], help="for each runtime pod"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""`atoll demo`: a run on a real cluster, one unit killed half-way, and a verdict."""

@@ -1,0 +1,120 @@
+"""`atoll demo`: options in, exit status out, and the cluster removed whatever happens."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from atoll_cli.demo.console import Console
+from atoll_cli.demo.place import ContextPlace, LocalPlace, Place
+from atoll_cli.demo.report import render
+from atoll_cli.demo.sample import load_run
+from atoll_cli.demo.stages import STAGES, Demo, Plan
+from atoll_cli.demo.verdict import as_json
+from atoll_cli.errors import CommandError, UsageError
+from atoll_local.paths import source_root
+
+
+def run_demo(options: argparse.Namespace) -> int:
+    """0 when all of it was shown, 1 when not.
+
+    Raises:
+        CommandError: a stage did not come to its end.
+        UsageError: wrong options, or a machine that cannot run it.
+    """
+    console = Console(STAGES)
+    plan = _plan(options)
+    place = _place(options, console)
+    demo = Demo(plan, place, console)
+    # Both, also where a shell started us with SIGINT ignored: whatever ends the demo, the cluster goes first.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    try:
+        summary = demo.execute()
+        _write(options.json, as_json(summary, console.timings))
+        console.say(render(summary, console.timings), indent="")
+        return 1 if summary.failures else 0
+    except CommandError as error:
+        _write(options.json, {"passed": False, "failures": [str(error)], "timings": console.timings})
+        raise
+    finally:
+        _leave(options.keep, demo, place, console)
+
+
+def _write(path: Path | None, document: Mapping[str, Any]) -> None:
+    if path:
+        path.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def _leave(keep: bool, demo: Demo, place: Place, console: Console) -> None:
+    if keep and place.reached:
+        console.say(f"the cluster stays up:\n  {place.how_to_reach()}", indent="")
+        return
+    # A second Ctrl-C must not leave half a cluster behind.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    if place.stays and place.reached:
+        console.say("removing the run and the operator")
+        demo.remove()
+    place.down()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    try:
+        root = source_root()
+    except FileNotFoundError as error:
+        raise UsageError(str(error)) from error
+    for path in (options.json, options.record):
+        if path and not path.absolute().parent.is_dir():
+            raise UsageError(f"{path}: there is no folder {path.absolute().parent}")
+    if options.record:
+        options.record.unlink(missing_ok=True)
+    sample = root / "manifests" / "samples" / "quickstart.yaml"
+    return Plan(
+        run=load_run(sample, bucket=options.bucket, seed=options.seed),
+        chart=root / "charts" / "atoll",
+        margin=options.margin,
+        kill_syncer=options.kill_syncer,
+        record=options.record,
+        operator_image=_tagged("--operator-image", options.operator_image),
+        runtime_image=_tagged("--runtime-image", options.runtime_image),
+    )
+
+
+def _place(options: argparse.Namespace, console: Console) -> Place:
+    if options.context:
+        if not options.bucket:
+            raise UsageError(
+                "--context needs --bucket: the name of a bucket that the cluster and you can write"
+            )
+        return ContextPlace(options.context, _environment(options.runtime_env), console.say)
+    foreign = [
+        name
+        for name in ("bucket", "operator_image", "runtime_image", "runtime_env")
+        if getattr(options, name)
+    ]
+    if foreign:
+        raise UsageError(f"--{foreign[0].replace('_', '-')} is for a cluster that exists: it needs --context")
+    return LocalPlace(options.name, console.say)
+
+
+def _environment(pairs: list[str]) -> dict[str, str]:
+    wrong = [pair for pair in pairs if "=" not in pair]
+    if wrong:
+        raise UsageError(f"--runtime-env {wrong[0]!r}: NAME=VALUE is wanted")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _tagged(option: str, image: str | None) -> str | None:
+    if image is not None and ":" not in image.rsplit("/", 1)[-1]:
+        raise UsageError(f"{option} {image!r}: repository:tag is wanted")
+    return image

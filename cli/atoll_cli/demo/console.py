@@ -1,0 +1,62 @@
+"""Progress for people: numbered stages with their seconds, and one line that follows the run."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from atoll_cli.text import seconds
+
+PLAIN_INTERVAL = 5.0
+"""Seconds between two live lines where the output is no terminal."""
+
+
+class Console:
+    """Writes to `stream`; a live line is overwritten on a terminal and repeated, more seldom, elsewhere."""
+
+    def __init__(self, stages: int, stream: TextIO = sys.stdout) -> None:
+        self.timings: dict[str, float] = {}
+        """Seconds of each finished stage, by name."""
+        self._stages = stages
+        self._stream = stream
+        self._terminal = stream.isatty()
+        self._started = time.monotonic()
+        self._live_length = 0
+        self._live_time = 0.0
+
+    @contextmanager
+    def stage(self, name: str, title: str) -> Iterator[None]:
+        """A stage: its title at the start, its seconds at the end."""
+        self.say(f"[{len(self.timings) + 1}/{self._stages}] {title}", indent="")
+        started = time.monotonic()
+        yield
+        self.timings[name] = time.monotonic() - started
+        self.say(f"done in {seconds(self.timings[name])}")
+
+    def say(self, text: str, indent: str = "      ") -> None:
+        """A line that stays."""
+        self._clear()
+        print("\n".join(indent + line for line in text.splitlines()), file=self._stream, flush=True)
+
+    def live(self, text: str) -> None:
+        """The line that follows the run."""
+        now = time.monotonic()
+        stamped = f"      {now - self._started:5.0f} s  {text}"
+        if self._terminal:
+            self._clear()
+            shown = stamped[: shutil.get_terminal_size().columns - 1]
+            self._stream.write(shown)
+            self._stream.flush()
+            self._live_length = len(shown)
+        elif now - self._live_time >= PLAIN_INTERVAL:
+            self._live_time = now
+            print(stamped, file=self._stream, flush=True)
+
+    def _clear(self) -> None:
+        if self._live_length:
+            self._stream.write("\r" + " " * self._live_length + "\r")
+            self._live_length = 0

@@ -1,0 +1,53 @@
+"""The global model on held-out text, by a process of its own: JAX stays out of this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from atoll_cli.errors import CommandError
+
+TIMEOUT = 300.0
+"""Seconds for one evaluation, JAX's start included."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Loss of one global checkpoint on held-out text."""
+
+    step: int
+    loss: float
+    """Nats per token."""
+    tokens: int
+
+
+def evaluate(
+    checkpoints: str, step: int | None, data: str, length: int, environment: Mapping[str, str]
+) -> HeldOut:
+    """Evaluates the checkpoint of global step `step`, or the newest complete one.
+
+    Raises:
+        CommandError: it could not be read, or took longer than `TIMEOUT`.
+    """
+    command = [sys.executable, "-m", "atoll_runtime.evaluate", "--json"]
+    command += ["--checkpoint", checkpoints, "--data", data, "--sequence-length", str(length)]
+    command += [] if step is None else ["--step", str(step)]
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CommandError(f"the evaluation of {checkpoints} took longer than {TIMEOUT:.0f} s") from error
+    if done.returncode != 0:
+        raise CommandError(f"the evaluation of {checkpoints} failed: {done.stderr.strip()[-500:]}")
+    result = json.loads(done.stdout.splitlines()[-1])
+    return HeldOut(step=result["step"], loss=result["loss"], tokens=result["tokens"])

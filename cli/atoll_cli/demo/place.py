@@ -1,0 +1,173 @@
+"""Where the demo runs: a local cluster that it starts, or one that exists."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.kubectl import Kubectl
+from atoll_cli.views import PodView
+from atoll_local.cluster import Cluster
+from atoll_local.errors import ClusterError, HostError
+from atoll_local.faults import signal_pods
+from atoll_local.programs import find
+
+Progress = Callable[[str], None]
+BUCKET = "atoll"
+"""The bucket that the sample names."""
+
+
+class Place(Protocol):
+    """A cluster with a bucket."""
+
+    helm: Path
+    kubectl: Kubectl
+    reached: bool
+    """The cluster has answered."""
+
+    @property
+    def stays(self) -> bool:
+        """The cluster was there before and will be after: only what was put on it is removed."""
+
+    @property
+    def bucket_environment(self) -> Mapping[str, str]:
+        """What a client on this machine needs to reach the bucket."""
+
+    @property
+    def runtime_environment(self) -> Mapping[str, str]:
+        """The same for a runtime pod."""
+
+    def up(self) -> None:
+        """Brings it to ready."""
+
+    def kill(self, pods: Sequence[PodView], namespace: str) -> None:
+        """Ends every process of these pods at once, without a word to them."""
+
+    def down(self) -> None:
+        """Removes what `up` made."""
+
+    def how_to_reach(self) -> str:
+        """For the user, when it is left up."""
+
+
+class LocalPlace:
+    """A local cluster; one that is up already is used and left up."""
+
+    def __init__(self, name: str, progress: Progress) -> None:
+        self._cluster = Cluster.existing(name, progress) or Cluster(name, progress=progress)
+        self._found_up = self._cluster.running() if self._cluster.kubeconfig.exists() else False
+        self._started = False
+        self._lock: int | None = None
+        self.reached = False
+
+    @property
+    def stays(self) -> bool:
+        return self._found_up
+
+    @property
+    def bucket_environment(self) -> Mapping[str, str]:
+        return self._cluster.bucket.environment()
+
+    @property
+    def runtime_environment(self) -> Mapping[str, str]:
+        return self._cluster.bucket.environment()
+
+    def up(self) -> None:
+        """Raises `UsageError` when this machine cannot, `CommandError` when a part did not come up."""
+        try:
+            self._claim()
+            self._started = not self._found_up
+            self._cluster.up()
+            self._cluster.bucket.start()
+            self._cluster.bucket.create_bucket(BUCKET)
+            self.helm = find("helm", self._cluster.progress)
+            self.kubectl = Kubectl(program=find("kubectl"), kubeconfig=self._cluster.kubeconfig)
+            self.reached = True
+        except HostError as error:
+            raise UsageError(str(error)) from error
+        except ClusterError as error:
+            raise CommandError(str(error)) from error
+
+    def _claim(self) -> None:
+        """Keeps a second demo off this machine for as long as this process lives: they would share its network.
+
+        Raises:
+            UsageError: another demo is there.
+        """
+        folder = self._cluster.root.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(folder, os.O_RDONLY)
+        except PermissionError:
+            return  # without root the cluster itself says what is wrong
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError("another demo runs on this machine; wait for its end") from error
+
+    def kill(self, pods: Sequence[PodView], namespace: str) -> None:
+        try:
+            signal_pods(self._cluster, [pod.uid for pod in pods], signal.SIGKILL)
+        except ClusterError as error:
+            raise CommandError(str(error)) from error
+
+    def down(self) -> None:
+        # Without a state folder the machine was refused before anything was made; what is there is another's.
+        if self._started and self._cluster.root.exists():
+            self._cluster.progress(f"removing the cluster {self._cluster.name}")
+            self._cluster.down()
+
+    def how_to_reach(self) -> str:
+        return f"export KUBECONFIG={self._cluster.kubeconfig}"
+
+
+class ContextPlace:
+    """A cluster of the user's, with a bucket of the user's."""
+
+    def __init__(self, context: str, runtime_environment: Mapping[str, str], progress: Progress) -> None:
+        self._context = context
+        self._progress = progress
+        self._runtime_environment = runtime_environment
+        self.reached = False
+
+    @property
+    def stays(self) -> bool:
+        return True
+
+    @property
+    def bucket_environment(self) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def runtime_environment(self) -> Mapping[str, str]:
+        return self._runtime_environment
+
+    def up(self) -> None:
+        """Raises `UsageError` when the context does not answer."""
+        try:
+            self.helm = find("helm", self._progress)
+            self.kubectl = Kubectl(program=find("kubectl", self._progress), context=self._context)
+        except HostError as error:
+            raise UsageError(str(error)) from error
+        try:
+            self.kubectl.run("get", "--raw", "/readyz", timeout=20)
+        except CommandError as error:
+            raise UsageError(f"the context {self._context!r} does not answer: {error}") from error
+        self.reached = True
+
+    def kill(self, pods: Sequence[PodView], namespace: str) -> None:
+        names = [pod.name for pod in pods]
+        self.kubectl.run(
+            "-n", namespace, "delete", "pod", *names, "--force", "--grace-period=0", "--wait=false"
+        )
+
+    def down(self) -> None:
+        return
+
+    def how_to_reach(self) -> str:
+        return f"kubectl config use-context {self._context}"

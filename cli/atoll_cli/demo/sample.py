@@ -1,0 +1,69 @@
+"""The run that the demo applies: the quickstart sample, with the few changes that were asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atoll_cli.errors import UsageError
+
+SAMPLE_BUCKET = "gs://atoll/"
+"""Where the sample's data and checkpoints lie; another bucket takes its place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFile:
+    """A TrainingRun as it will be applied."""
+
+    path: Path
+    manifest: dict[str, Any]
+    changed: bool
+    """False: the file itself is applied."""
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest["metadata"]["name"])
+
+    @property
+    def data(self) -> str:
+        return str(self.manifest["spec"]["data"]["uri"])
+
+    @property
+    def checkpoints(self) -> str:
+        return str(self.manifest["spec"]["checkpoint"]["uri"])
+
+    @property
+    def sequence_length(self) -> int:
+        return int(self.manifest["spec"]["data"]["sequenceLength"])
+
+    @property
+    def units(self) -> int:
+        return sum(pool["units"] for pool in self.manifest["spec"]["pools"])
+
+    @property
+    def target(self) -> int:
+        """Global steps."""
+        return int(self.manifest["spec"]["target"]["globalSteps"])
+
+
+def load_run(path: Path, *, bucket: str | None = None, seed: int | None = None) -> RunFile:
+    """Reads the sample; `bucket` and `seed` replace what it says.
+
+    Raises:
+        UsageError: the file is not there.
+    """
+    import yaml
+
+    try:
+        manifest = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; the demo runs from a checkout of Atoll") from error
+    spec = manifest["spec"]
+    if bucket is not None:
+        for section in (spec["data"], spec["checkpoint"]):
+            section["uri"] = section["uri"].replace(SAMPLE_BUCKET, f"gs://{bucket}/", 1)
+    if seed is not None:
+        spec["model"]["seed"] = seed
+        spec["data"]["seed"] = seed
+    return RunFile(path=path, manifest=manifest, changed=bucket is not None or seed is not None)

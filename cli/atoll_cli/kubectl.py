@@ -1,0 +1,58 @@
+"""The real kubectl, with a time-out for every call."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atoll_cli.errors import CommandError
+
+
+class KubectlError(CommandError):
+    """kubectl failed or did not answer in time; the message holds what it said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kubectl:
+    """kubectl on one cluster."""
+
+    program: Path
+    kubeconfig: Path | None = None
+    """None: as the user's environment says."""
+    context: str | None = None
+
+    def run(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
+        """What kubectl printed.
+
+        Raises:
+            KubectlError: it failed, or took longer than `timeout` seconds.
+        """
+        command = [str(self.program), *self.flags(), *arguments]
+        words = " ".join(arguments[:4])
+        try:
+            done = subprocess.run(
+                command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise KubectlError(f"kubectl {words} did not answer within {timeout:.0f} s") from error
+        if done.returncode != 0:
+            raise KubectlError(f"kubectl {words} failed: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def get(self, kinds: str, *arguments: str, timeout: float = 30) -> Any:
+        """One object, or a list of several, as JSON."""
+        return json.loads(self.run("get", kinds, *arguments, "-o", "json", timeout=timeout))
+
+    def apply(self, objects: Sequence[Mapping[str, Any]], *arguments: str) -> str:
+        """Applies objects given as data."""
+        listing = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        return self.run("apply", *arguments, "-f", "-", stdin=json.dumps(listing))
+
+    def flags(self) -> list[str]:
+        """What names the cluster, for kubectl."""
+        chosen = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
+        return [*chosen, f"--context={self.context}"] if self.context else chosen

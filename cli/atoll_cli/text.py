@@ -1,0 +1,76 @@
+"""Figures and tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from atoll_cli.views import RunView, Sample
+
+
+def seconds(value: float | None) -> str:
+    """`7.3 s`, `42 s`, `3 min 05 s`; `-` for nothing."""
+    if value is None:
+        return "-"
+    if value < 10:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def amount(value: float, unit: str = "") -> str:
+    """Decimal prefixes: `950`, `12.3 k`, `4.5 MB`."""
+    prefixes = ["", "k", "M", "G", "T"]
+    while abs(value) >= 1000 and len(prefixes) > 1:
+        value /= 1000
+        del prefixes[0]
+    figure = f"{value:.1f}" if prefixes[0] else f"{value:.0f}"
+    return f"{figure} {prefixes[0]}{unit}".strip()
+
+
+def loss(value: float | None) -> str:
+    """Nats per token; `-` before the first report."""
+    return "-" if value is None else f"{value:.3f}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell."""
+    lines = [head, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def headline(run: RunView) -> str:
+    """The run in one line: phase, units, global step, tokens/s, loss, quorum, bytes."""
+    step = f"{run.step}/{run.target}" if run.target else str(run.step)
+    parts = [
+        run.phase,
+        f"units {run.units or '-'}",
+        f"step {step}",
+        f"{amount(run.tokens_per_second)} tokens/s",
+        f"loss {loss(run.loss)}",
+        f"quorum {run.quorum or '-'}",
+        f"in {amount(run.bytes_in, 'B')} out {amount(run.bytes_out, 'B')}",
+    ]
+    return " · ".join(parts)
+
+
+def unit_table(sample: Sample) -> str:
+    """A line for each unit."""
+    head = ("UNIT", "PHASE", "INCARNATION", "STEP", "LOSS", "TOKENS/S", "RESTARTS", "LAST HEAL")
+    rows = [
+        (
+            unit.name,
+            unit.phase,
+            str(unit.incarnation),
+            str(unit.step),
+            loss(unit.loss),
+            amount(unit.tokens_per_second),
+            str(unit.restarts),
+            seconds(unit.heal_seconds),
+        )
+        for unit in sorted(sample.units.values(), key=lambda unit: unit.name)
+    ]
+    return table(head, rows)

@@ -1,0 +1,168 @@
+"""A run, its units and its pods as the API server tells of them: the fields that are shown and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+LABEL_RUN = "atoll.dev/run"
+LABEL_UNIT = "atoll.dev/unit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A TrainingRun."""
+
+    name: str
+    phase: str = "Pending"
+    message: str = ""
+    units: str = ""
+    """Ready and wanted, such as `3/3`."""
+    step: int = 0
+    target: int | None = None
+    tokens: int = 0
+    tokens_per_second: float = 0.0
+    loss: float | None = None
+    quorum: str = ""
+    bytes_in: int = 0
+    bytes_out: int = 0
+    checkpoint_step: int | None = None
+    final_checkpoint: str = ""
+    syncer_restarts: int = 0
+    """Times that the syncer resumed from its journal."""
+    complete: bool = False
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitView:
+    """A LearnerUnit."""
+
+    name: str
+    phase: str = "Pending"
+    pool: str = ""
+    incarnation: int = 0
+    learning: bool = False
+    step: int = 0
+    loss: float | None = None
+    tokens_per_second: float = 0.0
+    restarts: int = 0
+    heal_seconds: float | None = None
+    """As the operator measured the last heal."""
+    seeded_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodView:
+    """A pod of the run; `unit` is empty for the syncer's."""
+
+    name: str
+    uid: str
+    unit: str = ""
+    node: str = ""
+    phase: str = "Pending"
+    container_restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What was seen at one moment."""
+
+    time: float
+    """Unix seconds."""
+    run: RunView
+    units: Mapping[str, UnitView]
+    pods: Mapping[str, PodView]
+
+    def pods_of(self, unit: str) -> list[PodView]:
+        """The unit's pods, by name."""
+        return sorted((pod for pod in self.pods.values() if pod.unit == unit), key=lambda pod: pod.name)
+
+    def record(self) -> dict[str, Any]:
+        """As plain data, for a JSON line."""
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Sample:
+        """What `record` gave."""
+        return cls(
+            time=record["time"],
+            run=RunView(**record["run"]),
+            units={name: UnitView(**unit) for name, unit in record["units"].items()},
+            pods={name: PodView(**pod) for name, pod in record["pods"].items()},
+        )
+
+
+def sample_of(run: str, items: Iterable[Mapping[str, Any]], time: float) -> Sample:
+    """Sorts what `kubectl get trainingruns,learnerunits,pods` gave, other runs' objects included."""
+    seen = RunView(name=run, phase="Missing")
+    units: dict[str, UnitView] = {}
+    pods: dict[str, PodView] = {}
+    for item in items:
+        name = item["metadata"]["name"]
+        if item["kind"] == "TrainingRun" and name == run:
+            seen = _run(item)
+        elif item["kind"] == "LearnerUnit" and item.get("spec", {}).get("run") == run:
+            units[name] = _unit(item)
+        elif item["kind"] == "Pod" and item["metadata"].get("labels", {}).get(LABEL_RUN) == run:
+            pods[name] = _pod(item)
+    return Sample(time=time, run=seen, units=units, pods=pods)
+
+
+def condition(item: Mapping[str, Any], kind: str) -> bool:
+    """Whether the condition `kind` is True."""
+    conditions = item.get("status", {}).get("conditions", [])
+    return any(entry["type"] == kind and entry["status"] == "True" for entry in conditions)
+
+
+def _run(item: Mapping[str, Any]) -> RunView:
+    status = item.get("status", {})
+    return RunView(
+        name=item["metadata"]["name"],
+        phase=status.get("phase", "Pending"),
+        message=status.get("message", ""),
+        units=status.get("unitsSummary", ""),
+        step=status.get("globalStep", 0),
+        target=status.get("targetSteps") or item["spec"].get("target", {}).get("globalSteps"),
+        tokens=status.get("tokens", 0),
+        tokens_per_second=status.get("tokensPerSecond", 0.0),
+        loss=status.get("loss"),
+        quorum=status.get("quorum", ""),
+        bytes_in=status.get("bytesIn", 0),
+        bytes_out=status.get("bytesOut", 0),
+        checkpoint_step=status.get("checkpoint", {}).get("step"),
+        final_checkpoint=status.get("finalCheckpoint", ""),
+        syncer_restarts=status.get("syncerRestarts", 0),
+        complete=condition(item, "Complete"),
+        failed=condition(item, "Failed"),
+    )
+
+
+def _unit(item: Mapping[str, Any]) -> UnitView:
+    status = item.get("status", {})
+    return UnitView(
+        name=item["metadata"]["name"],
+        phase=status.get("phase", "Pending"),
+        pool=item["spec"].get("pool", ""),
+        incarnation=status.get("incarnation", 0),
+        learning=condition(item, "Learning"),
+        step=status.get("step", 0),
+        loss=status.get("loss"),
+        tokens_per_second=status.get("tokensPerSecond", 0.0),
+        restarts=status.get("restartCount", 0),
+        heal_seconds=status.get("lastHealSeconds"),
+        seeded_step=status.get("seededStep"),
+    )
+
+
+def _pod(item: Mapping[str, Any]) -> PodView:
+    status = item.get("status", {})
+    return PodView(
+        name=item["metadata"]["name"],
+        uid=item["metadata"]["uid"],
+        unit=item["metadata"]["labels"].get(LABEL_UNIT, ""),
+        node=item["spec"].get("nodeName", ""),
+        phase=status.get("phase", "Pending"),
+        container_restarts=sum(entry.get("restartCount", 0) for entry in status.get("containerStatuses", [])),
+    )

@@ -1,0 +1,185 @@
+"""What `atoll status` and the demo read is what the definitions hold: unknown fields would be pruned."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll_cli.demo.console import Console
+from atoll_cli.demo.watch import Watch
+from atoll_cli.errors import CommandError
+from atoll_cli.kubectl import Kubectl
+from atoll_cli.views import RunView, Sample, UnitView
+from atoll_local.controlplane import ControlPlane
+from atoll_local.programs import find
+
+pytestmark = [
+    pytest.mark.control,
+    pytest.mark.timeout(900),  # the first call may have to build the API server
+]
+ROOT = Path(__file__).resolve().parents[2]
+NAMESPACE = "default"
+UNIT = "quickstart-v5p-0"
+
+
+def condition(kind: str, status: str, reason: str = "Test") -> dict[str, str]:
+    time = "2026-11-21T00:00:00Z"
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": "as told",
+        "lastTransitionTime": time,
+    }
+
+
+RUN_STATUS = {
+    "phase": "Running",
+    "message": "two of three",
+    "unitsSummary": "2/3",
+    "globalStep": 120,
+    "targetSteps": 300,
+    "tokens": 4096,
+    "tokensPerSecond": 512.5,
+    "loss": 2.5,
+    "quorum": "2/3 (K=1)",
+    "bytesIn": 11,
+    "bytesOut": 12,
+    "checkpoint": {"step": 100},
+    "finalCheckpoint": "gs://b/global/300",
+    "syncerRestarts": 1,
+    "conditions": [condition("Complete", "False")],
+}
+UNIT_STATUS = {
+    "phase": "Learning",
+    "incarnation": 2,
+    "step": 130,
+    "loss": 2.25,
+    "tokensPerSecond": 256.5,
+    "restartCount": 1,
+    "lastHealSeconds": 8.5,
+    "seededStep": 100,
+    "conditions": [condition("Learning", "True")],
+}
+
+
+@pytest.fixture(scope="module")
+def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
+    """kubectl on an API server with the definitions, and one run with one unit, each with a status."""
+    with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
+        tool = Kubectl(program=find("kubectl"), kubeconfig=plane.kubeconfig)
+        tool.run("apply", "--server-side", "-k", str(ROOT / "crds"))
+        tool.run("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+        tool.run("apply", "-n", NAMESPACE, "-f", str(ROOT / "manifests" / "samples" / "quickstart.yaml"))
+        unit = {
+            "apiVersion": "atoll.dev/v1alpha1",
+            "kind": "LearnerUnit",
+            "metadata": {"name": UNIT},
+            "spec": {
+                "run": "quickstart",
+                "pool": "v5p",
+                "accelerator": "tpu-v5p-slice",
+                "topology": "2x2x1",
+                "batch": 4,
+                "stream": 0,
+                "streams": 3,
+            },
+        }
+        tool.apply([unit], "-n", NAMESPACE)
+        _tell(tool, "trainingrun/quickstart", RUN_STATUS)
+        _tell(tool, f"learnerunit/{UNIT}", UNIT_STATUS)
+        yield tool
+
+
+def _tell(kubectl: Kubectl, name: str, status: dict[str, Any]) -> None:
+    patch = json.dumps({"status": status})
+    kubectl.run("patch", name, "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", patch)
+
+
+def make_watch(kubectl: Kubectl, record: Path | None = None) -> Watch:
+    return Watch(kubectl, NAMESPACE, "quickstart", Console(1, io.StringIO()), record)
+
+
+def test_every_field_that_is_read_is_kept_by_the_api_server(kubectl: Kubectl, tmp_path: Path) -> None:
+    record = tmp_path / "samples.jsonl"
+    sample = make_watch(kubectl, record).look()
+    assert sample.run == RunView(
+        name="quickstart",
+        phase="Running",
+        message="two of three",
+        units="2/3",
+        step=120,
+        target=300,
+        tokens=4096,
+        tokens_per_second=512.5,
+        loss=2.5,
+        quorum="2/3 (K=1)",
+        bytes_in=11,
+        bytes_out=12,
+        checkpoint_step=100,
+        final_checkpoint="gs://b/global/300",
+        syncer_restarts=1,
+    )
+    assert sample.units == {
+        UNIT: UnitView(
+            name=UNIT,
+            phase="Learning",
+            pool="v5p",
+            incarnation=2,
+            learning=True,
+            step=130,
+            loss=2.25,
+            tokens_per_second=256.5,
+            restarts=1,
+            heal_seconds=8.5,
+            seeded_step=100,
+        )
+    }
+    assert [Sample.from_record(json.loads(line)) for line in record.read_text().splitlines()] == [sample]
+
+
+def test_a_wait_that_is_too_long_ends_with_a_diagnosis(kubectl: Kubectl) -> None:
+    with pytest.raises(CommandError) as raised:
+        make_watch(kubectl).until("the end", lambda sample: sample.run.complete, 0.1)
+    text = str(raised.value)
+    assert text.startswith("the end: not within 0.1 s")
+    assert "TrainingRun quickstart: Complete=False Test (as told)" in text
+    assert f"LearnerUnit {UNIT}: Learning=True Test (as told)" in text
+    assert "pods:\n  none" in text
+
+
+def test_a_run_that_failed_is_not_waited_for(kubectl: Kubectl) -> None:
+    failed = {"conditions": [condition("Failed", "True", "DeadlineExceeded")], "message": "too late"}
+    _tell(kubectl, "trainingrun/quickstart", failed)
+    try:
+        with pytest.raises(CommandError, match="the run failed: too late"):
+            make_watch(kubectl).until("the end", lambda sample: sample.run.complete, 60)
+    finally:
+        _tell(kubectl, "trainingrun/quickstart", RUN_STATUS)
+
+
+def atoll(kubectl: Kubectl, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "atoll_cli", *arguments]
+    environment = {**os.environ, "KUBECONFIG": str(kubectl.kubeconfig)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_status_shows_a_run_and_its_units(kubectl: Kubectl) -> None:
+    done = atoll(kubectl, "status", "quickstart", "-n", NAMESPACE)
+    assert done.returncode == 0, done.stderr
+    assert "quickstart: Running · units 2/3 · step 120/300" in done.stdout
+    assert UNIT in done.stdout
+
+
+def test_status_of_a_run_that_is_not_there_is_one_sentence(kubectl: Kubectl) -> None:
+    done = atoll(kubectl, "status", "quickstarte")
+    assert done.returncode == 1
+    assert done.stderr == "atoll: no TrainingRun is called 'quickstarte' in this namespace\n"

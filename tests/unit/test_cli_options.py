@@ -1,0 +1,176 @@
+"""The command line: its options, what it refuses, and with which status."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from atoll_cli.__main__ import main, parser
+from atoll_cli.demo.console import Console
+from atoll_cli.demo.evaluation import evaluate
+from atoll_cli.demo.sample import load_run
+from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.kubectl import Kubectl, KubectlError
+
+SAMPLE = Path(__file__).resolve().parents[2] / "manifests" / "samples" / "quickstart.yaml"
+
+
+def make_program(folder: Path, script: str) -> Path:
+    program = folder / "program"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return program
+
+
+def options_of(command: str) -> set[str]:
+    commands = next(action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    return {option for action in commands.choices[command]._actions for option in action.option_strings}
+
+
+def test_the_options_are_frozen() -> None:
+    assert options_of("demo") == {
+        "-h",
+        "--help",
+        "--json",
+        "--record",
+        "--keep",
+        "--kill-syncer",
+        "--seed",
+        "--margin",
+        "--name",
+        "--context",
+        "--bucket",
+        "--operator-image",
+        "--runtime-image",
+        "--runtime-env",
+    }
+    assert options_of("status") == {"-h", "--help", "-n", "--namespace", "--context", "-w", "--watch"}
+    assert options_of("version") == {"-h", "--help"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["demo", "--bucket", "b"], "--bucket is for a cluster that exists"),
+        (["demo", "--context", "kind"], "--context needs --bucket"),
+        (["demo", "--context", "k", "--bucket", "b", "--runtime-env", "X"], "--runtime-env 'X': NAME=VALUE"),
+        (
+            ["demo", "--context", "k", "--bucket", "b", "--runtime-image", "host:5000/image"],
+            "--runtime-image 'host:5000/image': repository:tag is wanted",
+        ),
+        (["demo", "--json", "/no/such/folder/out.json"], "there is no folder /no/such/folder"),
+    ],
+)
+def test_wrong_options_are_one_sentence_and_status_2(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    message = capsys.readouterr().err
+    assert words in message
+    assert message.count("\n") == 1
+
+
+def test_an_unknown_command_is_status_2() -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["dmeo"])
+    assert ended.value.code == 2
+
+
+def test_version_loads_neither_jax_nor_the_cluster() -> None:
+    code = (
+        "import sys; from atoll_cli.__main__ import main; main(['version'])\n"
+        "heavy = {'jax', 'kopf', 'grpc', 'atoll_local', 'yaml'} & set(sys.modules)\n"
+        "sys.exit(f'loaded: {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("atoll ")
+
+
+def test_the_sample_is_applied_as_it_is_unless_told_otherwise() -> None:
+    run = load_run(SAMPLE)
+    assert not run.changed
+    assert run.name == "quickstart"
+    assert run.units == 3
+    assert run.data == "gs://atoll/data/stdlib"
+
+
+def test_bucket_and_seed_replace_what_the_sample_says() -> None:
+    run = load_run(SAMPLE, bucket="mine", seed=5)
+    assert run.changed
+    assert run.data == "gs://mine/data/stdlib"
+    assert run.checkpoints == "gs://mine/runs/quickstart"
+    assert run.manifest["spec"]["model"]["seed"] == run.manifest["spec"]["data"]["seed"] == 5
+
+
+def test_a_missing_sample_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="runs from a checkout"):
+        load_run(tmp_path / "none.yaml")
+
+
+def test_kubectl_that_fails_says_why(tmp_path: Path) -> None:
+    kubectl = Kubectl(program=make_program(tmp_path, "echo 'no such thing' >&2; exit 1"))
+    with pytest.raises(KubectlError, match="kubectl get pods failed: no such thing"):
+        kubectl.run("get", "pods")
+
+
+def test_kubectl_that_hangs_is_ended(tmp_path: Path) -> None:
+    kubectl = Kubectl(program=make_program(tmp_path, "exec sleep 30"))
+    with pytest.raises(KubectlError, match=r"did not answer within 0 s"):
+        kubectl.run("get", "pods", timeout=0.2)
+
+
+def test_kubectl_is_told_the_cluster_and_given_the_objects(tmp_path: Path) -> None:
+    program = make_program(tmp_path, 'echo "$@"; cat')
+    kubectl = Kubectl(program=program, kubeconfig=Path("/k"), context="c")
+    told, given = kubectl.apply([{"kind": "Namespace"}], "--server-side").splitlines()
+    assert told == "--kubeconfig=/k --context=c apply --server-side -f -"
+    assert '"kind": "Namespace"' in given
+
+
+def test_an_evaluation_that_fails_says_which_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=f"evaluation of file://{tmp_path} failed"):
+        evaluate(f"file://{tmp_path}", 0, f"file://{tmp_path}", 128, {})
+
+
+def test_stages_are_numbered_and_timed() -> None:
+    stream = io.StringIO()
+    console = Console(2, stream)
+    with console.stage("one", "First"):
+        console.live("a line that follows")
+    with console.stage("two", "Second"):
+        console.say("a line\nor two")
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "[1/2] First"
+    assert "a line that follows" in lines[1]
+    assert lines[2] == "      done in 0.0 s"
+    assert lines[3:6] == ["[2/2] Second", "      a line", "      or two"]
+    assert set(console.timings) == {"one", "two"}
+
+
+def test_a_second_demo_on_the_machine_is_refused(tmp_path: Path) -> None:
+    first = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        done = subprocess.run(
+            [sys.executable, "-m", "atoll_cli", "demo"],
+            env={**os.environ, "ATOLL_STATE": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    finally:
+        os.close(first)
+    assert done.returncode == 2
+    assert done.stderr == "atoll: another demo runs on this machine; wait for its end\n"
+    assert list(tmp_path.iterdir()) == []

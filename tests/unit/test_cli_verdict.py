@@ -1,0 +1,184 @@
+"""The demo's verdict: each thing that must be shown and is not is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from atoll_cli.demo.evaluation import HeldOut
+from atoll_cli.demo.report import render
+from atoll_cli.demo.verdict import Observations, as_json, judge
+from atoll_cli.views import PodView, RunView, Sample, UnitView
+
+KILLED_AT = 100.0
+
+
+def make_unit(name: str, step: int, *, incarnation: int = 1, learning: bool = True) -> UnitView:
+    return UnitView(name=name, step=step, incarnation=incarnation, learning=learning, seeded_step=50)
+
+
+def make_pods(victim_incarnation: int = 1, other_uid: str = "b-uid") -> dict[str, PodView]:
+    pods = [
+        PodView(name=f"a-{victim_incarnation}-0", uid=f"a{victim_incarnation}-uid-0", unit="a"),
+        PodView(name=f"a-{victim_incarnation}-1", uid=f"a{victim_incarnation}-uid-1", unit="a"),
+        PodView(name="b-1-0", uid=other_uid, unit="b"),
+        PodView(name="run-syncer-0", uid="syncer-uid"),
+    ]
+    return {pod.name: pod for pod in pods}
+
+
+def make_run(step: int, **changes: object) -> RunView:
+    run = RunView(name="run", phase="Running", step=step, target=300, loss=5.0 - step / 100)
+    return dataclasses.replace(run, **changes)  # type: ignore[arg-type]
+
+
+def make_samples() -> list[Sample]:
+    """A demo as it should be: killed at 100, healed at 112, complete at 200."""
+    both = {"a": make_unit("a", 150), "b": make_unit("b", 150)}
+    waiting = {"a": make_unit("a", 150, incarnation=2, learning=False), "b": make_unit("b", 156)}
+    back = {"a": make_unit("a", 160, incarnation=2), "b": make_unit("b", 165)}
+    done = {"a": make_unit("a", 300, incarnation=2), "b": make_unit("b", 310)}
+    complete = make_run(300, phase="Complete", complete=True, final_checkpoint="gs://bucket/run/global/300")
+    return [
+        Sample(time=99.0, run=make_run(150), units=both, pods=make_pods()),
+        Sample(time=105.0, run=make_run(156), units=waiting, pods=make_pods(2)),
+        Sample(time=112.0, run=make_run(165), units=back, pods=make_pods(2)),
+        Sample(time=200.0, run=complete, units=done, pods={}),
+    ]
+
+
+def make_observations(samples: list[Sample] | None = None, **changes: object) -> Observations:
+    seen = Observations(
+        samples=make_samples() if samples is None else samples,
+        victim="a",
+        killed_at=KILLED_AT,
+        untrained=HeldOut(step=0, loss=5.5, tokens=1000),
+        trained=HeldOut(step=300, loss=2.5, tokens=1000),
+        margin=1.0,
+    )
+    return dataclasses.replace(seen, **changes)  # type: ignore[arg-type]
+
+
+def change(samples: list[Sample], index: int, **changes: object) -> list[Sample]:
+    samples[index] = dataclasses.replace(samples[index], **changes)  # type: ignore[arg-type]
+    return samples
+
+
+def test_a_demo_as_it_should_be_passes_and_has_its_figures() -> None:
+    summary = judge(make_observations())
+    assert summary.failures == []
+    assert summary.heal_seconds == pytest.approx(12.0)
+    assert summary.steps_of_others == {"b": 15}
+    assert (summary.incarnation_before, summary.incarnation_after) == (1, 2)
+    assert summary.margin == pytest.approx(3.0)
+    assert summary.pods_kept
+    assert summary.loss_at_kill == pytest.approx(3.5)
+    assert summary.checkpoint == "gs://bucket/run/global/300"
+
+
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        pytest.param(
+            change(
+                make_samples(), 2, units={"a": make_unit("a", 160, incarnation=2), "b": make_unit("b", 150)}
+            ),
+            "made no step while a healed: b",
+            id="others-stopped",
+        ),
+        pytest.param(
+            change(make_samples(), 2, pods=make_pods(2, other_uid="another")),
+            "pods of other units were replaced",
+            id="replaced-during-the-heal",
+        ),
+        pytest.param(
+            change(make_samples(), 1, pods={}),
+            "pods of other units were replaced",
+            id="gone-during-the-heal",
+        ),
+        pytest.param(
+            change(make_samples(), 3, run=make_run(260)),
+            "the run did not complete: step 260 of 300",
+            id="not-complete",
+        ),
+        pytest.param(make_samples()[:2], "a was not reseeded", id="not-healed"),
+    ],
+)
+def test_what_did_not_happen_is_named(samples: list[Sample], words: str) -> None:
+    failures = judge(make_observations(samples)).failures
+    assert any(words in failure for failure in failures), failures
+
+
+def test_the_old_incarnation_still_shown_as_learning_is_no_heal() -> None:
+    samples = make_samples()
+    stale = dataclasses.replace(samples[0], time=101.0)
+    assert judge(make_observations([samples[0], stale])).heal_seconds is None
+
+
+def test_a_gain_below_the_margin_fails_with_both_figures() -> None:
+    seen = make_observations(trained=HeldOut(step=300, loss=5.0, tokens=1000))
+    assert judge(seen).failures == [
+        "the global model gained 0.500 nats per token on held-out text, 1.000 were wanted"
+    ]
+
+
+def test_a_loss_that_is_no_number_fails_the_margin() -> None:
+    seen = make_observations(trained=HeldOut(step=300, loss=float("nan"), tokens=1000))
+    assert any("held-out" in failure for failure in judge(seen).failures)
+
+
+def test_a_run_of_one_unit_shows_nothing() -> None:
+    samples = [dataclasses.replace(sample, units={"a": sample.units["a"]}) for sample in make_samples()]
+    assert "there was no other unit that could have gone on" in judge(make_observations(samples)).failures
+
+
+def test_no_sample_before_the_kill_is_an_error() -> None:
+    with pytest.raises(ValueError, match="before the kill"):
+        judge(make_observations(killed_at=1.0))
+
+
+def test_the_json_has_stable_keys() -> None:
+    document = as_json(judge(make_observations()), {"heal": 12.345})
+    assert set(document) == {
+        "passed",
+        "failures",
+        "run",
+        "victim",
+        "healSeconds",
+        "healSecondsOperator",
+        "stepsOfOthers",
+        "incarnationBefore",
+        "incarnationAfter",
+        "seededStep",
+        "podsKept",
+        "lossFirst",
+        "lossAtKill",
+        "lossAfterHeal",
+        "lossLast",
+        "heldOutUntrained",
+        "heldOutTrained",
+        "heldOutTokens",
+        "marginWanted",
+        "margin",
+        "globalStep",
+        "targetStep",
+        "tokens",
+        "complete",
+        "checkpoint",
+        "syncerRestarts",
+        "timings",
+    }
+    assert json.loads(json.dumps(document))["timings"] == {"heal": 12.35}
+
+
+def test_samples_survive_their_record() -> None:
+    for sample in make_samples():
+        assert Sample.from_record(json.loads(json.dumps(sample.record()))) == sample
+
+
+def test_the_report_says_what_did_not_happen() -> None:
+    text = render(judge(make_observations(make_samples()[:2])), {"heal": 12.0})
+    assert "did not happen: a was not reseeded" in text
+    assert "all of it happened" in render(judge(make_observations()), {"heal": 12.0})

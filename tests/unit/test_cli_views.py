@@ -1,0 +1,108 @@
+"""What is read from the API server, and how it is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from atoll_cli.text import amount, headline, seconds, table, unit_table
+from atoll_cli.views import sample_of
+
+RUN = {
+    "kind": "TrainingRun",
+    "metadata": {"name": "demo"},
+    "spec": {"target": {"globalSteps": 300}},
+    "status": {
+        "phase": "Running",
+        "unitsSummary": "2/3",
+        "globalStep": 120,
+        "tokensPerSecond": 12345.0,
+        "loss": 2.5,
+        "quorum": "2/3 (K=1)",
+        "bytesIn": 2_000_000,
+        "bytesOut": 900,
+        "checkpoint": {"step": 100},
+        "conditions": [{"type": "Complete", "status": "False"}, {"type": "Failed", "status": "True"}],
+    },
+}
+UNIT = {
+    "kind": "LearnerUnit",
+    "metadata": {"name": "demo-v5p-0"},
+    "spec": {"run": "demo", "pool": "v5p"},
+    "status": {
+        "phase": "Learning",
+        "incarnation": 2,
+        "step": 130,
+        "restartCount": 1,
+        "lastHealSeconds": 8.25,
+        "conditions": [{"type": "Learning", "status": "True"}],
+    },
+}
+POD = {
+    "kind": "Pod",
+    "metadata": {
+        "name": "demo-v5p-0-2-0",
+        "uid": "u1",
+        "labels": {"atoll.dev/run": "demo", "atoll.dev/unit": "demo-v5p-0"},
+    },
+    "spec": {"nodeName": "n1"},
+    "status": {"phase": "Running", "containerStatuses": [{"restartCount": 1}]},
+}
+STRANGER = {"kind": "Pod", "metadata": {"name": "other", "uid": "u2"}, "spec": {}}
+FOREIGN = {"kind": "LearnerUnit", "metadata": {"name": "else-0"}, "spec": {"run": "else"}}
+
+
+def test_a_listing_becomes_a_sample_of_one_run() -> None:
+    sample = sample_of("demo", [RUN, UNIT, FOREIGN, POD, STRANGER], 7.0)
+    assert sample.run.step == 120
+    assert sample.run.target == 300
+    assert sample.run.failed
+    assert not sample.run.complete
+    assert list(sample.units) == ["demo-v5p-0"]
+    assert sample.units["demo-v5p-0"].learning
+    assert sample.units["demo-v5p-0"].restarts == 1
+    assert [pod.uid for pod in sample.pods_of("demo-v5p-0")] == ["u1"]
+    assert list(sample.pods) == ["demo-v5p-0-2-0"]
+
+
+def test_objects_without_a_status_are_pending() -> None:
+    bare = [{**RUN, "status": {}}, {**UNIT, "status": {}}]
+    sample = sample_of("demo", bare, 7.0)
+    assert sample.run.phase == "Pending"
+    assert sample.units["demo-v5p-0"].incarnation == 0
+
+
+def test_a_run_that_is_not_there_is_missing() -> None:
+    assert sample_of("demo", [STRANGER], 7.0).run.phase == "Missing"
+
+
+def test_the_headline_has_every_figure_of_the_run() -> None:
+    line = headline(sample_of("demo", [RUN], 7.0).run)
+    assert line == (
+        "Running · units 2/3 · step 120/300 · 12.3 k tokens/s · loss 2.500 · "
+        "quorum 2/3 (K=1) · in 2.0 MB out 900 B"
+    )
+
+
+def test_the_table_of_units_has_a_line_each() -> None:
+    lines = unit_table(sample_of("demo", [RUN, UNIT], 7.0)).splitlines()
+    assert lines[0].split()[:3] == ["UNIT", "PHASE", "INCARNATION"]
+    assert lines[1].split() == ["demo-v5p-0", "Learning", "2", "130", "-", "0", "1", "8.2", "s"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (7.25, "7.2 s"), (42.4, "42 s"), (119.7, "2 min 00 s"), (185, "3 min 05 s")],
+)
+def test_seconds_are_readable(value: float | None, text: str) -> None:
+    assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (2.5e6, "2.5 MB"), (3e15, "3000.0 TB")]
+)
+def test_amounts_have_a_decimal_prefix(value: float, text: str) -> None:
+    assert amount(value, "B") == text
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    assert table(("A", "B"), [("long", "x")]) == "A     B\nlong  x"
