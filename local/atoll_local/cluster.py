@@ -15,7 +15,7 @@ from atoll_local import addons, cgroups, host
 from atoll_local.bucket import FakeGcs
 from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane
 from atoll_local.errors import ClusterError
-from atoll_local.images import install_images
+from atoll_local.images import build_images, install_images, made_from
 from atoll_local.machine import Machine
 from atoll_local.network import Network
 from atoll_local.nodes import DEFAULT_NODES, Node
@@ -96,25 +96,28 @@ class Cluster:
         return self.kubectl("get", "--raw", "/readyz", check=False, timeout=10).strip() == "ok"
 
     def up(self) -> None:
-        """Brings the cluster to ready; one that runs is left as it is, the rest of a dead one is removed.
+        """Brings the cluster to ready; one that runs with these images is left as it is.
 
         Raises:
             HostError: this machine cannot run it. ClusterError: a part did not come up.
         """
-        if self.running():
+        host.check_machine()
+        host.install(self.progress)
+        build_images(self.progress)
+        if self.running() and self._images() == made_from():
             self.progress(f"cluster {self.name} is up already")
             return
         if self.root.exists():
-            self.progress(f"removing what is left of an earlier cluster {self.name}")
+            self.progress(f"removing cluster {self.name}: it does not run, or runs older images")
             self.down()
-        host.check(self.network, self.port)
-        host.install(self.progress)
+        host.check_addresses(self.network, self.port)
         programs = find_all((*CONTROL_PROGRAMS, *NODE_PROGRAMS), self.progress)
         self.root.mkdir(parents=True)
         entry = {
             "nodes": [asdict(node) for node in self.nodes],
             "network": asdict(self.network),
             "port": self.port,
+            "images": made_from(),
         }
         (self.root / "cluster.json").write_text(json.dumps(entry))
         install_images([machine.root for machine in self.machines], self.progress)
@@ -170,6 +173,12 @@ class Cluster:
             "bucket": self.bucket.url,
             "nodes": {machine.node.name: "on" if machine.pid else "off" for machine in self.machines},
         }
+
+    def _images(self) -> dict[str, str]:
+        """Keys of the images that the running cluster was started with."""
+        entry = json.loads((self.root / "cluster.json").read_text())
+        images: dict[str, str] = entry.get("images", {})
+        return images
 
     def _plane(self) -> ControlPlane:
         return ControlPlane(

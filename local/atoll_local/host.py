@@ -11,7 +11,7 @@ from pathlib import Path
 
 from atoll_local.errors import HostError
 from atoll_local.network import Network
-from atoll_local.paths import cache_dir
+from atoll_local.paths import cache_dir, state_dir
 from atoll_local.programs import Progress
 
 FREE_GIB = 12
@@ -34,8 +34,8 @@ CNI_DIR = Path("/usr/lib/cni")
 INSTALL_TIMEOUT = 900.0
 
 
-def check(network: Network, port: int, *, images: bool = True) -> None:
-    """Refuses a machine on which the cluster cannot run.
+def check_machine() -> None:
+    """Refuses a machine that cannot run a cluster at all.
 
     Raises:
         HostError: one clear sentence.
@@ -48,11 +48,15 @@ def check(network: Network, port: int, *, images: bool = True) -> None:
         raise HostError(
             "the local cluster needs root (it makes network namespaces and mounts); run it with sudo"
         )
-    for folder in {cache_dir(), Path(os.environ.get("ATOLL_STATE", "/var/lib/atoll"))} if images else set():
+    for folder in (cache_dir(), state_dir("")):
         there = next(path for path in (folder, *folder.parents) if path.exists())
         free = shutil.disk_usage(there).free / 2**30
         if free < FREE_GIB:
             raise HostError(f"{folder} has {free:.1f} GiB of free disk, the local cluster needs {FREE_GIB}")
+
+
+def check_addresses(network: Network, port: int) -> None:
+    """Raises `HostError` when the cluster's network or its port is in use."""
     if shutil.which("ip") and network.taken():
         raise HostError(
             f"the network {network.subnet} or the bridge {network.bridge} is in use already; "

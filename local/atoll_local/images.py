@@ -51,6 +51,11 @@ def build_images(progress: Progress = silent, *, force: bool = False) -> None:
             _from_dockerfile(template, folder, role, progress)
 
 
+def made_from() -> dict[str, str]:
+    """Of each image that stands in the cache, the key of its content."""
+    return Template(cache_dir() / "images" / "containerd").keys()
+
+
 def install_images(nodes: Sequence[Path], progress: Progress = silent) -> None:
     """Gives each node folder a `containerd` store that holds every image, building what is missing."""
     build_images(progress)

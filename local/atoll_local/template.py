@@ -30,7 +30,7 @@ class Template:
 
     def holds(self, reference: str, key: str) -> bool:
         """True when the image stands here, made from the content that `key` names."""
-        return self._keys().get(reference) == key
+        return self.keys().get(reference) == key
 
     def add(self, reference: str, key: str, archive: Path) -> None:
         """Imports and unpacks an archive, in place of an older image of that name.
@@ -38,7 +38,7 @@ class Template:
         Raises:
             HostError: containerd refused it. ClusterError: containerd did not start.
         """
-        keys = self._keys()
+        keys = self.keys()
         keys.pop(reference, None)
         self._write(keys)
         older = f"{reference}-older"
@@ -73,7 +73,8 @@ class Template:
                 copy.unlink()
                 shutil.copy2(database, copy)
 
-    def _keys(self) -> dict[str, str]:
+    def keys(self) -> dict[str, str]:
+        """Of each image here, the key of the content that it was made from."""
         try:
             keys: dict[str, str] = json.loads(self.record.read_text())
         except (OSError, ValueError):

@@ -13,27 +13,26 @@ from atoll_local.errors import HostError
 from atoll_local.network import Network
 from atoll_local.nodes import DEFAULT_NODES
 
-NETWORK = Network(bridge="atolltest", subnet="10.251.7.0/24")
 Usage = namedtuple("Usage", "total used free")
 
 
 def test_another_system_than_linux_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(HostError, match=r"needs Linux \(this is darwin\); use --context"):
-        host.check(NETWORK, 6443)
+        host.check_machine()
 
 
 def test_another_user_than_root_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(HostError, match="needs root"):
-        host.check(NETWORK, 6443)
+        host.check_machine()
 
 
 def test_a_full_disk_is_refused_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(2**40, 2**40, 3 * 2**30))
     with pytest.raises(HostError, match=r"has 3\.0 GiB of free disk, the local cluster needs 12"):
-        host.check(NETWORK, 6443)
+        host.check_machine()
 
 
 def test_a_taken_port_is_named() -> None:
