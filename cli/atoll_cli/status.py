@@ -31,8 +31,10 @@ def show_status(options: argparse.Namespace) -> int:
         print(f"{options.run}: {headline(sample.run)}")
         if sample.run.message:
             print(sample.run.message)
-        if sample.run.final_checkpoint:
-            print(f"final checkpoint: {sample.run.final_checkpoint}")
+        if sample.run.checkpoint_step is not None:
+            print(
+                f"newest checkpoint: global step {sample.run.checkpoint_step} {sample.run.final_checkpoint}".rstrip()
+            )
         print(unit_table(sample), flush=True)
         if not options.watch or sample.run.complete or sample.run.failed:
             return 0

@@ -129,6 +129,14 @@ def test_a_loss_that_is_no_number_fails_the_margin() -> None:
     assert any("held-out" in failure for failure in judge(seen).failures)
 
 
+def test_a_killed_syncer_must_have_resumed() -> None:
+    assert judge(make_observations(syncer_killed=True)).failures == [
+        "the syncer did not resume from its journal"
+    ]
+    samples = change(make_samples(), 3, run=dataclasses.replace(make_samples()[3].run, syncer_restarts=1))
+    assert judge(make_observations(samples, syncer_killed=True)).failures == []
+
+
 def test_a_run_of_one_unit_shows_nothing() -> None:
     samples = [dataclasses.replace(sample, units={"a": sample.units["a"]}) for sample in make_samples()]
     assert "there was no other unit that could have gone on" in judge(make_observations(samples)).failures
@@ -167,6 +175,7 @@ def test_the_json_has_stable_keys() -> None:
         "tokens",
         "complete",
         "checkpoint",
+        "syncerKilled",
         "syncerRestarts",
         "timings",
     }

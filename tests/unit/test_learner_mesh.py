@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 WORKER = Path(__file__).with_name("island_worker.py")
-TIMEOUT = 50
+TIMEOUT = 100
+pytestmark = pytest.mark.timeout(
+    150
+)  # three processes that compile: 10 s alone, a minute on a loaded machine
 
 
 def free_port():
@@ -54,7 +57,7 @@ def results():
     finally:
         for process in processes:
             process.kill()
-            process.wait(10)
+            process.communicate(timeout=10)
 
 
 def test_one_two_and_four_devices_agree(results):

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from atoll_runtime.checkpoint import Cut, Skipped, StoreError
-from atoll_runtime.contract import CheckpointSpec, OuterSpec, RunContract, TargetSpec
+from atoll_runtime.contract import ENV_RUN_FILE, CheckpointSpec, OuterSpec, RunContract, TargetSpec, dump
 from atoll_runtime.model import describe, initial
 from atoll_runtime.sync.events import RoundId
 from atoll_runtime.sync.fragments import build_layout
 from atoll_runtime.sync.rules import Rules
-from atoll_runtime.syncer.__main__ import recovered
+from atoll_runtime.syncer.__main__ import contract, recovered
 from atoll_runtime.syncer.errors import Terminal
 from atoll_runtime.syncer.recovery import Start, recover
 from atoll_runtime.syncer.service import Service
@@ -245,3 +245,34 @@ async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(
     service.parts.unreserve(90)
     assert service.parts.used == 0
     await service.close()
+
+
+@pytest.mark.parametrize(
+    ("sections", "reason", "words"),
+    [
+        (None, "ContractInvalid", "No such file"),
+        ({"target": TargetSpec()}, "ContractInvalid", "target: give globalSteps, tokens, or both"),
+        (
+            {"outer": OuterSpec(fragments=9, interval=4)},
+            "ContractInvalid",
+            "outer.fragments: 9 must be at most",
+        ),
+        ({"outer": OuterSpec(fragments=500, interval=500)}, "ModelInvalid", "500 does not fit this model"),
+    ],
+    ids=["missing", "no-target", "more-fragments-than-steps", "more-fragments-than-pieces"],
+)
+def test_a_contract_that_cannot_work_is_terminal_and_names_the_field(
+    sections: dict[str, Any] | None,
+    reason: str,
+    words: str,
+    make_run: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "run.json"
+    monkeypatch.setenv(ENV_RUN_FILE, str(path))
+    if sections is not None:
+        path.write_text(dump(make_run(**sections)))
+    with pytest.raises(Terminal, match=words) as caught:
+        contract()
+    assert caught.value.reason == reason

@@ -82,7 +82,9 @@ class Demo:
                 "half of the target", lambda sample: sample.run.step >= run.target // 2, HALF_WAY
             )
         with console.stage("heal", "One whole unit killed: SIGKILL to every process of it"):
-            victim, killed_at, syncer_killed_at = self._break_and_heal(watch, half)
+            victim, killed_at = self._break_and_heal(watch, half)
+            if self._plan.kill_syncer:
+                self._break_syncer(watch)
         with console.stage("finish", "The others never stopped; on to the target, and what was learnt"):
             watch.until("completion", lambda sample: sample.run.complete, COMPLETE)
             console.say("evaluating the untrained and the final global model on held-out text")
@@ -94,7 +96,7 @@ class Demo:
             samples=watch.samples,
             victim=victim,
             killed_at=killed_at,
-            syncer_killed_at=syncer_killed_at,
+            syncer_killed=self._plan.kill_syncer,
             untrained=scores[0],
             trained=scores[1],
             margin=self._plan.margin,
@@ -171,8 +173,8 @@ class Demo:
         else:
             self._place.kubectl.run("apply", "-n", NAMESPACE, "-f", str(run.path))
 
-    def _break_and_heal(self, watch: Watch, half: Sample) -> tuple[str, float, float | None]:
-        """Kills the unit with the most hosts and waits for it; its name, its time of death, the syncer's."""
+    def _break_and_heal(self, watch: Watch, half: Sample) -> tuple[str, float]:
+        """Kills the unit with the most hosts and waits for its return; its name and its time of death."""
         victim = max(half.units, key=lambda unit: (len(half.pods_of(unit)), unit))
         at_kill = watch.look()
         pods = at_kill.pods_of(victim)
@@ -192,11 +194,11 @@ class Demo:
             self._console.say(
                 f"{name} made {back.units[name].step - at_kill.units[name].step} steps meanwhile"
             )
-        syncer_killed_at = self._break_syncer(watch, back) if self._plan.kill_syncer else None
-        return victim, killed_at, syncer_killed_at
+        return victim, killed_at
 
-    def _break_syncer(self, watch: Watch, now: Sample) -> float:
+    def _break_syncer(self, watch: Watch) -> None:
         """Kills the syncer's processes; returns when the same pod merges again."""
+        now = watch.look()
         syncer = _syncer(now)
         self._console.say(f"killing the syncer: {syncer.name}")
         killed_at = time.time()
@@ -209,7 +211,6 @@ class Demo:
             HEALED,
         )
         self._console.say(f"the syncer merges again, {back.time - killed_at:.1f} s after the kill")
-        return killed_at
 
     def _helm(self, *arguments: str) -> None:
         command = [str(self._place.helm), *arguments, "--namespace", SYSTEM]

@@ -24,7 +24,7 @@ class Observations:
     trained: HeldOut
     margin: float
     """Nats per token by which the trained model must beat the untrained one."""
-    syncer_killed_at: float | None = None
+    syncer_killed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,7 @@ class Summary:
     tokens: int
     complete: bool
     checkpoint: str
+    syncer_killed: bool
     syncer_restarts: int
     """Times that it resumed from its journal."""
 
@@ -76,6 +77,8 @@ class Summary:
             found.append("there was no other unit that could have gone on")
         if not self.pods_kept:
             found.append("pods of other units were replaced")
+        if self.syncer_killed and not self.syncer_restarts:
+            found.append("the syncer did not resume from its journal")
         if not self.complete:
             found.append(f"the run did not complete: step {self.global_step} of {self.target_step}")
         if not self.margin >= self.margin_wanted:  # a loss that is no number fails too
@@ -134,6 +137,7 @@ def judge(seen: Observations) -> Summary:
         tokens=last.run.tokens,
         complete=last.run.complete,
         checkpoint=last.run.final_checkpoint,
+        syncer_killed=seen.syncer_killed,
         syncer_restarts=max(sample.run.syncer_restarts for sample in seen.samples),
     )
 

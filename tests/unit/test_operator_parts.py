@@ -1,0 +1,206 @@
+"""The operator's parts without a cluster: settings, certificates, definitions, store, queue, credentials."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from atoll_operator import crdgen, settings
+from atoll_operator.certs import Authority
+from atoll_operator.credentials import CredentialsError, load, load_pair
+from atoll_operator.errors import Retry
+from atoll_operator.store import Key, Store
+from atoll_operator.workqueue import WorkQueue
+
+LEAST = {"ATOLL_RUNTIME_IMAGE": "runtime:1"}
+
+
+def test_settings_have_defaults_for_all_but_the_image() -> None:
+    read = settings.read(LEAST)
+    assert (read.namespaces, read.health_port, read.resync_seconds, read.feed_seconds) == ((), 8080, 300, 2)
+    assert read.feed_url.format(run="r", namespace="n") == "https://r-syncer.n.svc:7401/status"
+
+
+def test_settings_are_read() -> None:
+    read = settings.read(LEAST | {"ATOLL_NAMESPACES": "a, b", "ATOLL_RUNTIME_ENV": '{"X": "1"}'})
+    assert (read.namespaces, read.runtime_environment) == (("a", "b"), {"X": "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ATOLL_RUNTIME_IMAGE", ""),
+        ("ATOLL_RUNTIME_ENV", "{"),
+        ("ATOLL_RUNTIME_ENV", '{"X": 1}'),
+        ("ATOLL_RUNTIME_PULL_POLICY", "Sometimes"),
+        ("ATOLL_HEALTH_PORT", "x"),
+        ("ATOLL_FEED_SECONDS", "0"),
+        ("ATOLL_LOG_FORMAT", "xml"),
+        ("ATOLL_FEED_URL", "https://{host}"),
+    ],
+)
+def test_a_wrong_setting_is_an_error_that_names_it(name, value) -> None:
+    with pytest.raises(settings.SettingsError, match=name):
+        settings.read(LEAST | {name: value})
+
+
+def test_the_operator_without_settings_ends_with_one_sentence() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "atoll_operator"],
+        capture_output=True,
+        text=True,
+        env={},
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("atoll-operator: ATOLL_RUNTIME_IMAGE is not set")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_kubeconfig_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(CredentialsError, match="nowhere"):
+        load({"KUBECONFIG": str(tmp_path / "nowhere")})
+
+
+def test_the_committed_definitions_are_those_of_the_models(tmp_path: Path) -> None:
+    for folder in crdgen.FOLDERS:
+        for name, content in crdgen.files().items():
+            assert (crdgen.REPOSITORY / folder / name).read_text() == content
+
+
+def test_the_check_finds_a_definition_that_differs(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["crdgen", "--root", str(tmp_path)])
+    assert crdgen.main() == 0
+    monkeypatch.setattr(sys, "argv", ["crdgen", "--root", str(tmp_path), "--check"])
+    assert crdgen.main() == 0
+    (tmp_path / "crds" / "atoll.dev_learnerunits.yaml").write_text("")
+    assert crdgen.main() == 1
+    assert "crds/atoll.dev_learnerunits.yaml" in capsys.readouterr().err
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None:
+    """A whole TLS handshake in memory; raises what either side raises."""
+    one, two = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [client.wrap_bio(one, two, server_hostname=name), server.wrap_bio(two, one, server_side=True)]
+    done = [False, False]
+    for _ in range(10):
+        for index, side in enumerate(sides):
+            if not done[index]:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+                    done[index] = True
+    with contextlib.suppress(ssl.SSLWantReadError):
+        sides[0].read(1)
+    assert all(done)
+
+
+def server_context(authority: Authority, trust: Authority) -> ssl.SSLContext:
+    pair = authority.issue("r-syncer", "spiffe://atoll.dev/x", ["r-syncer.ns.svc"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=trust.pair.certificate.decode())
+    load_pair(context, pair.certificate, pair.key)
+    return context
+
+
+def test_members_of_one_run_trust_each_other_and_no_other_run() -> None:
+    ours, theirs = Authority.new("r"), Authority.new("other")
+    client = ours.client_context(ours.issue("unit", "spiffe://atoll.dev/unit"))
+    handshake(server_context(ours, ours), client, "r-syncer.ns.svc")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(server_context(theirs, ours), client, "r-syncer.ns.svc")
+    with pytest.raises(ssl.SSLError):
+        handshake(server_context(ours, theirs), client, "r-syncer.ns.svc")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(server_context(ours, ours), client, "elsewhere.ns.svc")
+
+
+def test_an_authority_signs_the_same_after_it_was_stored() -> None:
+    authority = Authority(Authority.new("r").pair)
+    certificate = x509.load_pem_x509_certificate(authority.issue("u", "spiffe://atoll.dev/u").certificate)
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.pair.certificate))
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["spiffe://atoll.dev/u"]
+
+
+def pod(uid: str, version: int, name: str = "u-1-0") -> dict:
+    owners = [{"uid": "unit", "controller": True}]
+    labels = {"atoll.dev/unit": "u"}
+    metadata = {"name": name, "namespace": "n", "uid": uid, "resourceVersion": str(version), "labels": labels}
+    return {"metadata": metadata | {"ownerReferences": owners}}
+
+
+def test_the_store_takes_nothing_older_than_it_knows_and_nothing_that_is_gone() -> None:
+    store, unit = Store(), Key("LearnerUnit", "n", "u")
+    store.put("Pod", pod("a", 5))
+    store.put("Pod", pod("a", 4))
+    assert [body["metadata"]["resourceVersion"] for body in store.pods_of(unit, "unit")] == ["5"]
+    store.drop("Pod", pod("a", 6))
+    store.put("Pod", pod("a", 5))
+    assert not store.pods_of(unit, "unit")
+    store.put("Pod", pod("b", 1))
+    store.drop("Pod", pod("a", 9))
+    assert [body["metadata"]["uid"] for body in store.pods_of(unit, "unit")] == ["b"]
+    assert not store.pods_of(unit, "another")
+
+
+def test_a_fresh_list_replaces_what_the_store_knows_of_a_unit() -> None:
+    store, unit = Store(), Key("LearnerUnit", "n", "u")
+    store.put("Pod", pod("a", 5))
+    store.replace_pods(unit, [pod("b", 6, "u-2-0")])
+    assert [body["metadata"]["uid"] for body in store.pods_of(unit, "unit")] == ["b"]
+
+
+async def work(queue: WorkQueue[str], seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(queue.run(), seconds)
+
+
+async def test_a_key_is_handled_once_for_many_adds_and_never_twice_at_a_time() -> None:
+    active: set[str] = set()
+    handled: list[str] = []
+
+    async def handle(key: str) -> None:
+        assert key not in active
+        active.add(key)
+        handled.append(key)
+        if len(handled) == 1:
+            queue.add("a")
+            queue.add("a")
+        await asyncio.sleep(0.01)
+        active.remove(key)
+
+    queue: WorkQueue[str] = WorkQueue(handle, workers=4)
+    for _ in range(5):
+        queue.add("a")
+    queue.add("b")
+    assert queue.depth == 2
+    await work(queue, 0.2)
+    assert sorted(handled) == ["a", "a", "b"]
+    assert queue.oldest_seconds() == 0
+
+
+async def test_a_key_that_fails_comes_back_later_and_one_that_waits_comes_back_in_time() -> None:
+    times: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    async def handle(key: str) -> None:
+        times.append(loop.time())
+        if len(times) == 1:
+            raise Retry(0.05, "not yet")
+
+    queue: WorkQueue[str] = WorkQueue(handle)
+    queue.add("a")
+    queue.add_after("a", 30)
+    await work(queue, 0.4)
+    assert len(times) == 2
+    assert 0.03 < times[1] - times[0] < 0.3
+    queue.forget("a")

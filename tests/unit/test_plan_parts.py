@@ -1,0 +1,139 @@
+"""Shapes, names, causes, conditions: the small decisions."""
+
+from __future__ import annotations
+
+import pytest
+
+from atoll_operator.api.conditions import Condition
+from atoll_operator.plan import names
+from atoll_operator.plan.clock import format_time, parse_time
+from atoll_operator.plan.conditions import state, transition, urgent
+from atoll_operator.plan.failure import classify, first_cause, waiting
+from atoll_operator.plan.observe import PodView, view
+from atoll_operator.plan.tpu import GENERATIONS, chips_of, slice_of
+
+NOW = 1_700_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "machine", "hosts", "chips", "kind"),
+    [
+        ("tpu-v6e-slice", "2x2", None, 1, 4, "v6e-4"),
+        ("tpu-v6e-slice", "2x4", "ct6e-standard-4t", 2, 4, "v6e-8"),
+        ("tpu-v6e-slice", "2x4", "ct6e-standard-8t", 1, 8, "v6e-8"),
+        ("tpu-v6e-slice", "16x16", None, 64, 4, "v6e-256"),
+        ("tpu-v5-lite-podslice", "4x4", None, 4, 4, "v5litepod-16"),
+        ("tpu-v5p-slice", "2x2x1", None, 1, 4, "v5p-8"),
+        ("tpu-v5p-slice", "2x2x4", None, 4, 4, "v5p-32"),
+        ("tpu-v5p-slice", "8x8x8", None, 128, 4, "v5p-1024"),
+    ],
+)
+def test_a_slice_has_the_hosts_that_gke_gives_it(accelerator, topology, machine, hosts, chips, kind) -> None:
+    shape = slice_of(accelerator, topology, machine)
+    assert (shape.hosts, shape.chips_per_host, shape.accelerator_type) == (hosts, chips, kind)
+
+
+def test_every_offered_slice_is_made_of_whole_hosts() -> None:
+    for generation in GENERATIONS:
+        for machine in generation.machines:
+            for topology in machine.topologies:
+                shape = slice_of(generation.accelerator, topology, machine.name)
+                assert shape.hosts * shape.chips_per_host == chips_of(topology)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("tpu-v9", "2x2"), "one of tpu-v5-lite-podslice"),
+        (("tpu-v6e-slice", "2x2x1"), "one of 1x1"),
+        (("tpu-v6e-slice", "2x4"), "machineType is needed"),
+        (("tpu-v6e-slice", "2x2", "ct6e-standard-8t"), "makes no 2x2"),
+    ],
+)
+def test_a_shape_that_does_not_exist_is_named(arguments, says) -> None:
+    with pytest.raises(ValueError, match=says):
+        slice_of(*arguments)
+
+
+def test_the_longest_names_that_the_api_takes_make_host_names_of_63_characters() -> None:
+    unit = names.unit_name("r" * (names.NAMES_LIMIT - 10), "p" * 10, 255)
+    assert len(names.pod_name(unit, names.MAX_INCARNATION, 1535)) == 63
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"phase": "Failed", "exit_code": 1}, "AppError"),
+        ({"phase": "Failed", "exit_code": 137, "exit_reason": "OOMKilled"}, "OutOfMemory"),
+        ({"phase": "Failed", "exit_code": 64, "exit_message": "LossNotFinite: nan"}, "LossNotFinite"),
+        ({"phase": "Failed", "exit_code": 65}, "Fenced"),
+        ({"phase": "Succeeded", "exit_code": 0}, "UnexpectedExit"),
+        ({"phase": "Failed", "reason": "Evicted", "message": "disk"}, "Evicted"),
+        ({"phase": "Failed", "reason": "NodeShutdown"}, "HostMaintenance"),
+        ({"phase": "Failed", "reason": "UnexpectedAdmissionError"}, "AdmissionRejected"),
+        ({"phase": "Failed", "reason": "OutOfgoogle.com/tpu"}, "AdmissionRejected"),
+        ({"phase": "Failed"}, "NodeLost"),
+        ({"phase": "Running", "deletion_time": NOW}, "PodDeleted"),
+        ({"phase": "Running", "deletion_time": NOW, "disruption": "DeletionByTaintManager"}, "NodeLost"),
+        ({"phase": "Failed", "disruption": "PreemptionByScheduler", "exit_code": 143}, "Preempted"),
+    ],
+)
+def test_a_lost_pod_has_a_reason(changes, reason) -> None:
+    cause = classify(PodView(name="p", **changes))
+    assert cause is not None
+    assert cause.reason == reason
+    assert cause.message
+
+
+def test_a_pod_that_may_serve_is_not_lost() -> None:
+    assert classify(PodView(name="p")) is None
+    assert classify(PodView(name="p", phase="Running")) is None
+
+
+def test_the_pod_that_ended_first_is_the_cause_and_not_those_that_missed_it() -> None:
+    first = PodView(name="p-1", phase="Failed", exit_code=137, exit_reason="OOMKilled", finished_at=NOW)
+    after = PodView(name="p-0", phase="Failed", exit_code=1, finished_at=NOW + 4)
+    assert first_cause([after, first], ["p-2"]).pod == "p-1"
+
+
+def test_a_wait_is_no_failure_and_has_a_reason() -> None:
+    stuck = PodView(name="p", waiting="ImagePullBackOff", waiting_message="not found")
+    assert waiting([stuck])[0] == "ImagePull"
+    assert waiting([PodView(name="p", unschedulable="0/3 nodes")])[0] == "CapacityUnavailable"
+    assert waiting([PodView(name="p", waiting="ContainerCreating")]) is None
+
+
+def test_a_pod_is_read_from_the_apis_json() -> None:
+    labels = {"atoll.dev/unit": "u", "atoll.dev/incarnation": "3", "atoll.dev/host": "1"}
+    ended = {"exitCode": 64, "message": "X: y\n", "finishedAt": "2026-01-01T00:00:00Z"}
+    pod = view(
+        {
+            "metadata": {
+                "name": "u-3-1",
+                "uid": "i",
+                "labels": labels,
+                "deletionTimestamp": "2026-01-01T00:00:05Z",
+            },
+            "spec": {"nodeName": "n"},
+            "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]},
+        }
+    )
+    assert (pod.unit, pod.incarnation, pod.host, pod.node, pod.exit_message) == ("u", 3, 1, "n", "X: y")
+    assert pod.deletion_time - pod.finished_at == 5
+
+
+def test_the_time_of_a_condition_moves_only_with_its_status() -> None:
+    first = transition((), {"Ready": state(False, "Starting")}, 1, NOW)
+    same = transition(first, {"Ready": state(False, "Waiting", "for what")}, 2, NOW + 9)
+    assert same[0].last_transition_time == first[0].last_transition_time
+    assert (same[0].reason, same[0].observed_generation) == ("Waiting", 2)
+    moved = transition(same, {"Ready": state(True, "Ready")}, 2, NOW + 9)
+    assert parse_time(moved[0].last_transition_time) == NOW + 9
+
+
+def test_a_write_for_figures_alone_can_wait() -> None:
+    condition = Condition(type="Ready", status="True", reason="R", last_transition_time=format_time(NOW))
+    old = {"phase": "Running", "globalStep": 1, "conditions": [condition.model_dump(by_alias=True)]}
+    assert not urgent(old, old | {"globalStep": 2, "loss": 3.0})
+    assert urgent(old, old | {"phase": "Finishing"})
+    assert urgent(old, old | {"incarnation": 2})

@@ -1,0 +1,180 @@
+"""The plan of a run: objects, outcome, status."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from atoll_operator.api.conditions import RUN_CONDITIONS, Condition
+from atoll_operator.api.learnerunit import LearnerUnitStatus
+from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
+from atoll_operator.plan.clock import format_time
+from atoll_operator.plan.conditions import find
+from atoll_operator.plan.observe import PodView
+from atoll_operator.plan.podspec import PodSettings
+from atoll_operator.plan.run import plan_run
+from atoll_operator.plan.runobjects import FeedState, RunObserved, UnitFacts
+from atoll_runtime.contract import SyncerStatus, parse_run
+
+NOW = 1_700_000_000.0
+SPEC: dict[str, Any] = {
+    "model": {"preset": "1m"},
+    "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
+    "target": {"globalSteps": 100},
+    "checkpoint": {"uri": "gs://bucket/run"},
+    "quorum": {"min": 2},
+    "pools": [
+        {"name": "b", "accelerator": "tpu-v5p-slice", "topology": "2x2x1", "units": 2, "capacity": "Spot"},
+        {"name": "a", "accelerator": "tpu-v6e-slice", "topology": "2x2", "units": 1, "batch": 4},
+    ],
+}
+
+
+def facts(name: str, learning: bool = True, run: str = "r", **changes: Any) -> UnitFacts:
+    condition = Condition(
+        type="Learning",
+        status="True" if learning else "False",
+        reason="Merged",
+        last_transition_time=format_time(NOW),
+    )
+    status = LearnerUnitStatus(phase="Learning" if learning else "Joining", conditions=(condition,))
+    return UnitFacts(name=name, run=run, status=status.model_copy(update=changes))
+
+
+def make_run(**changes: Any) -> RunObserved:
+    spec = TrainingRunSpec.model_validate(SPEC | changes.pop("spec", {}))
+    values: dict[str, Any] = {
+        "name": "r", "namespace": "ns", "uid": "u", "generation": 3, "spec": spec, "status": TrainingRunStatus(),
+        "settings": PodSettings(run="r", image="i", pull_policy="Always", environment={}),
+        "units": {name: facts(name) for name in ("r-a-0", "r-b-0", "r-b-1")},
+    }  # fmt: skip
+    return RunObserved(**(values | changes))
+
+
+def feed(phase: str = "Running", **changes: Any) -> FeedState:
+    status = SyncerStatus(run_uid="u", phase=phase, global_step=25, **changes)
+    return FeedState(status=status, answering_since=NOW)
+
+
+def condition(run: RunObserved, name: str) -> tuple[str, str]:
+    found = find(plan_run(run, NOW).status.conditions, name)
+    return found.status, found.reason
+
+
+def test_units_have_names_streams_batches_and_capacity_of_their_pools() -> None:
+    plan = plan_run(make_run(units={}), NOW)
+    specs = {body["metadata"]["name"]: body["spec"] for body in plan.units}
+    assert {name: spec["stream"] for name, spec in specs.items()} == {"r-a-0": 0, "r-b-0": 1, "r-b-1": 2}
+    assert [specs[name]["batch"] for name in ("r-a-0", "r-b-0")] == [4, 8]
+    assert specs["r-b-0"]["nodeSelector"] == {"cloud.google.com/gke-spot": "true"}
+    assert specs["r-b-0"]["tolerations"][0]["key"] == "cloud.google.com/gke-spot"
+
+
+def test_streams_do_not_move_when_pools_are_listed_in_another_order() -> None:
+    turned = make_run(units={}, spec={"pools": list(reversed(SPEC["pools"]))})
+    assert plan_run(turned, NOW).units == plan_run(make_run(units={}), NOW).units
+
+
+def test_the_configuration_is_the_contract_of_the_runtime() -> None:
+    config = next(body for body in plan_run(make_run(), NOW).apply if body["kind"] == "ConfigMap")
+    contract = parse_run(config["data"]["run.json"])
+    assert (contract.uid, contract.quorum.min, contract.syncer.host) == ("u", 2, "r-syncer.ns.svc")
+
+
+def test_all_conditions_are_there_from_the_first_visit() -> None:
+    status = plan_run(make_run(units={}), NOW).status
+    assert tuple(item.type for item in status.conditions) == RUN_CONDITIONS
+    assert all(item.reason for item in status.conditions)
+    assert status.start_time == format_time(NOW)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "wanted"),
+    [
+        pytest.param({"feed": feed()}, "Ready", ("True", "QuorumLearning"), id="quorum"),
+        pytest.param(
+            {"feed": feed(), "units": {"r-a-0": facts("r-a-0")}}, "Ready", ("False", "QuorumNotMet"), id="too-few"
+        ),
+        pytest.param({}, "Ready", ("False", "SyncerStarting"), id="no-answer-yet"),
+        pytest.param({"feed": feed("Starting", message="bucket")}, "Ready", ("False", "SyncerStarting"), id="starting"),
+        pytest.param(
+            {"feed": FeedState(reason="SyncerCertificateInvalid", message="m")}, "Degraded",
+            ("True", "SyncerCertificateInvalid"), id="certificate",
+        ),
+        pytest.param(
+            {"feed": feed(checkpoint={"error": "no"})}, "Degraded", ("True", "CheckpointFailed"), id="checkpoint"
+        ),
+        pytest.param(
+            {"feed": feed(), "units": {"r-a-0": facts("r-a-0", phase="Healing")}}, "Degraded",
+            ("True", "UnitHealing"), id="healing",
+        ),
+        pytest.param(
+            {"feed": feed(), "units": {"r-a-0": facts("r-a-0", phase="Failed")}}, "Degraded",
+            ("True", "UnitFailed"), id="failed-unit",
+        ),
+        pytest.param(
+            {"feed": feed(), "units": {"r-a-0": facts("r-a-0", run="other")}}, "Degraded",
+            ("True", "NameTaken"), id="taken",
+        ),
+        pytest.param({"feed": feed("Finished")}, "Complete", ("True", "TargetReached"), id="finished"),
+        pytest.param({"feed": feed("Finished")}, "Ready", ("True", "TargetReached"), id="finished-is-ready"),
+        pytest.param({"feed": feed("Failed", message="x")}, "Failed", ("True", "SyncerFailed"), id="syncer-failed"),
+        pytest.param({"feed": feed("Failed")}, "Stalled", ("True", "SyncerFailed"), id="stalled"),
+        pytest.param(
+            {"syncer_pod": PodView(name="r-syncer-0", exit_code=64, exit_message="LayoutMismatch: no")}, "Failed",
+            ("True", "LayoutMismatch"), id="terminal",
+        ),
+        pytest.param({"spec": {"suspend": True}}, "Suspended", ("True", "Suspended"), id="suspended"),
+    ],
+)  # fmt: skip
+def test_conditions(changes, name, wanted) -> None:
+    assert condition(make_run(**changes), name) == wanted
+
+
+def test_a_run_that_lost_its_syncer_is_degraded_and_keeps_its_figures() -> None:
+    old = plan_run(make_run(feed=feed(loss=2.5)), NOW).status
+    lost = make_run(
+        status=old, feed=replace(feed(loss=2.5), answering_since=None, reason="SyncerUnavailable")
+    )
+    status = plan_run(lost, NOW + 60).status
+    assert find(status.conditions, "Degraded").reason == "SyncerUnavailable"
+    assert (status.phase, status.global_step, status.loss) == ("Running", 25, 2.5)
+
+
+def test_progress_is_of_the_target_that_comes_first() -> None:
+    spec = {"target": {"globalSteps": 100, "tokens": 1000}}
+    assert plan_run(make_run(feed=feed(tokens=500), spec=spec), NOW).status.progress_percent == 50
+
+
+def test_the_end_is_written_before_anything_is_removed() -> None:
+    run = make_run(feed=feed("Finished"), spec={"ttlSecondsAfterFinished": 60})
+    first = plan_run(run, NOW)
+    assert (first.remove, first.apply, first.poll) == ((), (), False)
+    second = plan_run(replace(run, status=first.status), NOW + 1)
+    assert {item.kind for item in second.remove} == {"StatefulSet", "Service"}
+    assert second.status == first.status
+    assert second.wake == NOW + 60
+    assert plan_run(replace(run, status=first.status), NOW + 61).delete
+
+
+def test_a_failed_run_keeps_its_journal() -> None:
+    run = make_run(feed=feed("Failed", message="x"))
+    plan = plan_run(replace(run, status=plan_run(run, NOW).status), NOW)
+    sets = [body for body in plan.apply if body["kind"] == "StatefulSet"]
+    assert [body["spec"]["replicas"] for body in sets] == [0]
+    assert not plan.remove
+
+
+def test_a_deadline_fails_the_run_and_wakes_us_for_it() -> None:
+    run = make_run(spec={"activeDeadlineSeconds": 60})
+    assert plan_run(run, NOW).wake == NOW + 60
+    late = replace(run, status=plan_run(run, NOW).status)
+    assert find(plan_run(late, NOW + 61).status.conditions, "Failed").reason == "DeadlineExceeded"
+
+
+def test_a_second_look_changes_nothing() -> None:
+    run = make_run(feed=feed())
+    status = plan_run(run, NOW).status
+    assert plan_run(replace(run, status=status), NOW).status == status

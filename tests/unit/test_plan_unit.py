@@ -1,0 +1,309 @@
+"""The plan of one unit, by tables and by a simulated world in which anything fails at any time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
+from atoll_operator.api.trainingrun import RecoverySpec
+from atoll_operator.plan.clock import format_time
+from atoll_operator.plan.conditions import find, is_true
+from atoll_operator.plan.observe import PodView
+from atoll_operator.plan.podspec import PodSettings
+from atoll_operator.plan.unit import UnitPlan, plan_unit
+from atoll_operator.plan.unitstatus import Orders, UnitObserved
+from atoll_runtime.contract import UnitReport
+
+NOW = 1_700_000_000.0
+SPEC = LearnerUnitSpec(
+    run="r",
+    pool="two",
+    accelerator="tpu-v6e-slice",
+    topology="2x4",
+    machine_type="ct6e-standard-4t",
+    batch=8,
+    stream=0,
+    streams=3,
+)
+ORDERS = Orders(
+    stop="",
+    finishing=False,
+    recovery=RecoverySpec(),
+    settings=PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={}),
+)
+
+
+def make_pod(incarnation: int = 1, host: int = 0, **changes: Any) -> PodView:
+    name = f"r-two-0-{incarnation}-{host}"
+    running = {"phase": "Running", "node": f"n{host}", "ready": True, "started_at": NOW - 60}
+    return PodView(
+        name=name, uid=name, unit="r-two-0", incarnation=incarnation, host=host, **(running | changes)
+    )
+
+
+def make_unit(pods: tuple[PodView, ...] | None = None, **changes: Any) -> UnitObserved:
+    status = changes.pop("status", None) or LearnerUnitStatus(
+        phase="Joining", incarnation=1, placed_incarnation=1
+    )
+    values: dict[str, Any] = {
+        "name": "r-two-0", "namespace": "ns", "uid": "u", "generation": 1, "spec": SPEC, "status": status,
+        "pods": (make_pod(host=0), make_pod(host=1)) if pods is None else pods, "orders": ORDERS,
+    }  # fmt: skip
+    return UnitObserved(**(values | changes))
+
+
+def created(plan: UnitPlan) -> list[str]:
+    return [pod["metadata"]["name"] for pod in plan.create]
+
+
+def test_a_new_unit_gets_its_first_incarnation_before_any_pod() -> None:
+    plan = plan_unit(make_unit((), status=LearnerUnitStatus()), NOW)
+    assert plan.advance
+    assert plan.status.incarnation == 1
+    assert not plan.create
+    following = plan_unit(make_unit((), status=plan.status), NOW)
+    assert created(following) == ["r-two-0-1-0", "r-two-0-1-1"]
+    assert following.status.placed_incarnation == 0
+
+
+def test_a_new_unit_of_an_old_name_starts_above_what_the_syncer_has_seen() -> None:
+    report = UnitReport(incarnation=7, hosts=0, state="Gone")
+    unit = make_unit((), status=LearnerUnitStatus(), report=report, answering_since=NOW)
+    assert plan_unit(unit, NOW).status.incarnation == 8
+
+
+def test_only_what_is_missing_of_a_gang_that_is_not_placed_is_made() -> None:
+    status = LearnerUnitStatus(incarnation=2, placed_incarnation=1)
+    plan = plan_unit(make_unit((make_pod(2, 1), make_pod(1, 0)), status=status), NOW)
+    assert not plan.advance
+    assert created(plan) == ["r-two-0-2-0"]
+    assert [removal.name for removal in plan.remove] == ["r-two-0-1-0"]
+
+
+def test_a_gang_is_placed_when_all_its_pods_exist() -> None:
+    status = LearnerUnitStatus(incarnation=1)
+    assert plan_unit(make_unit(status=status), NOW).status.placed_incarnation == 1
+
+
+@pytest.mark.parametrize(
+    ("pods", "reason"),
+    [
+        pytest.param((make_pod(), make_pod(host=1, phase="Failed", exit_code=1)), "AppError", id="failed"),
+        pytest.param((make_pod(),), "PodDeleted", id="missing"),
+        pytest.param((make_pod(), make_pod(host=1, deletion_time=NOW)), "PodDeleted", id="terminating"),
+    ],
+)
+def test_a_loss_in_a_placed_gang_advances_first_and_removes_after(pods, reason) -> None:
+    plan = plan_unit(make_unit(pods), NOW)
+    assert plan.advance
+    assert (plan.create, plan.remove) == ((), ())
+    assert (plan.status.incarnation, plan.status.placed_incarnation) == (2, 1)
+    assert plan.status.last_failure is not None
+    assert plan.status.last_failure.reason == reason
+    assert is_true(plan.status.conditions, "Healing")
+    following = plan_unit(make_unit(pods, status=plan.status), NOW + 1)
+    assert not following.advance
+    assert created(following) == ["r-two-0-2-0", "r-two-0-2-1"]
+    assert following.status.restart_count == 1
+
+
+def test_a_second_failure_within_seconds_waits_and_a_third_waits_longer() -> None:
+    failed = (make_pod(phase="Failed", exit_code=1), make_pod(host=1))
+    first = plan_unit(make_unit(failed), NOW).status.model_copy(update={"placed_incarnation": 2})
+    again = (make_pod(2, phase="Failed", exit_code=1), make_pod(2, 1))
+    waits = plan_unit(make_unit(again, status=first), NOW + 1)
+    assert not waits.advance
+    assert waits.wake == pytest.approx(NOW + 5)
+    assert find(waits.status.conditions, "Healing").reason == "BackOff"
+    assert plan_unit(make_unit(again, status=waits.status), NOW + 2).status == waits.status
+    second = plan_unit(make_unit(again, status=waits.status), NOW + 6)
+    assert second.status.incarnation == 3
+    third = plan_unit(
+        make_unit(
+            (make_pod(3, phase="Failed", exit_code=1), make_pod(3, 1)),
+            status=second.status.model_copy(update={"placed_incarnation": 3}),
+        ),
+        NOW + 7,
+    )
+    assert third.wake == pytest.approx(NOW + 16)
+
+
+def test_an_exhausted_budget_is_final() -> None:
+    orders = replace(ORDERS, recovery=RecoverySpec(max_restarts=0))
+    pods = (
+        make_pod(phase="Failed", exit_code=64, exit_message="DataMissing: no meta.json"),
+        make_pod(host=1),
+    )
+    plan = plan_unit(make_unit(pods, orders=orders), NOW)
+    assert plan.status.phase == "Failed"
+    assert "no meta.json" in plan.status.message
+    later = plan_unit(make_unit(pods, status=plan.status), NOW + 1_000_000)
+    assert later.status == plan.status
+    assert [removal.name for removal in later.remove] == ["r-two-0-1-1"]
+
+
+def test_a_pod_that_ends_with_zero_is_given_time_and_then_replaced() -> None:
+    pods = (make_pod(phase="Succeeded", exit_code=0, finished_at=NOW), make_pod(host=1))
+    patient = plan_unit(make_unit(pods), NOW + 1)
+    assert not patient.advance
+    assert patient.wake == NOW + 15
+    assert plan_unit(make_unit(pods), NOW + 16).status.last_failure.reason == "UnexpectedExit"
+    finishing = plan_unit(make_unit(pods, orders=replace(ORDERS, finishing=True)), NOW + 16)
+    assert not finishing.advance
+
+
+def test_hosts_that_never_connect_are_replaced_after_the_startup_time() -> None:
+    unit = make_unit(answering_since=NOW - 10)
+    assert plan_unit(unit, NOW).wake == NOW - 10 + 1800
+    assert plan_unit(unit, NOW + 1800).status.last_failure.reason == "StartupTimedOut"
+    connected = replace(unit, report=UnitReport(incarnation=1, hosts=2, state="Joining"))
+    assert not plan_unit(connected, NOW + 1_000_000).advance
+    silent = replace(unit, answering_since=None)
+    assert not plan_unit(silent, NOW + 1_000_000).advance
+
+
+def test_a_heal_ends_with_the_first_merge_of_the_new_incarnation() -> None:
+    status = LearnerUnitStatus(incarnation=2, placed_incarnation=2, heal_start_time=format_time(NOW))
+    pods = (make_pod(2), make_pod(2, 1))
+    old = UnitReport(incarnation=1, hosts=2, state="Learning", first_merge_time=NOW - 100)
+    assert (
+        plan_unit(make_unit(pods, status=status, report=old, answering_since=NOW), NOW + 1).healed_seconds
+        is None
+    )
+    new = UnitReport(incarnation=2, hosts=2, state="Learning", seeded_step=40, first_merge_time=NOW + 12.5)
+    plan = plan_unit(make_unit(pods, status=status, report=new, answering_since=NOW), NOW + 14)
+    assert plan.healed_seconds == 12.5
+    assert plan.status.last_heal_seconds == 12.5
+    assert plan.status.heal_start_time is None
+    assert find(plan.status.conditions, "Seeded").message == "from the global checkpoint of step 40"
+    again = plan_unit(make_unit(pods, status=plan.status, report=new, answering_since=NOW), NOW + 15)
+    assert again.healed_seconds is None
+
+
+def test_while_the_syncer_is_silent_what_was_known_of_a_unit_stays() -> None:
+    report = UnitReport(incarnation=1, hosts=2, state="Learning", seeded_step=0)
+    learning = plan_unit(make_unit(report=report, answering_since=NOW), NOW).status
+    silent = plan_unit(make_unit(status=learning), NOW + 60).status
+    assert is_true(silent.conditions, "Learning")
+    assert silent.phase == "Learning"
+
+
+def test_a_suspended_unit_has_no_pods_and_resumes_with_the_next_incarnation() -> None:
+    plan = plan_unit(make_unit(orders=replace(ORDERS, stop="Suspended")), NOW)
+    assert len(plan.remove) == 2
+    resumed = plan_unit(make_unit((), status=plan.status), NOW)
+    assert resumed.advance
+    assert (resumed.status.incarnation, resumed.status.restart_count) == (2, 0)
+
+
+def test_a_pod_that_will_not_go_is_removed_by_force() -> None:
+    stuck = make_pod(1, deletion_time=NOW - 31)
+    status = LearnerUnitStatus(incarnation=2, placed_incarnation=2)
+    plan = plan_unit(make_unit((stuck, make_pod(2), make_pod(2, 1)), status=status), NOW)
+    assert [(removal.name, removal.grace_seconds) for removal in plan.remove] == [("r-two-0-1-0", 0)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        pytest.param({"orders": None}, "RunNotFound", id="no-run"),
+        pytest.param({"spec": SPEC.model_copy(update={"topology": "3x3"})}, "SpecInvalid", id="shape"),
+    ],
+)
+def test_a_unit_that_cannot_be_made_says_why_and_does_nothing(changes, reason) -> None:
+    plan = plan_unit(make_unit(**changes), NOW)
+    assert (plan.create, plan.remove, plan.advance) == ((), (), False)
+    assert find(plan.status.conditions, "Scheduled").reason == reason
+
+
+def test_pods_of_a_multi_host_slice_share_a_node_pool_and_carry_one_contract() -> None:
+    pods = plan_unit(make_unit((), status=LearnerUnitStatus(incarnation=1)), NOW).create
+    environments = [
+        {item["name"]: item["value"] for item in pod["spec"]["containers"][0]["env"]} for pod in pods
+    ]
+    contracts = [json.loads(environment["ATOLL_UNIT"]) for environment in environments]
+    assert [contract["host"] for contract in contracts] == [0, 1]
+    assert {contract["coordinator"] for contract in contracts} == {"r-two-0-1-0.r-two-0.ns.svc:8476"}
+    assert not any(name.startswith("MEGASCALE") for environment in environments for name in environment)
+    rules = pods[0]["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert rules[0]["topologyKey"] == "cloud.google.com/gke-nodepool"
+
+
+@dataclass
+class World:
+    """An API server and a kubelet for one unit; `turn` is one pass of an operator that may die between writes."""
+
+    now: float = NOW
+    status: LearnerUnitStatus = field(default_factory=LearnerUnitStatus)
+    pods: dict[str, PodView] = field(default_factory=dict)
+
+    def observe(self) -> UnitObserved:
+        return make_unit(tuple(self.pods.values()), status=self.status)
+
+    def turn(self, writes: int = 100) -> bool:
+        """Carries out at most so many writes of a plan; whether anything was left to do."""
+        plan = plan_unit(self.observe(), self.now)
+        if plan.advance:
+            self.status = plan.status if writes else self.status
+            return True
+        actions: list[Any] = [*plan.remove, *plan.create]
+        for action in actions[:writes]:
+            if isinstance(action, dict):
+                name = action["metadata"]["name"]
+                assert name not in self.pods
+                incarnation, host = map(int, name.rsplit("-", 2)[1:])
+                self.pods[name] = make_pod(incarnation, host)
+            else:
+                assert self.pods[action.name].unit == "r-two-0"
+                del self.pods[action.name]
+        if writes < len(actions):
+            return True
+        changed = plan.status != self.status
+        self.status = plan.status
+        return changed or bool(actions)
+
+
+EVENTS = st.one_of(
+    st.tuples(st.just("turn"), st.integers(0, 4)),
+    st.tuples(st.sampled_from(["fail", "delete", "terminate"]), st.integers(0, 3)),
+    st.tuples(st.just("wait"), st.integers(0, 400)),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(EVENTS, max_size=40))
+def test_whatever_fails_and_whenever_the_operator_dies_one_whole_gang_is_left(events) -> None:
+    world = World()
+    incarnation = 0
+    for kind, number in events:
+        names = sorted(world.pods)
+        if kind == "turn":
+            world.turn(number)
+        elif kind == "wait":
+            world.now += number
+        elif names:
+            name = names[number % len(names)]
+            if kind == "delete":
+                del world.pods[name]
+            else:
+                loss = {"phase": "Failed", "exit_code": 1} if kind == "fail" else {"deletion_time": world.now}
+                world.pods[name] = replace(world.pods[name], **loss)
+        assert world.status.incarnation >= incarnation
+        assert world.status.placed_incarnation <= world.status.incarnation
+        incarnation = world.status.incarnation
+    for _ in range(20):
+        world.now += 400  # past every back-off, and in the end past the window
+        while world.turn():
+            pass
+    assert world.status.phase in ("Failed", "Joining", "Healing")
+    if world.status.phase != "Failed":
+        wanted = {f"r-two-0-{world.status.incarnation}-{host}" for host in range(2)}
+        assert set(world.pods) == wanted
+        assert not any(pod.ended for pod in world.pods.values())
+        assert world.status.placed_incarnation == world.status.incarnation
