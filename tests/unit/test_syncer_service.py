@@ -154,6 +154,27 @@ def test_a_first_start_saves_step_0_and_a_later_one_goes_on_from_journal_or_chec
         begin(make_run(outer=OuterSpec(fragments=3, interval=4)), store)
 
 
+@pytest.mark.parametrize(
+    ("complete", "outcome"),
+    [
+        pytest.param(True, "no complete checkpoint can be read", id="whole-once"),
+        pytest.param(False, "", id="half-written"),
+    ],
+)
+def test_a_run_is_never_begun_anew_over_checkpoints_that_were_whole(
+    make_run: Any, begin: Any, complete: bool, outcome: str
+) -> None:
+    store = Shelf()
+    store.skipped = [Skipped(20, "a wrong checksum", complete=complete)]
+    if outcome:
+        with pytest.raises(StoreError, match=outcome):
+            begin(make_run(), store)
+        assert not store.cuts
+    else:
+        begin(make_run(), store).journal.close()
+        assert list(store.cuts) == [0]
+
+
 async def test_an_unusable_bucket_is_tried_again_and_the_status_says_so(
     make_run: Any, tmp_path: Path
 ) -> None:

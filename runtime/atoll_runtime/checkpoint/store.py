@@ -34,6 +34,8 @@ class Skipped:
 
     step: int
     reason: str
+    complete: bool = True
+    """It has its manifest, so it was whole once."""
 
     def __str__(self) -> str:
         return f"step {self.step} skipped: {self.reason}"
@@ -116,7 +118,7 @@ class GlobalStore:
         skipped: list[Skipped] = []
         for step in layout.all_steps(paths):
             if step not in complete:
-                skipped.append(Skipped(step, "half-written: it has no manifest"))
+                skipped.append(Skipped(step, "half-written: it has no manifest", complete=False))
                 continue
             try:
                 return self.load(step, momentum=momentum), skipped

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from atoll_runtime.checkpoint import Cut, Skipped
+from atoll_runtime.checkpoint import Cut, Skipped, StoreError
 from atoll_runtime.contract import RunContract
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.sync.rounds import Syncer
@@ -59,7 +59,7 @@ def recover(
     """Blocks on disk and bucket.
 
     Raises:
-        StoreError: the bucket cannot be used now; worth another try.
+        StoreError: the bucket, or every complete checkpoint in it, cannot be read now; worth another try.
         Terminal: journal or checkpoint are of another layout.
         JournalError: the volume fails.
     """
@@ -78,10 +78,11 @@ def recover(
     cut, skipped = store.newest()
     message = "; ".join(str(each) for each in skipped)
     if cut is None:
+        if any(each.complete for each in skipped):
+            # What was acknowledged as trained must not be thrown away because it cannot be read just now.
+            raise StoreError(f"{store.uri}: no complete checkpoint can be read ({message}); mend or remove them")
         if skipped:
-            log.warning(
-                "%s holds no usable checkpoint (%s): starting from the initial model", store.uri, message
-            )
+            log.warning("%s: %s: starting from the initial model", store.uri, message)
         theta = initial()
         state = State.from_tensors(layout, run.outer.codec, theta, None, [0] * len(sizes))
         machine = Syncer(rules, sizes, list(state.versions))

@@ -1,0 +1,198 @@
+"""Checkpoints and data in a real bucket server, reached by gs://, and what is said when it fails."""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+import pytest
+
+from atoll_local.bucket import FakeGcs
+from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError
+from atoll_runtime.data import DataError, Reader
+from atoll_runtime.data.writer import write_text
+
+pytestmark = [pytest.mark.control, pytest.mark.timeout(600)]
+BUCKET = "atoll"
+
+
+class Gate(http.server.BaseHTTPRequestHandler):
+    """Passes requests on to the bucket server, unless the gate is shut (no answer) or locked (403 to writes)."""
+
+    protocol_version = "HTTP/1.1"
+    server: GateServer
+
+    def _pass(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.server.locked and self.command in ("POST", "PUT", "DELETE"):
+            self._answer(403, {}, b'{"error": {"code": 403, "message": "storage.objects.create denied"}}')
+            return
+        onward = http.client.HTTPConnection(self.server.target, timeout=20)
+        try:
+            headers = {key: value for key, value in self.headers.items() if key.lower() != "host"}
+            onward.request(self.command, self.path, body, {**headers, "Host": self.headers["Host"]})
+            answer = onward.getresponse()
+            self._answer(answer.status, dict(answer.getheaders()), answer.read())
+        finally:
+            onward.close()
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _pass
+
+    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.send_response(status)
+        for key, value in headers.items():
+            if key.lower() not in ("content-length", "transfer-encoding", "connection", "date"):
+                self.send_header(key, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+class GateServer(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    target = ""
+    locked = False
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGcs]:
+    with FakeGcs(tmp_path_factory.mktemp("gcs"), port=0) as bucket:
+        bucket.create_bucket(BUCKET)
+        yield bucket
+
+
+@pytest.fixture(scope="module")
+def gate(server: FakeGcs) -> Iterator[GateServer]:
+    """Clients read the server's address once a process, so every test of this module goes through the gate."""
+    gate = GateServer(("127.0.0.1", 0), Gate)
+    gate.target = urlsplit(server.url).netloc
+    url = f"http://127.0.0.1:{gate.server_port}"
+    thread = threading.Thread(target=gate.serve_forever)
+    thread.start()
+    environment = {
+        name: url if value == server.url else value for name, value in server.environment().items()
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield gate
+    gate.shutdown()
+    gate.server_close()
+    thread.join(5)
+
+
+@pytest.fixture
+def store(gate: GateServer, request: pytest.FixtureRequest) -> GlobalStore:
+    return GlobalStore(f"gs://{BUCKET}/{request.node.name}")
+
+
+def cut(step: int) -> Cut:
+    values = np.random.default_rng(step).standard_normal((64, 32)).astype(np.float32)
+    return Cut(step, {"w": values}, {"w": values * 2}, (step,), {"fingerprint": "f"})
+
+
+def objects(server: FakeGcs, folder: str) -> list[Path]:
+    return sorted(path for path in (server.folder / "objects" / BUCKET / folder).rglob("*") if path.is_file())
+
+
+def overwrite(server: FakeGcs, name: str, content: bytes) -> None:
+    url = f"{server.url}/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={quote(name, safe='')}"
+    urllib.request.urlopen(urllib.request.Request(url, content), timeout=10).close()
+
+
+def test_a_cut_comes_back_from_the_bucket_bit_for_bit(store: GlobalStore) -> None:
+    store.save(cut(3))
+    store.save(cut(12))
+    assert store.steps() == [12, 3]
+    found, skipped = store.newest()
+    assert found is not None and found.step == 12 and not skipped
+    np.testing.assert_array_equal(found.theta["w"], cut(12).theta["w"])
+    np.testing.assert_array_equal(found.momentum["w"], cut(12).momentum["w"])
+
+
+# Orbax leaves its event loop at the first array that fails; the others' reads then end on a closed loop.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_half_written_and_corrupt_checkpoints_are_passed_over_by_name(
+    store: GlobalStore, server: FakeGcs
+) -> None:
+    for step in (10, 20, 30):
+        store.save(cut(step))
+    root = store.uri.removeprefix(f"gs://{BUCKET}/")
+    store.bucket.delete("global/30/manifest.json")
+    arrays = [
+        path
+        for path in objects(server, f"{root}/global/20/state")
+        if path.parent.name == "d" and path.stat().st_size
+    ]
+    largest = max(arrays, key=lambda path: path.stat().st_size)
+    name = str(largest.relative_to(server.folder / "objects" / BUCKET))
+    overwrite(server, name, b"\0" * largest.stat().st_size)
+    found, skipped = store.newest()
+    assert found is not None and found.step == 10
+    assert [(each.step, each.complete) for each in skipped] == [(30, False), (20, True)]
+
+
+def test_pruning_keeps_the_newest_and_leaves_no_object_of_the_rest(
+    store: GlobalStore, server: FakeGcs
+) -> None:
+    for step in (1, 2, 3):
+        store.save(cut(step))
+    store.prune(2)
+    assert store.steps() == [3, 2]
+    root = store.uri.removeprefix(f"gs://{BUCKET}/")
+    assert not objects(server, f"{root}/global/1")
+
+
+def test_a_bucket_that_does_not_exist_is_named(gate: GateServer) -> None:
+    with pytest.raises(StoreError, match=r"gs://atoll-absent/run/global/1/.*cannot be written"):
+        GlobalStore("gs://atoll-absent/run").save(cut(1))
+
+
+def test_a_bucket_that_refuses_writes_is_named_with_its_words(store: GlobalStore, gate: GateServer) -> None:
+    gate.locked = True
+    try:
+        with pytest.raises(StoreError, match=rf"{store.uri}/global/1/.*(403|denied|PERMISSION|Forbidden)"):
+            store.save(cut(1))
+    finally:
+        gate.locked = False
+    assert store.steps() == []
+
+
+def test_a_server_that_is_away_is_an_error_within_the_time_out(server: FakeGcs, gate: GateServer) -> None:
+    bucket = Bucket(f"gs://{BUCKET}/away", timeout=4.0)
+    bucket.write("x", b"1")
+    server.stop()
+    try:
+        with pytest.raises(StoreError, match=r"gs://atoll/away"):
+            bucket.list()
+    finally:
+        server.start()
+    assert bucket.list() == ["x"]
+
+
+def test_an_example_is_read_from_the_bucket_by_its_number(gate: GateServer, tmp_path: Path) -> None:
+    documents = []
+    for number in range(60):
+        documents.append((f"{number:02}.txt", tmp_path / f"{number:02}.txt"))
+        documents[-1][1].write_bytes(f"text number {number}, some words long. ".encode() * 40)
+    uri = f"gs://{BUCKET}/data/numbers"
+    catalogue = write_text(uri, documents, shard_bytes=10_000)
+    stored = b"".join(Bucket(uri).read(shard.file) for shard in catalogue.splits["train"].shards)
+    reader = Reader(uri, "train", 64)
+    for number in (reader.examples - 1, 0, reader.examples // 2):
+        assert bytes(reader.example(number).astype(np.uint8)) == stored[number * 64 : number * 64 + 65]
+
+
+def test_a_data_set_that_is_not_there_is_named_by_its_uri(gate: GateServer) -> None:
+    with pytest.raises(DataError, match=r"gs://atoll/data/absent"):
+        Reader(f"gs://{BUCKET}/data/absent", "train", 64)
