@@ -17,6 +17,10 @@ from atoll_operator.settings import Settings
 from atoll_operator.store import Key, Store
 from atoll_operator.workqueue import WorkQueue
 
+DEFINITIONS_SECONDS = 120.0
+"""An operator that starts before its definitions waits this long, and ends then."""
+EXIT_SECONDS = 10.0
+"""For kopf to end its watches; less than the pod's grace period."""
 STUCK_SECONDS = 180.0
 """A key older than this means that the process makes no progress: nine full time-outs of one call."""
 
@@ -37,6 +41,8 @@ class App:
             settings, self._cluster, self._store, self._queue, self._feeds, self._metrics
         )
         self._ready = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
 
     async def run(self) -> None:
         """Returns when kopf was asked to stop (SIGTERM, SIGINT).
@@ -49,21 +55,32 @@ class App:
         )
         try:
             async with self._cluster:
-                watching = asyncio.create_task(
-                    handlers.watch(self._settings, self._store, self._queue.add, self._ready), name="watch"
-                )
-                working = asyncio.create_task(self._queue.run(), name="work")
-                resyncing = asyncio.create_task(self._resync(), name="resync")
-                parts = {watching, working, resyncing}
-                done, rest = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-                for task in rest:
-                    task.cancel()
-                await asyncio.gather(*rest, return_exceptions=True)
-                await self._feeds.close()
-                for task in done:
-                    task.result()
+                await self._cluster.wait_until_served(DEFINITIONS_SECONDS)
+                self._tasks = [
+                    asyncio.create_task(self._queue.run(), name="work"),
+                    asyncio.create_task(self._resync(), name="resync"),
+                ]
+                watching = asyncio.create_task(self._watch(), name="watch")
+                await asyncio.wait([watching, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+                if not self._stopping:
+                    watching.cancel()  # it is done already, or a part of ours died before it
+                await self._stop()
+                await asyncio.wait([watching], timeout=EXIT_SECONDS)
+                for task in (watching, *self._tasks):
+                    if task.done() and not task.cancelled():
+                        task.result()
         finally:
             await server.cleanup()
+
+    async def _watch(self) -> None:
+        await handlers.watch(self._settings, self._store, self._queue.add, self._ready, self._stop)
+
+    async def _stop(self) -> None:
+        """Ends all but the watches; nothing that a pass had begun needs to be finished."""
+        self._stopping = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, self._feeds.close(), return_exceptions=True)
 
     async def _reconcile(self, key: Key) -> None:
         started = time.monotonic()

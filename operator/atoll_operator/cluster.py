@@ -8,20 +8,22 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
-from atoll_operator.api.group import FIELD_MANAGER, Object
+from atoll_operator.api.group import API_VERSION, FIELD_MANAGER, Object
 from atoll_operator.credentials import Credentials
-from atoll_operator.errors import Unreachable, of_status
+from atoll_operator.errors import NotFound, Unreachable, of_status
 from atoll_operator.metrics import Metrics
 
+OUR_PREFIX = f"/apis/{API_VERSION}"
 PLURALS: Mapping[str, tuple[str, str]] = {
-    "TrainingRun": ("/apis/atoll.dev/v1alpha1", "trainingruns"),
-    "LearnerUnit": ("/apis/atoll.dev/v1alpha1", "learnerunits"),
+    "TrainingRun": (OUR_PREFIX, "trainingruns"),
+    "LearnerUnit": (OUR_PREFIX, "learnerunits"),
     "StatefulSet": ("/apis/apps/v1", "statefulsets"),
     "Pod": ("/api/v1", "pods"),
     "Service": ("/api/v1", "services"),
@@ -62,6 +64,28 @@ class Cluster:
     async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
+
+    async def wait_until_served(self, seconds: float) -> None:
+        """Until the API server serves our kinds: kopf would stay deaf to definitions that come after it.
+
+        Raises:
+            Unreachable: not within `seconds`.
+        """
+        wanted = {plural for prefix, plural in PLURALS.values() if prefix == OUR_PREFIX}
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                served = await self._call(_Request("GET", OUR_PREFIX))
+                missing = wanted - {item["name"] for item in served["resources"]}
+            except NotFound:
+                missing = wanted
+            if not missing:
+                return
+            if time.monotonic() > deadline:
+                raise Unreachable(
+                    f"{OUR_PREFIX} does not serve {', '.join(sorted(missing))}; apply crds/ first"
+                )
+            await asyncio.sleep(random.uniform(0.5, 1.0))
 
     async def get(self, kind: str, namespace: str, name: str) -> Object:
         return await self._call(_Request("GET", _path(kind, namespace, name)))

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
 from atoll_operator.plan.names import syncer_host
-from atoll_operator.plan.run import FeedState
+from atoll_operator.plan.runobjects import FeedState
 from atoll_operator.settings import Settings
 from atoll_operator.store import Key
 from atoll_runtime.contract import SyncerStatus

@@ -7,7 +7,7 @@ first list, and so no key is worked on before the store is complete.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import kopf
@@ -25,14 +25,20 @@ WATCHED: tuple[tuple[Kind, str, str, str, bool], ...] = (
 """Kind, group, version, plural, and whether only what bears our label is watched."""
 
 
-async def watch(settings: Settings, store: Store, add: Callable[[Key], None], ready: asyncio.Event) -> None:
-    """Runs until cancelled, or until a watch dies for good.
+async def watch(
+    settings: Settings,
+    store: Store,
+    add: Callable[[Key], None],
+    ready: asyncio.Event,
+    stop: Callable[[], Awaitable[None]],
+) -> None:
+    """Runs until a signal, or until a watch dies for good; `stop` ends the other tasks of the loop before kopf does.
 
     Raises:
         Exception: kopf's, when it cannot go on; the process has to end then.
     """
     registry = kopf.OperatorRegistry()
-    _register_setup(registry)
+    _register_setup(registry, stop)
     for kind, group, version, plural, labelled in WATCHED:
         _register(registry, store, add, kind, (group, version, plural), labelled)
     await kopf.operator(
@@ -46,7 +52,7 @@ async def watch(settings: Settings, store: Store, add: Callable[[Key], None], re
     )
 
 
-def _register_setup(registry: kopf.OperatorRegistry) -> None:
+def _register_setup(registry: kopf.OperatorRegistry, stop: Callable[[], Awaitable[None]]) -> None:
     @kopf.on.startup(registry=registry)
     async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.posting.enabled = False
@@ -59,6 +65,10 @@ def _register_setup(registry: kopf.OperatorRegistry) -> None:
         settings.watching.label_selectors["apps", "v1", "statefulsets"] = f"{LABEL_MANAGER}={MANAGER}"
         settings.scanning.disabled = True
         settings.peering.standalone = True
+
+    @kopf.on.cleanup(registry=registry)
+    async def end(**_: Any) -> None:
+        await stop()  # kopf waits 5 s for tasks that it takes for hung
 
     @kopf.on.login(registry=registry)
     def login(**keywords: Any) -> kopf.ConnectionInfo | None:

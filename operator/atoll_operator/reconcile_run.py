@@ -19,15 +19,8 @@ from atoll_operator.errors import NotFound, Refused, Retry
 from atoll_operator.feed import Feeds
 from atoll_operator.identities import Identities
 from atoll_operator.plan.observe import view
-from atoll_operator.plan.run import (
-    Reference,
-    RunObserved,
-    RunPlan,
-    UnitFacts,
-    plan_run,
-    pod_settings,
-    unit_bodies,
-)
+from atoll_operator.plan.run import Reference, RunPlan, plan_run
+from atoll_operator.plan.runobjects import RunObserved, UnitFacts, pod_settings, unit_bodies
 from atoll_operator.plan.runstatus import invalid, with_problem
 from atoll_operator.settings import Settings
 from atoll_operator.statuswriter import StatusWriter

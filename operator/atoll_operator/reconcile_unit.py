@@ -14,8 +14,9 @@ from atoll_operator.errors import AlreadyExists, Conflict, NotFound, Refused, Re
 from atoll_operator.feed import Feeds
 from atoll_operator.metrics import Metrics
 from atoll_operator.plan.observe import view
-from atoll_operator.plan.run import pod_settings
-from atoll_operator.plan.unit import Orders, Removal, UnitObserved, UnitPlan, plan_unit, refused
+from atoll_operator.plan.runobjects import pod_settings
+from atoll_operator.plan.unit import Removal, UnitPlan, plan_unit, refused
+from atoll_operator.plan.unitstatus import Orders, UnitObserved
 from atoll_operator.settings import Settings
 from atoll_operator.statuswriter import StatusWriter
 from atoll_operator.store import Key, Store
@@ -95,6 +96,8 @@ class UnitReconciler:
         unit = LearnerUnit.model_validate({"spec": body["spec"], "status": body.get("status", {})})
         run_key = Key("TrainingRun", key.namespace, unit.spec.run)
         run = self._store.live(run_key)
+        if run is not None and controller_uid(body) not in ("", run["metadata"]["uid"]):
+            run = None  # a unit of an earlier run of this name, on its way out
         feed = self._feeds.state(run_key, run["metadata"]["uid"] if run is not None else "")
         pods = tuple(view(pod) for pod in self._store.pods_of(key, body["metadata"]["uid"]))
         if any(pod.exit_code == 0 for pod in pods):

@@ -66,7 +66,9 @@ class Api:
             file.flush()
             self.context.load_cert_chain(file.name)
 
-    def call(self, method: str, path: str, body: Object | None = None, kind: str = "application/json") -> Object:
+    def call(
+        self, method: str, path: str, body: Object | None = None, kind: str = "application/json"
+    ) -> Object:
         """Tries again for 20 s while nobody answers."""
         request = urllib.request.Request(
             self.server + path,
@@ -146,7 +148,12 @@ class Kubelet:
                 self._api.delete("Pod", namespace, name, grace=0)
             elif not pod["spec"].get("nodeName"):
                 target = {"apiVersion": "v1", "kind": "Node", "name": "node-1"}
-                binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+                binding = {
+                    "apiVersion": "v1",
+                    "kind": "Binding",
+                    "metadata": {"name": name},
+                    "target": target,
+                }
                 self._api.call("POST", self._api.path("Pod", namespace, name) + "/binding", binding)
             elif pod["status"]["phase"] == "Pending":
                 self.status(namespace, name, running())
@@ -155,12 +162,18 @@ class Kubelet:
         """What the kubelet reports."""
         self._api.patch("Pod", namespace, name, {"status": status}, "/status")
 
-    def fail(self, namespace: str, name: str, exit_code: int = 1, message: str = "", reason: str = "Error") -> None:
+    def fail(
+        self, namespace: str, name: str, exit_code: int = 1, message: str = "", reason: str = "Error"
+    ) -> None:
         """The container ends."""
         ended = {
             "exitCode": exit_code, "reason": reason, "message": message, "finishedAt": now(), "startedAt": now(),
         }  # fmt: skip
-        self.status(namespace, name, {"phase": "Failed" if exit_code else "Succeeded", **_container({"terminated": ended})})
+        self.status(
+            namespace,
+            name,
+            {"phase": "Failed" if exit_code else "Succeeded", **_container({"terminated": ended})},
+        )
 
 
 def now() -> str:
@@ -171,7 +184,10 @@ def _container(state: Object, ready: bool = False) -> Object:
     one = {
         "name": "main", "image": "runtime", "imageID": "", "restartCount": 0, "ready": ready, "state": state,
     }  # fmt: skip
-    return {"containerStatuses": [one], "conditions": [{"type": "Ready", "status": "True" if ready else "False"}]}
+    return {
+        "containerStatuses": [one],
+        "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+    }
 
 
 def running() -> Object:
@@ -232,7 +248,9 @@ class Syncers:
         status = self.statuses.get(path)
         return web.json_response(status) if status is not None else web.Response(status=503)
 
-    def serve(self, namespace: str, run: str, status: Object, certificate_of: tuple[str, str] | None = None) -> None:
+    def serve(
+        self, namespace: str, run: str, status: Object, certificate_of: tuple[str, str] | None = None
+    ) -> None:
         """Starts to answer for a run, with its own certificate or another run's."""
         owner_namespace, owner = certificate_of or (namespace, run)
         data = self._api.get("Secret", owner_namespace, f"{owner}-syncer-tls")["data"]
@@ -307,8 +325,14 @@ class Bench:
         for kind in ("TrainingRun", "LearnerUnit", "Pod"):
             for item in self.api.list(kind, self.namespace):
                 status = item.get("status", {})
-                short = {key: status.get(key) for key in ("phase", "message", "incarnation", "placedIncarnation")}
-                conditions = {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions", []) if "reason" in c}
+                short = {
+                    key: status.get(key) for key in ("phase", "message", "incarnation", "placedIncarnation")
+                }
+                conditions = {
+                    c["type"]: (c["status"], c["reason"])
+                    for c in status.get("conditions", [])
+                    if "reason" in c
+                }
                 lines.append(f"{kind} {item['metadata']['name']}: {short} {conditions}")
         return "\n".join(lines)
 
@@ -337,7 +361,7 @@ class Bench:
         }  # fmt: skip
 
     def serve(self, run: Object, **changes: Any) -> Object:
-        """Has the syncer of the run answer, once its certificate is there; returns the status, to be changed in place."""
+        """Has the syncer of the run answer; returns its status, to be changed in place."""
         name = run["metadata"]["name"]
         self.until("the syncer's certificate", lambda: self.get("Secret", f"{name}-syncer-tls"))
         status = self.report(run, **changes)
@@ -350,7 +374,8 @@ class Bench:
             "all gangs are placed",
             lambda: all(
                 (status := self.get("LearnerUnit", name).get("status", {})).get("placedIncarnation")
-                == status.get("incarnation", 0) != 0
+                == status.get("incarnation", 0)
+                != 0
                 for name in names
             ),
         )
@@ -393,7 +418,9 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
             ["apply", "--server-side", "-k", str(ROOT / "manifests")],
             ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"],
         ):
-            done = subprocess.run([*kubectl, *arguments], capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run(
+                [*kubectl, *arguments], capture_output=True, text=True, timeout=60, check=False
+            )
             assert done.returncode == 0, done.stderr
         yield started
 
@@ -420,7 +447,11 @@ def syncers(api: Api) -> Iterator[Syncers]:
 @pytest.fixture(scope="session")
 def operator_kubeconfig(plane: ControlPlane, api: Api, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With a token of the service account that the kustomize base binds to the operator's role."""
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": 7200},
+    }
     answer = api.call("POST", "/api/v1/namespaces/atoll-system/serviceaccounts/atoll-operator/token", request)
     config = {
         "apiVersion": "v1",

@@ -82,7 +82,8 @@ REFUSED = [
         {"spec.model": {"preset": "1m", "dimensions": DIMENSIONS}}, "spec.model", "exactly one", id="two-models"
     ),
     pytest.param(
-        {"spec.model": {"dimensions": {**DIMENSIONS, "kvHeads": 3}}}, "spec.model.dimensions.heads", "kvHeads", id="heads"
+        {"spec.model": {"dimensions": {**DIMENSIONS, "kvHeads": 3}}}, "spec.model.dimensions.heads", "kvHeads",
+        id="heads",
     ),
     pytest.param(
         {"spec.model": {"dimensions": {**DIMENSIONS, "width": 66}}}, "spec.model.dimensions.width", "heads", id="width"
@@ -96,7 +97,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("changes", "field", "says"), REFUSED)
 def test_a_run_that_cannot_work_is_refused_by_name_of_the_field(api, changes, field: str, says: str) -> None:
-    with pytest.raises(Exception) as refusal:  # noqa: PT011
+    with pytest.raises(Exception) as refusal:
         api.create(changed(changes), NAMESPACE, DRY)
     assert type(refusal.value).__name__ == "Refusal"
     message = str(refusal.value)
@@ -113,7 +114,9 @@ def test_a_run_that_cannot_work_is_refused_by_name_of_the_field(api, changes, fi
         pytest.param(pool(accelerator="tpu-v5p-slice", topology="16x16x24"), id="largest-v5p"),
         pytest.param(pool(capacity="Reservation", reservationName="mine"), id="reservation"),
         pytest.param({"spec.model": {"dimensions": DIMENSIONS}}, id="dimensions"),
-        pytest.param({"spec.syncer": {"storage": "10Gi", "resources": {"requests": {"cpu": 2}}}}, id="numbers"),
+        pytest.param(
+            {"spec.syncer": {"storage": "10Gi", "resources": {"requests": {"cpu": 2}}}}, id="numbers"
+        ),
     ],
 )
 def test_a_run_that_can_work_is_taken(api, changes) -> None:
@@ -139,7 +142,7 @@ def test_what_the_pods_read_once_cannot_be_changed(api, change, field: str) -> N
     body = changed({"metadata.name": f"fixed-{field.rsplit('.', 1)[-1]}"})
     api.create(body, NAMESPACE)
     try:
-        with pytest.raises(Exception) as refusal:  # noqa: PT011
+        with pytest.raises(Exception) as refusal:
             api.patch("TrainingRun", NAMESPACE, body["metadata"]["name"], {"spec": change})
         assert f"{field} cannot be changed" in str(refusal.value)
         changes = {"suspend": True, "ttlSecondsAfterFinished": 60}

@@ -101,7 +101,11 @@ def test_a_suspended_run_has_no_pods_and_a_resumed_one_has_the_next_incarnation(
 
 def test_a_bucket_that_cannot_be_written_is_a_condition(learning) -> None:
     bench, _, status, _ = learning
-    status["checkpoint"] = {"newestStep": 5, "uri": "gs://bucket/run/global/5", "error": "403: no write access"}
+    status["checkpoint"] = {
+        "newestStep": 5,
+        "uri": "gs://bucket/run/global/5",
+        "error": "403: no write access",
+    }
     condition = bench.until("Degraded", lambda: degraded(bench, "CheckpointFailed"))
     assert "403: no write access" in condition[2]
     status["checkpoint"]["error"] = ""
@@ -113,7 +117,10 @@ def test_a_syncer_that_does_not_answer_is_a_condition_and_no_heal(learning) -> N
     bench, _, _, _ = learning
     uids = {name: pod["metadata"]["uid"] for name, pod in bench.pods().items()}
     kept = bench.syncers.statuses.pop(f"{bench.namespace}/r")
-    bench.until("not Ready", lambda: bench.condition("TrainingRun", "r", "Ready")[:2] == ("False", "SyncerUnavailable"))
+    bench.until(
+        "not Ready",
+        lambda: bench.condition("TrainingRun", "r", "Ready")[:2] == ("False", "SyncerUnavailable"),
+    )
     assert degraded(bench, "SyncerUnavailable")
     assert bench.condition("LearnerUnit", "r-one-0", "Learning")[0] == "True"
     bench.syncers.statuses[f"{bench.namespace}/r"] = kept
@@ -124,7 +131,10 @@ def test_a_syncer_that_does_not_answer_is_a_condition_and_no_heal(learning) -> N
 def test_a_syncer_with_another_runs_certificate_is_not_believed(bench) -> None:
     bench.operator()
     run, other = bench.run("r", units=1), bench.run("other", units=1)
-    bench.until("certificates", lambda: bench.get("Secret", "other-syncer-tls") and bench.get("Secret", "r-syncer-tls"))
+    bench.until(
+        "certificates",
+        lambda: bench.get("Secret", "other-syncer-tls") and bench.get("Secret", "r-syncer-tls"),
+    )
     bench.settled(run, ["r-one-0"])
     bench.syncers.serve(bench.namespace, "r", bench.report(run), certificate_of=(bench.namespace, "other"))
     bench.until(
@@ -145,17 +155,28 @@ def test_a_syncer_that_cannot_go_on_fails_the_run_with_its_own_words(learning) -
         mount for mount in template["containers"][0]["volumeMounts"] if mount["name"] != "journal"
     ]
     bench.api.create(
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "r-syncer-0", "labels": labels}, "spec": template},
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "r-syncer-0", "labels": labels},
+            "spec": template,
+        },
         bench.namespace,
     )
     bench.until("it runs", lambda: bench.get("Pod", "r-syncer-0")["status"]["phase"] == "Running")
-    ended = {"exitCode": 64, "reason": "Error", "message": "LayoutMismatch: the checkpoint is of another model"}
+    ended = {
+        "exitCode": 64,
+        "reason": "Error",
+        "message": "LayoutMismatch: the checkpoint is of another model",
+    }
     one = {
         "name": "main", "image": "i", "imageID": "", "restartCount": 1, "ready": False,
         "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended},
     }  # fmt: skip
     bench.kubelet.status(bench.namespace, "r-syncer-0", {"containerStatuses": [one]})
-    bench.until("Failed", lambda: bench.condition("TrainingRun", "r", "Failed")[:2] == ("True", "LayoutMismatch"))
+    bench.until(
+        "Failed", lambda: bench.condition("TrainingRun", "r", "Failed")[:2] == ("True", "LayoutMismatch")
+    )
     assert "the checkpoint is of another model" in bench.get("TrainingRun", "r")["status"]["message"]
     bench.until("the journal is kept", lambda: bench.get("StatefulSet", "r-syncer")["spec"]["replicas"] == 0)
     bench.until("no learners", lambda: set(bench.pods()) <= {"r-syncer-0"})
@@ -164,7 +185,9 @@ def test_a_syncer_that_cannot_go_on_fails_the_run_with_its_own_words(learning) -
 def test_deadline_and_time_to_live_end_and_remove_a_run(bench) -> None:
     bench.operator()
     bench.run(units=1, activeDeadlineSeconds=1, ttlSecondsAfterFinished=2)
-    bench.until("Failed", lambda: bench.condition("TrainingRun", "r", "Failed")[:2] == ("True", "DeadlineExceeded"))
+    bench.until(
+        "Failed", lambda: bench.condition("TrainingRun", "r", "Failed")[:2] == ("True", "DeadlineExceeded")
+    )
     bench.until("removed", lambda: not names(bench, "TrainingRun"))
 
 

@@ -176,6 +176,7 @@ def test_status_shows_a_run_and_its_units(kubectl: Kubectl) -> None:
     done = atoll(kubectl, "status", "quickstart", "-n", NAMESPACE)
     assert done.returncode == 0, done.stderr
     assert "quickstart: Running · units 2/3 · step 120/300" in done.stdout
+    assert "newest checkpoint: global step 100 gs://b/global/300" in done.stdout
     assert UNIT in done.stdout
 
 

@@ -31,5 +31,5 @@ Tolerations = Annotated[tuple[Toleration, ...], Field(max_length=16)]
 class Resources(Section):
     """Requests and limits of a container; `google.com/tpu` is set by the operator."""
 
-    requests: Quantities = {}
-    limits: Quantities = {}
+    requests: Quantities = Field(default_factory=dict)
+    limits: Quantities = Field(default_factory=dict)

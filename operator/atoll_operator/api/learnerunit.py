@@ -24,7 +24,7 @@ class LearnerUnitSpec(Section):
     stream: Annotated[int, Field(ge=0, le=4095)]
     """The unit's slot among `streams` disjoint data streams."""
     streams: Annotated[int, Field(ge=1, le=4096)]
-    node_selector: NodeSelector = {}
+    node_selector: NodeSelector = Field(default_factory=dict)
     tolerations: Tolerations = ()
     resources: Resources = Resources()
 

@@ -42,7 +42,7 @@ class Pool(Section):
     """Sequences of one unit in one inner step; `spec.inner.batch` where not given."""
     capacity: Literal["OnDemand", "Spot", "Reservation"] = "OnDemand"
     reservation_name: Annotated[str, Field(min_length=1, max_length=63)] | None = None
-    node_selector: NodeSelector = {}
+    node_selector: NodeSelector = Field(default_factory=dict)
     tolerations: Tolerations = ()
     resources: Resources = Resources()
 
@@ -64,7 +64,7 @@ class SyncerSpec(Section):
 
     shards: Annotated[int, Field(ge=1, le=64)] = 1
     resources: Resources = Resources(requests={"cpu": "100m", "memory": "256Mi"})
-    node_selector: NodeSelector = {}
+    node_selector: NodeSelector = Field(default_factory=dict)
     tolerations: Tolerations = ()
     storage_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """The cluster's default class where not given."""

@@ -25,7 +25,7 @@ class Verdict:
 
 
 def judge(restarts: Sequence[Restart], recovery: RecoverySpec, now: float) -> Verdict:
-    """The first heal in a window is immediate; the n-th later one waits 5 s · 2ⁿ⁻¹ after the one before, 300 s at most."""
+    """The first heal in a window is immediate; the n-th after it waits 5 s · 2ⁿ⁻¹, at most 300 s, after the last."""
     recent = tuple(item for item in restarts if parse_time(item.time) > now - recovery.window_seconds)
     if len(recent) >= recovery.max_restarts:
         return Verdict(not_before=now, exhausted=True, recent=recent)

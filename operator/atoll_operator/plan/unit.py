@@ -12,53 +12,20 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from atoll_operator.api.group import Object
-from atoll_operator.api.learnerunit import Failure, LearnerUnitSpec, LearnerUnitStatus, Restart, UnitPhase
-from atoll_operator.api.trainingrun import RecoverySpec
+from atoll_operator.api.learnerunit import Failure, LearnerUnitStatus, Restart, UnitPhase
 from atoll_operator.plan import budget, failure
-from atoll_operator.plan.clock import format_time, parse_time
-from atoll_operator.plan.conditions import State, clip, find, is_true, state, transition
+from atoll_operator.plan.clock import format_time
+from atoll_operator.plan.conditions import clip, find, is_true, state, transition
 from atoll_operator.plan.failure import Cause
 from atoll_operator.plan.gang import Gang
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.observe import PodView
-from atoll_operator.plan.podspec import PodSettings
-from atoll_runtime.contract import UnitReport
+from atoll_operator.plan.unitstatus import Orders, UnitObserved, describe, lost, written
 
 EXIT_GRACE_SECONDS = 15.0
 """A pod that ends with 0 may have heard of the run's end before we did."""
 STUCK_SECONDS = 30.0
 """After its deletion time a pod of a lost node is removed by force; incarnations fence whatever may still run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
-    """What the run wants of its units."""
-
-    stop: Literal["", "Suspended", "Finished"]
-    finishing: bool
-    """The target is reached: pods may end with 0."""
-    recovery: RecoverySpec
-    settings: PodSettings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitObserved:
-    """One unit as it is."""
-
-    name: str
-    namespace: str
-    uid: str
-    generation: int
-    spec: LearnerUnitSpec
-    status: LearnerUnitStatus
-    pods: tuple[PodView, ...]
-    """Those that this unit owns, of any incarnation."""
-    orders: Orders | None
-    """None when there is no such run."""
-    report: UnitReport | None = None
-    """The syncer's, None when it knows no such unit or does not answer."""
-    answering_since: float | None = None
-    """Unix seconds since which the syncer answers; None while it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +79,7 @@ def plan_unit(unit: UnitObserved, now: float) -> UnitPlan:
         status = status.model_copy(update={"placed_incarnation": status.incarnation})
     stale = tuple(pod for pod in unit.pods if pod.incarnation != unit.status.incarnation)
     remove, stuck = _removals(stale, 1, now)
-    status, healed, notices = _observe(unit, gang, status, current, missing, now)
+    status, healed, notices = describe(unit, gang, status, current, missing, now)
     return UnitPlan(
         status=status,
         service=gang.service(),
@@ -198,7 +165,7 @@ def _heal(unit: UnitObserved, orders: Orders, cause: Cause, now: float) -> UnitP
     if verdict.not_before > now:
         until = format_time(verdict.not_before)
         message = f"{cause.reason}: {cause.message}; tries again at {until}"
-        status = _write(unit, status, "Healing", message, _lost("BackOff", message), now)
+        status = written(unit, status, "Healing", message, lost("BackOff", message), now)
         return UnitPlan(status=status, notices=(notice,), wake=verdict.not_before)
     restart = Restart(time=format_time(now), reason=cause.reason)
     status = status.model_copy(
@@ -216,20 +183,9 @@ def _advance(unit: UnitObserved, status: LearnerUnitStatus, now: float) -> UnitP
     reason = status.last_failure.reason if healing and status.last_failure else "Created"
     message = f"{reason}: incarnation {incarnation} is being created"
     status = status.model_copy(update={"incarnation": incarnation, "seeded_step": None, "contributions": 0})
-    states = _lost("Creating", message) | {"Healing": state(healing, reason, message if healing else "")}
-    status = _write(unit, status, "Healing" if healing else "Pending", message, states, now)
+    states = lost("Creating", message) | {"Healing": state(healing, reason, message if healing else "")}
+    status = written(unit, status, "Healing" if healing else "Pending", message, states, now)
     return UnitPlan(status=status, advance=True)
-
-
-def _lost(reason: str, message: str) -> dict[str, State]:
-    return {
-        "Scheduled": state(False, reason),
-        "PodsReady": state(False, reason),
-        "Seeded": state(False, reason),
-        "Learning": state(False, reason),
-        "Healing": state(True, reason, message),
-        "Draining": state(False, "NotDraining"),
-    }
 
 
 def _exhausted(
@@ -241,9 +197,9 @@ def _exhausted(
         f"{len(status.restarts)} re-creations within {orders.recovery.window_seconds} s are the limit; last failure: "
         f"{notice.reason}: {notice.message}. Delete this LearnerUnit to try again"
     )
-    states = _lost(reason, message) | {"Healing": state(False, reason, message)}
+    states = lost(reason, message) | {"Healing": state(False, reason, message)}
     status = status.model_copy(update={"heal_start_time": None})
-    status = _write(unit, status, "Failed", message, states, now)
+    status = written(unit, status, "Failed", message, states, now)
     return UnitPlan(
         status=status,
         advance=True,
@@ -271,14 +227,14 @@ def _stopped(unit: UnitObserved, phase: Literal["Suspended", "Finished"], now: f
         "Healing": state(False, phase),
         "Draining": state(bool(unit.pods), "Stopping" if unit.pods else phase),
     }
-    status = _write(unit, status, phase, "", states, now)
+    status = written(unit, status, phase, "", states, now)
     return UnitPlan(status=status, remove=remove, wake=wake)
 
 
 def _idle(unit: UnitObserved, now: float, phase: UnitPhase, reason: str, message: str) -> UnitPlan:
-    states = _lost(reason, message) | {"Healing": state(False, reason)}
+    states = lost(reason, message) | {"Healing": state(False, reason)}
     states["Scheduled"] = state(False, reason, message)
-    return UnitPlan(status=_write(unit, unit.status, phase, message, states, now))
+    return UnitPlan(status=written(unit, unit.status, phase, message, states, now))
 
 
 def _removals(pods: tuple[PodView, ...], grace: int, now: float) -> tuple[tuple[Removal, ...], float | None]:
@@ -293,130 +249,6 @@ def _removals(pods: tuple[PodView, ...], grace: int, now: float) -> tuple[tuple[
         else:
             wake = _earliest(wake, pod.deletion_time + STUCK_SECONDS)
     return tuple(remove), wake
-
-
-def _observe(
-    unit: UnitObserved,
-    gang: Gang,
-    status: LearnerUnitStatus,
-    current: Mapping[str, PodView],
-    missing: tuple[str, ...],
-    now: float,
-) -> tuple[LearnerUnitStatus, float | None, tuple[Notice, ...]]:
-    """The status of a gang that is not lost; the seconds of a heal that is done now."""
-    pods = tuple(current.values())
-    hosts = len(gang.names())
-    waiting = failure.waiting(pods)
-    scheduled = not missing and all(pod.node for pod in pods)
-    ready = scheduled and all(pod.ready for pod in pods)
-    blocked = waiting or ("PodsStarting", f"{sum(pod.ready for pod in pods)} of {hosts} pods are ready")
-    states: dict[str, State] = {
-        "Scheduled": state(True, "Scheduled")
-        if scheduled
-        else state(
-            False,
-            *(waiting or ("Placing", f"{sum(bool(pod.node) for pod in pods)} of {hosts} pods have a node")),
-        ),
-        "PodsReady": state(True, "PodsReady") if ready else state(False, *blocked),
-        **_progress(unit),
-        "Draining": state(False, "NotDraining"),
-    }
-    status = _figures(status, unit.report)
-    learning = states["Learning"][0] == "True"
-    healed: float | None = None
-    notices: tuple[Notice, ...] = ()
-    if learning and status.heal_start_time is not None:
-        merged = unit.report.first_merge_time if unit.report is not None else None
-        healed = round(max((merged or now) - parse_time(status.heal_start_time), 0.0), 2)
-        status = status.model_copy(update={"last_heal_seconds": healed, "heal_start_time": None})
-        told = f"incarnation {status.incarnation} was merged {healed:.1f} s after the failure"
-        notices = (Notice("Normal", "Healed", told, f"{status.incarnation}"),)
-    healing = status.heal_start_time is not None
-    cause = status.last_failure
-    why = f"{cause.reason}: {cause.message}" if cause is not None else ""
-    states["Healing"] = (
-        state(True, cause.reason if cause else "Lost", why) if healing else state(False, "NotHealing")
-    )
-    phase: UnitPhase = (
-        "Learning"
-        if learning
-        else "Healing"
-        if healing
-        else "Joining"
-        if ready
-        else "Starting"
-        if scheduled
-        else "Scheduling"
-    )
-    message = "" if learning else next((text for _, _, text in states.values() if text), "")
-    return _write(unit, status, phase, message, states, now), healed, notices
-
-
-def _progress(unit: UnitObserved) -> dict[str, State]:
-    """`Seeded` and `Learning`; what was last known, while the syncer does not answer: the unit trains on."""
-    report = unit.report
-    if report is None or report.incarnation != unit.status.incarnation:
-        if unit.answering_since is None:
-            return {name: _last_known(unit, name) for name in ("Seeded", "Learning")}
-        message = "the syncer has not heard of this incarnation yet"
-        return {name: state(False, "NotConnected", message) for name in ("Seeded", "Learning")}
-    if report.seeded_step is None:
-        seeded = state(False, "Seeding", report.seed_message)
-    else:
-        text = f"from the global checkpoint of step {report.seeded_step}"
-        seeded = state(True, "Checkpoint", f"{text}; {report.seed_message}" if report.seed_message else text)
-    if report.state == "Learning":
-        return {
-            "Seeded": seeded,
-            "Learning": state(True, "Merged", f"{report.contributions} contributions merged"),
-        }
-    if report.state == "Gone":
-        return {
-            "Seeded": seeded,
-            "Learning": state(False, "Disconnected", "no host is connected to the syncer"),
-        }
-    return {"Seeded": seeded, "Learning": state(False, "Joining", f"{report.hosts} hosts are connected")}
-
-
-def _last_known(unit: UnitObserved, name: str) -> State:
-    known = find(unit.status.conditions, name)
-    if known is None:
-        return state(False, "SyncerUnavailable", "the syncer does not answer yet")
-    return known.status, known.reason, known.message
-
-
-def _figures(status: LearnerUnitStatus, report: UnitReport | None) -> LearnerUnitStatus:
-    if report is None:
-        return status
-    figures: dict[str, object] = {"tokens": report.tokens}
-    if report.incarnation == status.incarnation:
-        figures |= {
-            "step": report.step,
-            "loss": status.loss if report.loss is None else round(report.loss, 4),
-            "tokens_per_second": round(report.tokens_per_second, 1),
-            "staleness": report.staleness,
-            "contributions": report.contributions,
-            "seeded_step": report.seeded_step,
-        }
-    return status.model_copy(update=figures)
-
-
-def _write(
-    unit: UnitObserved,
-    status: LearnerUnitStatus,
-    phase: UnitPhase,
-    message: str,
-    states: Mapping[str, State],
-    now: float,
-) -> LearnerUnitStatus:
-    return status.model_copy(
-        update={
-            "phase": phase,
-            "message": clip(message),
-            "conditions": transition(unit.status.conditions, states, unit.generation, now),
-            "observed_generation": unit.generation,
-        }
-    )
 
 
 def _earliest(*moments: float | None) -> float | None:

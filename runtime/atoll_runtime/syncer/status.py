@@ -45,7 +45,8 @@ class Status:
             run_uid=self.run.uid,
             phase=self.phase if self.phase == "Failed" else phase,
             message=self.message if self.phase == "Failed" else why(machine, now),
-            global_step=machine.step,
+            # The clock may stand a few steps further; a kill takes those back, but no merge that is on disk.
+            global_step=machine.step if machine.final else max(each.version for each in service.state.fragments),
             target_steps=self.run.target.global_steps,
             tokens=machine.tokens,
             loss=mean_loss(live),

@@ -1,0 +1,186 @@
+"""The status of a unit, from what its pods and its syncer say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, UnitPhase
+from atoll_operator.api.trainingrun import RecoverySpec
+from atoll_operator.plan import failure
+from atoll_operator.plan.clock import parse_time
+from atoll_operator.plan.conditions import State, clip, find, state, transition
+from atoll_operator.plan.gang import Gang
+from atoll_operator.plan.notice import Notice
+from atoll_operator.plan.observe import PodView
+from atoll_operator.plan.podspec import PodSettings
+from atoll_runtime.contract import UnitReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What the run wants of its units."""
+
+    stop: Literal["", "Suspended", "Finished"]
+    finishing: bool
+    """The target is reached: pods may end with 0."""
+    recovery: RecoverySpec
+    settings: PodSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitObserved:
+    """One unit as it is."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    spec: LearnerUnitSpec
+    status: LearnerUnitStatus
+    pods: tuple[PodView, ...]
+    """Those that this unit owns, of any incarnation."""
+    orders: Orders | None
+    """None when there is no such run."""
+    report: UnitReport | None = None
+    """The syncer's, None when it knows no such unit or does not answer."""
+    answering_since: float | None = None
+    """Unix seconds since which the syncer answers; None while it does not."""
+
+
+def describe(
+    unit: UnitObserved,
+    gang: Gang,
+    status: LearnerUnitStatus,
+    current: Mapping[str, PodView],
+    missing: tuple[str, ...],
+    now: float,
+) -> tuple[LearnerUnitStatus, float | None, tuple[Notice, ...]]:
+    """The status of a gang that is not lost; the seconds of a heal that is done now."""
+    pods = tuple(current.values())
+    hosts = len(gang.names())
+    waiting = failure.waiting(pods)
+    scheduled = not missing and all(pod.node for pod in pods)
+    ready = scheduled and all(pod.ready for pod in pods)
+    blocked = waiting or ("PodsStarting", f"{sum(pod.ready for pod in pods)} of {hosts} pods are ready")
+    states: dict[str, State] = {
+        "Scheduled": state(True, "Scheduled")
+        if scheduled
+        else state(
+            False,
+            *(waiting or ("Placing", f"{sum(bool(pod.node) for pod in pods)} of {hosts} pods have a node")),
+        ),
+        "PodsReady": state(True, "PodsReady") if ready else state(False, *blocked),
+        **_progress(unit),
+        "Draining": state(False, "NotDraining"),
+    }
+    status = _figures(status, unit.report)
+    learning = states["Learning"][0] == "True"
+    healed: float | None = None
+    notices: tuple[Notice, ...] = ()
+    if learning and status.heal_start_time is not None:
+        merged = unit.report.first_merge_time if unit.report is not None else None
+        healed = round(max((merged or now) - parse_time(status.heal_start_time), 0.0), 2)
+        status = status.model_copy(update={"last_heal_seconds": healed, "heal_start_time": None})
+        told = f"incarnation {status.incarnation} was merged {healed:.1f} s after the failure"
+        notices = (Notice("Normal", "Healed", told, f"{status.incarnation}"),)
+    healing = status.heal_start_time is not None
+    cause = status.last_failure
+    why = f"{cause.reason}: {cause.message}" if cause is not None else ""
+    states["Healing"] = (
+        state(True, cause.reason if cause else "Lost", why) if healing else state(False, "NotHealing")
+    )
+    phase: UnitPhase = (
+        "Learning"
+        if learning
+        else "Healing"
+        if healing
+        else "Joining"
+        if ready
+        else "Starting"
+        if scheduled
+        else "Scheduling"
+    )
+    message = "" if learning else next((text for _, _, text in states.values() if text), "")
+    return written(unit, status, phase, message, states, now), healed, notices
+
+
+def _progress(unit: UnitObserved) -> dict[str, State]:
+    """`Seeded` and `Learning`; what was last known, while the syncer does not answer: the unit trains on."""
+    report = unit.report
+    if report is None or report.incarnation != unit.status.incarnation:
+        if unit.answering_since is None:
+            return {name: _last_known(unit, name) for name in ("Seeded", "Learning")}
+        message = "the syncer has not heard of this incarnation yet"
+        return {name: state(False, "NotConnected", message) for name in ("Seeded", "Learning")}
+    if report.seeded_step is None:
+        seeded = state(False, "Seeding", report.seed_message)
+    else:
+        text = f"from the global checkpoint of step {report.seeded_step}"
+        seeded = state(True, "Checkpoint", f"{text}; {report.seed_message}" if report.seed_message else text)
+    if report.state == "Learning":
+        return {
+            "Seeded": seeded,
+            "Learning": state(True, "Merged", f"{report.contributions} contributions merged"),
+        }
+    if report.state == "Gone":
+        return {
+            "Seeded": seeded,
+            "Learning": state(False, "Disconnected", "no host is connected to the syncer"),
+        }
+    return {"Seeded": seeded, "Learning": state(False, "Joining", f"{report.hosts} hosts are connected")}
+
+
+def _last_known(unit: UnitObserved, name: str) -> State:
+    known = find(unit.status.conditions, name)
+    if known is None:
+        return state(False, "SyncerUnavailable", "the syncer does not answer yet")
+    return known.status, known.reason, known.message
+
+
+def _figures(status: LearnerUnitStatus, report: UnitReport | None) -> LearnerUnitStatus:
+    if report is None:
+        return status
+    figures: dict[str, object] = {"tokens": report.tokens}
+    if report.incarnation == status.incarnation:
+        figures |= {
+            "step": report.step,
+            "loss": status.loss if report.loss is None else round(report.loss, 4),
+            "tokens_per_second": round(report.tokens_per_second, 1),
+            "staleness": report.staleness,
+            "contributions": report.contributions,
+            "seeded_step": report.seeded_step,
+        }
+    return status.model_copy(update=figures)
+
+
+def lost(reason: str, message: str) -> dict[str, State]:
+    """The states of a unit without a working gang."""
+    return {
+        "Scheduled": state(False, reason),
+        "PodsReady": state(False, reason),
+        "Seeded": state(False, reason),
+        "Learning": state(False, reason),
+        "Healing": state(True, reason, message),
+        "Draining": state(False, "NotDraining"),
+    }
+
+
+def written(
+    unit: UnitObserved,
+    status: LearnerUnitStatus,
+    phase: UnitPhase,
+    message: str,
+    states: Mapping[str, State],
+    now: float,
+) -> LearnerUnitStatus:
+    """The status with this phase, this message and these conditions."""
+    return status.model_copy(
+        update={
+            "phase": phase,
+            "message": clip(message),
+            "conditions": transition(unit.status.conditions, states, unit.generation, now),
+            "observed_generation": unit.generation,
+        }
+    )

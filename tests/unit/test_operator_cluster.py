@@ -1,0 +1,123 @@
+"""The client against a small real HTTP server: tries again, gives up, reads a rotated token, tells errors apart."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from atoll_operator import cluster as client
+from atoll_operator.cluster import Cluster
+from atoll_operator.credentials import Credentials
+from atoll_operator.errors import AlreadyExists, Conflict, NotFound, Refused, Unreachable
+from atoll_operator.metrics import Metrics
+
+Answer = Callable[[web.Request], tuple[int, dict[str, Any]]]
+POD = {"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}}
+
+
+class Server:
+    """Answers what the test says and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self.requests: list[tuple[str, str, str]] = []
+        self.port = 0
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.requests.append((request.method, request.path, request.headers.get("Authorization", "")))
+        status, body = self.answers.pop(0)(request) if self.answers else (200, {})
+        return web.json_response(body, status=status)
+
+
+@pytest.fixture
+async def server(monkeypatch) -> AsyncIterator[Server]:
+    monkeypatch.setattr(client, "BACK_OFF_SECONDS", 0.001)
+    one = Server()
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", one.handle)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    one.port = runner.addresses[0][1]
+    yield one
+    await runner.cleanup()
+
+
+def connect(server: Server, **token: Any) -> Cluster:
+    address = f"http://127.0.0.1:{server.port}"
+    return Cluster(Credentials(address, ssl.create_default_context(), **token), Metrics())
+
+
+def says(status: int, reason: str = "", **body: Any) -> Answer:
+    return lambda _: (status, {"reason": reason, "message": f"because {reason}", **body})
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_busy_server_is_asked_again(server: Server, status: int) -> None:
+    server.answers = [says(status), says(status), says(200, name="x")]
+    async with connect(server) as cluster:
+        assert (await cluster.get("Pod", "n", "p"))["name"] == "x"
+    assert len(server.requests) == 3
+
+
+async def test_a_server_that_never_recovers_is_given_up(server: Server) -> None:
+    server.answers = [says(500, "Broken")] * 10
+    async with connect(server) as cluster:
+        with pytest.raises(Unreachable, match="because Broken"):
+            await cluster.get("Pod", "n", "p")
+    assert len(server.requests) == client.TRIES
+
+
+async def test_nobody_listening_is_unreachable(server: Server) -> None:
+    address = "http://127.0.0.1:1"
+    async with Cluster(Credentials(address, ssl.create_default_context()), Metrics()) as cluster:
+        with pytest.raises(Unreachable, match="GET /api/v1/namespaces/n/pods/p"):
+            await cluster.get("Pod", "n", "p")
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "error"),
+    [
+        (404, "NotFound", NotFound),
+        (409, "AlreadyExists", AlreadyExists),
+        (409, "Conflict", Conflict),
+        (422, "Invalid", Refused),
+        (403, "Forbidden", Refused),
+    ],
+)
+async def test_a_no_is_told_apart_and_not_asked_again(server: Server, status, reason, error) -> None:
+    server.answers = [says(status, reason)]
+    async with connect(server) as cluster:
+        with pytest.raises(error, match=f"because {reason}"):
+            await cluster.create(POD)
+    assert len(server.requests) == 1
+
+
+async def test_a_token_that_was_rotated_is_read_after_a_401(server: Server, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old\n")
+
+    def rotate(_: web.Request) -> tuple[int, dict[str, Any]]:
+        token.write_text("new\n")
+        return 401, {}
+
+    server.answers = [says(200), rotate, says(200)]
+    async with connect(server, token_file=token) as cluster:
+        await cluster.get("Pod", "n", "p")
+        await cluster.get("Pod", "n", "p")
+    assert [request[2] for request in server.requests] == ["Bearer old", "Bearer old", "Bearer new"]
+
+
+async def test_the_operator_waits_for_its_definitions_and_says_which_are_missing(server: Server) -> None:
+    one, both = [{"name": "trainingruns"}], [{"name": "trainingruns"}, {"name": "learnerunits"}]
+    server.answers = [says(404, "NotFound"), says(200, resources=both)]
+    async with connect(server) as cluster:
+        await cluster.wait_until_served(10)
+        server.answers = [says(200, resources=one)]
+        with pytest.raises(Unreachable, match=r"does not serve learnerunits; apply crds/ first"):
+            await cluster.wait_until_served(-1)
