@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import ssl
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from atoll_operator.errors import CredentialsError
 
@@ -28,7 +24,8 @@ class Credentials:
     server: str
     context: ssl.SSLContext
     token_file: Path | None = None
-    static_token: str = ""
+    authorization: Callable[[], str] | None = None
+    """The header's value of now; the client renews what has expired."""
     _token: str = ""
     _read_at: float = float("-inf")
 
@@ -37,8 +34,8 @@ class Credentials:
         if self.token_file is not None and time.monotonic() - self._read_at > TOKEN_SECONDS:
             self._token = self.token_file.read_text().strip()
             self._read_at = time.monotonic()
-        token = self._token or self.static_token
-        return {"Authorization": f"Bearer {token}"} if token else {}
+        value = f"Bearer {self._token}" if self._token else self.authorization() if self.authorization else ""
+        return {"Authorization": value} if value else {}
 
     def expire(self) -> None:
         """After a 401 the file is read again at once."""
@@ -51,38 +48,35 @@ def load(environment: Mapping[str, str]) -> Credentials:
         context = ssl.create_default_context(cafile=str(SERVICE_ACCOUNT / "ca.crt"))
         return Credentials("https://kubernetes.default.svc", context, SERVICE_ACCOUNT / "token")
     path = environment.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    from kubernetes.config import ConfigException
+
     try:
-        return _from_kubeconfig(Path(path))
-    except (OSError, KeyError, StopIteration, TypeError, ssl.SSLError, yaml.YAMLError) as error:
+        return _from_kubeconfig(path)
+    except (ConfigException, OSError, KeyError, TypeError, ValueError) as error:
         kind = type(error).__name__
         raise CredentialsError(
             f"no service account is mounted, and kubeconfig {path!r}: {kind}: {error}"
         ) from error
 
 
-def _from_kubeconfig(path: Path) -> Credentials:
-    config = yaml.safe_load(path.read_text())
-    chosen = _named(config["contexts"], config["current-context"])["context"]
-    cluster = _named(config["clusters"], chosen["cluster"])["cluster"]
-    user = _named(config["users"], chosen["user"])["user"]
-    context = ssl.create_default_context(
-        cafile=_beside(path, cluster.get("certificate-authority")),
-        cadata=_decoded(cluster.get("certificate-authority-data")),
-    )
-    if cluster.get("insecure-skip-tls-verify"):
+def _from_kubeconfig(path: str) -> Credentials:
+    """The current context, with every way to log in that the official client knows (exec plugins among them)."""
+    # Imported here: the client takes 40 MiB, which a pod with a service account need not pay.
+    from kubernetes import client, config
+
+    found = client.Configuration()
+    config.load_kube_config(config_file=path, client_configuration=found)
+    context = ssl.create_default_context(cafile=found.ssl_ca_cert)
+    if not found.verify_ssl:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if certificate := user.get("client-certificate"):
-        context.load_cert_chain(_beside(path, certificate) or "", _beside(path, user["client-key"]))
-    elif data := user.get("client-certificate-data"):
-        load_pair(context, base64.b64decode(data), base64.b64decode(user["client-key-data"]))
-    token_file = user.get("tokenFile")
-    return Credentials(
-        server=cluster["server"].rstrip("/"),
-        context=context,
-        token_file=Path(token_file) if token_file else None,
-        static_token=user.get("token", ""),
-    )
+    if found.cert_file:
+        context.load_cert_chain(found.cert_file, found.key_file)
+
+    def authorization() -> str:
+        return str(found.get_api_key_with_prefix("BearerToken") or "")
+
+    return Credentials(server=found.host.rstrip("/"), context=context, authorization=authorization)
 
 
 def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
@@ -94,15 +88,3 @@ def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
         context.load_cert_chain(name)
     finally:
         os.unlink(name)
-
-
-def _named(items: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    return next(item for item in items if item["name"] == name)
-
-
-def _beside(path: Path, name: str | None) -> str | None:
-    return str(path.parent / name) if name else None
-
-
-def _decoded(data: str | None) -> str | None:
-    return base64.b64decode(data).decode() if data else None

@@ -72,7 +72,7 @@ def _register_setup(registry: kopf.OperatorRegistry, stop: Callable[[], Awaitabl
 
     @kopf.on.login(registry=registry)
     def login(**keywords: Any) -> kopf.ConnectionInfo | None:
-        return kopf.login_with_service_account(**keywords) or kopf.login_with_kubeconfig(**keywords)
+        return kopf.login_with_service_account(**keywords) or kopf.login_via_client(**keywords)
 
 
 def _register(

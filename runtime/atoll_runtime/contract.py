@@ -50,7 +50,13 @@ TERMINATION_LOG = "/dev/termination-log"
 class Section(BaseModel):
     """A part of the wire format: camelCase on the wire, unknown keys are errors, immutable."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,  # `kubectl explain` shows them
+    )
 
 
 ShortName = Annotated[str, Field(min_length=1, max_length=63)]
@@ -202,7 +208,13 @@ def identity(namespace: str, run: str, role: Literal["syncer", "unit", "operator
 class Report(BaseModel):
     """A part of what the syncer reports; the reader ignores keys that it does not know (a newer syncer)."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="ignore",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
 
 
 class UnitReport(Report):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import ssl
 import subprocess
 import sys
@@ -68,6 +69,48 @@ def test_the_operator_without_settings_ends_with_one_sentence() -> None:
 def test_a_kubeconfig_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(CredentialsError, match="nowhere"):
         load({"KUBECONFIG": str(tmp_path / "nowhere")})
+
+
+def kubeconfig(folder: Path, user: dict[str, object]) -> dict[str, str]:
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1/"}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+    }
+    (folder / "config").write_text(json.dumps(content))
+    return {"KUBECONFIG": str(folder / "config")}
+
+
+def test_a_kubeconfig_with_a_token_logs_in_with_it(tmp_path: Path) -> None:
+    access = load(kubeconfig(tmp_path, {"token": "secret"}))
+    assert access.server == "https://127.0.0.1:1"
+    assert access.headers() == {"Authorization": "Bearer secret"}
+
+
+def test_a_kubeconfig_with_an_exec_plugin_logs_in_with_what_it_prints(tmp_path: Path) -> None:
+    status = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": "x1"},
+    }
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "echo",
+        "args": [json.dumps(status)],
+        "interactiveMode": "Never",
+    }
+    assert load(kubeconfig(tmp_path, {"exec": plugin})).headers() == {"Authorization": "Bearer x1"}
+
+
+def test_a_kubeconfig_without_its_context_is_refused(tmp_path: Path) -> None:
+    environment = kubeconfig(tmp_path, {"token": "secret"})
+    path = Path(environment["KUBECONFIG"])
+    path.write_text(path.read_text().replace('"current-context": "here"', '"current-context": "there"'))
+    with pytest.raises(CredentialsError, match="there"):
+        load(environment)
 
 
 def test_the_committed_definitions_are_those_of_the_models(tmp_path: Path) -> None:

@@ -80,7 +80,9 @@ def recover(
     if cut is None:
         if any(each.complete for each in skipped):
             # What was acknowledged as trained must not be thrown away because it cannot be read just now.
-            raise StoreError(f"{store.uri}: no complete checkpoint can be read ({message}); mend or remove them")
+            raise StoreError(
+                f"{store.uri}: no complete checkpoint can be read ({message}); mend or remove them"
+            )
         if skipped:
             log.warning("%s: %s: starting from the initial model", store.uri, message)
         theta = initial()

@@ -46,7 +46,9 @@ class Status:
             phase=self.phase if self.phase == "Failed" else phase,
             message=self.message if self.phase == "Failed" else why(machine, now),
             # The clock may stand a few steps further; a kill takes those back, but no merge that is on disk.
-            global_step=machine.step if machine.final else max(each.version for each in service.state.fragments),
+            global_step=machine.step
+            if machine.final
+            else max(each.version for each in service.state.fragments),
             target_steps=self.run.target.global_steps,
             tokens=machine.tokens,
             loss=mean_loss(live),
