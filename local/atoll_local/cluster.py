@@ -110,7 +110,7 @@ class Cluster:
         if self.root.exists():
             self.progress(f"removing cluster {self.name}: it does not run, or runs older images")
             self.down()
-        host.check_addresses(self.network, self.port)
+        host.check_addresses(self.network, {self.port: "the API server", self.bucket.port: "the bucket"})
         programs = find_all((*CONTROL_PROGRAMS, *NODE_PROGRAMS), self.progress)
         self.root.mkdir(parents=True)
         entry = {

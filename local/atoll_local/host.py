@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from atoll_local.errors import HostError
@@ -55,26 +56,25 @@ def check_machine() -> None:
             raise HostError(f"{folder} has {free:.1f} GiB of free disk, the local cluster needs {FREE_GIB}")
 
 
-def check_addresses(network: Network, port: int) -> None:
-    """Raises `HostError` when the cluster's network or its port is in use."""
+def check_addresses(network: Network, ports: Mapping[int, str]) -> None:
+    """Raises `HostError` when the network or one of `ports` (and what it is for) is in use."""
     if shutil.which("ip") and network.taken():
         raise HostError(
             f"the network {network.subnet} or the bridge {network.bridge} is in use already; "
             "`make cluster-down` removes an old cluster, --subnet and --bridge choose others"
         )
-    check_port(port)
+    for port, purpose in ports.items():
+        check_port(port, purpose)
 
 
-def check_port(port: int) -> None:
+def check_port(port: int, purpose: str) -> None:
     """Raises `HostError` when something listens on `port` on every address."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("0.0.0.0", port))
         except OSError:
-            raise HostError(
-                f"port {port} is taken; end what listens there or choose another with --port"
-            ) from None
+            raise HostError(f"port {port}, which {purpose} needs, is taken: end what listens there") from None
 
 
 def missing() -> list[str]:

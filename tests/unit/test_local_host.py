@@ -39,8 +39,8 @@ def test_a_taken_port_is_named() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(HostError, match=f"port {taken.getsockname()[1]} is taken"):
-            host.check_port(taken.getsockname()[1])
+        with pytest.raises(HostError, match=f"port {taken.getsockname()[1]}, which it needs, is taken"):
+            host.check_port(taken.getsockname()[1], "it")
 
 
 def test_missing_packages_without_apt_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:

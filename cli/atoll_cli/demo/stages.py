@@ -105,15 +105,7 @@ class Demo:
 
     def remove(self) -> None:
         """Takes run, namespace and operator from a cluster that stays."""
-        kubectl = self._place.kubectl
-        kubectl.run(
-            "delete",
-            "namespace",
-            NAMESPACE,
-            "--ignore-not-found",
-            f"--timeout={REMOVED}s",
-            timeout=REMOVED + 10,
-        )
+        self._delete_namespace()
         self._helm("uninstall", RELEASE, "--ignore-not-found")
 
     def _write_data(self) -> None:
@@ -138,14 +130,7 @@ class Demo:
 
     def _install(self) -> None:
         kubectl = self._place.kubectl
-        kubectl.run(
-            "delete",
-            "namespace",
-            NAMESPACE,
-            "--ignore-not-found",
-            f"--timeout={REMOVED}s",
-            timeout=REMOVED + 10,
-        )
+        self._delete_namespace()
         namespaces = [
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": RESTRICTED}}
             for name in (SYSTEM, NAMESPACE)
@@ -165,6 +150,10 @@ class Demo:
             )
         except CommandError as error:
             raise CommandError(f"{error}\n{operator_diagnosis(kubectl, SYSTEM)}") from error
+
+    def _delete_namespace(self) -> None:
+        arguments = ("delete", "namespace", NAMESPACE, "--ignore-not-found", f"--timeout={REMOVED}s")
+        self._place.kubectl.run(*arguments, timeout=REMOVED + 10)
 
     def _apply(self) -> None:
         run = self._plan.run
