@@ -40,7 +40,7 @@ class Shown:
         healing = next(
             index
             for index, sample in enumerate(self.samples)
-            if sample.units and sample.units[victim].incarnation > first
+            if victim in sample.units and sample.units[victim].incarnation > first
         )
         return healing - 1
 
