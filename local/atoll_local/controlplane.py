@@ -16,6 +16,8 @@ from atoll_local.programs import Progress, find_all, silent
 
 SERVICE_RANGE = "10.96.0.0/16"
 SERVICE_API = "10.96.0.1"
+CONTEXT = "atoll"
+"""Of the kubeconfig."""
 CONTROL_PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
@@ -92,7 +94,7 @@ class ControlPlane:
         )
         self._service_account = authority.key_pair("service-account")
         admin = authority.issue("admin", "kubernetes-admin", "system:masters")
-        authority.kubeconfig(self.kubeconfig, self.server, "atoll", admin)
+        authority.kubeconfig(self.kubeconfig, self.server, CONTEXT, admin)
         self._admin = admin
         self._etcd_port = free_port()
         self._start_etcd()
@@ -179,9 +181,9 @@ class ControlPlane:
             "controller-manager", "system:kube-controller-manager", "system:kube-controller-manager"
         )
         scheduler = authority.issue("scheduler", "system:kube-scheduler", "system:kube-scheduler")
-        manager_config = authority.kubeconfig(self.folder / "pki/manager.conf", self.server, "atoll", manager)
+        manager_config = authority.kubeconfig(self.folder / "pki/manager.conf", self.server, CONTEXT, manager)
         scheduler_config = authority.kubeconfig(
-            self.folder / "pki/scheduler.conf", self.server, "atoll", scheduler
+            self.folder / "pki/scheduler.conf", self.server, CONTEXT, scheduler
         )
         fast = ["--node-monitor-grace-period=8s", "--node-monitor-period=1s"] if self.fast_failure else []
         self._daemons["kube-controller-manager"].start(

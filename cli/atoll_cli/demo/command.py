@@ -93,6 +93,8 @@ def _plan(options: argparse.Namespace) -> Plan:
 def _place(options: argparse.Namespace, console: Console) -> Place:
     if options.context:
         if not options.bucket:
+            if LocalPlace.is_current(options.name, options.context):
+                return LocalPlace(options.name, console.say)
             raise UsageError(
                 "--context needs --bucket: the name of a bucket that the cluster and you can write"
             )

@@ -13,6 +13,7 @@ from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.kubectl import Kubectl
 from atoll_cli.views import PodView
 from atoll_local.cluster import Cluster
+from atoll_local.controlplane import CONTEXT
 from atoll_local.errors import ClusterError, HostError
 from atoll_local.faults import signal_pods
 from atoll_local.programs import find
@@ -64,6 +65,13 @@ class LocalPlace:
         self._started = False
         self._lock: int | None = None
         self.reached = False
+
+    @staticmethod
+    def is_current(name: str, context: str) -> bool:
+        """True when kubectl points at the local cluster of that name: it brings a bucket of its own."""
+        cluster = Cluster.existing(name)
+        here = os.environ.get("KUBECONFIG")
+        return cluster is not None and context == CONTEXT and here == str(cluster.kubeconfig)
 
     @property
     def stays(self) -> bool:
