@@ -172,8 +172,12 @@ class Demo:
         self._place.kill(pods, NAMESPACE)
         incarnation = at_kill.units[victim].incarnation
         back = watch.until(
-            f"{victim} learning again", lambda sample: healed(sample, victim, incarnation), HEALED
+            f"{victim} learning again",
+            lambda sample: healed(sample, victim, incarnation) or sample.run.complete,
+            HEALED,
         )
+        if not healed(back, victim, incarnation):
+            raise CommandError(f"the run was complete before {victim} learned again")
         unit = back.units[victim]
         self._console.say(
             f"{victim} is back as incarnation {unit.incarnation}, "

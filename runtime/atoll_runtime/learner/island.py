@@ -11,7 +11,7 @@ import numpy as np
 from atoll_runtime.checkpoint import Cut, GlobalStore
 from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.data import DataError, Prefetch, Reader, Stream
-from atoll_runtime.learner import compilation, seed
+from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.errors import FencedOff, Terminal
 from atoll_runtime.learner.exchange import Exchange
@@ -52,7 +52,6 @@ def train(
         stream = Stream(reader.examples, run.data.seed, unit.stream, unit.streams)
     except (DataError, ValueError) as error:
         raise Terminal("DataInvalid", str(error)) from error
-    compilation.keep(run.checkpoint.uri)
     mesh = join(unit)
     log.info("unit %s: %d devices on %d hosts", unit.unit, mesh.devices.size, unit.hosts)
     agreement: Agreement = Agreement(mesh)
