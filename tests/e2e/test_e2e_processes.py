@@ -49,7 +49,7 @@ from atoll_runtime.contract import (
 from atoll_runtime.data import write_text
 from atoll_runtime.evaluate import evaluate
 
-TARGET = 220
+TARGET = 300
 DEADLINE = 150.0
 
 
@@ -139,7 +139,7 @@ class World:
             outer=OuterSpec(fragments=6, interval=6, overlap=2),
             quorum=QuorumSpec(min=1),
             target=TargetSpec(global_steps=TARGET),
-            checkpoint=CheckpointSpec(uri=f"file://{folder}/bucket/run", interval_steps=20, keep=20),
+            checkpoint=CheckpointSpec(uri=f"file://{folder}/bucket/run", interval_steps=20, keep=50),
             syncer=SyncerAddress(
                 host="localhost", port=port, status_port=status_port, health_port=health_port
             ),
@@ -237,7 +237,7 @@ def world(tmp_path):
 def test_a_killed_unit_comes_back_as_its_next_incarnation_and_the_run_finishes(world):
     syncer = world.start_syncer()
     pair = world.start_unit("pair", 1, hosts=2, stream=0)
-    [single] = world.start_unit("single", 1, hosts=1, stream=1, batch=64)
+    [single] = world.start_unit("single", 1, hosts=1, stream=1, batch=128)
 
     def merged(unit, incarnation, count=3):
         def condition(status):
