@@ -57,8 +57,7 @@ def made_from() -> dict[str, str]:
 
 
 def install_images(nodes: Sequence[Path], progress: Progress = silent) -> None:
-    """Gives each node folder a `containerd` store that holds every image, building what is missing."""
-    build_images(progress)
+    """Gives each node folder a `containerd` store that holds every image that `build_images` made."""
     with _lock(cache_dir() / "images") as folder:
         started = time.monotonic()
         for node in nodes:

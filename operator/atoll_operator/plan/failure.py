@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atoll_operator.plan.observe import PodView
-from atoll_runtime.contract import EXIT_FENCED, EXIT_OK, EXIT_TERMINAL
+from atoll_runtime.contract import EXIT_FENCED, EXIT_OK
 
 APP_ERROR = "AppError"
 OUT_OF_MEMORY = "OutOfMemory"
@@ -112,11 +112,6 @@ def first_cause(pods: Sequence[PodView], missing: Sequence[str]) -> Cause | None
 def _telling(cause: Cause) -> tuple[bool, bool, float, str]:
     never = cause.time is None
     return cause.reason == POD_DELETED, never and cause.reason == NODE_LOST, cause.time or 0.0, cause.pod
-
-
-def is_terminal(cause: Cause) -> bool:
-    """Whether the program itself says that a restart cannot mend it."""
-    return cause.exit_code == EXIT_TERMINAL
 
 
 def waiting(pods: Sequence[PodView]) -> tuple[str, str] | None:

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, Sharding
 
 from atoll_runtime.learner.mesh import local_range
 from atoll_runtime.model.axes import over_devices
-from atoll_runtime.sync.fragments import Fragment, Layout
+from atoll_runtime.sync.fragments import Fragment, Layout, part_bounds
 
 Indices = tuple[int | None, ...]
 """Of each piece: its layer in a stacked tensor, or None for a whole one."""
@@ -38,9 +38,10 @@ class Fragments:
         self._layout = layout
         self._wire = wire
         self._sharding = over_devices(mesh)
-        self.padded = [-(-fragment.size // devices) * devices for fragment in layout.fragments]
+        splits = [part_bounds(fragment.size, devices) for fragment in layout.fragments]
+        self.padded = [split[-1][1] for split in splits]
         """Length of each fragment, filled up to a multiple of the devices."""
-        self.bounds = [(first * size // devices, last * size // devices) for size in self.padded]
+        self.bounds = [(split[first][0], split[last - 1][1]) for split in splits]
         """This host's [start, stop) of each padded fragment."""
         self._flatten = jax.jit(_flatten, static_argnames=("padded",), out_shardings=self._sharding)
         self._delta = jax.jit(_delta, static_argnames=("wire",), out_shardings=self._sharding)
