@@ -7,7 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from atoll_cli.bench import add_options as add_bench_options
 from atoll_cli.errors import CommandError
+from atoll_cli.replay import add_options as add_replay_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,6 +24,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from atoll_cli.status import show_status
 
             return show_status(options)
+        if options.command == "ledger":
+            from atoll_cli.ledger import show_ledger
+
+            return show_ledger(options)
+        if options.command == "replay":
+            from atoll_cli.replay import run_replay
+
+            return run_replay(options)
+        if options.command == "bench":
+            from atoll_cli.bench import run_bench
+
+            return run_bench(options)
         from importlib.metadata import version
 
         print(f"atoll {version('atoll')}")
@@ -50,6 +64,15 @@ def parser() -> argparse.ArgumentParser:
     status.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
     status.add_argument("--context", metavar="NAME", help="default: the current one")
     status.add_argument("-w", "--watch", action="store_true", help="again every 2 s until the run has ended")
+    ledger = commands.add_parser("ledger", help="what became of every token of a run", allow_abbrev=False)
+    ledger.add_argument("run", metavar="RUN")
+    ledger.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
+    ledger.add_argument("--context", metavar="NAME", help="default: the current one")
+    ledger.add_argument("--json", action="store_true", help="exact, in token-fragments, as JSON")
+    add_replay_options(
+        commands.add_parser("replay", help="re-run a recorded syncer, bit for bit", allow_abbrev=False)
+    )
+    add_bench_options(commands.add_parser("bench", help="measure this machine", allow_abbrev=False))
     commands.add_parser("version", help="the version of this program")
     return top
 

@@ -21,7 +21,7 @@ def show_status(options: argparse.Namespace) -> int:
     Raises:
         CommandError: there is no such run, or the cluster did not answer.
     """
-    kubectl = Kubectl(program=_program(), context=options.context)
+    kubectl = Kubectl(program=find_kubectl(), context=options.context)
     where = ["-n", options.namespace] if options.namespace else []
     while True:
         listing = kubectl.get("trainingruns,learnerunits", *where)
@@ -42,7 +42,7 @@ def show_status(options: argparse.Namespace) -> int:
         print()
 
 
-def _program() -> Path:
+def find_kubectl() -> Path:
     from atoll_local.errors import HostError
     from atoll_local.programs import find
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 LABEL_RUN = "atoll.dev/run"
@@ -66,6 +66,23 @@ class PodView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerView:
+    """What became of tokens, in token-fragments: a token counts once for each of `fragments`."""
+
+    fragments: int = 0
+    trained: int = 0
+    merged: int = 0
+    in_flight: int = 0
+    discarded: Mapping[str, int] = field(default_factory=dict)
+    """By reason."""
+
+    @property
+    def balance(self) -> int:
+        """Token-fragments without a fate, or with more than one when negative."""
+        return self.trained - self.merged - self.in_flight - sum(self.discarded.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """What was seen at one moment."""
 
@@ -108,6 +125,23 @@ def sample_of(run: str, items: Iterable[Mapping[str, Any]], time: float) -> Samp
         elif item["kind"] == "Pod" and item["metadata"].get("labels", {}).get(LABEL_RUN) == run:
             pods[name] = _pod(item)
     return Sample(time=time, run=seen, units=units, pods=pods)
+
+
+def ledgers_of(run: str, items: Iterable[Mapping[str, Any]]) -> dict[str, LedgerView]:
+    """Of the run's units by name, and of the run itself under its own name; only those that have one."""
+    found: dict[str, LedgerView] = {}
+    for item in items:
+        name, ledger = item["metadata"]["name"], item.get("status", {}).get("ledger")
+        ours = name == run if item["kind"] == "TrainingRun" else item.get("spec", {}).get("run") == run
+        if ours and ledger is not None and item["kind"] in ("TrainingRun", "LearnerUnit"):
+            found[name] = LedgerView(
+                fragments=ledger.get("fragments", 0),
+                trained=ledger.get("trained", 0),
+                merged=ledger.get("merged", 0),
+                in_flight=ledger.get("inFlight", 0),
+                discarded=dict(ledger.get("discarded", {})),
+            )
+    return found
 
 
 def condition(item: Mapping[str, Any], kind: str) -> bool:

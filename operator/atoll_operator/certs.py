@@ -82,6 +82,16 @@ class Authority:
         return context
 
 
+def covers(certificate: bytes, hosts: Sequence[str]) -> bool:
+    """Whether a certificate, PEM, can be read and has all these DNS names."""
+    try:
+        extensions = x509.load_pem_x509_certificate(certificate).extensions
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound):
+        return False
+    return set(hosts) <= set(names.get_values_for_type(x509.DNSName))
+
+
 _USES = (
     "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
     "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",

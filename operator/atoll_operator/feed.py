@@ -1,4 +1,4 @@
-"""Asks each active run's syncer for its status, and tells the queue when something changed."""
+"""Asks the shards of each active run's syncer for their status, and tells the queue when something changed."""
 
 from __future__ import annotations
 
@@ -15,28 +15,41 @@ from pydantic import ValidationError
 
 from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
-from atoll_operator.plan.names import syncer_host
-from atoll_operator.plan.runobjects import FeedState
+from atoll_operator.plan.names import shard_host
+from atoll_operator.plan.shards import UNAVAILABLE, FeedState, combine, heard
 from atoll_operator.settings import Settings
 from atoll_operator.store import Key
-from atoll_runtime.contract import SyncerStatus
+from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport
 
 TIME_OUT = aiohttp.ClientTimeout(total=5, connect=3)
 MAX_WAIT_SECONDS = 15.0
 BODY_LIMIT = 4 * 2**20
 """Bytes of a status; a thousand units take about 400 KiB."""
-UNAVAILABLE = "SyncerUnavailable"
 CERTIFICATE = "SyncerCertificateInvalid"
 FOREIGN = "SyncerOfAnotherRun"
 MALFORMED = "SyncerStatusInvalid"
+MISPLACED = "SyncerShardMismatch"
 
 
 @dataclass(slots=True)
 class _Feed:
     task: asyncio.Task[None]
     uid: str
+    shards: int
     soon: asyncio.Event
     state: FeedState
+    stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where one shard serves its status, and the name that its certificate has to have."""
+
+    url: str
+    host: str
+    shard: int
+    shards: int
+    uid: str
 
 
 class Feeds:
@@ -55,23 +68,31 @@ class Feeds:
         feed = self._feeds.get(run)
         return feed.state if feed is not None and feed.uid == uid else FeedState()
 
-    def ensure(self, run: Key, uid: str, context: ssl.SSLContext) -> None:
+    def ensure(self, run: Key, uid: str, shards: int, context: ssl.SSLContext) -> None:
         """Starts to ask, unless that is done already."""
         feed = self._feeds.get(run)
-        if feed is not None and feed.uid == uid and not feed.task.done():
+        asked = feed is not None and not feed.stopped and not feed.task.done()
+        if feed is not None and asked and (feed.uid, feed.shards) == (uid, shards):
             return
-        self.stop(run)
+        self.forget(run)
         soon = asyncio.Event()
         task = asyncio.create_task(
-            self._follow(run, uid, context, soon), name=f"feed {run.namespace}/{run.name}"
+            self._follow(run, uid, shards, context, soon), name=f"feed {run.namespace}/{run.name}"
         )
-        self._feeds[run] = _Feed(task, uid, soon, FeedState())
+        self._feeds[run] = _Feed(task, uid, shards, soon, FeedState())
 
     def stop(self, run: Key) -> None:
-        """Forgets the run, if it is known."""
-        feed = self._feeds.pop(run, None)
-        if feed is not None:
+        """Asks no more. What was said last stays known: the last figures of a run's units are in it."""
+        feed = self._feeds.get(run)
+        if feed is not None and not feed.stopped:
             feed.task.cancel()
+            feed.stopped = True
+            feed.state = replace(feed.state, answering_since=None, down="")
+
+    def forget(self, run: Key) -> None:
+        """As if the run had never been asked for."""
+        self.stop(run)
+        self._feeds.pop(run, None)
 
     def poke(self, run: Key) -> None:
         """Asks now rather than at the next interval."""
@@ -81,19 +102,35 @@ class Feeds:
     async def close(self) -> None:
         tasks = [feed.task for feed in self._feeds.values()]
         for run in list(self._feeds):
-            self.stop(run)
+            self.forget(run)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _follow(self, run: Key, uid: str, context: ssl.SSLContext, soon: asyncio.Event) -> None:
-        """Until cancelled: every interval, less often while there is no answer."""
-        url = self._settings.feed_url.format(run=run.name, namespace=run.namespace)
-        host = syncer_host(run.name, run.namespace)
+    async def _follow(
+        self, run: Key, uid: str, shards: int, context: ssl.SSLContext, soon: asyncio.Event
+    ) -> None:
+        """Until cancelled: all shards at once, every interval, less often while there is no answer at all."""
+        url = self._settings.feed_url
+        places = [
+            _Place(
+                url=url.format(run=run.name, namespace=run.namespace, shard=shard),
+                host=shard_host(run.name, run.namespace, shard),
+                shard=shard,
+                shards=shards,
+                uid=uid,
+            )
+            for shard in range(shards)
+        ]
+        states = [FeedState()] * shards
         failures = 0
-        connector = aiohttp.TCPConnector(ssl=context, limit=1)
+        connector = aiohttp.TCPConnector(ssl=context, limit=shards)
         async with aiohttp.ClientSession(connector=connector, timeout=TIME_OUT) as session:
             while True:
                 old = self._feeds[run].state
-                new = await self._poll(session, url, host, uid, old)
+                polls = (
+                    self._poll(session, place, state) for place, state in zip(places, states, strict=True)
+                )
+                states = await asyncio.gather(*polls)
+                new = combine(states)
                 failures = 0 if new.answers else failures + 1
                 self._feeds[run].state = new
                 units = _news(old, new)
@@ -108,11 +145,10 @@ class Feeds:
                     continue
                 soon.clear()
 
-    async def _poll(
-        self, session: aiohttp.ClientSession, url: str, host: str, uid: str, old: FeedState
-    ) -> FeedState:
+    async def _poll(self, session: aiohttp.ClientSession, place: _Place, old: FeedState) -> FeedState:
+        url, uid = place.url, place.uid
         try:
-            async with session.get(url, server_hostname=host) as response:
+            async with session.get(url, server_hostname=place.host) as response:
                 text = await response.content.read(BODY_LIMIT)
                 if response.status != 200:
                     return self._lost(old, url, UNAVAILABLE, f"the syncer answers {response.status}")
@@ -135,7 +171,10 @@ class Feeds:
             return self._lost(
                 old, url, FOREIGN, f"the syncer serves the run of uid {status.run_uid}, not {uid}"
             )
-        return FeedState(status=status, answering_since=old.answering_since or time.time())
+        if (status.shard, status.shards) != (place.shard, place.shards):
+            answer = f"shard {status.shard} of {status.shards} answers, not {place.shard} of {place.shards}"
+            return self._lost(old, url, MISPLACED, answer)
+        return heard(old, status, time.time())
 
     def _lost(self, old: FeedState, url: str, reason: str, message: str) -> FeedState:
         self._metrics.feed_errors.labels(reason).inc()
@@ -145,9 +184,16 @@ class Feeds:
 
 
 def _news(old: FeedState, new: FeedState) -> frozenset[str]:
-    """Units whose report changed; all of them when the syncer comes or goes."""
-    before = old.status.units if old.status is not None else {}
-    after = new.status.units if new.status is not None else {}
-    if old.answers != new.answers:
+    """Units whose report or ledger changed; all of them when the syncer, or a part of it, comes or goes."""
+    before, after = _by_unit(old), _by_unit(new)
+    if (old.answers, bool(old.down)) != (new.answers, bool(new.down)):
         return frozenset({*before, *after})
     return frozenset(name for name in {*before, *after} if before.get(name) != after.get(name))
+
+
+def _by_unit(state: FeedState) -> dict[str, tuple[UnitReport | None, LedgerReport | None]]:
+    status = state.status
+    if status is None:
+        return {}
+    names = {*status.units, *status.ledger}
+    return {name: (status.units.get(name), status.ledger.get(name)) for name in names}

@@ -7,6 +7,7 @@ import base64
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from atoll_operator.api.group import (
     LABEL_MANAGER,
@@ -17,10 +18,10 @@ from atoll_operator.api.group import (
     controller_uid,
     owner,
 )
-from atoll_operator.certs import Authority, Pair
+from atoll_operator.certs import Authority, Pair, covers
 from atoll_operator.cluster import Cluster
 from atoll_operator.errors import AlreadyExists, NotFound, Retry
-from atoll_operator.plan.names import ca_secret, syncer, syncer_host, tls_secret
+from atoll_operator.plan.names import ca_secret, shard_host, syncer, syncer_host, tls_secret
 from atoll_runtime.contract import identity
 
 
@@ -29,8 +30,8 @@ class _Known:
     authority: Authority
     context: ssl.SSLContext
     """Of the operator as a client of the syncer; its certificate lives in memory only."""
-    issued: set[str] = field(default_factory=set)
-    """Members whose Secret is known to be there."""
+    issued: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Members whose Secret is known to be there, and the host names that its certificate has."""
 
 
 class Identities:
@@ -40,8 +41,10 @@ class Identities:
         self._cluster = cluster
         self._known: dict[str, _Known] = {}
 
-    async def ensure(self, namespace: str, run: str, uid: str, units: Iterable[str]) -> ssl.SSLContext:
-        """Creates what is missing; a Secret that is there is never rewritten.
+    async def ensure(
+        self, namespace: str, run: str, uid: str, shards: int, units: Iterable[str]
+    ) -> ssl.SSLContext:
+        """Creates what is missing; a Secret that is there is rewritten only when its certificate lacks a host name.
 
         Raises:
             Retry: a Secret of an earlier run of this name has not gone yet.
@@ -49,9 +52,12 @@ class Identities:
         known = self._known.get(uid)
         if known is None:
             known = self._known[uid] = await self._open(namespace, run, uid)
-        members = [member for member in (syncer(run), *units) if member not in known.issued]
-        await asyncio.gather(*(self._issue(known, namespace, run, uid, member) for member in members))
-        known.issued.update(members)
+        members = {syncer(run): _syncer_hosts(namespace, run, shards), **{unit: (unit,) for unit in units}}
+        missing = {member: hosts for member, hosts in members.items() if known.issued.get(member) != hosts}
+        await asyncio.gather(
+            *(self._issue(known, namespace, run, uid, member, hosts) for member, hosts in missing.items())
+        )
+        known.issued.update(missing)
         return known.context
 
     def review(self) -> None:
@@ -75,19 +81,26 @@ class Identities:
         pair = authority.issue("atoll-operator", identity(namespace, run, "operator", "operator"))
         return _Known(authority, authority.client_context(pair))
 
-    async def _issue(self, known: _Known, namespace: str, run: str, uid: str, member: str) -> None:
-        name = tls_secret(member)
-        try:
-            secret = await self._cluster.get("Secret", namespace, name)
-        except NotFound:
-            pair = _pair(known.authority, namespace, run, member)
+    async def _issue(
+        self, known: _Known, namespace: str, run: str, uid: str, member: str, hosts: tuple[str, ...]
+    ) -> None:
+        def new() -> Object:
+            role: Literal["syncer", "unit"] = "syncer" if member == syncer(run) else "unit"
+            pair = known.authority.issue(member, identity(namespace, run, role, member), hosts)
             data = {
                 "ca.crt": known.authority.pair.certificate,
                 "tls.crt": pair.certificate,
                 "tls.key": pair.key,
             }
-            secret = await self._create(_secret(name, namespace, run, uid, "kubernetes.io/tls", data))
+            return _secret(tls_secret(member), namespace, run, uid, "kubernetes.io/tls", data)
+
+        try:
+            secret = await self._cluster.get("Secret", namespace, tls_secret(member))
+        except NotFound:
+            secret = await self._create(new())
         _own(secret, uid)
+        if not covers(_datum(secret, "tls.crt"), hosts):
+            await self._cluster.apply(new())
 
     async def _create(self, secret: Object) -> Object:
         """Or what another operator created in the same moment."""
@@ -98,11 +111,10 @@ class Identities:
             return await self._cluster.get("Secret", metadata["namespace"], metadata["name"])
 
 
-def _pair(authority: Authority, namespace: str, run: str, member: str) -> Pair:
-    if member == syncer(run):
-        hosts = (member, f"{member}.{namespace}", syncer_host(run, namespace))
-        return authority.issue(member, identity(namespace, run, "syncer", member), hosts)
-    return authority.issue(member, identity(namespace, run, "unit", member))
+def _syncer_hosts(namespace: str, run: str, shards: int) -> tuple[str, ...]:
+    """One certificate for all shards: the Service's names, and each pod's own."""
+    service = (syncer(run), f"{syncer(run)}.{namespace}", syncer_host(run, namespace))
+    return (*service, *(shard_host(run, namespace, shard) for shard in range(shards)))
 
 
 def _secret(name: str, namespace: str, run: str, uid: str, kind: str, data: dict[str, bytes]) -> Object:

@@ -90,7 +90,6 @@ class RunReconciler:
         self, key: Key, body: Object, spec: TrainingRunSpec, status: TrainingRunStatus
     ) -> RunObserved:
         uid = body["metadata"]["uid"]
-        pod = self._store.syncer_pod(key)
         run = RunObserved(
             name=key.name,
             namespace=key.namespace,
@@ -106,7 +105,7 @@ class RunReconciler:
                 self._settings.runtime_environment,
             ),
             units={},
-            syncer_pod=view(pod) if pod is not None else None,
+            syncer_pods=tuple(view(pod) for pod in self._store.syncer_pods(key)),
             feed=self._feeds.state(key, uid),
         )
         names = {unit["metadata"]["name"] for unit in (*unit_bodies(run), *self._store.units_of(key))}
@@ -115,13 +114,16 @@ class RunReconciler:
 
     async def _act(self, key: Key, run: RunObserved, plan: RunPlan) -> str:
         """Secrets, objects, units, in that order; returns why the API server refused, or nothing."""
-        if not plan.poll:
+        if run.spec.suspend:
+            self._feeds.forget(key)
+        elif not plan.poll:
             self._feeds.stop(key)
         try:
             if plan.poll:
                 names = [body["metadata"]["name"] for body in unit_bodies(run)]
-                context = await self._identities.ensure(key.namespace, key.name, run.uid, names)
-                self._feeds.ensure(key, run.uid, context)
+                shards = run.spec.syncer.shards
+                context = await self._identities.ensure(key.namespace, key.name, run.uid, shards, names)
+                self._feeds.ensure(key, run.uid, shards, context)
             for body in plan.apply:
                 await self._apply(run.uid, body)
             for body in plan.units:
@@ -172,7 +174,7 @@ class RunReconciler:
 
     def _forget(self, key: Key) -> None:
         """The run is gone or going: the garbage collector takes its objects, we stop making them."""
-        self._feeds.stop(key)
+        self._feeds.forget(key)
         self._status.forget(key)
         self._orders.pop(key, None)
         self._queue.forget(key)

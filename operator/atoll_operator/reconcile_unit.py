@@ -13,6 +13,7 @@ from atoll_operator.cluster import Cluster
 from atoll_operator.errors import AlreadyExists, Conflict, NotFound, Refused, Retry
 from atoll_operator.feed import Feeds
 from atoll_operator.metrics import Metrics
+from atoll_operator.plan import ledger
 from atoll_operator.plan.observe import view
 from atoll_operator.plan.runobjects import pod_settings
 from atoll_operator.plan.unit import Removal, UnitPlan, plan_unit, refused
@@ -115,9 +116,10 @@ class UnitReconciler:
             if run is None
             else self._orders(run, status is not None and _finishing(status.phase)),
             report=status.units.get(key.name) if status is not None and feed.answers else None,
-            answering_since=feed.answering_since
-            if status is not None and status.phase != "Starting"
+            ledger=ledger.shown(status.ledger[key.name], status.fragments)
+            if status is not None and key.name in status.ledger
             else None,
+            answering_since=feed.answering_since if feed.serves and not feed.down else None,
         )
 
     def _orders(self, run: Object, finishing: bool) -> Orders:

@@ -15,8 +15,9 @@ from atoll_runtime.contract import PRESETS
 
 Rule = dict[str, Any]
 GCS_URI = r"^gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[^\s]*)?$"
-IMMUTABLE = ("model", "data", "inner", "outer", "quorum", "target", "checkpoint", "pools", "syncer")
+IMMUTABLE = ("model", "data", "inner", "outer", "quorum", "target", "checkpoint", "pools")
 IMMUTABLE_OPTIONAL = ("image", "serviceAccountName")
+IMMUTABLE_SYNCER = ("tape", "resources", "nodeSelector", "tolerations", "storageClassName", "storage")
 
 
 def rule(expression: str, message: str, field: str = "") -> Rule:
@@ -110,8 +111,8 @@ def constrain_run(schema: Schema) -> None:
         rule("has(self.globalSteps) || has(self.tokens)", "one of globalSteps and tokens must be given")
     ]
     at(schema, "spec.pools[]")["x-kubernetes-validations"] = list(_pool_rules())
-    at(schema, "spec.syncer.shards")["x-kubernetes-validations"] = [
-        rule("self == 1", "shards must be 1: the syncer has one shard for now")
+    at(schema, "spec.syncer")["x-kubernetes-validations"] = [
+        _immutable_optional(name, "spec.syncer") for name in IMMUTABLE_SYNCER
     ]
     spec = at(schema, "spec")
     spec["x-kubernetes-validations"] = [
@@ -119,6 +120,11 @@ def constrain_run(schema: Schema) -> None:
             "self.quorum.min <= self.pools.map(p, p.units).sum()",
             "quorum.min is more than the units of all pools together: no round could ever be merged",
             "quorum.min",
+        ),
+        rule(
+            "self.syncer.shards == oldSelf.syncer.shards || (self.suspend && oldSelf.suspend)",
+            "syncer.shards can be changed only while the run is suspended: set spec.suspend to true first",
+            "syncer.shards",
         ),
         *(_immutable_optional(name) for name in IMMUTABLE_OPTIONAL),
     ]
@@ -151,11 +157,10 @@ def constrain_unit(schema: Schema) -> None:
     ]
 
 
-def _immutable_optional(name: str) -> Rule:
+def _immutable_optional(name: str, parent: str = "spec") -> Rule:
     return rule(
         f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
-        f"spec.{name} cannot be changed: the pods read it once; make a new TrainingRun",
-        "",
+        f"{parent}.{name} cannot be changed: the pods read it once; make a new TrainingRun",
     )
 
 

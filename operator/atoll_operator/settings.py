@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-FEED_URL = "https://{run}-syncer.{namespace}.svc:7401/status"
+FEED_URL = "https://{run}-syncer-{shard}.{run}-syncer.{namespace}.svc:7401/status"
 
 
 class SettingsError(Exception):
@@ -44,10 +44,10 @@ def read(environment: Mapping[str, str]) -> Settings:
         raise SettingsError(f"ATOLL_LOG_FORMAT is {log_format!r}; one of json, text")
     url = environment.get("ATOLL_FEED_URL") or FEED_URL
     try:
-        url.format(run="run", namespace="namespace")
+        url.format(run="run", namespace="namespace", shard=0)
     except (KeyError, IndexError, ValueError) as error:
         raise SettingsError(
-            f"ATOLL_FEED_URL is {url!r}; only {{run}} and {{namespace}} are filled in"
+            f"ATOLL_FEED_URL is {url!r}; only {{run}}, {{namespace}} and {{shard}} are filled in"
         ) from error
     names = (name.strip() for name in environment.get("ATOLL_NAMESPACES", "").split(","))
     return Settings(

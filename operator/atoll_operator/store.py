@@ -75,8 +75,9 @@ class Store:
     def units_of(self, run: Key) -> list[Object]:
         return list(self._children_of(run, "LearnerUnit"))
 
-    def syncer_pod(self, run: Key) -> Object | None:
-        return next(iter(self._children_of(run, "Pod")), None)
+    def syncer_pods(self, run: Key) -> list[Object]:
+        """Those of all shards."""
+        return list(self._children_of(run, "Pod"))
 
     def replace_pods(self, unit: Key, pods: Iterable[Object]) -> None:
         """A fresh list of a unit's pods: what is not in it is gone."""

@@ -24,6 +24,8 @@ ENV_TLS_DIR = "ATOLL_TLS_DIR"
 JOURNAL_DIR = "/var/lib/atoll"
 """The syncer's volume."""
 ENV_JOURNAL_DIR = "ATOLL_JOURNAL_DIR"
+ENV_SHARD = "ATOLL_SHARD"
+"""Index of a syncer's pod among `RunContract.shards`; 0 where it is not set."""
 
 PRESETS = ("250k", "1m", "10m", "125m", "1b")
 """Names of `ModelSpec.preset`; their sizes stand in `atoll_runtime.model.presets`."""
@@ -35,6 +37,8 @@ STATUS_PORT = 7401
 """HTTPS with mTLS: `GET /status` returns `SyncerStatus`."""
 HEALTH_PORT = 7402
 """Plain HTTP: `/healthz`, `/readyz`, `/metrics`."""
+PEER_PORT = 7403
+"""gRPC with mTLS: a learner's snapshots, for units that seed from a peer."""
 COORDINATOR_PORT = 8476
 """JAX's coordinator; pinned, because its default moved in JAX 0.8.1 (jax#35905)."""
 
@@ -157,8 +161,14 @@ class CheckpointSpec(Section):
     """Complete checkpoints kept; two at least, so that a corrupt newest one has a predecessor."""
 
 
+SeedSource = Literal["Checkpoint", "Peer"]
+"""Where a new incarnation gets its state: the newest global cut in the bucket, or a healthy unit."""
+TapeDepth = Literal["Decisions", "Contributions"]
+"""What the event tape holds: every event and decision, or the contributions too, so that Θ can be computed anew."""
+
+
 class SyncerAddress(Section):
-    """Where the syncer listens and what its certificate says."""
+    """Where a shard of the syncer listens and what its certificate says."""
 
     host: str
     port: int = SYNCER_PORT
@@ -180,7 +190,10 @@ class RunContract(Section):
     quorum: QuorumSpec
     target: TargetSpec
     checkpoint: CheckpointSpec
-    syncer: SyncerAddress
+    shards: Annotated[tuple[SyncerAddress, ...], Field(min_length=1, max_length=64)]
+    """The syncer's shards; each owns whole tensors of every fragment."""
+    seed: SeedSource = "Checkpoint"
+    tape: TapeDepth = "Decisions"
 
 
 class UnitContract(Section):
@@ -193,6 +206,8 @@ class UnitContract(Section):
     hosts: Annotated[int, Field(ge=1)]
     coordinator: str
     """`name:port` of host 0 for `jax.distributed`."""
+    address: str = ""
+    """`name:port` where other units get this host's snapshots; the certificate names the unit. Empty: nowhere."""
     batch: Annotated[int, Field(ge=1)]
     """Sequences of the whole unit in one inner step; a multiple of its devices is not required."""
     stream: Annotated[int, Field(ge=0)]
@@ -253,8 +268,21 @@ class CheckpointReport(Report):
     """Why the last save failed; empty after a good one."""
 
 
+class LedgerReport(Report):
+    """What became of a unit's tokens, all incarnations. In token-fragments: a token counts once for each fragment.
+
+    `trained` = `merged` + the sum of `discarded` + `in_flight`, at every instant.
+    """
+
+    trained: int = 0
+    merged: int = 0
+    discarded: dict[str, int] = {}
+    """By reason: `Overwritten`, `Missed`, `Replaced`, `Finished`; see `atoll_runtime.sync.ledger`."""
+    in_flight: int = 0
+
+
 class SyncerStatus(Report):
-    """`GET /status` of the syncer."""
+    """`GET /status` of a shard of the syncer."""
 
     run_uid: str
     phase: Literal["Starting", "Running", "Finishing", "Finished", "Failed"]
@@ -279,6 +307,12 @@ class SyncerStatus(Report):
     """Times that the syncer resumed from its journal."""
     checkpoint: CheckpointReport = CheckpointReport()
     units: dict[str, UnitReport] = {}
+    shard: int = 0
+    shards: int = 1
+    fragments: int = 0
+    """Fragments of which this shard owns a part; the ledger counts each token so many times."""
+    ledger: dict[str, LedgerReport] = {}
+    """By unit, as this shard sees it."""
     final_checkpoint: str = ""
     """URI of the final cut, when `Finished`."""
     time: float = 0.0

@@ -195,13 +195,13 @@ def running() -> Object:
 
 
 class Syncers:
-    """One HTTPS server that is the syncer of every run, by server name, with each run's own certificate."""
+    """One HTTPS server that is every shard of every run's syncer, by server name, with each run's own certificate."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._contexts: dict[str, ssl.SSLContext] = {}
         self.statuses: dict[str, Object] = {}
-        """Path `namespace/run` to the status; absent: 503."""
+        """Path `namespace/run/shard` to the status; absent: 503."""
         self.callers: dict[str, str] = {}
         """Path to the identity that the last caller's certificate showed."""
         self.port = 0
@@ -221,7 +221,7 @@ class Syncers:
         base.verify_mode = ssl.CERT_REQUIRED
         base.sni_callback = self._choose
         application = web.Application()
-        application.router.add_get("/{namespace}/{run}", self._answer)
+        application.router.add_get("/{namespace}/{run}/{shard}", self._answer)
         runner = web.AppRunner(application, access_log=None)
         self._loop.run_until_complete(runner.setup())
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=base)
@@ -241,7 +241,7 @@ class Syncers:
         return None
 
     async def _answer(self, request: web.Request) -> web.Response:
-        path = f"{request.match_info['namespace']}/{request.match_info['run']}"
+        path = request.path.removeprefix("/")
         certificate = request.get_extra_info("peercert") or {}
         names = dict(certificate.get("subjectAltName", ()))
         self.callers[path] = names.get("URI", "")
@@ -251,7 +251,8 @@ class Syncers:
     def serve(
         self, namespace: str, run: str, status: Object, certificate_of: tuple[str, str] | None = None
     ) -> None:
-        """Starts to answer for a run, with its own certificate or another run's."""
+        """Starts to answer for a shard of a run, with the run's own certificate or another run's."""
+        shard = status.get("shard", 0)
         owner_namespace, owner = certificate_of or (namespace, run)
         data = self._api.get("Secret", owner_namespace, f"{owner}-syncer-tls")["data"]
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -261,8 +262,8 @@ class Syncers:
             file.write(base64.b64decode(data["tls.crt"]) + b"\n" + base64.b64decode(data["tls.key"]))
             file.flush()
             context.load_cert_chain(file.name)
-        self.statuses[f"{namespace}/{run}"] = status
-        self._contexts[f"{run}-syncer.{namespace}.svc"] = context
+        self.statuses[f"{namespace}/{run}/{shard}"] = status
+        self._contexts[f"{run}-syncer-{shard}.{run}-syncer.{namespace}.svc"] = context
 
 
 class Operator:
@@ -361,7 +362,7 @@ class Bench:
         }  # fmt: skip
 
     def serve(self, run: Object, **changes: Any) -> Object:
-        """Has the syncer of the run answer; returns its status, to be changed in place."""
+        """Has a shard of the run's syncer answer; returns its status, to be changed in place."""
         name = run["metadata"]["name"]
         self.until("the syncer's certificate", lambda: self.get("Secret", f"{name}-syncer-tls"))
         status = self.report(run, **changes)
@@ -505,7 +506,7 @@ def bench(
             "ATOLL_RUNTIME_ENV": '{"STORAGE_EMULATOR_HOST": "http://10.0.0.1:4443"}',
             "ATOLL_HEALTH_PORT": str(port),
             "ATOLL_FEED_SECONDS": "0.2",
-            "ATOLL_FEED_URL": f"https://127.0.0.1:{syncers.port}/{{namespace}}/{{run}}",
+            "ATOLL_FEED_URL": f"https://127.0.0.1:{syncers.port}/{{namespace}}/{{run}}/{{shard}}",
         }
         operator = Operator(environment, tmp_path / f"operator-{len(started)}.log")
         started.append(operator)

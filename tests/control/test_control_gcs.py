@@ -131,7 +131,7 @@ def test_half_written_and_corrupt_checkpoints_are_passed_over_by_name(
     store.bucket.delete("global/30/manifest.json")
     arrays = [
         path
-        for path in objects(server, f"{root}/global/20/state")
+        for path in objects(server, f"{root}/global/20/state-0-of-1")
         if path.parent.name == "d" and path.stat().st_size
     ]
     largest = max(arrays, key=lambda path: path.stat().st_size)

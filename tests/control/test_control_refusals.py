@@ -88,8 +88,10 @@ REFUSED = [
     pytest.param(
         {"spec.model": {"dimensions": {**DIMENSIONS, "width": 66}}}, "spec.model.dimensions.width", "heads", id="width"
     ),
-    pytest.param({"spec.recovery": {"seed": "Peer"}}, "spec.recovery.seed", "Checkpoint", id="seed-from-peer"),
-    pytest.param({"spec.syncer": {"shards": 2}}, "spec.syncer.shards", "one shard", id="two-shards"),
+    pytest.param({"spec.recovery": {"seed": "Elsewhere"}}, "spec.recovery.seed", '"Peer"', id="seed-from-elsewhere"),
+    pytest.param({"spec.syncer": {"shards": 0}}, "spec.syncer.shards", "1", id="no-shards"),
+    pytest.param({"spec.syncer": {"shards": 65}}, "spec.syncer.shards", "64", id="too-many-shards"),
+    pytest.param({"spec.syncer": {"tape": "None"}}, "spec.syncer.tape", '"Contributions"', id="no-tape"),
     pytest.param({"spec.outer.momentum": 1.0}, "spec.outer.momentum", "less than 1", id="momentum"),
     pytest.param({"spec.colour": "red"}, "spec.colour", "unknown field", id="unknown-field"),
 ]  # fmt: skip
@@ -131,6 +133,11 @@ def test_a_run_that_can_work_is_taken(api, changes) -> None:
         pytest.param({"outer": {"interval": 48}}, "spec.outer", id="outer"),
         pytest.param({"checkpoint": {"uri": "gs://bucket/other"}}, "spec.checkpoint", id="checkpoint"),
         pytest.param({"image": "other:1"}, "spec.image", id="image"),
+        pytest.param({"syncer": {"storage": "2Gi"}}, "spec.syncer.storage", id="volume"),
+        pytest.param({"syncer": {"tape": "Contributions"}}, "spec.syncer.tape", id="tape"),
+        pytest.param(
+            {"syncer": {"storageClassName": "fast"}}, "spec.syncer.storageClassName", id="storage-class"
+        ),
         pytest.param(
             {"pools": [{"name": "p", "accelerator": "tpu-v6e-slice", "topology": "4x4", "units": 2}]},
             "spec.pools",
@@ -139,13 +146,13 @@ def test_a_run_that_can_work_is_taken(api, changes) -> None:
     ],
 )
 def test_what_the_pods_read_once_cannot_be_changed(api, change, field: str) -> None:
-    body = changed({"metadata.name": f"fixed-{field.rsplit('.', 1)[-1]}"})
+    body = changed({"metadata.name": f"fixed-{field.rsplit('.', 1)[-1].lower()}"})
     api.create(body, NAMESPACE)
     try:
         with pytest.raises(Exception) as refusal:
             api.patch("TrainingRun", NAMESPACE, body["metadata"]["name"], {"spec": change})
         assert f"{field} cannot be changed" in str(refusal.value)
-        changes = {"suspend": True, "ttlSecondsAfterFinished": 60}
+        changes = {"suspend": True, "ttlSecondsAfterFinished": 60, "recovery": {"seed": "Peer"}}
         taken = api.patch("TrainingRun", NAMESPACE, body["metadata"]["name"], {"spec": changes})
         assert taken["metadata"]["generation"] == 2
     finally:

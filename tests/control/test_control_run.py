@@ -38,7 +38,8 @@ def test_a_run_becomes_objects_and_conditions(learning) -> None:
     assert pod["spec"]["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x4"
     config = json.loads(bench.get("ConfigMap", "r-config")["data"]["run.json"])
     assert config["uid"] == run["metadata"]["uid"]
-    assert config["syncer"]["host"] == f"r-syncer.{bench.namespace}.svc"
+    assert [shard["host"] for shard in config["shards"]] == [f"r-syncer-0.r-syncer.{bench.namespace}.svc"]
+    assert json.loads(environment["ATOLL_UNIT"])["address"] == f"r-two-0-1-1.{host}:7403"
     assert bench.get("StatefulSet", "r-syncer")["spec"]["replicas"] == 1
     assert bench.get("Service", "r-two-0")["spec"]["publishNotReadyAddresses"]
     for name in ("r-ca", "r-syncer-tls", *(f"{unit}-tls" for unit in UNITS)):
@@ -56,7 +57,7 @@ def test_a_run_becomes_objects_and_conditions(learning) -> None:
         "Scheduled", "PodsReady", "Seeded", "Learning", "Healing", "Draining",
     }  # fmt: skip
     assert (unit["phase"], unit["loss"], unit["incarnation"]) == ("Learning", 3.5, 1)
-    caller = bench.syncers.callers[f"{bench.namespace}/r"]
+    caller = bench.syncers.callers[f"{bench.namespace}/r/0"]
     assert caller == f"spiffe://atoll.dev/ns/{bench.namespace}/run/r/operator/operator"
 
 
@@ -116,14 +117,14 @@ def test_a_bucket_that_cannot_be_written_is_a_condition(learning) -> None:
 def test_a_syncer_that_does_not_answer_is_a_condition_and_no_heal(learning) -> None:
     bench, _, _, _ = learning
     uids = {name: pod["metadata"]["uid"] for name, pod in bench.pods().items()}
-    kept = bench.syncers.statuses.pop(f"{bench.namespace}/r")
+    kept = bench.syncers.statuses.pop(f"{bench.namespace}/r/0")
     bench.until(
         "not Ready",
         lambda: bench.condition("TrainingRun", "r", "Ready")[:2] == ("False", "SyncerUnavailable"),
     )
     assert degraded(bench, "SyncerUnavailable")
     assert bench.condition("LearnerUnit", "r-one-0", "Learning")[0] == "True"
-    bench.syncers.statuses[f"{bench.namespace}/r"] = kept
+    bench.syncers.statuses[f"{bench.namespace}/r/0"] = kept
     bench.until("Ready", lambda: bench.condition("TrainingRun", "r", "Ready")[0] == "True")
     assert {name: pod["metadata"]["uid"] for name, pod in bench.pods().items()} == uids
 

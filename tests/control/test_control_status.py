@@ -56,6 +56,7 @@ RUN_STATUS = {
     "checkpoint": {"step": 100},
     "finalCheckpoint": "gs://b/global/300",
     "syncerRestarts": 1,
+    "ledger": {"fragments": 8, "trained": 4096, "merged": 4000, "inFlight": 64, "discarded": {"Missed": 32}},
     "conditions": [condition("Complete", "False")],
 }
 UNIT_STATUS = {
@@ -67,6 +68,7 @@ UNIT_STATUS = {
     "restartCount": 1,
     "lastHealSeconds": 8.5,
     "seededStep": 100,
+    "ledger": {"fragments": 8, "trained": 4096, "merged": 4000, "inFlight": 64, "discarded": {"Missed": 32}},
     "conditions": [condition("Learning", "True")],
 }
 
@@ -178,6 +180,16 @@ def test_status_shows_a_run_and_its_units(kubectl: Kubectl) -> None:
     assert "quickstart: Running · units 2/3 · step 120/300" in done.stdout
     assert "newest checkpoint: global step 100 gs://b/global/300" in done.stdout
     assert UNIT in done.stdout
+
+
+def test_the_ledger_is_kept_by_the_api_server_and_shown(kubectl: Kubectl) -> None:
+    done = atoll(kubectl, "ledger", "quickstart", "-n", NAMESPACE, "--json")
+    assert done.returncode == 0, done.stderr
+    figures = RUN_STATUS["ledger"] | {"balance": 0}
+    shown = json.loads(done.stdout)
+    assert shown["units"] == {UNIT: figures}
+    assert shown["own"] == shown["total"] == figures
+    assert "512" in atoll(kubectl, "ledger", "quickstart", "-n", NAMESPACE).stdout
 
 
 def test_status_of_a_run_that_is_not_there_is_one_sentence(kubectl: Kubectl) -> None:

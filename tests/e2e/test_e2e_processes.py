@@ -1,6 +1,7 @@
-"""The walking island without a cluster: real processes and certificates, one unit of two hosts, one of one.
+"""The walking island without a cluster: real processes and certificates, two shards, units of two hosts and of one.
 
-A host is killed with SIGKILL, its gang is started again as the next incarnation, and the run finishes.
+A host is killed with SIGKILL; its gang comes back from the checkpoint, and once more from the other unit. A shard is
+killed too, and the run finishes.
 """
 
 import datetime
@@ -26,6 +27,7 @@ from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import (
     ENV_JOURNAL_DIR,
     ENV_RUN_FILE,
+    ENV_SHARD,
     ENV_TLS_DIR,
     ENV_UNIT,
     EXIT_FENCED,
@@ -49,7 +51,8 @@ from atoll_runtime.contract import (
 from atoll_runtime.data import write_text
 from atoll_runtime.evaluate import evaluate
 
-TARGET = 300
+TARGET = 400
+SHARDS = 2
 DEADLINE = 150.0
 
 
@@ -79,6 +82,7 @@ class Authority:
             [
                 x509.UniformResourceIdentifier(identity("default", "walk", role, name)),
                 x509.DNSName("localhost"),
+                x509.DNSName(name),
             ]
         )
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -123,7 +127,7 @@ class World:
         ):
             self.authority.issue(role, name)
         self.processes = []
-        port, status_port, health_port = free_ports(3)
+        ports = free_ports(3 * SHARDS)
         library = Path(sysconfig.get_path("stdlib"))
         texts = sorted(
             path for name in ("json", "email", "http", "asyncio") for path in (library / name).glob("*.py")
@@ -140,11 +144,14 @@ class World:
             quorum=QuorumSpec(min=1),
             target=TargetSpec(global_steps=TARGET),
             checkpoint=CheckpointSpec(uri=f"file://{folder}/bucket/run", interval_steps=20, keep=50),
-            syncer=SyncerAddress(
-                host="localhost", port=port, status_port=status_port, health_port=health_port
+            shards=tuple(
+                SyncerAddress(host="localhost", port=one, status_port=two, health_port=three)
+                for one, two, three in zip(ports[::3], ports[1::3], ports[2::3], strict=True)
             ),
         )
         (folder / "run.json").write_text(dump(self.run))
+        peer = self.run.model_copy(update={"seed": "Peer"})
+        (folder / "run-peer.json").write_text(dump(peer))
 
     def start(self, module, log, tls, **environment):
         with (self.folder / log).open("ab") as out:
@@ -156,7 +163,6 @@ class World:
                     "TMPDIR": str(self.folder),
                     ENV_RUN_FILE: str(self.folder / "run.json"),
                     ENV_TLS_DIR: str(self.folder / tls),
-                    ENV_JOURNAL_DIR: str(self.folder / "journal"),
                     **environment,
                 },
                 stdout=out,
@@ -165,11 +171,12 @@ class World:
         self.processes.append(process)
         return process
 
-    def start_syncer(self):
-        return self.start("syncer", "syncer.log", "syncer-walk")
+    def start_syncer(self, shard):
+        volume = {ENV_JOURNAL_DIR: str(self.folder / f"volume-{shard}"), ENV_SHARD: str(shard)}
+        return self.start("syncer", f"syncer-{shard}.log", "syncer-walk", **volume)
 
-    def start_unit(self, unit, incarnation, hosts, stream, batch=4):
-        [port] = free_ports(1)
+    def start_unit(self, unit, incarnation, hosts, stream, batch=4, run="run.json"):
+        port, *served = free_ports(1 + hosts)
         contracts = [
             UnitContract(
                 unit=unit,
@@ -177,6 +184,7 @@ class World:
                 host=host,
                 hosts=hosts,
                 coordinator=f"127.0.0.1:{port}",
+                address=f"localhost:{served[host]}",
                 batch=batch,
                 stream=stream,
                 streams=2,
@@ -184,25 +192,30 @@ class World:
             for host in range(hosts)
         ]
         return [
-            self.start("learner", f"{unit}-{one.host}.log", f"unit-{unit}", **{ENV_UNIT: dump(one)})
+            self.start(
+                "learner",
+                f"{unit}-{one.host}.log",
+                f"unit-{unit}",
+                **{ENV_UNIT: dump(one), ENV_RUN_FILE: str(self.folder / run)},
+            )
             for one in contracts
         ]
 
-    def status(self):
+    def status(self, shard=0):
         folder = self.folder / "operator-operator"
         context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
         context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
-        url = f"https://localhost:{self.run.syncer.status_port}/status"
+        url = f"https://localhost:{self.run.shards[shard].status_port}/status"
         with urllib.request.urlopen(url, timeout=5, context=context) as answer:
             return SyncerStatus.model_validate(json.load(answer))
 
-    def wait_for(self, condition, what):
+    def wait_for(self, condition, what, shard=0):
         """The first status for which `condition` holds; fails with the logs after the deadline."""
         end = time.monotonic() + DEADLINE
         last = "no answer"
         while time.monotonic() < end:
             try:
-                last = self.status()
+                last = self.status(shard)
             except OSError as error:
                 last = error
             else:
@@ -233,11 +246,18 @@ def world(tmp_path):
         found.close()
 
 
-@pytest.mark.timeout(400)
-def test_a_killed_unit_comes_back_as_its_next_incarnation_and_the_run_finishes(world):
-    syncer = world.start_syncer()
+def balanced(status):
+    return all(
+        account.trained == account.merged + sum(account.discarded.values()) + account.in_flight
+        for account in status.ledger.values()
+    )
+
+
+@pytest.mark.timeout(500)
+def test_a_killed_unit_comes_back_from_the_bucket_and_from_a_peer_and_the_run_finishes(world):
+    syncers = [world.start_syncer(shard) for shard in range(SHARDS)]
     pair = world.start_unit("pair", 1, hosts=2, stream=0)
-    [single] = world.start_unit("single", 1, hosts=1, stream=1, batch=128)
+    [single] = world.start_unit("single", 1, hosts=1, stream=1, batch=96)
 
     def merged(unit, incarnation, count=3):
         def condition(status):
@@ -247,8 +267,11 @@ def test_a_killed_unit_comes_back_as_its_next_incarnation_and_the_run_finishes(w
         return condition
 
     world.wait_for(merged("pair", 1), "a merge of the unit of two hosts")
-    world.wait_for(lambda s: (s.checkpoint.newest_step or 0) >= 20, "a checkpoint after step 0")
-    before = world.wait_for(merged("single", 1), "a merge of the unit of one host")
+    world.wait_for(merged("single", 1), "a merge of the unit of one host", shard=1)
+    world.wait_for(lambda s: (s.checkpoint.newest_step or 0) >= 40, "checkpoints after step 0")
+    saves = world.folder / "bucket/run/units"
+    world.wait_for(lambda s: any(saves.glob("pair/*/*")), "a save of the unit's own")
+    before = world.status()
 
     pair[1].send_signal(signal.SIGKILL)
     assert pair[0].wait(40) != EXIT_OK, "JAX ends the whole gang when a host dies"
@@ -257,25 +280,43 @@ def test_a_killed_unit_comes_back_as_its_next_incarnation_and_the_run_finishes(w
     )
     assert during.phase == "Running"
 
-    again = world.start_unit("pair", 2, hosts=2, stream=0)
+    second = world.start_unit("pair", 2, hosts=2, stream=0)
     healed = world.wait_for(merged("pair", 2), "a merge of the next incarnation")
     assert healed.units["pair"].seeded_step >= 20
     assert "seeded from step" in healed.units["pair"].seed_message
+    assert "moments from" in healed.units["pair"].seed_message
     assert healed.units["pair"].step > 3, "inner steps go on from the incarnation before"
+
+    syncers[1].kill()
+    syncers[1].wait(20)
+    stalled = world.status().rounds
+    world.wait_for(lambda s: s.rounds > stalled + 3, "shard 0 merging on without shard 1")
+    syncers[1] = world.start_syncer(1)
+    world.wait_for(lambda s: s.restarts == 1, "shard 1 back from its journal", shard=1)
+
+    for process in second:
+        process.kill()
+        process.wait(20)
+    third = world.start_unit("pair", 3, hosts=2, stream=0, run="run-peer.json")
+    healed = world.wait_for(merged("pair", 3), "a merge of the incarnation after")
+    assert "seeded from peer single" in healed.units["pair"].seed_message, healed.units["pair"].seed_message
 
     [stale] = world.start_unit("pair", 1, hosts=1, stream=0)
     assert stale.wait(60) == EXIT_FENCED, world.logs()
 
-    end = world.wait_for(lambda s: s.phase == "Finished", "the end of the run")
-    assert end.global_step == TARGET
-    for process in (single, *again):
+    ends = [world.wait_for(lambda s: s.phase == "Finished", "the end", shard) for shard in range(SHARDS)]
+    assert [end.global_step for end in ends] == [TARGET] * SHARDS
+    for process in (single, *third):
         assert process.wait(60) == EXIT_OK, world.logs()
-    assert syncer.poll() is None, "the syncer serves its status until it is told to end"
-    syncer.terminate()
-    assert syncer.wait(30) == EXIT_OK
+    assert all(balanced(world.status(shard)) for shard in range(SHARDS))
+    for syncer in syncers:
+        assert syncer.poll() is None, "a syncer serves its status until it is told to end"
+        syncer.terminate()
+        assert syncer.wait(30) == EXIT_OK
 
     store = GlobalStore(world.run.checkpoint.uri)
     assert store.steps()[0] == TARGET
+    assert store.load(TARGET, momentum=False).shards == SHARDS
     first = evaluate(store.uri, 0, world.run.data.uri, max_tokens=8192, length=64)
     last = evaluate(store.uri, None, world.run.data.uri, max_tokens=8192, length=64)
     assert last.step == TARGET

@@ -2,12 +2,13 @@
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError
+from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, Part, Slice, StoreError
 
 # Orbax leaves its event loop at the first array that fails; the others' reads then end on a closed loop.
 after_a_failed_read = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -26,7 +27,8 @@ def make_cut(step, **meta):
 
 
 def assert_same(found, wanted):
-    assert (found.step, found.versions, found.meta) == (wanted.step, wanted.versions, wanted.meta)
+    assert (found.step, found.versions) == (wanted.step, wanted.versions)
+    assert found.meta.items() >= wanted.meta.items()
     for name in wanted.theta:
         np.testing.assert_array_equal(found.theta[name], wanted.theta[name])
         np.testing.assert_array_equal(found.momentum[name], wanted.momentum[name])
@@ -85,14 +87,14 @@ def truncate(folder: Path):
 
 
 def wrong_checksum(folder: Path):
-    path = folder / "20" / "manifest.json"
+    path = folder / "20" / "shard-0-of-1.json"
     content = json.loads(path.read_text())
     content["tensors"]["final/norm"]["theta"] ^= 1
     path.write_text(json.dumps(content))
 
 
 def lost_state(folder: Path):
-    (folder / "20" / "state").rename(folder / "elsewhere")
+    (folder / "20" / "state-0-of-1").rename(folder / "elsewhere")
 
 
 @after_a_failed_read
@@ -144,6 +146,63 @@ def test_a_save_over_a_half_written_or_damaged_step_is_whole(store, folder):
     (folder / "20" / "manifest.json").unlink()
     store.save(make_cut(20))
     assert_same(store.newest()[0], make_cut(20))
+
+
+LAYERS = {0: (0, 2), 1: (1,)}
+
+
+def make_part(step, shard, known=5):
+    """Shard 0 owns the embedding and two of three layers, shard 1 the rest."""
+    random = np.random.default_rng(shard)
+    shapes = {"layers/up": (len(LAYERS[shard]), 4, 6)} | ({"embedding/table": (8, 4)} if shard == 0 else {})
+    tensors = {
+        name: Slice(
+            random.standard_normal(shape, np.float32),
+            random.standard_normal(shape, np.float32),
+            LAYERS[shard] if name == "layers/up" else None,
+        )
+        for name, shape in shapes.items()
+    }
+    vector = {f"shard/{shard}": step, "unit/a/1": known}
+    return Part(step, shard, 2, tensors, (step, step - 1), {"vector": vector, "machine": {"shard": shard}})
+
+
+def test_a_cut_of_two_shards_is_whole_when_both_parts_stand_and_tensors_come_back_from_their_layers(store):
+    parts = [make_part(20, 0), make_part(20, 1)]
+    store.save_part(parts[1])
+    assert store.missing(20, 2) == [0] and store.newest()[0] is None
+    with pytest.raises(StoreError, match=r"shard-0-of-2.json: not found"):
+        store.complete(20, 2, {})
+    store.save_part(parts[0])
+    store.complete(20, 2, {"run": "walk", "marks": {"unit/a/1": {"unit/a/1": 5}}})
+    assert store.is_complete(20) and store.missing(20, 2) == []
+    cut = store.load(20)
+    assert cut.shards == 2 and cut.versions == (20, 19, 20, 19)
+    assert cut.meta["run"] == "walk" and [each["shard"] for each in cut.meta["machines"]] == [0, 1]
+    up = cut.theta["layers/up"]
+    np.testing.assert_array_equal(up[[0, 2]], parts[0].tensors["layers/up"].theta)
+    np.testing.assert_array_equal(up[[1]], parts[1].tensors["layers/up"].theta)
+    np.testing.assert_array_equal(
+        cut.momentum["embedding/table"], parts[0].tensors["embedding/table"].momentum
+    )
+
+
+def test_parts_that_are_no_consistent_cut_never_become_a_checkpoint(store):
+    store.save_part(make_part(20, 0, known=5))
+    store.save_part(make_part(20, 1, known=9))
+    marks = {"unit/a/1": {"unit/a/1": 7}}
+    with pytest.raises(StoreError, match="shard/1 knows unit/a/1 at 9, which recorded itself at 7"):
+        store.complete(20, 2, {"marks": marks})
+    assert store.steps() == []
+
+
+def test_a_cut_that_lacks_a_layer_is_refused(store):
+    store.save_part(make_part(20, 0))
+    other = make_part(20, 1)
+    store.save_part(replace(other, tensors={"final/norm": other.tensors["layers/up"]}))
+    store.complete(20, 2, {})
+    with pytest.raises(StoreError, match=r"layers/up: layers \[0, 2\] are not all"):
+        store.load(20)
 
 
 def test_pruning_keeps_the_newest_and_removes_old_leftovers_but_no_save_under_way(store, folder):

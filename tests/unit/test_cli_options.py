@@ -52,6 +52,7 @@ def test_the_options_are_frozen() -> None:
         "--runtime-env",
     }
     assert options_of("status") == {"-h", "--help", "-n", "--namespace", "--context", "-w", "--watch"}
+    assert options_of("ledger") == {"-h", "--help", "-n", "--namespace", "--context", "--json"}
     assert options_of("version") == {"-h", "--help"}
 
 

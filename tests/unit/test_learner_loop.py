@@ -30,11 +30,15 @@ from atoll_runtime.learner.fragments import Fragments, host_part, wire_type
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.loop import Loop, Start
 from atoll_runtime.learner.mesh import span
-from atoll_runtime.learner.proposal import Ending, Proposal
+from atoll_runtime.learner.proposal import NOTHING, Ending, Proposal
 from atoll_runtime.learner.schedule import REWARM, learning_rate
+from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.model import describe, initial
+from atoll_runtime.sync.events import NO_CUT, CutId, RoundId
 from atoll_runtime.sync.fragments import build_layout
-from atoll_runtime.transport.messages import Fenced, Pull, Refused, RoundId, Stop
+from atoll_runtime.sync.link import Ask
+from atoll_runtime.sync.progress import Offer
+from atoll_runtime.transport.messages import Fenced, Refused, Stop
 
 SPEC = ModelSpec(dimensions=Dimensions(layers=2, width=16, heads=2, kv_heads=1, hidden=32))
 BATCH, LENGTH, FRAGMENTS = 4, 16, 4
@@ -50,7 +54,7 @@ RUN = RunContract(
     quorum=QuorumSpec(),
     target=TargetSpec(global_steps=100),
     checkpoint=CheckpointSpec(uri="file:///nowhere"),
-    syncer=SyncerAddress(host="localhost"),
+    shards=(SyncerAddress(host="localhost"),),
 )
 
 
@@ -59,25 +63,35 @@ class Script:
     """The syncer's side of an exchange, by inner step: what has come when the loop asks for the n-th time."""
 
     arrivals: dict[int, dict[int, Arrival]] = field(default_factory=dict)
-    rounds: dict[int, list[Pull]] = field(default_factory=dict)
+    rounds: dict[int, list[Ask]] = field(default_factory=dict)
     stop_at: int = 10
     failure: Fenced | Refused | None = None
     asked: int = 0
     reports: list[tuple] = field(default_factory=list)
     sent: list[tuple] = field(default_factory=list)
-    open_rounds: dict[int, Pull] = field(default_factory=dict)
+    offers: list[Offer] = field(default_factory=list)
+    cuts: dict[int, CutId] = field(default_factory=dict)
+    marks: list[tuple] = field(default_factory=list)
+    open_rounds: dict[int, Ask] = field(default_factory=dict)
 
     def arrived(self):
         self.asked += 1
         return self.arrivals.pop(self.asked, {})
 
     def pulls(self):
-        self.open_rounds.update({pull.fragment: pull for pull in self.rounds.get(self.asked, [])})
+        self.open_rounds.update({ask.round.fragment: ask for ask in self.rounds.get(self.asked, [])})
         return dict(self.open_rounds)
 
-    def contribute(self, pull, part, steps, tokens, anchor, cursor):
-        del self.open_rounds[pull.fragment]
-        self.sent.append((pull.fragment, part, steps, tokens, anchor, cursor))
+    def contribute(self, number, ask, part, offer, cursor):
+        del self.open_rounds[number]
+        self.sent.append((number, part, offer.steps, offer.tokens, offer.anchor, cursor))
+        self.offers.append(offer)
+
+    def cut(self):
+        return self.cuts.get(self.asked, NO_CUT)
+
+    def mark(self, cut, trained):
+        self.marks.append((self.asked, cut, trained))
 
     def report(self, *figures):
         self.reports.append(figures)
@@ -108,7 +122,13 @@ def parts(mesh, layout):
 
 
 @pytest.fixture
-def make_loop(mesh, layout, parts):
+def saved():
+    """Snapshots that loops have completed."""
+    return []
+
+
+@pytest.fixture
+def make_loop(mesh, layout, parts, saved):
     """A loop over a script; its batches hold their own cursor as the token."""
     inner, first, fragments = parts
     inner.theta = {name: jax.device_put(value, inner.theta[name].sharding) for name, value in first.items()}
@@ -123,7 +143,11 @@ def make_loop(mesh, layout, parts):
         batches = Prefetch(
             lambda at: np.full(LENGTH + 1, at % 256, np.int32), begin.cursor, BATCH, inner.rows
         )
-        loop = Loop(RUN, inner, fragments, script, Agreement(mesh), batches, begin, threading.Event())
+        sizes = [fragment.size for fragment in fragments._layout.fragments]
+        snapshots = Snapshots(sizes, begin.targets, saved.append)
+        loop = Loop(
+            RUN, inner, fragments, script, Agreement(mesh), batches, begin, threading.Event(), snapshots
+        )
         loops.append(loop)
         return loop
 
@@ -133,7 +157,7 @@ def make_loop(mesh, layout, parts):
 
 
 def pull(fragment, step=1, least=0):
-    return Pull(RoundId(step, fragment, 0), least)
+    return Ask(RoundId(step, fragment, 0), least)
 
 
 def test_the_loop_trains_without_a_syncer_and_reports_each_step(make_loop):
@@ -168,7 +192,7 @@ def test_an_arrival_overwrites_its_fragment_and_resets_its_counters_alone(make_l
     loop.until_end()
     sent = {fragment: rest for fragment, _, *rest in script.sent}
     assert sent == {2: [1, TOKENS, 7, 4 * BATCH], 0: [4, 4 * TOKENS, 0, 4 * BATCH]}
-    assert [counter.version for counter in loop.counters] == [0, 0, 7, 0]
+    assert loop.progress.versions == (0, 0, 7, 0)
 
 
 @pytest.mark.parametrize("codec", ["bf16", "float32"])
@@ -252,6 +276,33 @@ def test_a_loss_that_is_not_finite_is_terminal_and_is_not_contributed(make_loop,
     loop.inner._moments = jax.jit(loop.inner._optimiser.init)(loop.inner.theta)
 
 
+def test_a_unit_records_itself_for_a_cut_once_and_before_it_takes_what_came_after(make_loop, parts, saved):
+    value = np.zeros(parts[2].padded[2], np.float32)
+    cut = CutId(40)
+    script = Script(
+        cuts={4: cut, 5: cut},
+        arrivals={4: {2: Arrival(41, value)}},
+        rounds={2: [pull(0)], 4: [pull(1)], 5: [pull(3)]},
+        stop_at=12,
+    )
+    loop = make_loop(script)
+    loop.until_end()
+    assert script.marks == [(4, cut, 3 * TOKENS)]
+    assert [offer.cut for offer in script.offers] == [NO_CUT, cut, cut]
+    assert [offer.trained for offer in script.offers] == [TOKENS, 3 * TOKENS, 4 * TOKENS]
+    (snapshot,) = saved
+    assert snapshot.facts.cut == 40 and snapshot.facts.tokens == 3 * TOKENS
+    assert snapshot.facts.versions == (0, 0, 0, 0), "the arrival comes after the cut"
+    assert [capture.number for capture in snapshot.captures] == [0, 1, 2, 3]
+
+
+def test_a_cut_before_the_first_step_is_passed_on_and_nothing_is_saved(make_loop, saved):
+    script = Script(cuts={1: CutId(40)}, stop_at=9)
+    make_loop(script).until_end()
+    assert script.marks == [(1, CutId(40), 0)]
+    assert not saved
+
+
 def test_only_what_every_host_proposes_is_agreed_on():
     ours = Proposal({0: Arrival(3, np.zeros(1)), 2: Arrival(4, np.zeros(1))}, {1: pull(1, 5)})
     theirs = Proposal({0: Arrival(3, np.zeros(1)), 2: Arrival(8, np.zeros(1))}, {1: pull(1, 5), 3: pull(3)})
@@ -260,10 +311,18 @@ def test_only_what_every_host_proposes_is_agreed_on():
     assert list(agreed.arrivals) == [0]
     assert list(agreed.pulls) == [1]
     assert agreed.ending is Ending.NONE
+    assert (agreed.cut, agreed.capture) == (NO_CUT, NOTHING)
+
+
+def test_a_cut_that_one_host_has_seen_and_a_capture_that_one_wants_count_for_all():
+    offers = [Proposal({}, {}, CutId(40, True), NOTHING), Proposal({}, {}, CutId(40), 3)]
+    rows = np.stack([offer.values(1) for offer in offers])
+    agreed = offers[1].agreed(rows.min(0), rows.max(0))
+    assert (agreed.cut, agreed.capture) == (CutId(40, True), 3)
 
 
 def test_the_gravest_ending_of_any_host_ends_all():
-    rows = np.stack([Proposal({}, {}, ending).values(1) for ending in (Ending.NONE, Ending.FENCED)])
+    rows = np.stack([Proposal({}, {}, ending=ending).values(1) for ending in (Ending.NONE, Ending.FENCED)])
     assert Proposal({}, {}).agreed(rows.min(0), rows.max(0)).ending is Ending.FENCED
 
 

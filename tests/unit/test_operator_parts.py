@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 
 from atoll_operator import crdgen, settings
-from atoll_operator.certs import Authority
+from atoll_operator.certs import Authority, covers
 from atoll_operator.credentials import CredentialsError, load, load_pair
 from atoll_operator.errors import Retry
 from atoll_operator.store import Key, Store
@@ -26,7 +26,8 @@ LEAST = {"ATOLL_RUNTIME_IMAGE": "runtime:1"}
 def test_settings_have_defaults_for_all_but_the_image() -> None:
     read = settings.read(LEAST)
     assert (read.namespaces, read.health_port, read.resync_seconds, read.feed_seconds) == ((), 8080, 300, 2)
-    assert read.feed_url.format(run="r", namespace="n") == "https://r-syncer.n.svc:7401/status"
+    url = read.feed_url.format(run="r", namespace="n", shard=1)
+    assert url == "https://r-syncer-1.r-syncer.n.svc:7401/status"
 
 
 def test_settings_are_read() -> None:
@@ -172,6 +173,15 @@ def test_an_authority_signs_the_same_after_it_was_stored() -> None:
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.pair.certificate))
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["spiffe://atoll.dev/u"]
+
+
+def test_a_certificate_covers_the_names_that_it_has_and_no_more() -> None:
+    one, two = (f"r-syncer-{shard}.r-syncer.ns.svc" for shard in (0, 1))
+    certificate = Authority.new("r").issue("r-syncer", "spiffe://atoll.dev/x", [one]).certificate
+    assert covers(certificate, [one])
+    assert not covers(certificate, [one, two])
+    assert not covers(Authority.new("r").pair.certificate, [one])
+    assert not covers(b"no certificate", [])
 
 
 def pod(uid: str, version: int, name: str = "u-1-0") -> dict:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.conditions import RUN_CONDITIONS, Condition
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
@@ -14,11 +15,14 @@ from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import find
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.run import plan_run
-from atoll_operator.plan.runobjects import FeedState, RunObserved, UnitFacts
-from atoll_runtime.contract import SyncerStatus, parse_run
+from atoll_operator.plan.run import RunPlan, plan_run
+from atoll_operator.plan.runobjects import RunObserved, UnitFacts
+from atoll_operator.plan.shards import FeedState
+from atoll_runtime.contract import LedgerReport, SyncerStatus, parse_run
 
 NOW = 1_700_000_000.0
+TERMINAL = PodView(name="r-syncer-1", exit_code=64, exit_message="LayoutMismatch: no")
+BEGINS = SyncerStatus(run_uid="u", phase="Running")
 SPEC: dict[str, Any] = {
     "model": {"preset": "1m"},
     "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
@@ -80,7 +84,9 @@ def test_streams_do_not_move_when_pools_are_listed_in_another_order() -> None:
 def test_the_configuration_is_the_contract_of_the_runtime() -> None:
     config = next(body for body in plan_run(make_run(), NOW).apply if body["kind"] == "ConfigMap")
     contract = parse_run(config["data"]["run.json"])
-    assert (contract.uid, contract.quorum.min, contract.syncer.host) == ("u", 2, "r-syncer.ns.svc")
+    assert (contract.uid, contract.quorum.min) == ("u", 2)
+    assert [shard.host for shard in contract.shards] == ["r-syncer-0.r-syncer.ns.svc"]
+    assert (contract.seed, contract.tape) == ("Checkpoint", "Decisions")
 
 
 def test_all_conditions_are_there_from_the_first_visit() -> None:
@@ -123,8 +129,17 @@ def test_all_conditions_are_there_from_the_first_visit() -> None:
         pytest.param({"feed": feed("Failed", message="x")}, "Failed", ("True", "SyncerFailed"), id="syncer-failed"),
         pytest.param({"feed": feed("Failed")}, "Stalled", ("True", "SyncerFailed"), id="stalled"),
         pytest.param(
-            {"syncer_pod": PodView(name="r-syncer-0", exit_code=64, exit_message="LayoutMismatch: no")}, "Failed",
-            ("True", "LayoutMismatch"), id="terminal",
+            {"syncer_pods": (PodView(name="r-syncer-0"), TERMINAL)}, "Failed", ("True", "LayoutMismatch"), id="terminal"
+        ),
+        pytest.param(
+            {"feed": replace(feed(), down="shard 1: x")}, "Degraded", ("True", "SyncerShardDown"), id="shard-down"
+        ),
+        pytest.param(
+            {"feed": replace(feed(), down="shard 1: x")}, "Progressing", ("True", "Merging"), id="shard-down-goes-on"
+        ),
+        pytest.param(
+            {"feed": FeedState(status=BEGINS, answering_since=NOW, down="shard 1: x")}, "Degraded",
+            ("False", "AsExpected"), id="shard-starts",
         ),
         pytest.param({"spec": {"suspend": True}}, "Suspended", ("True", "Suspended"), id="suspended"),
     ],
@@ -141,6 +156,63 @@ def test_a_run_that_lost_its_syncer_is_degraded_and_keeps_its_figures() -> None:
     status = plan_run(lost, NOW + 60).status
     assert find(status.conditions, "Degraded").reason == "SyncerUnavailable"
     assert (status.phase, status.global_step, status.loss) == ("Running", 25, 2.5)
+
+
+def stateful_set(plan: RunPlan) -> dict[str, Any]:
+    return next(body for body in plan.apply if body["kind"] == "StatefulSet")["spec"]
+
+
+def journal(plan: RunPlan) -> dict[str, str]:
+    mounts = stateful_set(plan)["template"]["spec"]["containers"][0]["volumeMounts"]
+    return next(mount for mount in mounts if mount["name"] == "journal")
+
+
+def test_each_shard_is_a_pod_that_knows_its_index_and_everyones_address() -> None:
+    spec = {"syncer": {"shards": 2, "tape": "Contributions"}, "recovery": {"seed": "Peer"}}
+    plan = plan_run(make_run(spec=spec), NOW)
+    config = next(body for body in plan.apply if body["kind"] == "ConfigMap")
+    contract = parse_run(config["data"]["run.json"])
+    assert [shard.host for shard in contract.shards] == [
+        "r-syncer-0.r-syncer.ns.svc",
+        "r-syncer-1.r-syncer.ns.svc",
+    ]
+    assert (contract.seed, contract.tape) == ("Peer", "Contributions")
+    syncer = stateful_set(plan)
+    assert (syncer["replicas"], syncer["serviceName"]) == (2, "r-syncer")
+    environment = syncer["template"]["spec"]["containers"][0]["env"]
+    shard = next(item for item in environment if item["name"] == "ATOLL_SHARD")
+    field = shard["valueFrom"]["fieldRef"]["fieldPath"]
+    assert field == "metadata.labels['apps.kubernetes.io/pod-index']"
+    assert set(journal(plan)) == {"name", "mountPath"}
+
+
+def test_a_change_of_shards_gives_the_journals_a_folder_that_no_earlier_layout_had() -> None:
+    status, folders = TrainingRunStatus(), []
+    for shards in (2, 2, 1, 1, 2):
+        run = make_run(status=status, spec={"suspend": True, "syncer": {"shards": shards}})
+        plan = plan_run(run, NOW)
+        again = plan_run(run, NOW + 1)  # the status was not written
+        assert journal(again) == journal(plan)
+        folders.append(journal(plan).get("subPath"))
+        status = plan.status
+    assert folders == [None, None, "layout-1", "layout-1", "layout-2"]
+    assert (status.syncer_shards, status.syncer_layout) == (2, 2)
+
+
+def test_the_ledger_of_a_run_is_the_sum_of_its_units_and_outlives_a_silent_syncer() -> None:
+    one = LedgerReport(trained=80, merged=60, discarded={"Missed": 12}, in_flight=8)
+    two = LedgerReport(trained=40, merged=30, discarded={"Overwritten": 10})
+    status = plan_run(make_run(feed=feed(ledger={"r-a-0": one, "r-b-0": two}, fragments=4)), NOW).status
+    assert status.ledger == LedgerStatus(
+        fragments=4, trained=120, merged=90, in_flight=8, discarded={"Missed": 12, "Overwritten": 10}
+    )
+    assert plan_run(make_run(status=status), NOW + 9).status.ledger == status.ledger
+
+
+def test_a_checkpoint_stays_known_while_the_shard_that_coordinates_it_is_not_heard_of() -> None:
+    told = feed(checkpoint={"newestStep": 20, "uri": "gs://bucket/run"})
+    status = plan_run(make_run(feed=told), NOW).status
+    assert plan_run(make_run(feed=feed(), status=status), NOW + 9).status.checkpoint.step == 20
 
 
 def test_progress_is_of_the_target_that_comes_first() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.plan.clock import format_time
@@ -186,6 +187,30 @@ def test_a_heal_ends_with_the_first_merge_of_the_new_incarnation() -> None:
     assert again.healed_seconds is None
 
 
+def test_a_unit_that_a_peer_may_have_seeded_says_what_it_was_told() -> None:
+    report = UnitReport(
+        incarnation=1, hosts=2, state="Joining", seeded_step=40, seed_message="seeded from peer r-one-0"
+    )
+    orders = replace(ORDERS, recovery=RecoverySpec(seed="Peer"))
+    plan = plan_unit(make_unit(report=report, orders=orders, answering_since=NOW), NOW)
+    seeded = find(plan.status.conditions, "Seeded")
+    assert (seeded.status, seeded.reason) == ("True", "Seeded")
+    assert seeded.message == "at global step 40; seeded from peer r-one-0"
+
+
+def test_the_ledger_of_a_unit_is_of_all_its_incarnations_and_is_final_when_the_run_is() -> None:
+    old = LedgerStatus(fragments=4, trained=80, merged=60, in_flight=20)
+    status = LearnerUnitStatus(incarnation=2, placed_incarnation=2, ledger=old)
+    report = UnitReport(incarnation=1, hosts=0, state="Gone")
+    pods = (make_pod(2), make_pod(2, 1))
+    final = LedgerStatus(fragments=4, trained=80, merged=60, discarded={"Finished": 20})
+    healing = make_unit(pods, status=status, report=report, ledger=final, answering_since=NOW)
+    assert plan_unit(healing, NOW).status.ledger == final
+    finished = make_unit(pods, status=status, ledger=final, orders=replace(ORDERS, stop="Finished"))
+    assert plan_unit(finished, NOW).status.ledger == final
+    assert plan_unit(make_unit(pods, status=status), NOW).status.ledger == old
+
+
 def test_while_the_syncer_is_silent_what_was_known_of_a_unit_stays() -> None:
     report = UnitReport(incarnation=1, hosts=2, state="Learning", seeded_step=0)
     learning = plan_unit(make_unit(report=report, answering_since=NOW), NOW).status
@@ -230,6 +255,9 @@ def test_pods_of_a_multi_host_slice_share_a_node_pool_and_carry_one_contract() -
     contracts = [json.loads(environment["ATOLL_UNIT"]) for environment in environments]
     assert [contract["host"] for contract in contracts] == [0, 1]
     assert {contract["coordinator"] for contract in contracts} == {"r-two-0-1-0.r-two-0.ns.svc:8476"}
+    assert [contract["address"] for contract in contracts] == [
+        f"r-two-0-1-{host}.r-two-0.ns.svc:7403" for host in (0, 1)
+    ]
     assert not any(name.startswith("MEGASCALE") for environment in environments for name in environment)
     rules = pods[0]["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert rules[0]["topologyKey"] == "cloud.google.com/gke-nodepool"

@@ -1,4 +1,4 @@
-"""The protocol's pure rules: fragments, schedule, weights, grace, quorum, merge, outer step."""
+"""The protocol's pure rules: fragments, schedule, weights, grace, quorum."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll_runtime.sync import outer, quorum, schedule
+from atoll_runtime.sync import quorum, schedule
 from atoll_runtime.sync.fragments import LayoutError, TensorInfo, build_layout, part_bounds
 from atoll_runtime.sync.grace import Ema, grace
-from atoll_runtime.sync.merge import Input, MergeError, merge
 from atoll_runtime.sync.weights import weight
 
 PLAIN = TensorInfo("w", (6, 5), stacked=False, embedding=False)
@@ -126,88 +125,3 @@ def test_a_round_is_merged_when_all_are_in_or_the_grace_is_over_and_says_what_it
         10.0, "1 of K=2 contributions in, no live unit left to wait for"
     )
     assert decide("a", "b", None, 10.0) == quorum.Expired("1 of K=2 contributions in at the time-out")
-
-
-FRAGMENT = build_layout([PLAIN], 1).fragments[0]
-TABLE = build_layout([EMBEDDING], 1).fragments[0]
-
-
-def vectors(count: int, size: int, seed: int = 0) -> list[np.ndarray]:
-    return list(np.random.default_rng(seed).standard_normal((count, size)).astype(np.float32))
-
-
-@pytest.mark.parametrize("count", [1, 2, 4, 8, 16])
-def test_orthogonal_gradients_of_norm_r_merge_to_norm_r(count: int) -> None:
-    inputs = [Input(3.0, 2.5 * row) for row in np.eye(30, dtype=np.float32)[:count]]
-    assert np.linalg.norm(merge(FRAGMENT, inputs, "RDA")) == pytest.approx(2.5, rel=1e-6)
-    assert np.linalg.norm(merge(FRAGMENT, inputs, "Mean")) == pytest.approx(2.5 / count**0.5, rel=1e-6)
-
-
-@given(st.lists(st.floats(0.1, 1e3), min_size=1, max_size=5), st.integers(0, 99), st.floats(1e-3, 1e3))
-def test_a_merge_scales_with_its_inputs_and_not_with_their_order_or_total_weight(
-    weights: list[float], seed: int, scale: float
-) -> None:
-    deltas = vectors(len(weights), 30, seed)
-    inputs = [Input(w, v) for w, v in zip(weights, deltas, strict=True)]
-    merged = merge(FRAGMENT, inputs, "RDA")
-    close = {"rtol": 1e-3, "atol": 1e-5}
-    assert np.allclose(merge(FRAGMENT, inputs[::-1], "RDA"), merged, **close)
-    heavier = [Input(5 * i.weight, i.delta) for i in inputs]
-    assert np.allclose(merge(FRAGMENT, heavier, "RDA"), merged, **close)
-    scaled = [Input(i.weight, i.delta * np.float32(scale)) for i in inputs]
-    assert np.allclose(merge(FRAGMENT, scaled, "RDA") / np.float32(scale), merged, **close)
-    assert np.array_equal(merge(FRAGMENT, inputs, "RDA"), merged)  # bit for bit
-
-
-def test_a_unit_of_weight_zero_changes_nothing() -> None:
-    a, b = vectors(2, 30)
-    alone = merge(FRAGMENT, [Input(2.0, a)], "RDA")
-    assert np.allclose(merge(FRAGMENT, [Input(2.0, a), Input(0.0, b)], "RDA"), alone, atol=1e-6)
-    assert np.allclose(alone, a, atol=1e-6)
-
-
-def test_the_weighted_merge_is_the_formula_and_embeddings_are_averaged_directly() -> None:
-    a, b = vectors(2, 30)
-    na, nb = np.linalg.norm(a), np.linalg.norm(b)
-    direction = 0.75 * a / na + 0.25 * b / nb
-    expected = (0.75 * na + 0.25 * nb) * direction / np.linalg.norm(direction)
-    assert np.allclose(merge(FRAGMENT, [Input(3.0, a), Input(1.0, b)], "RDA"), expected, atol=1e-5)
-    a, b = vectors(2, 21)
-    assert np.allclose(merge(TABLE, [Input(3.0, a), Input(1.0, b)], "RDA"), 0.75 * a + 0.25 * b, atol=1e-6)
-
-
-def test_directions_that_cancel_fall_back_to_the_mean() -> None:
-    a = vectors(1, 30)[0]
-    merged = merge(FRAGMENT, [Input(1.0, 3 * a), Input(1.0, -a)], "RDA")
-    assert np.allclose(merged, a, atol=1e-5)
-
-
-def test_what_cannot_be_merged_is_an_error() -> None:
-    with pytest.raises(MergeError, match="weights sum to 0"):
-        merge(FRAGMENT, [Input(0.0, vectors(1, 30)[0])], "RDA")
-    huge = np.full(30, 3e38, np.float32)
-    with pytest.raises(MergeError, match="not finite"):
-        merge(FRAGMENT, [Input(1.0, huge)], "Mean")
-
-
-def test_a_merge_of_many_blocks_equals_the_plain_sum() -> None:
-    big = TensorInfo("big", (200_001,), stacked=False, embedding=True)
-    fragment = build_layout([big], 1).fragments[0]
-    a, b = vectors(2, big.shape[0])
-    assert np.allclose(merge(fragment, [Input(1.0, a), Input(1.0, b)], "RDA"), (a + b) / 2, atol=1e-6)
-
-
-def test_the_outer_step_is_nesterov_by_hand() -> None:
-    theta, momentum = np.array([1.0, -2.0], np.float32), np.array([0.5, 0.0], np.float32)
-    delta = np.array([0.1, 0.2], np.float32)
-    new, b = outer.step(theta, momentum, delta, rate=0.7, mu=0.9)
-    assert b == pytest.approx([0.9 * 0.5 + 0.1, 0.2])  # b ← μb + Δ
-    assert new == pytest.approx([1.0 - 0.7 * (0.1 + 0.9 * 0.55), -2.0 - 0.7 * (0.2 + 0.9 * 0.2)])
-    assert theta.tolist() == [1.0, -2.0] and momentum.tolist() == [0.5, 0.0]
-
-
-def test_one_learner_with_rate_one_and_no_momentum_is_taken_as_it_is() -> None:
-    anchor, learned = vectors(2, 30)
-    merged = merge(FRAGMENT, [Input(9.0, anchor - learned)], "RDA")
-    theta, _ = outer.step(anchor, np.zeros_like(anchor), merged, rate=1.0, mu=0.0)
-    assert np.allclose(theta, learned, atol=1e-5)

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from atoll_runtime.sync.fragments import Layout, TensorInfo, build_layout
+from atoll_runtime.sync.fragments import Fragment, Layout, TensorInfo, build_layout
 from atoll_runtime.syncer import journal as journals
 from atoll_runtime.syncer.errors import JournalError, Terminal
 from atoll_runtime.syncer.journal import Journal
 from atoll_runtime.syncer.state import Version
-from atoll_runtime.syncer.tape import Tape
+
+
+class Recorded(NamedTuple):
+    """A segment as it was written."""
+
+    content: bytes
+    ends: list[int]
+    """Offset behind the snapshot, and behind each record."""
 
 
 def layout(width: int = 3) -> Layout:
@@ -36,7 +51,12 @@ def segment(folder: Path) -> Path:
     return found
 
 
-def test_a_journal_cut_at_any_byte_of_its_last_record_holds_all_records_before_it(tmp_path: Path) -> None:
+def test_a_journal_cut_at_any_byte_of_its_last_record_holds_all_records_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        os, "fsync", lambda file: None
+    )  # hundreds of them; test_syncer_crashes is about syncs
     journal = begun(tmp_path / "whole")
     journal.merge(0, version(7), {"t": 7})
     before = segment(tmp_path / "whole").stat().st_size
@@ -64,37 +84,190 @@ def test_a_journal_cut_at_any_byte_of_its_last_record_holds_all_records_before_i
         shutil.rmtree(folder)
 
 
-def test_a_flipped_bit_ends_the_replay_before_its_record(tmp_path: Path) -> None:
-    journal = begun(tmp_path)
-    good = segment(tmp_path).stat().st_size
+@pytest.fixture(name="recorded", scope="module")
+def recorded_fixture(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    folder = tmp_path_factory.mktemp("recorded") / "journal"
+    journal = begun(folder)
+    ends = [segment(folder).stat().st_size]
+    for step in range(1, 5):
+        if step == 3:
+            journal.remember({"t": step})
+        else:
+            journal.merge(step % 2, version(step), {"t": step})
+        ends.append(segment(folder).stat().st_size)
+    journal.close()
+    return Recorded(segment(folder).read_bytes(), ends)
+
+
+@given(damage=st.data())
+def test_damage_to_the_last_record_is_cut_off_and_to_an_earlier_one_is_refused(
+    recorded: Recorded, damage: st.DataObject
+) -> None:
+    ends, content = recorded.ends, bytearray(recorded.content)
+    last = len(ends) - 1
+    struck = damage.draw(st.integers(0, last), "record struck, 0 for the snapshot")
+    start, stop = ends[struck - 1] if struck else 0, ends[struck]
+    masks = st.integers(1, 255)
+    flips = st.dictionaries(st.integers(start, stop - 1), masks, min_size=1, max_size=20)
+    for offset, mask in damage.draw(flips, "bytes flipped").items():
+        content[offset] ^= mask
+    if struck == last:
+        del content[damage.draw(st.integers(start, stop), "length left") :]
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder) / "journal"
+        directory.mkdir()
+        path = directory / "segment-00000001.wal"
+        path.write_bytes(content)
+        if struck == last:
+            found = Journal.resume(directory, "uid", layout(), "bf16")
+            assert found is not None and found[1].machine == {"t": last - 1}
+            assert [each.version for each in found[1].fragments] == [2, 1]
+            found[0].close()
+            assert path.read_bytes() == recorded.content[:start]
+        else:
+            with pytest.raises(JournalError, match="damaged"):
+                Journal.resume(directory, "uid", layout(), "bf16")
+            assert path.read_bytes() == content, "what may still be mended is left alone"
+
+
+def test_a_refused_journal_says_what_would_be_lost_and_what_to_do(tmp_path: Path) -> None:
+    journal = begun(tmp_path / "journal")
+    good = segment(tmp_path / "journal").stat().st_size
+    for step in (7, 8, 9):
+        journal.merge(step % 2, version(step), {"t": step})
+    journal.close()
+    path = segment(tmp_path / "journal")
+    content = bytearray(path.read_bytes())
+    content[good + 60] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(JournalError) as caught:
+        Journal.resume(tmp_path / "journal", "uid", layout(), "bf16")
+    message = str(caught.value)
+    assert f"{path}: the record at byte {good} is damaged, and 2 whole ones stand behind it" in message
+    assert "the last: Merge of fragment 1, version 9" in message
+    assert f"go on from the newest checkpoint in the bucket, move {path.parent} away" in message
+    path.parent.rename(tmp_path / "away")
+    assert Journal.resume(tmp_path / "journal", "uid", layout(), "bf16") is None
+
+
+def test_a_damaged_snapshot_is_refused_and_no_older_state_taken_for_the_newest(tmp_path: Path) -> None:
+    begun(tmp_path / "journal").close()
+    path = segment(tmp_path / "journal")
+    older = path.read_bytes()
+    path.rename(path.with_name("segment-00000002.wal"))
+    path.with_name("segment-00000002.wal").write_bytes(older[:-30])
+    path.write_bytes(older)
+    with pytest.raises(JournalError, match=r"segment-00000002.wal: the snapshot at its start is damaged"):
+        Journal.resume(tmp_path / "journal", "uid", layout(), "bf16")
+
+
+def test_a_damaged_length_does_not_ask_for_the_memory_that_it_names(tmp_path: Path) -> None:
+    journal = begun(tmp_path / "journal")
+    good = segment(tmp_path / "journal").stat().st_size
     journal.merge(0, version(7), {"t": 7})
     journal.close()
-    data = bytearray(segment(tmp_path).read_bytes())
-    data[good + 60] ^= 1
-    segment(tmp_path).write_bytes(data)
-    found = Journal.resume(tmp_path, "uid", layout(), "bf16")
+    content = bytearray(segment(tmp_path / "journal").read_bytes())
+    content[good + 12 : good + 20] = (1 << 62).to_bytes(8, "little")
+    segment(tmp_path / "journal").write_bytes(content)
+    found = Journal.resume(tmp_path / "journal", "uid", layout(), "bf16")
     assert found is not None and found[1].machine == {"t": 0}
     found[0].close()
 
 
-def test_a_damaged_snapshot_is_not_used(tmp_path: Path) -> None:
-    begun(tmp_path).close()
-    path = segment(tmp_path)
-    path.write_bytes(path.read_bytes()[:-30])
-    assert Journal.resume(tmp_path, "uid", layout(), "bf16") is None
+def test_a_second_process_cannot_write_to_the_same_journal(tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    journal = begun(folder)
+    with pytest.raises(JournalError, match=r"journal.lock: another process holds it"):
+        Journal.resume(folder, "uid", layout(), "bf16")
+    with pytest.raises(JournalError, match=r"journal.lock: another process holds it"):
+        begun(folder)
+    journal.merge(0, version(7), {"t": 7})
+    journal.close()
+    found = Journal.resume(folder, "uid", layout(), "bf16")
+    assert found is not None and found[1].machine == {"t": 7}
+    found[0].close()
+    with pytest.raises(JournalError, match=r"a journal is there: it must be resumed"):
+        begun(folder)
+
+
+@contextlib.contextmanager
+def files_no_longer_than(length: int) -> Iterator[None]:
+    """Writes beyond it are short, then fail, as on a full volume."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (length, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_nothing_follows_a_record_that_the_full_volume_took_in_part(tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    journal = begun(folder)
+    journal.merge(0, version(7), {"t": 7})
+    good = segment(folder).stat().st_size
+    with files_no_longer_than(good + 50), pytest.raises(JournalError, match="File too large"):
+        journal.merge(1, version(8), {"t": 8})
+    assert segment(folder).stat().st_size == good + 50
+    with pytest.raises(JournalError, match="the journal is closed"):
+        journal.merge(1, version(8), {"t": 8})
+    journal.close()
+    found = Journal.resume(folder, "uid", layout(), "bf16")
+    assert found is not None and found[1].machine == {"t": 7}
+    assert segment(folder).stat().st_size == good
+    found[0].merge(1, version(8), {"t": 8})
+    found[0].close()
+
+
+def test_a_snapshot_that_does_not_fit_leaves_the_old_segment(tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    journal = begun(folder)
+    journal.merge(0, version(7), {"t": 7})
+    with files_no_longer_than(4000), pytest.raises(JournalError, match="File too large"):
+        journal.begin([version(8), version(8)], {"t": 8, "ballast": "x" * 5000})
+    found = Journal.resume(folder, "uid", layout(), "bf16")
+    assert found is not None and found[1].machine == {"t": 7}
+    found[0].close()
+    assert [path.name for path in folder.iterdir()] == ["segment-00000001.wal"], "the draft is removed"
 
 
 def test_a_long_segment_is_replaced_by_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "LEAST_GROWTH", 2000)
-    journal = begun(tmp_path)
+    journal = begun(tmp_path / "journal")
     for step in range(1, 60):
         journal.merge(step % 2, version(step), {"t": step})
     journal.close()
-    assert segment(tmp_path).name > "segment-00000001.wal"
-    assert segment(tmp_path).stat().st_size < 3000
-    found = Journal.resume(tmp_path, "uid", layout(), "bf16")
+    assert segment(tmp_path / "journal").name > "segment-00000001.wal"
+    assert segment(tmp_path / "journal").stat().st_size < 3000
+    found = Journal.resume(tmp_path / "journal", "uid", layout(), "bf16")
     assert found is not None
     assert [f.version for f in found[1].fragments] == [58, 59] and found[1].machine == {"t": 59}
+    found[0].close()
+
+
+def test_machine_records_alone_do_not_make_a_segment_grow_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "LEAST_GROWTH", 2000)
+    journal = begun(tmp_path / "journal")
+    for step in range(1, 60):
+        journal.remember({"t": step})
+    journal.close()
+    assert segment(tmp_path / "journal").stat().st_size < 3000
+    found = Journal.resume(tmp_path / "journal", "uid", layout(), "bf16")
+    assert found is not None and found[1].machine == {"t": 59}
+    found[0].close()
+
+
+def test_a_shard_that_owns_nothing_of_a_fragment_has_it_empty(tmp_path: Path) -> None:
+    empty = Layout((*layout().fragments[:1], Fragment(1, (), 0, ())), "print", {})
+    journal = Journal(tmp_path / "journal", "uid", empty, "lineage")
+    journal.begin([version(0), version(0, size=0)], {"t": 0})
+    journal.merge(1, version(7, size=0), {"t": 7})
+    journal.close()
+    found = Journal.resume(tmp_path / "journal", "uid", empty, "bf16")
+    assert found is not None
+    assert [each.version for each in found[1].fragments] == [0, 7] and found[1].fragments[1].theta.size == 0
     found[0].close()
 
 
@@ -114,12 +287,3 @@ def test_a_volume_that_fails_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(JournalError, match=r"Not a directory|File exists"):
         Journal.resume(tmp_path / "file", "uid", layout(), "bf16")
-
-
-def test_the_tape_is_bounded(tmp_path: Path) -> None:
-    tape = Tape(tmp_path / "tape.jsonl", limit=500)
-    for number in range(100):
-        tape.write({"event": "merge", "t": number})
-    sizes = [path.stat().st_size for path in tmp_path.iterdir()]
-    assert len(sizes) == 2 and max(sizes) <= 500
-    assert '"t":99' in (tmp_path / "tape.jsonl").read_text()

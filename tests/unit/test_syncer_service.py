@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll_runtime.checkpoint import Cut, Skipped, StoreError
+from atoll_runtime.checkpoint import Cut, GlobalStore, Part, Skipped, StoreError
 from atoll_runtime.contract import ENV_RUN_FILE, CheckpointSpec, OuterSpec, RunContract, TargetSpec, dump
 from atoll_runtime.model import describe, initial
 from atoll_runtime.sync.events import RoundId
-from atoll_runtime.sync.fragments import build_layout
+from atoll_runtime.sync.fragments import Layout, build_layout
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer.__main__ import contract, recovered
 from atoll_runtime.syncer.errors import Terminal
@@ -25,36 +25,29 @@ from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status, metrics
 from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport.inprocess import PEER, InProcessTransport
-from atoll_runtime.transport.messages import Hello, PushHead, Refused
+from atoll_runtime.transport.messages import PROTOCOL, Hello, PushHead, Refused
 from atoll_runtime.transport.transport import Peer, TransportError
 
 
-class Shelf:
-    """A store in memory, which can be made to fail."""
+class Shelf(GlobalStore):
+    """A store in a folder, which can be made to fail."""
 
-    uri = "file:///shelf"
+    fault = ""
 
-    def __init__(self) -> None:
-        self.cuts: dict[int, Cut] = {}
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"file://{folder}")
         self.skipped: list[Skipped] = []
-        self.fault = ""
 
-    def save(self, cut: Cut) -> None:
+    def save_part(self, part: Part) -> None:
         if self.fault:
             raise StoreError(self.fault)
-        self.cuts[cut.step] = cut
+        super().save_part(part)
 
-    def load(self, step: int) -> Cut:
-        return self.cuts[step]
-
-    def newest(self) -> tuple[Cut | None, list[Skipped]]:
+    def newest(self, *, momentum: bool = True) -> tuple[Cut | None, list[Skipped]]:
         if self.fault:
             raise StoreError(self.fault)
-        return (self.cuts[max(self.cuts)] if self.cuts else None), self.skipped
-
-    def prune(self, keep: int) -> None:
-        for step in sorted(self.cuts)[:-keep]:
-            del self.cuts[step]
+        cut, skipped = super().newest(momentum=momentum)
+        return cut, skipped + self.skipped
 
 
 class Loop:
@@ -71,7 +64,7 @@ class Loop:
 
     def serve(self, run: RunContract, start: Start, store: Shelf, folder: Path, budget: int) -> Service:
         async def make() -> Service:
-            service = Service(run, start, store, Tape(folder / "tape.jsonl"), budget)
+            service = Service(run, whole(run), start, store, Tape(folder / "tape", run.tape), budget)
             service.start()
             return service
 
@@ -119,24 +112,33 @@ def loop_fixture(numpy_unit: Any) -> Iterator[Loop]:
 @pytest.fixture(name="begin")
 def begin_fixture(tmp_path: Path) -> Callable[[RunContract, Shelf], Start]:
     def begin(run: RunContract, store: Shelf) -> Start:
-        layout = build_layout(describe(run.model), run.outer.fragments)
-        return recover(run, Rules.of(run), layout, tmp_path / "journal", store, lambda: initial(run.model))
+        directory = tmp_path / "journal"
+        return recover(run, Rules.of(run), whole(run), directory, store, lambda: initial(run.model))
 
     return begin
 
 
+def whole(run: RunContract) -> Layout:
+    return build_layout(describe(run.model), run.outer.fragments, len(run.shards))
+
+
+@pytest.fixture(name="store")
+def store_fixture(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path / "shelf")
+
+
 def test_a_first_start_saves_step_0_and_a_later_one_goes_on_from_journal_or_checkpoint(
-    make_run: Any, begin: Any, tmp_path: Path
+    make_run: Any, begin: Any, store: Shelf, loop: Loop, eventually: Any, tmp_path: Path
 ) -> None:
-    run, store = make_run(), Shelf()
+    run = make_run()
     start = begin(run, store)
-    start.journal.close()
     assert start.message == "started from the initial model"
-    assert store.cuts[0].meta["model"] == {
-        "dimensions": run.model.dimensions.model_dump(by_alias=True),
-        "seed": 0,
-    }
-    assert all(np.array_equal(store.cuts[0].theta[n], t) for n, t in initial(run.model).items())
+    loop.serve(run, start, store, tmp_path, 1 << 30)
+    eventually(lambda: store.steps() == [0])
+    loop.end_service()
+    first = store.load(0)
+    assert first.meta["model"] == {"dimensions": run.model.dimensions.model_dump(by_alias=True), "seed": 0}
+    assert all(np.array_equal(first.theta[n], t) for n, t in initial(run.model).items())
 
     again = begin(run, store)
     again.journal.close()
@@ -162,17 +164,16 @@ def test_a_first_start_saves_step_0_and_a_later_one_goes_on_from_journal_or_chec
     ],
 )
 def test_a_run_is_never_begun_anew_over_checkpoints_that_were_whole(
-    make_run: Any, begin: Any, complete: bool, outcome: str
+    make_run: Any, begin: Any, store: Shelf, complete: bool, outcome: str
 ) -> None:
-    store = Shelf()
     store.skipped = [Skipped(20, "a wrong checksum", complete=complete)]
     if outcome:
         with pytest.raises(StoreError, match=outcome):
             begin(make_run(), store)
-        assert not store.cuts
     else:
-        begin(make_run(), store).journal.close()
-        assert list(store.cuts) == [0]
+        start = begin(make_run(), store)
+        start.journal.close()
+        assert start.message.startswith("started from the initial model; step 20 skipped")
 
 
 async def test_an_unusable_bucket_is_tried_again_and_the_status_says_so(
@@ -195,18 +196,18 @@ async def test_an_unusable_bucket_is_tried_again_and_the_status_says_so(
 
 
 def test_a_run_outlives_a_failing_bucket_and_the_loss_of_its_journal(
-    make_run: Any, begin: Any, loop: Loop, numpy_unit: Any, eventually: Any, tmp_path: Path
+    make_run: Any, begin: Any, store: Shelf, loop: Loop, numpy_unit: Any, eventually: Any, tmp_path: Path
 ) -> None:
-    run, store = make_run(target=TargetSpec(global_steps=400)), Shelf()
+    run = make_run(target=TargetSpec(global_steps=400))
     service = loop.serve(run, begin(run, store), store, tmp_path, 1 << 30)
     a = numpy_unit(run, "a", loop.transport(), step_seconds=0.005).start()
     numpy_unit(run, "b", loop.transport(), step_seconds=0.005).start()
-    eventually(lambda: len(store.cuts) > 1)
+    eventually(lambda: len(store.steps()) > 1)
 
     store.fault = "the bucket is full"
     eventually(lambda: service.cuts.error == "the bucket is full")
-    merges = service.machine.merges
-    eventually(lambda: service.machine.merges > merges + 4)
+    merges = service.machine.rounds.merges
+    eventually(lambda: service.machine.rounds.merges > merges + 4)
     status = Status(run, service=service)
     report = status.report()
     assert report.checkpoint.error == "the bucket is full" and report.phase == "Running"
@@ -216,30 +217,32 @@ def test_a_run_outlives_a_failing_bucket_and_the_loss_of_its_journal(
     eventually(lambda: not service.cuts.error)
 
     # The volume is lost: the syncer falls back to the oldest cut, and live units with it.
-    eventually(lambda: max(a.versions) > min(store.cuts))
+    fallen = min(store.steps())
+    eventually(lambda: max(a.progress.versions) > fallen)
     lineage = service.journal.lineage
     store.fault = "away"  # no save that is under way may come after this
     loop.end_service()
     shutil.rmtree(tmp_path / "journal")
-    fallen = min(store.cuts)
-    store.cuts = {fallen: store.cuts[fallen]}
+    for step in store.steps():
+        if step > fallen:
+            store.bucket.delete_tree(f"global/{step}")
     store.fault = ""
     service = loop.serve(run, begin(run, store), store, tmp_path, 1 << 30)
     assert service.journal.lineage != lineage and service.machine.step == fallen
     eventually(lambda: service.machine.units["a"].contributions > 0)
     eventually(a.exchange.stop)
-    assert service.machine.step == 400 and store.cuts[400].versions == service.state.versions
+    assert service.machine.step == 400 and store.load(400).versions == service.state.versions
     assert Status(run, service=service).report().phase == "Finished"
     eventually(lambda: service.parts.used == 0)
 
 
 async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(
-    make_run: Any, begin: Any, tmp_path: Path
+    make_run: Any, begin: Any, store: Shelf, tmp_path: Path
 ) -> None:
-    run, store = make_run(), Shelf()
-    service = Service(run, begin(run, store), store, Tape(tmp_path / "tape.jsonl"), 100)
+    run = make_run()
+    service = Service(run, whole(run), begin(run, store), store, Tape(tmp_path / "tape", run.tape), 100)
     fingerprint = service.state.layout.fingerprint
-    good = Hello(1, run.uid, "a", 1, 0, 1, fingerprint, "bf16", (0,) * 4, 0, "")
+    good = Hello(PROTOCOL, run.uid, "a", 1, 0, 1, fingerprint, "bf16", (0,) * 4, 0, "")
 
     async def answer(peer: Peer, **changes: Any) -> Any:
         async def incoming() -> Any:
@@ -259,7 +262,7 @@ async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(
     stranger = Peer(("spiffe://elsewhere",), "there")
     assert "names spiffe://elsewhere" in (await answer(stranger)).reason
 
-    head = PushHead("a", 1, 0, 1, RoundId(1, 1, 0), 0, 1, 1, 0, 0, 0, 100, 100, "bf16", 200)
+    head = PushHead("a", 1, 0, 1, RoundId(1, 1, 0), 0, 1, 1, 0, 0, 0, 100, 100, 1, "bf16", 200)
     assert "not the current one" in service.admit(PEER, head)
     assert "certificate" in service.admit(stranger, head)
     assert service.parts.reserve(90) == "" and "100 bytes are in use" in service.parts.reserve(20)

@@ -35,16 +35,6 @@ def test_a_fragment_comes_back_as_its_codec_rounds_it(values: list[float], more:
     codecs.decode(wire, codec, back)
     assert wire.nbytes == (source.size + more) * codecs.DTYPES[codec].itemsize
     assert np.array_equal(back, expected)
-    assert codecs.finite(wire, codec) == bool(np.isfinite(expected).all())
-
-
-@pytest.mark.parametrize("codec", ["bf16", "float32"])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_one_value_that_is_not_finite_is_found(codec: str, bad: float) -> None:
-    values = np.ones(codecs.BLOCK + 10, np.float32)
-    assert codecs.finite(codecs.encode(values, codec, values.size), codec)
-    values[-3] = bad
-    assert not codecs.finite(codecs.encode(values, codec, values.size), codec)
 
 
 def test_a_body_crosses_in_chunks_and_any_damage_is_noticed() -> None:
@@ -83,7 +73,7 @@ def test_messages_come_back_equal(message: Hello | Welcome | Pull | Announce | P
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"junk", encode(Announce(1, 2))[:-1]])
 def test_other_bytes_are_not_a_message(data: bytes) -> None:
-    with pytest.raises(WireError, match="protocol 1"):
+    with pytest.raises(WireError, match="not a message of protocol"):
         decode(data)
 
 

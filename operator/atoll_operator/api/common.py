@@ -1,4 +1,4 @@
-"""Parts that both resources share: bounded maps, tolerations, resources."""
+"""Parts that both resources share: bounded maps, tolerations, resources, the token ledger."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from atoll_runtime.contract import Section
+from atoll_runtime.contract import Report, Section
 
 Label = Annotated[str, Field(max_length=63)]
 NodeSelector = Annotated[dict[str, Label], Field(max_length=16)]
@@ -33,3 +33,24 @@ class Resources(Section):
 
     requests: Quantities = Field(default_factory=dict)
     limits: Quantities = Field(default_factory=dict)
+
+
+MAX_REASONS = 16
+"""Reasons that a ledger tells apart."""
+
+
+class LedgerStatus(Report):
+    """What became of every token trained on, by all incarnations.
+
+    In token-fragments: a token counts once for each of `fragments`, so that tokens are a figure divided by `fragments`.
+    `trained` = `merged` + `inFlight` + all of `discarded`.
+    """
+
+    fragments: int = 0
+    """Parts of the model, over all shards of the syncer, that a token is merged into one by one."""
+    trained: int = 0
+    merged: int = 0
+    in_flight: int = 0
+    """Trained on, and neither merged nor given up yet."""
+    discarded: Annotated[dict[str, int], Field(max_length=MAX_REASONS)] = Field(default_factory=dict)
+    """By reason, such as `Overwritten` or `Replaced`."""

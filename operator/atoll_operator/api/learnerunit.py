@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atoll_operator.api.common import NodeSelector, Resources, Tolerations
+from atoll_operator.api.common import LedgerStatus, NodeSelector, Resources, Tolerations
 from atoll_operator.api.conditions import Conditions, Message, Time
 from atoll_runtime.contract import Report, Section
 
@@ -75,6 +75,8 @@ class LearnerUnitStatus(Report):
     staleness: int = 0
     contributions: int = 0
     seeded_step: int | None = None
+    ledger: LedgerStatus | None = None
+    """What became of this unit's tokens."""
     conditions: Conditions = ()
     observed_generation: int = 0
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atoll_operator.api.common import NodeSelector, Quantity, Resources, Tolerations
+from atoll_operator.api.common import LedgerStatus, NodeSelector, Quantity, Resources, Tolerations
 from atoll_operator.api.conditions import Conditions, Message, Time
 from atoll_runtime.contract import (
     CheckpointSpec,
@@ -17,12 +17,16 @@ from atoll_runtime.contract import (
     QuorumSpec,
     Report,
     Section,
+    SeedSource,
+    TapeDepth,
     TargetSpec,
 )
 
 MAX_POOLS = 16
 MAX_UNITS = 256
 """Units of one pool."""
+MAX_SHARDS = 64
+"""Shards of a syncer."""
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
 
@@ -50,8 +54,9 @@ class Pool(Section):
 class RecoverySpec(Section):
     """How a unit that failed comes back."""
 
-    seed: Literal["Checkpoint"] = "Checkpoint"
-    """The newest complete global checkpoint in the bucket."""
+    seed: SeedSource = "Checkpoint"
+    """Checkpoint: the newest complete global checkpoint in the bucket. Peer: a healthy unit, and the bucket where
+    there is none. A change counts for the units that are re-created after it."""
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 10
     """Re-creations of one unit within the window; after that the unit is Failed and the others go on."""
     window_seconds: Annotated[int, Field(ge=60, le=604_800)] = 3600
@@ -60,15 +65,21 @@ class RecoverySpec(Section):
 
 
 class SyncerSpec(Section):
-    """The CPU-only pod that merges."""
+    """The CPU-only pods that merge, each with a volume for its journal."""
 
-    shards: Annotated[int, Field(ge=1, le=64)] = 1
+    shards: Annotated[int, Field(ge=1, le=MAX_SHARDS)] = 1
+    """Pods, each of which merges whole tensors of every fragment; the loss of one stalls its tensors alone. Can be
+    changed while the run is suspended: it then goes on from its newest complete checkpoint."""
+    tape: TapeDepth = "Decisions"
+    """What the event tape on each shard's volume holds: every event and decision, or the contributions too, so that
+    `atoll replay` computes the model anew."""
     resources: Resources = Resources(requests={"cpu": "100m", "memory": "256Mi"})
     node_selector: NodeSelector = Field(default_factory=dict)
     tolerations: Tolerations = ()
     storage_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """The cluster's default class where not given."""
     storage: Quantity = "1Gi"
+    """Of each shard."""
 
 
 class TrainingRunSpec(Section):
@@ -127,6 +138,13 @@ class TrainingRunStatus(Report):
     """Re-creations of all units."""
     last_heal_seconds: float | None = None
     syncer_restarts: int = 0
+    """Times that shards resumed from their journals, all shards together."""
+    syncer_shards: int = 0
+    """Shards that the journals are of; 0 before the first."""
+    syncer_layout: int = 0
+    """Changes of the number of shards; each has journals of its own."""
+    ledger: LedgerStatus | None = None
+    """What became of all units' tokens."""
     checkpoint: CheckpointStatus = CheckpointStatus()
     final_checkpoint: Annotated[str, Field(max_length=1024)] = ""
     start_time: Time | None = None

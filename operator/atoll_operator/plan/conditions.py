@@ -18,7 +18,7 @@ State = tuple[ConditionStatus, str, str]
 FIGURES = frozenset(
     {
         "step", "tokens", "loss", "tokensPerSecond", "staleness", "contributions", "globalStep", "progressPercent",
-        "bytesIn", "bytesOut", "estimatedSecondsLeft", "quorum", "message",
+        "bytesIn", "bytesOut", "estimatedSecondsLeft", "quorum", "message", "ledger",
     }
 )  # fmt: skip
 """Fields of a status that change all the time; a write for them alone can wait."""

@@ -22,7 +22,7 @@ from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.names import pod_name
 from atoll_operator.plan.podspec import PodSettings, container, literals, pod_spec
 from atoll_operator.plan.tpu import Slice, slice_of
-from atoll_runtime.contract import COORDINATOR_PORT, ENV_UNIT, UnitContract, dump
+from atoll_runtime.contract import COORDINATOR_PORT, ENV_UNIT, PEER_PORT, UnitContract, dump
 
 TPU = "google.com/tpu"
 LIBTPU_PORT = 8471
@@ -80,7 +80,10 @@ class Gang:
                 "clusterIP": "None",
                 "publishNotReadyAddresses": True,
                 "selector": {LABEL_UNIT: self.unit},
-                "ports": [{"name": "coordinator", "port": COORDINATOR_PORT, "targetPort": COORDINATOR_PORT}],
+                "ports": [
+                    {"name": "coordinator", "port": COORDINATOR_PORT, "targetPort": COORDINATOR_PORT},
+                    {"name": "peers", "port": PEER_PORT, "targetPort": PEER_PORT},
+                ],
             },
         }
 
@@ -102,6 +105,7 @@ class Gang:
             {"name": "libtpu", "containerPort": LIBTPU_PORT},
             {"name": "tpu-metrics", "containerPort": METRICS_PORT},
             {"name": "coordinator", "containerPort": COORDINATOR_PORT},
+            {"name": "peers", "containerPort": PEER_PORT},
         ]
         spec = pod_spec(self.settings, self.unit, main)
         spec |= {
@@ -137,6 +141,7 @@ class Gang:
             host=host,
             hosts=shape.hosts,
             coordinator=f"{self._host_names()[0]}:{COORDINATOR_PORT}",
+            address=f"{self._host_names()[host]}:{PEER_PORT}",
             batch=self.spec.batch,
             stream=self.spec.stream,
             streams=self.spec.streams,

@@ -38,4 +38,10 @@ def syncer(run: str) -> str:
 
 
 def syncer_host(run: str, namespace: str) -> str:
+    """All shards' pods together."""
     return f"{syncer(run)}.{namespace}.svc"
+
+
+def shard_host(run: str, namespace: str, shard: int) -> str:
+    """The stable name of one shard's pod."""
+    return f"{syncer(run)}-{shard}.{syncer_host(run, namespace)}"

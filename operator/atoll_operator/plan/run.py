@@ -61,7 +61,13 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         name=run.name,
         generation=run.generation,
         spec=run.spec,
-        old=run.status.model_copy(update={"start_time": started}),
+        old=run.status.model_copy(
+            update={
+                "start_time": started,
+                "syncer_shards": run.spec.syncer.shards,
+                "syncer_layout": _layout(run),
+            }
+        ),
         wanted=len(wanted),
         units={name: unit.status for name, unit in run.units.items() if unit.run == run.name},
         taken=_taken(run, wanted),
@@ -69,7 +75,8 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         feed_reason=run.feed.reason,
         feed_message=run.feed.message,
         answers=run.feed.answers,
-        syncer_wait=_syncer_wait(run.syncer_pod),
+        shards_down=run.feed.down,
+        syncer_wait="; ".join(filter(None, map(_syncer_wait, run.syncer_pods))),
     )
     if run.status.phase in ("Complete", "Failed"):
         return _ended(run, facts, now)
@@ -82,11 +89,17 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     deadline = run.spec.active_deadline_seconds
     return RunPlan(
         status=status,
-        apply=tuple(objects(run, replicas=0 if run.spec.suspend else 1)),
+        apply=tuple(objects(run, 0 if run.spec.suspend else run.spec.syncer.shards, _layout(run))),
         units=tuple(body for body in wanted if body["metadata"]["name"] not in run.units),
         poll=not run.spec.suspend,
         wake=parse_time(started) + deadline if deadline is not None else None,
     )
+
+
+def _layout(run: RunObserved) -> int:
+    """The count of changes of shards, this one included; the same again until the status says so."""
+    changed = run.status.syncer_shards not in (0, run.spec.syncer.shards)
+    return run.status.syncer_layout + changed
 
 
 def _taken(run: RunObserved, wanted: tuple[Object, ...]) -> tuple[str, ...]:
@@ -102,19 +115,18 @@ def _outcome(run: RunObserved, started: float, now: float) -> Outcome | None:
         return Outcome("Complete", "TargetReached", f"{target}; final checkpoint {report.final_checkpoint}")
     if report is not None and report.phase == "Failed":
         return Outcome("Failed", "SyncerFailed", report.message or "the syncer gave no reason")
-    if not run.spec.suspend and run.syncer_pod is not None and run.syncer_pod.exit_code == EXIT_TERMINAL:
-        reason, message = terminated(run.syncer_pod)
-        return Outcome("Failed", reason, f"the syncer cannot go on: {message}")
+    dead = next((pod for pod in run.syncer_pods if pod.exit_code == EXIT_TERMINAL), None)
+    if not run.spec.suspend and dead is not None:
+        reason, message = terminated(dead)
+        return Outcome("Failed", reason, f"{dead.name} cannot go on: {message}")
     deadline = run.spec.active_deadline_seconds
     if deadline is not None and started + deadline <= now:
         return Outcome("Failed", "DeadlineExceeded", f"not finished {deadline} s after the start")
     return None
 
 
-def _syncer_wait(pod: PodView | None) -> str:
-    """Why the syncer's pod does not run, in words; empty when nothing is known to be wrong."""
-    if pod is None:
-        return ""
+def _syncer_wait(pod: PodView) -> str:
+    """Why a shard's pod does not run, in words; empty when nothing is known to be wrong."""
     if pod.unschedulable:
         return f"{pod.name}: {pod.unschedulable}"
     if pod.exit_code:
@@ -133,7 +145,7 @@ def _ended(run: RunObserved, facts: RunFacts, now: float) -> RunPlan:
     if gone is not None and gone <= now:
         return RunPlan(status=status, delete=True)
     if run.status.phase == "Failed":
-        return RunPlan(status=status, apply=tuple(objects(run, replicas=0)), wake=gone)
+        return RunPlan(status=status, apply=tuple(objects(run, 0, _layout(run))), wake=gone)
     name = syncer_name(run.name)
     return RunPlan(
         status=status, remove=(Reference("StatefulSet", name), Reference("Service", name)), wake=gone

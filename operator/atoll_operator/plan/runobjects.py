@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from atoll_operator.api.group import (
     API_VERSION,
@@ -18,10 +18,11 @@ from atoll_operator.api.group import (
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import Pool, TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan import syncer
-from atoll_operator.plan.names import config_map, syncer_host, unit_name
+from atoll_operator.plan.names import config_map, shard_host, unit_name
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.podspec import PodSettings
-from atoll_runtime.contract import RunContract, SyncerAddress, SyncerStatus, dump
+from atoll_operator.plan.shards import FeedState
+from atoll_runtime.contract import RunContract, SyncerAddress, dump
 
 CAPACITY: Mapping[str, Mapping[str, str]] = {
     "OnDemand": {},
@@ -35,22 +36,6 @@ SPOT_TAINT = {
     "value": "true",
     "effect": "NoSchedule",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedState:
-    """What the syncer last said, and whether it answers now."""
-
-    status: SyncerStatus | None = None
-    """The last good answer."""
-    reason: str = ""
-    """Why the last poll failed; empty after a good one."""
-    message: str = ""
-    answering_since: float | None = None
-
-    @property
-    def answers(self) -> bool:
-        return self.answering_since is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +60,8 @@ class RunObserved:
     settings: PodSettings
     units: Mapping[str, UnitFacts]
     """By name: all LearnerUnits of the namespace that carry one of this run's names or name this run."""
-    syncer_pod: PodView | None = None
-    feed: FeedState = FeedState()
+    syncer_pods: tuple[PodView, ...] = ()
+    feed: FeedState = field(default_factory=FeedState)
 
 
 def pod_settings(
@@ -106,7 +91,12 @@ def contract(run: RunObserved) -> RunContract:
         quorum=spec.quorum,
         target=spec.target,
         checkpoint=spec.checkpoint,
-        syncer=SyncerAddress(host=syncer_host(run.name, run.namespace)),
+        shards=tuple(
+            SyncerAddress(host=shard_host(run.name, run.namespace, shard))
+            for shard in range(spec.syncer.shards)
+        ),
+        seed=spec.recovery.seed,
+        tape=spec.syncer.tape,
     )
 
 
@@ -162,8 +152,8 @@ def _owners(run: RunObserved) -> list[Object]:
     return [owner(RUN_KIND, run.name, run.uid)]
 
 
-def objects(run: RunObserved, replicas: int) -> Iterator[Object]:
-    """ConfigMap, Service and StatefulSet; 0 replicas keep the journal without a syncer."""
+def objects(run: RunObserved, replicas: int, layout: int) -> Iterator[Object]:
+    """ConfigMap, Service and StatefulSet; 0 replicas keep the journals of this layout without a syncer."""
     owners = _owners(run)
     yield {
         "apiVersion": "v1",
@@ -177,4 +167,6 @@ def objects(run: RunObserved, replicas: int) -> Iterator[Object]:
         "data": {"run.json": dump(contract(run))},
     }
     yield syncer.service(run.name, run.namespace, owners)
-    yield syncer.stateful_set(run.name, run.namespace, owners, run.spec.syncer, run.settings, replicas)
+    yield syncer.stateful_set(
+        run.name, run.namespace, owners, run.spec.syncer, run.settings, replicas, layout
+    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import CheckpointStatus, RunPhase, TrainingRunSpec, TrainingRunStatus
+from atoll_operator.plan import ledger
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import State, clip, find, is_true, state, transition
 from atoll_runtime.contract import SyncerStatus
@@ -29,7 +30,11 @@ class RunFacts:
     feed_reason: str
     feed_message: str
     answers: bool
+    """Whether any shard does."""
+    shards_down: str
+    """Shards that do not serve while others answer, and why."""
     syncer_wait: str
+    """Why shards' pods do not run."""
 
     @property
     def learning(self) -> int:
@@ -125,6 +130,12 @@ def _degraded(facts: RunFacts) -> State:
     ):
         text = facts.syncer_wait or facts.feed_message
         return state(True, facts.feed_reason or "SyncerUnavailable", f"{text}; units train on without merges")
+    begun = facts.old.global_step > 0 or (report is not None and report.global_step > 0)
+    if facts.shards_down and begun:
+        text = "; ".join(filter(None, (facts.shards_down, facts.syncer_wait)))
+        return state(
+            True, "SyncerShardDown", f"{text}; units train on, tensors of these shards are not merged"
+        )
     if report is not None and report.checkpoint.error:
         return state(True, "CheckpointFailed", report.checkpoint.error)
     failed = sorted(name for name, unit in facts.units.items() if unit.phase == "Failed")
@@ -207,15 +218,22 @@ def _figures(facts: RunFacts, now: float) -> TrainingRunStatus:
             "bytes_in": report.bytes_in,
             "bytes_out": report.bytes_out,
             "syncer_restarts": report.restarts,
-            "checkpoint": CheckpointStatus(
-                step=report.checkpoint.newest_step,
-                uri=report.checkpoint.uri,
-                error=clip(report.checkpoint.error),
-            ),
+            "checkpoint": _checkpoint(facts.old.checkpoint, report),
+            "ledger": ledger.shown(ledger.add(report.ledger.values()), report.fragments)
+            if report.ledger
+            else facts.old.ledger,
             "final_checkpoint": report.final_checkpoint,
             "estimated_seconds_left": _seconds_left(facts, report, now),
         }
     return facts.old.model_copy(update=update)
+
+
+def _checkpoint(old: CheckpointStatus, report: SyncerStatus) -> CheckpointStatus:
+    """As the coordinating shard says; what was known while that one has not been heard of."""
+    told = report.checkpoint
+    if not told.uri:
+        return old
+    return CheckpointStatus(step=told.newest_step, uri=told.uri, error=clip(told.error))
 
 
 def _fraction(facts: RunFacts, report: SyncerStatus) -> float:

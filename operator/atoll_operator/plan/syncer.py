@@ -1,4 +1,4 @@
-"""The syncer's objects: a headless Service and a StatefulSet of one pod with its journal."""
+"""The syncer's objects: a headless Service, and a StatefulSet with one pod and one journal for each shard."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from atoll_operator.api.group import LABEL_COMPONENT, LABEL_MANAGER, LABEL_RUN, 
 from atoll_operator.api.trainingrun import SyncerSpec
 from atoll_operator.plan.names import syncer
 from atoll_operator.plan.podspec import PodSettings, container, literals, pod_spec
-from atoll_runtime.contract import HEALTH_PORT, JOURNAL_DIR, STATUS_PORT, SYNCER_PORT
+from atoll_runtime.contract import ENV_SHARD, HEALTH_PORT, JOURNAL_DIR, STATUS_PORT, SYNCER_PORT
+
+POD_INDEX = "apps.kubernetes.io/pod-index"
+"""Label of a StatefulSet's pods (Kubernetes 1.28)."""
 
 
 def labels(run: str) -> dict[str, str]:
@@ -35,22 +38,39 @@ def service(run: str, namespace: str, owners: list[Object]) -> Object:
 
 
 def stateful_set(
-    run: str, namespace: str, owners: list[Object], spec: SyncerSpec, settings: PodSettings, replicas: int
+    run: str,
+    namespace: str,
+    owners: list[Object],
+    spec: SyncerSpec,
+    settings: PodSettings,
+    replicas: int,
+    layout: int,
 ) -> Object:
-    """`replicas` 0 keeps the journal (suspended, failed); deleting the StatefulSet deletes it (finished)."""
+    """`replicas` 0 keeps the journals (suspended, failed); deleting the StatefulSet deletes them (finished).
+
+    `layout` counts the changes of `spec.shards`. Each has a folder of its own on the volumes: a journal from before two
+    changes may be of as many shards as there are now, and yet of a history that the others have left.
+    """
     main = container(
         settings,
         command=["python", "-m", "atoll_runtime.syncer"],
-        environment={},
+        environment={
+            "NUMBA_CACHE_DIR": f"{JOURNAL_DIR}/compiled"
+        },  # a restart does not compile the merge again
         resources=spec.resources,
         extra_resources={},
     )
+    field = {"apiVersion": "v1", "fieldPath": f"metadata.labels['{POD_INDEX}']"}
+    main["env"] = [*main["env"], {"name": ENV_SHARD, "valueFrom": {"fieldRef": field}}]
     main["ports"] = [
         {"name": "sync", "containerPort": SYNCER_PORT},
         {"name": "status", "containerPort": STATUS_PORT},
         {"name": "health", "containerPort": HEALTH_PORT},
     ]
-    main["volumeMounts"] = [*main["volumeMounts"], {"name": "journal", "mountPath": JOURNAL_DIR}]
+    journal = {"name": "journal", "mountPath": JOURNAL_DIR}
+    if layout:
+        journal["subPath"] = f"layout-{layout}"
+    main["volumeMounts"] = [*main["volumeMounts"], journal]
     main["startupProbe"] = _probe("/healthz", period=2, failures=150)
     main["livenessProbe"] = _probe("/healthz", period=10, failures=6)
     main["readinessProbe"] = _probe("/readyz", period=5, failures=2)

@@ -20,7 +20,7 @@ from atoll_operator.plan.failure import Cause
 from atoll_operator.plan.gang import Gang
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.observe import PodView
-from atoll_operator.plan.unitstatus import Orders, UnitObserved, describe, lost, written
+from atoll_operator.plan.unitstatus import Orders, UnitObserved, describe, lost, with_ledger, written
 
 EXIT_GRACE_SECONDS = 15.0
 """A pod that ends with 0 may have heard of the run's end before we did."""
@@ -217,7 +217,9 @@ def _stopped(unit: UnitObserved, phase: Literal["Suspended", "Finished"], now: f
     remove, wake = _removals(unit.pods, 30 if phase == "Suspended" else 5, now)
     if unit.status.phase == "Failed":
         return UnitPlan(status=unit.status, remove=remove, wake=wake)
-    status = unit.status.model_copy(update={"heal_start_time": None, "placed_incarnation": 0})
+    status = with_ledger(unit, unit.status).model_copy(
+        update={"heal_start_time": None, "placed_incarnation": 0}
+    )
     seeded = find(unit.status.conditions, "Seeded")
     states = {
         "Scheduled": state(False, phase),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, UnitPhase
 from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.plan import failure
@@ -45,8 +46,10 @@ class UnitObserved:
     """None when there is no such run."""
     report: UnitReport | None = None
     """The syncer's, None when it knows no such unit or does not answer."""
+    ledger: LedgerStatus | None = None
+    """As last known."""
     answering_since: float | None = None
-    """Unix seconds since which the syncer answers; None while it does not."""
+    """Unix seconds since which all of the syncer answers; None while any of it does not."""
 
 
 def describe(
@@ -75,7 +78,7 @@ def describe(
         **_progress(unit),
         "Draining": state(False, "NotDraining"),
     }
-    status = _figures(status, unit.report)
+    status = _figures(with_ledger(unit, status), unit.report)
     learning = states["Learning"][0] == "True"
     healed: float | None = None
     notices: tuple[Notice, ...] = ()
@@ -114,11 +117,7 @@ def _progress(unit: UnitObserved) -> dict[str, State]:
             return {name: _last_known(unit, name) for name in ("Seeded", "Learning")}
         message = "the syncer has not heard of this incarnation yet"
         return {name: state(False, "NotConnected", message) for name in ("Seeded", "Learning")}
-    if report.seeded_step is None:
-        seeded = state(False, "Seeding", report.seed_message)
-    else:
-        text = f"from the global checkpoint of step {report.seeded_step}"
-        seeded = state(True, "Checkpoint", f"{text}; {report.seed_message}" if report.seed_message else text)
+    seeded = _seeded(unit, report)
     if report.state == "Learning":
         return {
             "Seeded": seeded,
@@ -130,6 +129,21 @@ def _progress(unit: UnitObserved) -> dict[str, State]:
             "Learning": state(False, "Disconnected", "no host is connected to the syncer"),
         }
     return {"Seeded": seeded, "Learning": state(False, "Joining", f"{report.hosts} hosts are connected")}
+
+
+def _seeded(unit: UnitObserved, report: UnitReport) -> State:
+    """Where peers may seed, the unit alone knows who did, and its message says so."""
+    if report.seeded_step is None:
+        return state(False, "Seeding", report.seed_message)
+    from_peers = unit.orders is not None and unit.orders.recovery.seed == "Peer"
+    reason, place = ("Seeded", "at global") if from_peers else ("Checkpoint", "from the global checkpoint of")
+    text = f"{place} step {report.seeded_step}"
+    return state(True, reason, f"{text}; {report.seed_message}" if report.seed_message else text)
+
+
+def with_ledger(unit: UnitObserved, status: LearnerUnitStatus) -> LearnerUnitStatus:
+    """The status with the ledger as last known; it is of all incarnations."""
+    return status if unit.ledger is None else status.model_copy(update={"ledger": unit.ledger})
 
 
 def _last_known(unit: UnitObserved, name: str) -> State:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 
 GLOBAL = "global"
+UNITS = "units"
 ITEM = "state"
 """Orbax's item inside a step."""
 
 _MANIFEST = re.compile(rf"{GLOBAL}/(\d+)/manifest\.json")
 _STEP = re.compile(rf"{GLOBAL}/(\d+)/.+")
+_UNIT = re.compile(rf"{UNITS}/([^/]+)/(\d+)/(.+)")
+_HOST = re.compile(r"host-(\d+)-of-(\d+)\.json")
 
 
 def step_folder(step: int) -> str:
@@ -35,3 +38,35 @@ def complete_steps(paths: list[str]) -> list[int]:
 def all_steps(paths: list[str]) -> list[int]:
     """Steps of which anything exists, newest first."""
     return sorted({int(found[1]) for path in paths if (found := _STEP.fullmatch(path))}, reverse=True)
+
+
+def unit_folder(unit: str, cut: int) -> str:
+    """Folder of a unit's save for the cut at global step `cut`."""
+    return f"{UNITS}/{unit}/{cut}"
+
+
+def unit_part(unit: str, cut: int, host: int, hosts: int, fragment: int) -> str:
+    """One host's part of a fragment's moments."""
+    return f"{UNITS}/{unit}/{cut}/host-{host}-of-{hosts}/{fragment}"
+
+
+def unit_manifest(unit: str, cut: int, host: int, hosts: int) -> str:
+    """Written after one host's parts; those of all hosts make the save complete."""
+    return f"{UNITS}/{unit}/{cut}/host-{host}-of-{hosts}.json"
+
+
+def unit_saves(paths: list[str]) -> dict[str, dict[int, int]]:
+    """By unit, its cuts, newest first; of each the number of hosts whose manifests all stand, 0 where none do."""
+    found: dict[str, dict[int, dict[int, set[int]]]] = {}
+    for path in paths:
+        if match := _UNIT.fullmatch(path):
+            by_hosts = found.setdefault(match[1], {}).setdefault(int(match[2]), {})
+            if host := _HOST.fullmatch(match[3]):
+                by_hosts.setdefault(int(host[2]), set()).add(int(host[1]))
+    return {
+        unit: {
+            cut: max((hosts for hosts, there in cuts[cut].items() if there >= set(range(hosts))), default=0)
+            for cut in sorted(cuts, reverse=True)
+        }
+        for unit, cuts in found.items()
+    }

@@ -1,9 +1,9 @@
-"""The manifest of a global checkpoint: what it holds and the checksums of its bytes. Written last."""
+"""The manifests of a global checkpoint: what each shard saved, with checksums, and that all of them did."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import google_crc32c
 import numpy as np
@@ -16,22 +16,27 @@ CHUNK = 16 << 20
 
 
 class TensorEntry(BaseModel):
-    """One tensor; checksums are crc32c of the little-endian float32 bytes in C order."""
+    """A tensor, or some layers of one; checksums are crc32c of the little-endian float32 bytes in C order."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     shape: tuple[int, ...]
+    """Of what is saved here."""
+    layers: tuple[int, ...] | None = None
+    """Which layers of the whole tensor these are; None for all of it."""
     theta: int
     momentum: int
 
 
-class Manifest(BaseModel):
-    """`global/<step>/manifest.json`."""
+class PartManifest(BaseModel):
+    """`global/<step>/shard-<s>-of-<S>.json`: what one shard saved. Written after its arrays."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     step: int
+    shard: int
+    shards: int
     versions: tuple[int, ...]
     item: str
     """Orbax's folder, relative to the run's URI."""
@@ -39,12 +44,45 @@ class Manifest(BaseModel):
     """Unix seconds of the save."""
     tensors: dict[str, TensorEntry]
     meta: dict[str, Any]
+    """JSON: the shard's `machine`, with its vector clock."""
 
 
-def parse(text: bytes, where: str) -> Manifest:
+class Manifest(BaseModel):
+    """`global/<step>/manifest.json`: every shard's part stands. Written last."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[2] = 2
+    step: int
+    shards: int
+    versions: tuple[int, ...]
+    """Of every fragment, shard by shard."""
+    time: float
+    meta: dict[str, Any]
+
+
+def name(step: int) -> str:
+    """The object whose existence makes a checkpoint complete."""
+    return f"global/{step}/manifest.json"
+
+
+def part_name(step: int, shard: int, shards: int) -> str:
+    """The object whose existence makes a shard's part complete."""
+    return f"global/{step}/shard-{shard}-of-{shards}.json"
+
+
+def item_name(step: int, shard: int, shards: int) -> str:
+    """Orbax's folder of a shard's part."""
+    return f"global/{step}/state-{shard}-of-{shards}"
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def parse(kind: type[M], text: bytes, where: str) -> M:
     """Raises `StoreError` with the first wrong field of the manifest at `where`."""
     try:
-        return Manifest.model_validate_json(text)
+        return kind.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "JSON"
@@ -60,7 +98,9 @@ def checksum(tensor: np.ndarray) -> int:
     return int(total)
 
 
-def verify(manifest: Manifest, kind: Literal["theta", "momentum"], tensors: Mapping[str, np.ndarray]) -> None:
+def verify(
+    manifest: PartManifest, kind: Literal["theta", "momentum"], tensors: Mapping[str, np.ndarray]
+) -> None:
     """Raises `StoreError` naming the first tensor whose shape or bytes are not those of the manifest."""
     for name, entry in manifest.tensors.items():
         if tensors[name].shape != entry.shape:

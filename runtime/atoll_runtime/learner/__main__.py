@@ -46,7 +46,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_TERMINATED))  # nothing to leave behind yet
     try:
         run, unit = _contracts()
-        ending = train(run, unit, _transport(run), _leave_cleanly)
+        tls = _identity()
+        ending = train(run, unit, _transports(run, tls), _leave_cleanly, tls)
     except Terminal as error:
         return _fail(EXIT_TERMINAL, error.reason, error)
     except FencedOff as error:
@@ -72,12 +73,16 @@ def _contracts() -> tuple[RunContract, UnitContract]:
         raise Terminal("ContractInvalid", f"{file} or ${ENV_UNIT}: {error}") from error
 
 
-def _transport(run: RunContract) -> GrpcTransport:
+def _identity() -> Tls:
     try:
-        tls = Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))
+        return Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))
     except TlsError as error:
         raise Terminal("IdentityInvalid", str(error)) from error
-    return GrpcTransport(run.syncer.host, run.syncer.port, tls)
+
+
+def _transports(run: RunContract, tls: Tls) -> list[GrpcTransport]:
+    """One for each shard of the syncer."""
+    return [GrpcTransport(shard.host, shard.port, tls) for shard in run.shards]
 
 
 def _fail(status: int, reason: str, error: Exception) -> int:

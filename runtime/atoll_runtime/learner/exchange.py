@@ -1,11 +1,13 @@
-"""One host's link to the syncer. Every method returns at once; the network lives in background threads."""
+"""One host's exchange with the syncer, all shards of it. Every method returns at once but those with a time-out.
+
+The island knows one list of fragments: fragment p of shard s is number s·P + p.
+"""
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,34 +15,42 @@ from numpy.typing import NDArray
 
 from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.learner.mailbox import Arrival, Counters, Mailbox
+from atoll_runtime.learner.wire import Wire
+from atoll_runtime.sync.events import CutId
 from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.sync.link import Ask
+from atoll_runtime.sync.progress import Offer
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (
-    PROTOCOL,
     Fenced,
-    FetchRequest,
-    Hello,
-    Pull,
     PushHead,
     Refused,
     Stop,
-    Welcome,
 )
-from atoll_runtime.transport.transport import Link, Transport, TransportError
+from atoll_runtime.transport.transport import Transport
 
-__all__ = ["Arrival", "Exchange"]
+__all__ = ["Arrival", "Exchange", "Greeting"]
 
-log = logging.getLogger(__name__)
 
-PUSH_ATTEMPTS = 6
+@dataclass(frozen=True)
+class Greeting:
+    """What the shards told this host at first."""
+
+    global_step: int
+    inner_step: int
+    cursor: int
+    versions: tuple[int, ...]
+    """Of every fragment; of a shard that did not answer, what this host held."""
 
 
 class Exchange:
-    """Used by the training loop's thread alone; see the module.
+    """Used by the training loop's thread alone.
 
     Args:
+        layout: of the whole model, in as many shards as there are transports.
         bounds: this host's [start, stop) in each padded fragment.
         padded: elements of each fragment, padded to the unit's devices.
+        transports: one for each shard.
     """
 
     def __init__(
@@ -50,189 +60,147 @@ class Exchange:
         layout: Layout,
         bounds: Sequence[tuple[int, int]],
         padded: Sequence[int],
-        transport: Transport,
+        transports: Sequence[Transport],
     ) -> None:
+        if len(transports) != layout.shards:
+            raise ValueError(f"transports: {len(transports)} for {layout.shards} shards")
         self._run, self._unit, self._layout = run, unit, layout
-        self._bounds, self._padded, self._transport = tuple(bounds), tuple(padded), transport
-        self._codec = run.outer.codec
-        self._seed = (0, "")
-        self._box = Mailbox([0] * len(layout.fragments), 2 * run.outer.overlap)
-        self._link: Link | None = None
-        self._threads: list[threading.Thread] = []
+        self._bounds, self._padded, self._transports = tuple(bounds), tuple(padded), tuple(transports)
+        self._dtype = codecs.DTYPES[run.outer.codec]
+        self._held: tuple[int, ...] = (0,) * len(layout.fragments)
+        self._boxes: list[Mailbox] = []
+        self._wires: list[Wire] = []
+        self._inner_step = 0
 
     @property
     def counters(self) -> Counters:
-        """What happened on this link."""
-        return self._box.counters
+        """What happened on the links, all together."""
+        total = Counters()
+        for box in self._boxes:
+            for name, value in vars(box.counters).items():
+                setattr(total, name, getattr(total, name) + value)
+        return total
 
     def start(self, versions: Sequence[int], seeded_step: int, seed_message: str) -> None:
-        """Says what this host holds; connects in the background, for ever, with back-off and jitter."""
+        """Says what this host holds; connects to every shard in the background."""
         if len(versions) != len(self._layout.fragments):
             raise ValueError(f"versions: {len(versions)} for {len(self._layout.fragments)} fragments")
-        self._box = Mailbox(versions, 2 * self._run.outer.overlap)
-        self._seed = (seeded_step, seed_message)
-        for name, loop in (("link", self._keep_linked), ("fetch", self._fetch_all), ("push", self._push_all)):
-            thread = threading.Thread(target=loop, name=f"exchange-{name}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        sizes = [fragment.size for fragment in self._layout.fragments]
+        # Of a fragment without elements there is nothing to hold, nor to ask for.
+        self._held = tuple(version if size else 0 for version, size in zip(versions, sizes, strict=True))
+        for s, transport in enumerate(self._transports):
+            own = slice(s * self._layout.width, (s + 1) * self._layout.width)
+            box = Mailbox(self._held[own], 2 * self._run.outer.overlap)
+            self._boxes.append(box)
+            self._wires.append(
+                Wire(
+                    self._run,
+                    self._unit,
+                    s,
+                    self._layout.shard(s).fingerprint,
+                    self._bounds[own],
+                    transport,
+                    box,
+                    (seeded_step, seed_message),
+                )
+            )
 
-    def welcome(self, timeout: float) -> Welcome | None:
-        """The syncer's first answer; waits at most `timeout` seconds, so only before training starts."""
-        box = self._box
-        with box.lock:
-            box.lock.wait_for(lambda: box.welcome is not None or box.ended, timeout)
-            return box.welcome
+    def welcome(self, timeout: float) -> Greeting | None:
+        """The first answers; waits at most `timeout` seconds for all shards, so only before training starts."""
+        deadline = time.monotonic() + timeout
+        for box in self._boxes:
+            box.await_welcome(max(0.0, deadline - time.monotonic()))
+        answers = [box.welcome for box in self._boxes]
+        known = [answer for answer in answers if answer is not None]
+        if not known:
+            return None
+        versions: list[int] = []
+        for s, answer in enumerate(answers):
+            own = slice(s * self._layout.width, (s + 1) * self._layout.width)
+            versions += self._held[own] if answer is None else answer.versions
+        return Greeting(
+            max(answer.global_step for answer in known),
+            max(answer.inner_step for answer in known),
+            max(answer.cursor for answer in known),
+            tuple(versions),
+        )
 
     def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
         """Each inner step. `tokens`: of the whole unit in it; `cursor`: the next position in its data."""
-        self._box.put_report(step, tokens, loss, step_seconds, cursor)
+        self._inner_step = step
+        clocks = tuple(box.clock for box in self._boxes) if len(self._boxes) > 1 else ()
+        for box in self._boxes:
+            box.put_report(step, tokens, loss, step_seconds, cursor, clocks)
 
     def arrived(self) -> dict[int, Arrival]:
         """The newest complete version of each fragment, if not taken yet; taken, it is the anchor."""
-        return self._box.take_arrivals()
+        return {
+            self._number(s, p): arrival
+            for s, box in enumerate(self._boxes)
+            for p, arrival in box.take_arrivals().items()
+        }
 
-    def pulls(self) -> dict[int, Pull]:
+    def pulls(self) -> dict[int, Ask]:
         """The open rounds that want a contribution, by fragment, once the version they need was taken."""
-        return self._box.pulls()
+        return {
+            self._number(s, p): ask for s, box in enumerate(self._boxes) for p, ask in box.pulls().items()
+        }
 
-    def contribute(
-        self, pull: Pull, part: NDArray[Any], steps: int, tokens: int, anchor: int, cursor: int
-    ) -> None:
+    def contribute(self, number: int, ask: Ask, part: NDArray[Any], offer: Offer, cursor: int) -> None:
         """Queues this host's part of anchor − θ; dropped and counted when it comes late or the queue is full.
 
         Raises:
             ValueError: the part is not of the wire's dtype and this host's size.
         """
-        start, stop = self._bounds[pull.fragment]
-        dtype = codecs.DTYPES[self._codec]
-        if part.shape != (stop - start,) or part.dtype != dtype:
-            raise ValueError(f"part: {part.dtype}{list(part.shape)} must be {dtype}[{stop - start}]")
+        start, stop = self._bounds[number]
+        if part.shape != (stop - start,) or part.dtype != self._dtype:
+            raise ValueError(f"part: {part.dtype}{list(part.shape)} must be {self._dtype}[{stop - start}]")
         head = PushHead(
             unit=self._unit.unit,
             incarnation=self._unit.incarnation,
             host=self._unit.host,
             hosts=self._unit.hosts,
-            round=pull.round,
-            anchor=anchor,
-            steps=steps,
-            tokens=tokens,
+            round=ask.round,
+            anchor=offer.anchor,
+            steps=offer.steps,
+            tokens=offer.tokens,
             cursor=cursor,
-            inner_step=self._box.report.step if self._box.report else 0,
+            inner_step=self._inner_step,
             start=start,
             stop=stop,
-            padded=self._padded[pull.fragment],
-            codec=self._codec,
+            padded=self._padded[number],
+            trained=offer.trained,
+            codec=self._run.outer.codec,
             size=part.nbytes,
+            cut=offer.cut,
         )
-        self._box.put_push(head, part)
+        self._boxes[number // self._layout.width].put_push(head, np.ascontiguousarray(part))
+
+    def cut(self) -> CutId:
+        """The newest cut that any shard has recorded itself for. Ask after `arrived`: it covers what came."""
+        return max(box.cut for box in self._boxes)
+
+    def mark(self, cut: CutId, trained: int) -> None:
+        """The unit has recorded itself for a cut: passes the marker on to every shard."""
+        for box in self._boxes:
+            box.put_mark(cut, trained)
 
     def stop(self) -> Stop | None:
-        """The syncer's clock has reached the target and the final cut is safe: leave cleanly."""
-        return self._box.stop
+        """Every shard's final cut is safe: leave cleanly."""
+        stops = [box.stop for box in self._boxes]
+        return stops[0] if all(stops) else None
 
     def error(self) -> Fenced | Refused | None:
         """Terminal: a newer incarnation, a foreign layout, the wrong run."""
-        return self._box.error
+        return next((box.error for box in self._boxes if box.error is not None), None)
 
     def close(self, timeout: float) -> None:
-        """Ends the session and the transport; waits at most `timeout` seconds for the threads."""
-        self._box.close()
-        link = self._link
-        if link is not None:
-            link.close()
-        self._transport.close()
+        """Ends every link; waits at most `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        for wire in self._wires:
+            wire.close(max(0.0, deadline - time.monotonic()))
+        for transport in self._transports[len(self._wires) :]:
+            transport.close()
 
-    def _keep_linked(self) -> None:
-        attempt, last = 0, ""
-        while not self._box.ended:
-            try:
-                if self._serve_link():
-                    attempt, last = 0, ""
-                reason = "the syncer ended the session"
-            except TransportError as error:
-                reason = str(error)
-            self._box.disconnect()
-            kind = reason.split(";")[0]  # behind it stands the address tried last, which changes
-            if kind != last and not self._box.ended:
-                log.warning("no link to the syncer, training goes on: %s", reason)
-                last = kind
-            self._box.pause(attempt)
-            attempt += 1
-
-    def _serve_link(self) -> bool:
-        """One session from Hello to its end; true when it was welcomed."""
-        hello = Hello(
-            protocol=PROTOCOL,
-            run_uid=self._run.uid,
-            unit=self._unit.unit,
-            incarnation=self._unit.incarnation,
-            host=self._unit.host,
-            hosts=self._unit.hosts,
-            fingerprint=self._layout.fingerprint,
-            codec=self._codec,
-            versions=self._box.connect(),
-            seeded_step=self._seed[0],
-            seed_message=self._seed[1],
-        )
-        over = threading.Event()
-        link = self._link = self._transport.session(hello, lambda: self._box.next_report(over))
-        welcomed = False
-        try:
-            while not self._box.ended and (message := link.receive()) is not None:
-                if isinstance(message, Welcome):
-                    welcomed = True
-                    log.info("linked to the syncer at global step %d", message.global_step)
-                self._box.deliver(message)
-        except TransportError:
-            if not welcomed:
-                raise
-        finally:
-            over.set()
-            self._link = None
-            link.close()
-        return welcomed
-
-    def _fetch_all(self) -> None:
-        attempt = 0
-        while (errand := self._box.next_errand()) is not None:
-            p, (start, stop) = errand.fragment, self._bounds[errand.fragment]
-            request = FetchRequest(
-                self._unit.unit, self._unit.incarnation, p, errand.version, start, stop, self._codec
-            )
-            try:
-                head, body = self._transport.fetch(request)
-                part = codecs.view(body, self._codec)
-                if part.shape != (stop - start,):
-                    raise TransportError(f"{part.size} elements came, {stop - start} were asked for")
-            except TransportError as error:
-                log.warning("fragment %d version %d was not fetched: %s", p, errand.version, error)
-                self._box.pause(attempt)
-                attempt += 1
-            else:
-                attempt = 0
-                self._box.put_arrival(errand, Arrival(head.version, part))
-
-    def _push_all(self) -> None:
-        while (waiting := self._box.next_push()) is not None:
-            head, part = waiting
-            self._box.count_push(self._push(head, part), part.nbytes)
-
-    def _push(self, head: PushHead, part: NDArray[Any]) -> bool:
-        """Sends until an answer comes, the round is over, or the attempts are used up."""
-        body = memoryview(np.ascontiguousarray(part).view(np.uint8).data)
-        for attempt in range(PUSH_ATTEMPTS):
-            if not self._box.is_open(head.round):
-                return False
-            try:
-                reply = self._transport.push(head, body)
-            except TransportError as error:
-                log.warning("a part for %s was not sent: %s", head.round, error)
-                self._box.pause(attempt, lambda: not self._box.is_open(head.round))
-                continue
-            if not reply.accepted:
-                log.info("a part for %s was not taken: %s", head.round, reply.reason)
-            return reply.accepted
-        return False
+    def _number(self, s: int, p: int) -> int:
+        return s * self._layout.width + p

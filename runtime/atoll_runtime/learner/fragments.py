@@ -23,7 +23,7 @@ Indices = tuple[int | None, ...]
 
 
 class Fragments:
-    """The anchors (what this unit last received), and the two moves of a fragment. Float32 on the devices."""
+    """The anchors (what this unit last received), and the moves of a fragment, which may be empty. Float32."""
 
     def __init__(
         self, mesh: Mesh, layout: Layout, wire: jnp.dtype[Any] | type, theta: dict[str, Array]
@@ -54,6 +54,14 @@ class Fragments:
         for shard in delta.addressable_shards:
             shard.data.copy_to_host_async()
         return delta
+
+    def capture(self, mu: dict[str, Array], nu: dict[str, Array], number: int) -> tuple[Array, Array, Array]:
+        """Anchor and AdamW's moments of one fragment, flat; their copies to the host are under way."""
+        flats = self._anchors[number], self._flat(mu, number), self._flat(nu, number)
+        for flat in flats:
+            for shard in flat.addressable_shards:
+                shard.data.copy_to_host_async()
+        return flats
 
     def receive(self, theta: dict[str, Array], number: int, part: np.ndarray) -> dict[str, Array]:
         """Overwrites one fragment of θ with what arrived, which becomes the anchor; `part` is this host's.
@@ -93,6 +101,8 @@ def _layers(fragment: Fragment) -> list[Any]:
 
 
 def _flatten(pieces: Sequence[Array], layers: Sequence[Any], *, padded: int) -> Array:
+    if not pieces:
+        return jnp.zeros(padded, jnp.float32)
     flats = [
         (piece if layer is None else jax.lax.dynamic_index_in_dim(piece, layer, keepdims=False)).reshape(-1)
         for piece, layer in zip(pieces, layers, strict=True)

@@ -12,6 +12,7 @@ import optax
 from jax import Array
 from jax.sharding import Mesh
 
+from atoll_runtime.checkpoint.units import Moments
 from atoll_runtime.contract import InnerSpec
 from atoll_runtime.learner.mesh import local_range
 from atoll_runtime.model import decoder, parameters
@@ -25,17 +26,27 @@ class Inner:
     """θ by flat name, float32, and its moments. A step replaces both in place."""
 
     def __init__(
-        self, mesh: Mesh, spec: InnerSpec, theta: Mapping[str, np.ndarray], batch: int, length: int
+        self,
+        mesh: Mesh,
+        spec: InnerSpec,
+        theta: Mapping[str, np.ndarray],
+        batch: int,
+        length: int,
+        moments: Moments | None = None,
     ) -> None:
-        """Puts `theta` on the mesh; `batch` sequences of `length` tokens a step."""
+        """Puts `theta` and `moments` (zero where None) on the mesh; `batch` sequences of `length` tokens a step."""
         self.mesh = mesh
         self.batch = batch
         self.length = length
         self.theta: dict[str, Array] = {
             name: _put(value, placement(mesh, name, value.shape)) for name, value in theta.items()
         }
-        self._optimiser = _adamw(spec, self.theta)
+        self._optimiser = adamw(spec, self.theta)
         self._moments = jax.jit(self._optimiser.init, out_shardings=self._moment_shardings())(self.theta)
+        self.updates = 0
+        """Optax's count: updates that the moments have seen, those before a restart included."""
+        if moments is not None:
+            self._restore(moments)
         self._step = jax.jit(
             self._advance,
             donate_argnums=(0, 1),
@@ -53,6 +64,18 @@ class Inner:
         """Tokens that one step trains on, in the whole unit."""
         return self.batch * self.length
 
+    @property
+    def mu(self) -> dict[str, Array]:
+        """First moments, placed as θ is."""
+        found: dict[str, Array] = optax.tree.get(self._moments, "mu")
+        return found
+
+    @property
+    def nu(self) -> dict[str, Array]:
+        """Second moments, placed as θ is."""
+        found: dict[str, Array] = optax.tree.get(self._moments, "nu")
+        return found
+
     def step(self, tokens: np.ndarray, rate: float) -> Array:
         """One AdamW step on this host's rows int32 [rows, T+1]; returns the loss, not waited for.
 
@@ -61,6 +84,7 @@ class Inner:
         batch = {"tokens": self._global(tokens), "weights": self._weights}
         loss: Array
         self.theta, self._moments, loss = self._step(self.theta, self._moments, batch, np.float32(rate))
+        self.updates += 1
         return loss
 
     def _advance(
@@ -85,6 +109,16 @@ class Inner:
         # A bad gradient spoils θ a step before the loss shows it.
         return theta, moments, jnp.where(jnp.isfinite(optax.tree.norm(gradient)), value, jnp.nan)
 
+    def _restore(self, moments: Moments) -> None:
+        """Goes on with moments that this unit or another one had."""
+        self.updates = moments.count
+        self._moments = optax.tree.set(
+            self._moments,
+            mu={name: _put(moments.mu[name], value.sharding) for name, value in self.mu.items()},
+            nu={name: _put(moments.nu[name], value.sharding) for name, value in self.nu.items()},
+            count=_put(np.array(moments.count, np.int32), everywhere(self.mesh)),
+        )
+
     def _shardings(self) -> dict[str, Any]:
         return {name: value.sharding for name, value in self.theta.items()}
 
@@ -106,7 +140,7 @@ class Inner:
         return whole
 
 
-def _adamw(spec: InnerSpec, theta: Mapping[str, Any]) -> optax.GradientTransformation:
+def adamw(spec: InnerSpec, theta: Mapping[str, Any]) -> optax.GradientTransformation:
     """AdamW before its learning rate; the decay touches matrices alone."""
     return optax.chain(
         optax.clip_by_global_norm(spec.clip_norm),
@@ -117,6 +151,6 @@ def _adamw(spec: InnerSpec, theta: Mapping[str, Any]) -> optax.GradientTransform
     )
 
 
-def _put(value: np.ndarray, sharding: jax.sharding.NamedSharding) -> Array:
+def _put(value: np.ndarray, sharding: jax.sharding.Sharding) -> Array:
     """A host array that every host holds whole, onto the mesh: each device takes its slice."""
     return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])

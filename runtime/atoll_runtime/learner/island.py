@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from atoll_runtime.checkpoint import Cut, GlobalStore
+from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.data import DataError, Prefetch, Reader, Stream
 from atoll_runtime.learner import seed
@@ -19,10 +22,16 @@ from atoll_runtime.learner.fragments import Fragments, wire_type
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.loop import Loop, Start
 from atoll_runtime.learner.mesh import join, leave
+from atoll_runtime.learner.peers import Peers
 from atoll_runtime.learner.proposal import Ending
+from atoll_runtime.learner.saver import Saver
+from atoll_runtime.learner.serving import Serving
+from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.model import ModelError, describe, resolve
 from atoll_runtime.sync.fragments import Layout, LayoutError, build_layout
-from atoll_runtime.transport.messages import Refused
+from atoll_runtime.transport.messages import DirectoryRequest, Refused
+from atoll_runtime.transport.peer import PeerClient, PeerServer
+from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Transport
 
 WELCOME_TIMEOUT = 20.0
@@ -36,10 +45,15 @@ log = logging.getLogger(__name__)
 def train(
     run: RunContract,
     unit: UnitContract,
-    transport: Transport,
+    transports: Sequence[Transport],
     leave_cleanly: Callable[[], threading.Event],
+    tls: Tls | None = None,
 ) -> Ending:
     """Trains until the run's end, or until the event that `leave_cleanly` returns when training begins.
+
+    Args:
+        transports: one for each shard of the syncer.
+        tls: this pod's identity towards other units; without one, none are asked or served.
 
     Raises:
         Terminal: a restart cannot mend it.
@@ -55,24 +69,40 @@ def train(
     mesh = join(unit)
     log.info("unit %s: %d devices on %d hosts", unit.unit, mesh.devices.size, unit.hosts)
     agreement: Agreement = Agreement(mesh)
-    seeded = seed.find(GlobalStore(run.checkpoint.uri), layout, agreement)
+    units = UnitStore(run.checkpoint.uri)
+    seeded = _seed(run, unit, units, layout, agreement, _peers(unit, transports, tls))
     log.info("%s", seeded.message)
-    inner = Inner(mesh, run.inner, seeded.cut.theta, unit.batch, run.data.sequence_length)
+    inner = Inner(mesh, run.inner, seeded.cut.theta, unit.batch, run.data.sequence_length, seeded.moments)
     fragments = Fragments(mesh, layout, wire_type(run.outer.codec), inner.theta)
-    seeded.cut.theta.clear()  # the host's copy of the model is not needed any more
+    cold = seeded.moments is None
+    seeded.cut.theta.clear()  # the host's copies of the model are not needed any more
+    if seeded.moments is not None:
+        seeded.moments.mu.clear()
+        seeded.moments.nu.clear()
 
-    exchange = Exchange(run, unit, layout, fragments.bounds, fragments.padded, transport)
+    exchange = Exchange(run, unit, layout, fragments.bounds, fragments.padded, transports)
     exchange.start(seeded.cut.versions, seeded.cut.step, seeded.message)
-    start = _start(exchange, agreement, seeded.cut, unit.unit)
+    start = _start(exchange, agreement, seeded.cut, unit.unit, cold)
     log.info("global step %d, inner step %d, cursor %d", start.global_step, start.inner_step, start.cursor)
     batches = Prefetch(lambda at: reader.example(stream.index(at)), start.cursor, unit.batch, inner.rows)
-    loop = Loop(run, inner, fragments, exchange, agreement, batches, start, leave_cleanly())
+    saver = Saver(units, unit, layout, fragments.bounds)
+    sizes = [fragment.size for fragment in layout.fragments]
+    snapshots = Snapshots(sizes, start.targets, saver.put)
+    server = None
+    if unit.address and tls is not None:
+        port = int(unit.address.rpartition(":")[2])
+        server = PeerServer(Serving(run, unit, layout, fragments.bounds, snapshots), tls, port)
+    loop = Loop(run, inner, fragments, exchange, agreement, batches, start, leave_cleanly(), snapshots)
     try:
         ending = loop.until_end()
     except DataError as error:
         raise Terminal("DataInvalid", str(error)) from error
     finally:
         batches.close()
+        snapshots.close()
+        if server is not None:
+            server.close(0.0)
+        saver.close(CLOSE_TIMEOUT)
         exchange.close(CLOSE_TIMEOUT)
     if ending in (Ending.FENCED, Ending.REFUSED):
         raise _refusal(ending, exchange)
@@ -80,10 +110,42 @@ def train(
     return ending
 
 
+def _seed(
+    run: RunContract,
+    unit: UnitContract,
+    units: UnitStore,
+    layout: Layout,
+    agreement: Agreement,
+    peers: Peers | None,
+) -> seed.Seed:
+    """From a peer where the run says so and one can be had, else from the bucket."""
+    why = ""
+    if run.seed == "Peer" and peers is not None:
+        found = seed.from_peer(peers, unit, layout, agreement)
+        if isinstance(found, seed.Seed):
+            return found
+        why = found
+        log.info("%s", why)
+    found = seed.from_checkpoint(GlobalStore(run.checkpoint.uri), units, unit.unit, layout, agreement)
+    return replace(found, message="; ".join(filter(None, [found.message, why])))
+
+
+def _peers(unit: UnitContract, transports: Sequence[Transport], tls: Tls | None) -> Peers | None:
+    """Other units, as all shards of the syncer know them."""
+    if tls is None:
+        return None
+    request = DirectoryRequest(unit.unit, unit.incarnation)
+    return Peers(
+        directory=lambda: [transport.directory(request) for transport in transports],
+        connect=lambda name, address: PeerClient(address, tls, name),
+        random=random.Random(),
+    )
+
+
 def _layout(run: RunContract) -> Layout:
     try:
         size = resolve(run.model)
-        layout = build_layout(describe(run.model), run.outer.fragments)
+        layout = build_layout(describe(run.model), run.outer.fragments, len(run.shards))
     except (ModelError, LayoutError) as error:
         raise Terminal("ModelInvalid", str(error)) from error
     if size.vocabulary < BYTE_VALUES:
@@ -94,17 +156,21 @@ def _layout(run: RunContract) -> Layout:
     return layout
 
 
-def _start(exchange: Exchange, agreement: Agreement, cut: Cut, unit: str) -> Start:
+def _start(exchange: Exchange, agreement: Agreement, cut: Cut, unit: str, cold: bool) -> Start:
     """What host 0 was told, on every host; without a syncer, what the checkpoint tells of this unit."""
     welcome = exchange.welcome(WELCOME_TIMEOUT)
     if welcome is None:
         log.warning("no answer from the syncer: training on from step %d, the link follows", cut.step)
-        record = cut.meta.get("machine", {}).get("units", {}).get(unit, {})
-        mine = [cut.step, record.get("merged_step", 0), record.get("merged_cursor", 0), *cut.versions]
+        records = [machine.get("units", {}).get(unit, {}) for machine in cut.meta.get("machines", [])]
+        step, cursor = (
+            max((record.get(name, 0) for record in records), default=0)
+            for name in ("merged_step", "merged_cursor")
+        )
+        mine = [cut.step, step, cursor, *cut.versions]
     else:
         mine = [welcome.global_step, welcome.inner_step, welcome.cursor, *welcome.versions]
     global_step, inner_step, cursor, *targets = agreement.from_first(np.array(mine, np.int64)).tolist()
-    return Start(cut.versions, tuple(targets), global_step, inner_step, cursor)
+    return Start(cut.versions, tuple(targets), global_step, inner_step, cursor, cold and global_step > 0)
 
 
 def _refusal(ending: Ending, exchange: Exchange) -> Exception:

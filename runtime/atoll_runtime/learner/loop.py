@@ -1,4 +1,4 @@
-"""The inner loop: agree, extract, apply what arrived, step, send, report. It never waits for the network.
+"""The inner loop: agree, record, extract, apply what arrived, step, send, report. It never waits for the network.
 
 A pull that comes during a step is answered when that step ends, for a round gives a unit one step's grace at
 most. So the hosts agree between two steps, and the devices stand still for it (a collective of some hundred
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jax import Array
@@ -21,9 +22,13 @@ from atoll_runtime.learner.errors import LossNotFinite
 from atoll_runtime.learner.exchange import Arrival, Exchange
 from atoll_runtime.learner.fragments import Fragments, host_part
 from atoll_runtime.learner.inner import Inner
-from atoll_runtime.learner.proposal import Ending, Proposal
+from atoll_runtime.learner.proposal import NOTHING, Ending, Proposal
 from atoll_runtime.learner.schedule import learning_rate
-from atoll_runtime.transport.messages import Fenced, Pull
+from atoll_runtime.learner.snapshot import Facts, Snapshots
+from atoll_runtime.sync.events import CutId
+from atoll_runtime.sync.link import Ask
+from atoll_runtime.sync.progress import Offer, Progress
+from atoll_runtime.transport.messages import Fenced
 
 DATA_TIMEOUT = 120.0
 """Seconds that a step waits for its batch: longer than the reader's own attempts."""
@@ -41,26 +46,18 @@ class Start:
     inner_step: int = 0
     cursor: int = 0
     """Sequences of the unit's stream that are consumed."""
-
-
-@dataclass(slots=True)
-class Counter:
-    """Of one fragment, since it was last received."""
-
-    version: int
-    steps: int = 0
-    tokens: int = 0
+    cold: bool = False
+    """It goes on from a trained model with moments of zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
     """An extracted fragment on its way to the host."""
 
-    pull: Pull
+    number: int
+    ask: Ask
     delta: Array
-    steps: int
-    tokens: int
-    anchor: int
+    offer: Offer
 
 
 @dataclass
@@ -75,12 +72,17 @@ class Loop:
     batches: Prefetch
     start: Start
     terminated: threading.Event
+    snapshots: Snapshots
+    clock: Callable[[], float] = time.monotonic
+    """Seconds, by which a step's time is told."""
 
     def __post_init__(self) -> None:
-        self.counters = [Counter(version) for version in self.start.versions]
+        self.progress = Progress(self.start.versions, self.start.targets)
         self.step = self.start.inner_step
         self._cursor = self.start.cursor
         self._seen = self.start.global_step, self.step
+        self._arrivals: dict[int, Arrival] = {}
+        """Not agreed upon yet."""
         self._finished: float | None = None
         self._unreported = 0
 
@@ -91,21 +93,56 @@ class Loop:
             LossNotFinite: nothing computed from the bad step on has been handed to the syncer.
             DataError, StoreError, TimeoutError: the training data does not come.
         """
-        arrivals: dict[int, Arrival] = {}
-        while True:
-            arrivals.update(self.exchange.arrived())
-            offer = Proposal(arrivals, self.exchange.pulls(), self._ending())
-            agreed = offer.agreed(*self.agreement.extremes(offer.values(len(self.counters))))
-            if agreed.ending is not Ending.NONE:
-                return agreed.ending
-            parcels = self._extract(agreed.pulls)
-            self._receive(agreed.arrivals)
-            for number in agreed.arrivals:
-                del arrivals[number]
-            batch = self.batches.take(DATA_TIMEOUT)
-            loss = self.inner.step(batch.tokens, self._rate())
-            self._send(parcels)
-            self._finish(float(loss), batch.cursor)
+        while (ending := self.advance()) is Ending.NONE:
+            pass
+        return ending
+
+    def advance(self) -> Ending:
+        """One inner step and what is due before it; anything but `NONE` comes in place of the step.
+
+        Raises:
+            see `until_end`.
+        """
+        self._arrivals.update(self.exchange.arrived())
+        agreed = self._agree()
+        if agreed.ending is not Ending.NONE:
+            return agreed.ending
+        self._record(agreed.cut)
+        parcels = self._extract(agreed.pulls)
+        self._receive(agreed.arrivals)
+        for number in agreed.arrivals:
+            del self._arrivals[number]
+        if agreed.capture != NOTHING:
+            version = self.progress.versions[agreed.capture]
+            self.snapshots.capture(agreed.capture, version, self.inner, self.fragments)
+        batch = self.batches.take(DATA_TIMEOUT)
+        loss = self.inner.step(batch.tokens, self._rate())
+        self._send(parcels)
+        self.snapshots.collect()
+        self._finish(float(loss), batch.cursor)
+        return Ending.NONE
+
+    def _agree(self) -> Proposal:
+        """What all hosts of the unit do before the next step. The cut is asked for after the arrivals."""
+        capture = self.snapshots.wanted(self.progress.versions)
+        offer = Proposal(self._arrivals, self.exchange.pulls(), self.exchange.cut(), capture, self._ending())
+        return offer.agreed(*self.agreement.extremes(offer.values(len(self.start.versions))))
+
+    def _record(self, cut: CutId) -> None:
+        """Records the unit for a cut that is news: before anything is sent or taken that comes after it."""
+        if not self.progress.see(cut):
+            return
+        if self.progress.trained > 0 and not cut.final:  # before the first step there is nothing to save
+            self.snapshots.record(
+                Facts(
+                    cut=cut.step,
+                    inner_step=self.step,
+                    tokens=self.progress.trained,
+                    cursor=self._cursor,
+                    versions=self.progress.versions,
+                )
+            )
+        self.exchange.mark(cut, self.progress.trained)
 
     def _ending(self) -> Ending:
         error = self.exchange.error()
@@ -115,26 +152,25 @@ class Loop:
             return Ending.TERMINATED
         return Ending.STOPPED if self.exchange.stop() is not None else Ending.NONE
 
-    def _extract(self, pulls: dict[int, Pull]) -> list[Parcel]:
+    def _extract(self, pulls: dict[int, Ask]) -> list[Parcel]:
         """Starts the pulled fragments' way to the host.
 
         A fragment that has made no step yet, or is still behind the version that start or round ask for, stays
         where it is: its round may be open yet when it has caught up.
         """
         parcels = []
-        for number, pull in pulls.items():
-            counter = self.counters[number]
-            if counter.steps == 0 or counter.version < max(self.start.targets[number], pull.least):
-                continue
-            delta = self.fragments.extract(self.inner.theta, number)
-            parcels.append(Parcel(pull, delta, counter.steps, counter.tokens, counter.version))
+        for number, ask in pulls.items():
+            offer = self.progress.offer(number, ask.least)
+            if offer is not None:
+                delta = self.fragments.extract(self.inner.theta, number)
+                parcels.append(Parcel(number, ask, delta, offer))
         return parcels
 
     def _receive(self, arrivals: dict[int, Arrival]) -> None:
         """Overwrites fragments (α = 0); AdamW's moments stay, the fragment's counters start again."""
         for number, arrival in arrivals.items():
             self.inner.theta = self.fragments.receive(self.inner.theta, number, arrival.part)
-            self.counters[number] = Counter(arrival.version)
+            self.progress.adopt(number, arrival.version)
             if arrival.version > self._seen[0]:
                 self._seen = arrival.version, self.step
 
@@ -146,16 +182,14 @@ class Loop:
             self.run.target.global_steps,
             newest + min(self.step - since, self.run.outer.interval),
             self.step - self.start.inner_step,
-            healed=self.start.global_step > 0,
+            healed=self.start.cold,
         )
 
     def _send(self, parcels: list[Parcel]) -> None:
         """Hands this host's parts to the exchange, beneath the step that is under way."""
         for parcel in parcels:
             part = host_part(parcel.delta)
-            self.exchange.contribute(
-                parcel.pull, part, parcel.steps, parcel.tokens, parcel.anchor, self._cursor
-            )
+            self.exchange.contribute(parcel.number, parcel.ask, part, parcel.offer, self._cursor)
 
     def _finish(self, loss: float, cursor: int) -> None:
         """Counts and reports a step that has ended."""
@@ -163,10 +197,8 @@ class Loop:
         if not math.isfinite(loss):
             raise LossNotFinite(self.step, loss)
         self._cursor = cursor
-        for counter in self.counters:
-            counter.steps += 1
-            counter.tokens += self.inner.tokens
-        now = time.monotonic()
+        self.progress.step(self.inner.tokens)
+        now = self.clock()
         self._unreported += self.inner.tokens
         if (
             self._finished is not None

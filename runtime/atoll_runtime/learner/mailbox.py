@@ -1,4 +1,4 @@
-"""What waits between the training loop and the network threads of a host. Every access is short and locked."""
+"""What waits between the training loop and one shard's network threads. Every access is short and locked."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from atoll_runtime.sync.events import RoundId
+from atoll_runtime.sync.events import CutId, RoundId, ShardClock
+from atoll_runtime.sync.link import Ask, Errand, Link
 from atoll_runtime.transport.messages import (
     Announce,
+    Clock,
     Down,
     Fenced,
+    Mark,
+    Marker,
     Over,
     Pull,
     PushHead,
@@ -38,15 +42,6 @@ class Arrival:
     version: int
     part: NDArray[Any]
     """This host's contiguous part of the padded fragment, in the wire's dtype (bfloat16 or float32)."""
-
-
-@dataclass(frozen=True)
-class Errand:
-    """A fragment to be fetched."""
-
-    fragment: int
-    version: int
-    lineage: str
 
 
 @dataclass
@@ -72,19 +67,11 @@ class Mailbox:
         self.error: Fenced | Refused | None = None
         self.report: Report | None = None
         self._limit = limit
-        self._held = list(versions)
-        """Version of each fragment that is here whole, taken or not."""
-        self._adopted = list(versions)
-        """Version of each fragment that the training loop has taken."""
-        self._foreign: set[int] = set()
-        """Fragments whose adopted version belongs to another lineage than the syncer's."""
-        self._lineage = ""
-        self._wanted: dict[int, int] = {}
+        self._link = Link(list(versions))
         self._arrivals: dict[int, Arrival] = {}
-        self._pulls: dict[int, Pull] = {}
-        self._open: set[RoundId] = set()
         self._pushes: deque[tuple[PushHead, NDArray[Any]]] = deque()
-        self._unsent = False
+        self._mark: Mark | None = None
+        self._unsent: set[type[Report] | type[Mark]] = set()
         self._closed = False
 
     @property
@@ -92,91 +79,118 @@ class Mailbox:
         """Nothing more will be exchanged."""
         return self._closed or self.error is not None or self.stop is not None
 
+    @property
+    def cut(self) -> CutId:
+        """The newest cut that the shard has recorded itself for, as far as this host has seen."""
+        with self.lock:
+            return self._link.cut
+
+    @property
+    def clock(self) -> ShardClock:
+        with self.lock:
+            return self._link.clock
+
     def close(self) -> None:
         with self.lock:
             self._closed = True
             self.lock.notify_all()
 
-    def put_report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
+    def await_welcome(self, timeout: float) -> None:
+        """Blocks until the shard has answered, for at most `timeout` seconds."""
+        with self.lock:
+            self.lock.wait_for(lambda: self.welcome is not None or self.ended, timeout)
+
+    def put_report(
+        self,
+        step: int,
+        tokens: int,
+        loss: float,
+        step_seconds: float,
+        cursor: int,
+        clocks: tuple[ShardClock, ...],
+    ) -> None:
         """Adds a step to the sums; what was not sent yet is replaced."""
         with self.lock:
             steps, total = (self.report.steps, self.report.tokens) if self.report else (0, 0)
-            self.report = Report(step, steps + 1, total + tokens, loss, step_seconds, cursor)
-            self._unsent = True
+            self.report = Report(step, steps + 1, total + tokens, loss, step_seconds, cursor, clocks)
+            self._unsent.add(Report)
+            self.lock.notify_all()
+
+    def put_mark(self, cut: CutId, trained: int) -> None:
+        """The unit has recorded itself; reports of later steps go out after it."""
+        with self.lock:
+            self._mark = Mark(cut, trained)
+            self._unsent.add(Mark)
             self.lock.notify_all()
 
     def take_arrivals(self) -> dict[int, Arrival]:
         """What arrived since the last call becomes the loop's anchor."""
         with self.lock:
             taken, self._arrivals = self._arrivals, {}
-            self._foreign -= taken.keys()
             for p, arrival in taken.items():
-                self._adopted[p] = arrival.version
+                self._link.adopt(p, arrival.version)
             return taken
 
-    def pulls(self) -> dict[int, Pull]:
+    def pulls(self) -> dict[int, Ask]:
         """Open rounds whose least anchor the loop has taken."""
         with self.lock:
-            return {
-                p: pull
-                for p, pull in self._pulls.items()
-                if p not in self._foreign and self._adopted[p] >= pull.least
-            }
+            return self._link.answerable()
 
     def put_push(self, head: PushHead, part: NDArray[Any]) -> None:
         """Answers a pull; dropped and counted when its round is over or the queue is full."""
-        p = head.round.fragment
         with self.lock:
-            if p in self._pulls and self._pulls[p].round == head.round:
-                del self._pulls[p]
-            if head.round not in self._open or p in self._foreign or len(self._pushes) >= self._limit:
+            if not self._link.answered(head.round) or len(self._pushes) >= self._limit:
                 self.counters.dropped += 1
                 return
             self._pushes.append((head, part))
             self.lock.notify_all()
 
-    def connect(self) -> tuple[int, ...]:
-        """A session begins: the versions held; the last report is due again."""
+    def connect(self) -> tuple[tuple[int, ...], Mark | None]:
+        """A session begins: the versions held, and the newest mark; the last report and mark are due again."""
         with self.lock:
-            self._unsent = self.report is not None
-            return tuple(self._held)
+            self._unsent = {kind for kind, held in ((Report, self.report), (Mark, self._mark)) if held}
+            return tuple(self._link.held), self._mark
 
     def disconnect(self) -> None:
         """A session ended: its pulls are void; the next one brings them anew."""
         with self.lock:
-            self._pulls.clear()
-            self._open.clear()
+            self._link.disconnected()
             self.lock.notify_all()
 
-    def next_report(self, over: threading.Event) -> Report | None:
-        """Blocks for the next report of a session; None when the session is over."""
+    def next_up(self, over: threading.Event) -> Report | Mark | None:
+        """Blocks for the next message of a session; None when the session is over."""
 
         def ended() -> bool:
             return self.ended or over.is_set()
 
         with self.lock:
-            self.lock.wait_for(ended, REPORT_SECONDS)
+            self.lock.wait_for(lambda: Mark in self._unsent or ended(), REPORT_SECONDS)
             self.lock.wait_for(lambda: self._unsent or ended())
-            self._unsent = False
-            return None if ended() else self.report
+            if ended():
+                return None
+            if Mark in self._unsent:
+                self._unsent.discard(Mark)
+                return self._mark
+            self._unsent.discard(Report)
+            return self.report
 
     def deliver(self, message: Down) -> None:
-        """A message of the syncer."""
+        """A message of the shard."""
+        link = self._link
         with self.lock:
             match message:
                 case Welcome():
                     self._welcomed(message)
-                case Pull():
-                    self._pulls[message.fragment] = message
-                    self._open.add(message.round)
-                    self._want(message.fragment, message.least)
+                case Pull(round_id, least):
+                    link.asked(round_id, least)
                 case Over(round_id):
-                    self._open.discard(round_id)
-                    pull = self._pulls.get(round_id.fragment)
-                    if pull is not None and pull.round == round_id:
-                        del self._pulls[round_id.fragment]
+                    link.over(round_id)
                 case Announce(p, version):
-                    self._want(p, version)
+                    link.announced(p, version)
+                case Marker(cut):
+                    link.marked(cut)
+                case Clock(clock):
+                    link.told(clock)
                 case Stop():
                     self.stop = message
                 case Fenced() | Refused():
@@ -186,24 +200,20 @@ class Mailbox:
     def next_errand(self) -> Errand | None:
         """Blocks for a fragment to fetch; None at the end."""
         with self.lock:
-            self.lock.wait_for(lambda: self._wanted or self.ended)
-            if self.ended:
-                return None
-            p, version = next(iter(self._wanted.items()))
-            return Errand(p, version, self._lineage)
+            self.lock.wait_for(lambda: self._link.wanted or self.ended)
+            return None if self.ended else self._link.errand()
 
-    def put_arrival(self, errand: Errand, arrival: Arrival) -> None:
-        """A fetched fragment; what belongs to a lineage that ended meanwhile is fetched again."""
-        p = errand.fragment
+    def postpone(self, errand: Errand) -> None:
+        """A fetch that failed is tried again after the others."""
+        with self.lock:
+            self._link.postpone(errand)
+
+    def put_arrival(self, errand: Errand, arrival: Arrival, cut: CutId) -> None:
+        """A fetched fragment, and the newest cut that the shard had recorded itself for when it sent it."""
         with self.lock:
             self.counters.bytes_in += arrival.part.nbytes
-            if errand.lineage != self._lineage:
-                return
-            if self._wanted.get(p, 0) <= max(errand.version, arrival.version):
-                self._wanted.pop(p, None)
-            if arrival.version != self._held[p] or p in self._foreign:
-                self._held[p] = arrival.version
-                self._arrivals[p] = arrival
+            if self._link.fetched(errand, arrival.version, cut):
+                self._arrivals[errand.fragment] = arrival
 
     def next_push(self) -> tuple[PushHead, NDArray[Any]] | None:
         """Blocks for a contribution to send; None at the end."""
@@ -214,7 +224,7 @@ class Mailbox:
     def is_open(self, round_id: RoundId) -> bool:
         """The round still wants contributions, as far as this host knows."""
         with self.lock:
-            return round_id in self._open and not self.ended
+            return round_id in self._link.open and not self.ended
 
     def count_push(self, accepted: bool, size: int) -> None:
         with self.lock:
@@ -231,18 +241,7 @@ class Mailbox:
 
     def _welcomed(self, message: Welcome) -> None:
         self.counters.connections += 1
-        # Versions of another lineage are other arrays: the syncer has lost its journal. The first
-        # lineage that this host meets is the one that its seed came from.
-        if self._lineage and self._lineage != message.lineage:
-            self._foreign = set(range(len(self._held)))
+        if self._link.lineage and self._link.lineage != message.lineage:
             self._arrivals.clear()
-        elif not self._lineage:
-            self._foreign = {p for p, version in enumerate(message.versions) if self._held[p] > version}
-        self._lineage = message.lineage
-        for p, version in enumerate(message.versions):
-            self._want(p, version)
+        self._link.welcomed(message.lineage, message.global_step, message.versions, message.cut)
         self.welcome = self.welcome or message
-
-    def _want(self, p: int, version: int) -> None:
-        if version > self._held[p] or p in self._foreign:
-            self._wanted[p] = version

@@ -8,7 +8,8 @@ from enum import IntEnum
 import numpy as np
 
 from atoll_runtime.learner.exchange import Arrival
-from atoll_runtime.transport.messages import Pull
+from atoll_runtime.sync.events import NO_CUT, CutId
+from atoll_runtime.sync.link import Ask
 
 NOTHING = -1
 """No arrival, no pull."""
@@ -28,30 +29,42 @@ class Ending(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One host's newest arrivals and pulls, by fragment."""
+    """One host's newest arrivals and pulls, by fragment; what it has seen of cuts, and would copy to the host."""
 
     arrivals: dict[int, Arrival]
-    pulls: dict[int, Pull]
+    pulls: dict[int, Ask]
+    cut: CutId = NO_CUT
+    capture: int = NOTHING
+    """The fragment to take a snapshot of."""
     ending: Ending = Ending.NONE
 
     def values(self, fragments: int) -> np.ndarray:
-        """int32 [3·fragments + 1]: versions, round steps, round attempts, ending."""
+        """int32 [3·fragments + 3]: versions, round steps, round attempts, cut, capture, ending."""
         table = np.full((3, fragments), NOTHING, np.int32)
         for number, arrival in self.arrivals.items():
             table[0, number] = arrival.version
         for number, pull in self.pulls.items():
             table[1:, number] = pull.round.step, pull.round.attempt
-        return np.append(table.reshape(-1), np.int32(self.ending))
+        facts = [2 * self.cut.step + self.cut.final, self.capture, self.ending]
+        return np.append(table.reshape(-1), np.array(facts, np.int32))
 
     def agreed(self, low: np.ndarray, high: np.ndarray) -> Proposal:
-        """The part of it that every host proposed: where minimum and maximum over the hosts are equal."""
-        same = np.where(low == high, low, NOTHING)[:-1].reshape(3, -1)
+        """What every host proposed: where minimum and maximum over the hosts are equal.
+
+        A cut that any host has seen counts for all, for a message sent after it may be next at any of them; and
+        what any host would copy, all copy, for it is a collective program.
+        """
+        same = np.where(low == high, low, NOTHING)
+        table = same[:-3].reshape(3, -1)
+        step, final = divmod(int(high[-3]), 2)
         return Proposal(
-            arrivals={number: one for number, one in sorted(self.arrivals.items()) if same[0, number] >= 0},
+            arrivals={number: one for number, one in sorted(self.arrivals.items()) if table[0, number] >= 0},
             pulls={
                 number: one
                 for number, one in sorted(self.pulls.items())
-                if same[1, number] >= 0 and same[2, number] >= 0
+                if table[1, number] >= 0 and table[2, number] >= 0
             },
+            cut=CutId(step, bool(final)),
+            capture=int(high[-2]),
             ending=Ending(int(high[-1])),
         )

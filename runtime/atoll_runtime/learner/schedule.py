@@ -7,8 +7,8 @@ import math
 from atoll_runtime.contract import InnerSpec
 
 REWARM = 20
-"""Steps of a second, short warm-up after a heal: AdamW's moments start at zero, and its first steps are as
-long as the learning rate allows in every coordinate."""
+"""Steps of a second, short warm-up after a heal without moments: AdamW's start at zero then, and its first steps
+are as long as the learning rate allows in every coordinate."""
 
 
 def learning_rate(inner: InnerSpec, target: int | None, step: float, since_seed: int, healed: bool) -> float:
@@ -18,7 +18,7 @@ def learning_rate(inner: InnerSpec, target: int | None, step: float, since_seed:
         target: global steps of the run; `None` (a target in tokens alone) means constant after the warm-up.
         step: the global step as far as this unit knows it.
         since_seed: inner steps of this incarnation.
-        healed: whether this incarnation began after step 0.
+        healed: whether this incarnation began after step 0 with moments of zero.
     """
     rate = inner.learning_rate
     if step < inner.warmup_steps:

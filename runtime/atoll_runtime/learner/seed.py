@@ -1,34 +1,97 @@
-"""From which global checkpoint an incarnation begins; the same one on every host of the unit."""
+"""From which state an incarnation begins, a checkpoint's or a peer's; the same one on every host of the unit."""
 
 from __future__ import annotations
 
 import logging
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from atoll_runtime.checkpoint import Cut, GlobalStore, StoreError
+from atoll_runtime.checkpoint.units import Moments, UnitSave, UnitStore
+from atoll_runtime.contract import UnitContract
+from atoll_runtime.learner import spread
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.errors import SeedUnavailable, Terminal
-from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.learner.peers import Peers
+from atoll_runtime.sync.fragments import Layout, translate
 
 DEADLINE = 600.0
 """Seconds until a unit without a checkpoint gives up; the syncer may still be writing step 0."""
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 8.0
 NO_STEP = -1
+OTHERS = 4
+"""Units whose saves are tried where the unit has none of its own."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """A checkpoint and what is worth telling about its choice."""
+    """θ with its versions, AdamW's moments where there are any, and what is worth telling about the choice."""
 
     cut: Cut
     message: str
+    moments: Moments | None = None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What host 0 found, without the arrays; `count` is None where it found nothing."""
+
+    message: str
+    count: int | None = None
+    versions: tuple[int, ...] = ()
+
+
+def from_peer(peers: Peers, unit: UnitContract, layout: Layout, agreement: Agreement) -> Seed | str:
+    """The state of a healthy unit that has seen the clock of now, or why there is none. Host 0 asks for all hosts."""
+    result = spread.on_first(agreement, lambda: peers.pull(unit, layout))
+    pulled, why = (None, "") if result is None else result
+    found = None
+    if result is not None and pulled is None:
+        found = Found(f"not seeded from a peer: {why}")
+    elif pulled is not None:
+        found = Found(
+            _join(f"seeded from peer {pulled.unit} at step {max(pulled.versions)}", why),
+            pulled.moments.count,
+            pulled.versions,
+        )
+    agreed = spread.facts(agreement, found, Found)
+    if agreed.count is None:
+        return agreed.message
+    theta = spread.tensors(agreement, layout.shapes, pulled.theta if pulled else None)
+    moments = _spread(agreement, layout, agreed.count, pulled.moments if pulled else None)
+    meta = {"fingerprint": layout.fingerprint}
+    cut = Cut(max(agreed.versions), theta, {}, agreed.versions, meta, layout.shards)
+    return Seed(cut, agreed.message, moments)
+
+
+def from_checkpoint(
+    store: GlobalStore, units: UnitStore, unit: str, layout: Layout, agreement: Agreement
+) -> Seed:
+    """The newest complete global checkpoint, and the unit's own newest moments or, without any, another unit's.
+
+    Raises:
+        SeedUnavailable, Terminal: see `find`.
+    """
+    seed = find(store, layout, agreement)
+    result = spread.on_first(agreement, lambda: _newest_moments(units, unit, layout))
+    save, why = (None, "") if result is None else result
+    found = None
+    if save is not None:
+        found = Found(_join(f"moments from step {save.cut} of {save.unit}", why), save.moments.count)
+    elif result is not None:
+        found = Found(_join("moments of zero" if seed.cut.step > 0 else "", why))
+    agreed = spread.facts(agreement, found, Found)
+    message = _join(seed.message, agreed.message)
+    if agreed.count is None:
+        return replace(seed, message=message)
+    moments = _spread(agreement, layout, agreed.count, save.moments if save else None)
+    return Seed(seed.cut, message, moments)
 
 
 def find(store: GlobalStore, layout: Layout, agreement: Agreement, deadline: float = DEADLINE) -> Seed:
@@ -52,7 +115,7 @@ def find(store: GlobalStore, layout: Layout, agreement: Agreement, deadline: flo
                 message = _join(message, f"step {common} chosen, which every host can read")
             assert cut is not None
             _check(cut, layout, store.uri)
-            return Seed(cut, _join(f"seeded from step {cut.step}", message))
+            return Seed(_for_shards(cut, layout), _join(f"seeded from step {cut.step}", message))
         if high[1]:
             raise SeedUnavailable(f"{store.uri}: no complete checkpoint in {deadline:g} s: {message}")
         log.info("waiting for a checkpoint: %s", message)
@@ -78,6 +141,42 @@ def _check(cut: Cut, layout: Layout, uri: str) -> None:
             f"{uri}: step {cut.step} has the fragment layout {found!r}, this run {layout.fingerprint!r}: "
             "model and outer.fragments must stay as they were",
         )
+
+
+def _for_shards(cut: Cut, layout: Layout) -> Cut:
+    """The same cut with its versions by this run's shards, where an earlier one had another number of them."""
+    if cut.shards == layout.shards:
+        return cut
+    versions = translate(cut.versions, layout.split(cut.shards), layout, cut.step)
+    return replace(cut, versions=versions, shards=layout.shards)
+
+
+def _newest_moments(units: UnitStore, unit: str, layout: Layout) -> tuple[UnitSave | None, str]:
+    """Without any the unit trains too, so that a bucket that fails here is only told of."""
+    reasons: list[str] = []
+    try:
+        newest = {name: max(complete, default=NO_STEP) for name, complete in _complete(units).items()}
+        others = sorted((name for name in newest if name != unit), key=lambda name: (-newest[name], name))
+        for name in [unit, *others[:OTHERS]]:
+            save, skipped = units.newest(name, layout)
+            reasons += [f"{name} {one}" for one in skipped]
+            if save is not None:
+                return save, "; ".join(reasons)
+    except StoreError as error:
+        reasons.append(str(error))
+    return None, "; ".join(reasons)
+
+
+def _complete(units: UnitStore) -> dict[str, list[int]]:
+    return {name: [cut for cut, hosts in cuts.items() if hosts] for name, cuts in units.saves().items()}
+
+
+def _spread(agreement: Agreement, layout: Layout, count: int, moments: Moments | None) -> Moments:
+    return Moments(
+        spread.tensors(agreement, layout.shapes, moments.mu if moments else None),
+        spread.tensors(agreement, layout.shapes, moments.nu if moments else None),
+        count,
+    )
 
 
 def _join(*parts: str) -> str:

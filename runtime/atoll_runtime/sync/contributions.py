@@ -37,6 +37,8 @@ class Contributions:
             return (
                 f"steps: {part.steps} with {part.tokens} tokens since the fragment was received weigh nothing"
             )
+        if part.trained < part.tokens:
+            return f"trained: {part.trained} is less than the {part.tokens} tokens of the contribution"
         return ""
 
     def add(self, part: Part) -> str:
@@ -46,7 +48,10 @@ class Contributions:
         if len(parts) < part.hosts:
             return ""
         mine = [parts[host] for host in sorted(parts)]
-        if len({(p.incarnation, p.anchor, p.steps, p.tokens, p.padded, p.hosts) for p in mine}) > 1:
+        if (
+            len({(p.incarnation, p.anchor, p.steps, p.tokens, p.trained, p.padded, p.hosts) for p in mine})
+            > 1
+        ):
             self.drop(part.unit)
             return "the hosts of the unit disagree on anchor, steps, tokens or size"
         if not tiles(mine):
@@ -61,6 +66,7 @@ class Contributions:
             part.anchor,
             part.cursor,
             part.inner_step,
+            part.trained,
         )
         return ""
 

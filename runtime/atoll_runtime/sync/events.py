@@ -14,10 +14,35 @@ class RoundId:
     step: int
     fragment: int
     attempt: int
+    lineage: str = ""
+    """Whose versions: a shard that lost its journal opens the same steps again, with other contents."""
 
     def __str__(self) -> str:
         again = f" (attempt {self.attempt + 1})" if self.attempt else ""
         return f"step {self.step} of fragment {self.fragment}{again}"
+
+
+@dataclass(frozen=True, order=True)
+class CutId:
+    """A consistent cut of the whole run: the global step at which its initiator recorded itself."""
+
+    step: int
+    final: bool = False
+
+
+NO_CUT = CutId(-1)
+
+
+@dataclass(frozen=True)
+class ShardClock:
+    """What is known of a shard's progress."""
+
+    step: int
+    ending: int
+    """0 while it trains, 1 once its target is reached, 2 when no round is in flight after that."""
+
+
+CLOCK_ZERO = ShardClock(0, 0)
 
 
 @dataclass(frozen=True)
@@ -30,6 +55,10 @@ class Joined:
     hosts: int
     seeded_step: int
     seed_message: str
+    cut: CutId = NO_CUT
+    """The newest cut that the host knows of."""
+    address: str = ""
+    """Where other units get this host's snapshots."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +102,36 @@ class Part:
     start: int
     stop: int
     padded: int
+    trained: int
+    """Tokens of this incarnation up to this contribution: it holds the last `tokens` of them."""
+    cut: CutId = NO_CUT
+    """The newest cut at which the unit had recorded itself."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a unit has seen of the other shards' clocks, by shard."""
+
+    clocks: tuple[ShardClock, ...]
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A host has recorded itself for a cut: its marker has come through its channel."""
+
+    unit: str
+    incarnation: int
+    host: int
+    cut: CutId
+    trained: int
+    """Tokens of this incarnation at that moment."""
+
+
+@dataclass(frozen=True)
+class CutEnded:
+    """The cut stands whole in the bucket, or was given up."""
+
+    cut: CutId
 
 
 @dataclass(frozen=True)
@@ -118,7 +177,21 @@ class Tick:
     """A timer that `Wake` asked for."""
 
 
-Event = Joined | Left | Reported | Part | Declined | Merged | MergeFailed | Persisted | FinalCut | Tick
+Event = (
+    Joined
+    | Left
+    | Reported
+    | Heard
+    | Part
+    | Declined
+    | Merged
+    | MergeFailed
+    | Persisted
+    | Marked
+    | CutEnded
+    | FinalCut
+    | Tick
+)
 
 
 @dataclass(frozen=True)
@@ -133,6 +206,8 @@ class Member:
     anchor: int
     cursor: int
     inner_step: int
+    trained: int
+    """Tokens of the incarnation up to this contribution."""
 
 
 @dataclass(frozen=True)
@@ -193,10 +268,25 @@ class Evict:
 
 
 @dataclass(frozen=True)
-class Finish:
-    """The target is reached and no round is in flight: make the final cut."""
+class RecordCut:
+    """Fix this shard's state for a cut, now: the durable fragments and `record`; save it in the background."""
 
-    step: int
+    cut: CutId
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SendMarkers:
+    """Pass the marker of a cut to every connected host, before anything that comes after."""
+
+    cut: CutId
+
+
+@dataclass(frozen=True)
+class SendClock:
+    """Tell every connected host of this shard's clock; they pass it on to the other shards."""
+
+    clock: ShardClock
 
 
 @dataclass(frozen=True)
@@ -220,4 +310,18 @@ class Wake:
     at: float
 
 
-Effect = SendPull | Merge | Release | Persist | Remember | Publish | Evict | Finish | StopAll | Note | Wake
+Effect = (
+    SendPull
+    | Merge
+    | Release
+    | Persist
+    | Remember
+    | Publish
+    | Evict
+    | RecordCut
+    | SendMarkers
+    | SendClock
+    | StopAll
+    | Note
+    | Wake
+)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,21 +48,50 @@ class Fragment:
     """Pieces that are merged together, laid end to end in one flat vector."""
 
     id: int
+    """Its place in `Layout.fragments`."""
     pieces: tuple[Piece, ...]
     size: int
-    """Elements."""
+    """Elements; 0 where a shard owns no tensor of a fragment."""
     offsets: tuple[int, ...]
     """First element of each piece."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Every fragment of a model."""
+    """Every fragment of a model, or of one shard of it."""
 
     fragments: tuple[Fragment, ...]
+    """Shard by shard: fragment p of shard s stands at s·P + p."""
     fingerprint: str
-    """sha256 of the canonical layout; both ends must hold the same."""
+    """sha256 of the canonical layout; both ends must hold the same. Of a whole model it does not depend on S."""
     shapes: Mapping[str, tuple[int, ...]]
+    shards: int = 1
+
+    @property
+    def width(self) -> int:
+        """P: fragments of one shard."""
+        return len(self.fragments) // self.shards
+
+    def shard(self, s: int) -> Layout:
+        """What shard `s` owns: P fragments, some of which may be empty."""
+        if self.shards == 1:
+            return self
+        own = self.fragments[s * self.width : (s + 1) * self.width]
+        cuts = tuple(replace(fragment, id=p) for p, fragment in enumerate(own))
+        return Layout(cuts, fingerprint(cuts), self.shapes)
+
+    def split(self, shards: int) -> Layout:
+        """The same fragments, owned by another number of shards: dealt largest first, a piece to one alone."""
+        owned = [0] * shards
+        table: list[list[list[Piece]]] = []
+        for p in range(self.width):
+            content = [piece for own in self.fragments[p :: self.width] for piece in own.pieces]
+            table.append(deal(content, [0] * shards, owned))
+            owned = [
+                load + sum(each.size for each in mine) for load, mine in zip(owned, table[p], strict=True)
+            ]
+        cuts = (lay(s * self.width + p, table[p][s]) for s in range(shards) for p in range(self.width))
+        return Layout(tuple(cuts), self.fingerprint, self.shapes, shards)
 
     @property
     def size(self) -> int:
@@ -94,29 +123,54 @@ class Layout:
                 target[piece.index] = values
 
 
-def build_layout(tensors: Sequence[TensorInfo], fragments: int) -> Layout:
+def build_layout(tensors: Sequence[TensorInfo], fragments: int, shards: int = 1) -> Layout:
     """Largest piece first into the smallest fragment (LPT): the peak is at most 4/3 of the optimum.
 
+    Then each fragment's pieces are dealt to the shards in the same way, a piece to one shard alone, so that
+    norms stay local; which pieces make a fragment does not depend on the number of shards.
+
     Raises:
-        LayoutError: fewer pieces than fragments, or a tensor that is named twice.
+        LayoutError: fewer pieces than fragments or shards, or a tensor that is named twice.
     """
     shapes = {tensor.name: tuple(tensor.shape) for tensor in tensors}
     if len(shapes) != len(tensors):
         raise LayoutError("model: a tensor name occurs twice")
     pieces = [piece for tensor in tensors for piece in cut(tensor)]
-    if not 1 <= fragments <= len(pieces):
-        raise LayoutError(
-            f"outer.fragments: {fragments} does not fit this model, which has {len(pieces)} pieces "
-            f"(one for each tensor, one for each layer of a stacked tensor): give 1 to {len(pieces)}"
-        )
-    bins: list[list[Piece]] = [[] for _ in range(fragments)]
-    loads = [0] * fragments
-    for piece in sorted(pieces, key=lambda piece: (-piece.size, order(piece))):
-        p = loads.index(min(loads))
-        bins[p].append(piece)
-        loads[p] += piece.size
+    for field, count in (("outer.fragments", fragments), ("syncer.shards", shards)):
+        if not 1 <= count <= len(pieces):
+            raise LayoutError(
+                f"{field}: {count} does not fit this model, which has {len(pieces)} pieces "
+                f"(one for each tensor, one for each layer of a stacked tensor): give 1 to {len(pieces)}"
+            )
+    bins = deal(pieces, [0] * fragments)
     cuts = tuple(lay(p, content) for p, content in enumerate(bins))
-    return Layout(cuts, fingerprint(cuts), shapes)
+    return Layout(cuts, fingerprint(cuts), shapes).split(shards)
+
+
+def translate(versions: Sequence[int], old: Layout, new: Layout, step: int) -> tuple[int, ...]:
+    """Versions of a cut at `step` in another number of shards: `step` where a fragment's pieces differ."""
+    of_piece = {
+        order(piece): version
+        for fragment, version in zip(old.fragments, versions, strict=True)
+        for piece in fragment.pieces
+    }
+    result = []
+    for fragment in new.fragments:
+        found = {of_piece[order(piece)] for piece in fragment.pieces} or {0}
+        result.append(found.pop() if len(found) == 1 else step)
+    return tuple(result)
+
+
+def deal(
+    pieces: Sequence[Piece], loads: Sequence[int], ties: Sequence[int] | None = None
+) -> list[list[Piece]]:
+    """Largest first to the least loaded bin; of equal bins the one least in `ties`, then the first."""
+    loads, bins = list(loads), [list[Piece]() for _ in loads]
+    for piece in sorted(pieces, key=lambda piece: (-piece.size, order(piece))):
+        at = min(range(len(loads)), key=lambda b: (loads[b], ties[b] if ties else 0, b))
+        bins[at].append(piece)
+        loads[at] += piece.size
+    return bins
 
 
 def cut(tensor: TensorInfo) -> list[Piece]:

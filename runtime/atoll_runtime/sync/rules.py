@@ -25,14 +25,21 @@ class Rules:
     """Grace is at most so many learner steps."""
     target_steps: int | None
     target_tokens: int | None
+    cut_interval: int = 100
+    """Global steps between two cuts."""
+    shard: int = 0
+    shards: int = 1
+    """S."""
     patience: float = 30.0
     """Seconds that a round waits for its quorum, at least; doubled by each attempt, up to 8 times."""
     silence: float = 30.0
     """Seconds without a report after which a connected unit is not waited for, at least."""
 
     @classmethod
-    def of(cls, run: RunContract) -> Rules:
+    def of(cls, run: RunContract, shard: int = 0) -> Rules:
         """Raises `ValueError` naming the field that does not fit."""
+        if not 0 <= shard < len(run.shards):
+            raise ValueError(f"ATOLL_SHARD: {shard} must be within 0 … {len(run.shards) - 1}")
         outer = run.outer
         if outer.fragments > outer.interval:
             raise ValueError(
@@ -53,4 +60,7 @@ class Rules:
             grace_steps=run.quorum.grace.max_steps,
             target_steps=run.target.global_steps,
             target_tokens=run.target.tokens,
+            cut_interval=run.checkpoint.interval_steps,
+            shard=shard,
+            shards=len(run.shards),
         )

@@ -8,7 +8,10 @@ from typing import Any
 
 from atoll_runtime.sync.events import Joined, Left, Member, Reported, RoundId
 from atoll_runtime.sync.grace import Ema
+from atoll_runtime.sync.ledger import Account, Span
 
+HISTORY = 4
+"""Versions of each fragment that are remembered: a contribution's anchor must be one of them."""
 DURABLE = (
     "incarnation",
     "past_steps",
@@ -23,7 +26,6 @@ DURABLE = (
     "first_merge_time",
     "seeded_step",
     "seed_message",
-    "merged_tokens",
     "dropped",
 )
 """Fields that survive a restart of the syncer as they are."""
@@ -34,11 +36,14 @@ class Unit:
     """One learner unit through all its incarnations."""
 
     name: str
+    account: Account
     incarnation: int = 0
     """The highest seen; everything of a lower one is refused."""
     hosts_wanted: int = 1
     hosts: set[int] = field(default_factory=set)
     """Connected now, of the current incarnation."""
+    addresses: dict[int, str] = field(default_factory=dict)
+    """Where each connected host serves its snapshots."""
     past_steps: int = 0
     past_tokens: int = 0
     """Sums of earlier incarnations."""
@@ -62,14 +67,19 @@ class Unit:
     first_merge_time: float | None = None
     seeded_step: int = 0
     seed_message: str = ""
-    merged_tokens: int = 0
-    """Token-fragments merged: each token counts once for each fragment."""
     dropped: int = 0
     """Contributions that were refused or discarded."""
     spent: dict[int, int] = field(default_factory=dict)
     """For each fragment the anchor of this incarnation's last merged contribution: it counts only once."""
     marks: dict[int, int] = field(default_factory=dict)
     """For each fragment the inner step of its last merged contribution."""
+    joined: dict[int, list[int]] = field(default_factory=dict)
+    """For each fragment the newest versions that hold a contribution of this incarnation, oldest first."""
+
+    @classmethod
+    def new(cls, name: str, owned: tuple[int, ...]) -> Unit:
+        """A unit that was never seen. `owned`: fragments of which the shard owns a part."""
+        return cls(name, Account(owned))
 
     @property
     def complete(self) -> bool:
@@ -94,6 +104,7 @@ class Unit:
         if renewed:
             self.past_steps += self.steps
             self.past_tokens += self.tokens
+            self.account.replace(event.incarnation)
             self.incarnation = event.incarnation
             self.steps = self.tokens = self.contributions = 0
             self.first_merge_time = self.loss = self.reported = None
@@ -101,10 +112,13 @@ class Unit:
             self.last_merge = step
             self.pace = Ema(0.25)
             self.hosts.clear()
+            self.addresses.clear()
             self.spent.clear()
             self.marks.clear()
+            self.joined.clear()
         self.hosts_wanted = event.hosts
         self.hosts.add(event.host)
+        self.addresses[event.host] = event.address
         if renewed or event.host == 0:
             self.seeded_step, self.seed_message = event.seeded_step, event.seed_message
         return renewed
@@ -112,6 +126,7 @@ class Unit:
     def leave(self, event: Left) -> None:
         if event.incarnation == self.incarnation:
             self.hosts.discard(event.host)
+            self.addresses.pop(event.host, None)
             self.reported = None
             if not self.hosts:
                 self.tokens_per_second = 0.0
@@ -125,12 +140,18 @@ class Unit:
             self.pace.add(event.step_seconds)
             self.tokens_per_second = (event.tokens - self.tokens) / made / event.step_seconds
         self.step, self.steps, self.tokens = event.step, event.steps, event.tokens
+        self.account.advance(event.tokens)
         self.loss = event.loss
         self.reported = now
 
+    def freeze(self, p: int, member: Member) -> None:
+        """Its contribution is in a round whose membership is frozen."""
+        self.account.freeze(p, Span(member.incarnation, member.trained - member.tokens, member.trained))
+
     def merged(self, round_id: RoundId, member: Member, time: float) -> int | None:
         """Books a merged contribution; gives the inner steps since this fragment's last one, if known."""
-        self.merged_tokens += member.tokens
+        p = round_id.fragment
+        self.account.merge(p, kept_up=member.anchor in self.joined.get(p, ()))
         self.merged_cursor = max(self.merged_cursor, member.cursor)
         self.merged_step = max(self.merged_step, member.inner_step)
         if member.incarnation != self.incarnation:
@@ -140,20 +161,24 @@ class Unit:
         self.contributions += 1
         self.last_merge = max(self.last_merge, round_id.step)
         self.first_merge_time = self.first_merge_time if self.first_merge_time is not None else time
-        self.spent[round_id.fragment] = member.anchor
-        before = self.marks.get(round_id.fragment)
-        self.marks[round_id.fragment] = member.inner_step
+        self.spent[p] = member.anchor
+        self.joined[p] = [*self.joined.get(p, ()), round_id.step][-HISTORY:]
+        before = self.marks.get(p)
+        self.marks[p] = member.inner_step
         return None if before is None else member.inner_step - before
 
     def record(self) -> dict[str, Any]:
         """Durable state, JSON types only."""
-        state = {name: getattr(self, name) for name in DURABLE}
-        return state | {"spent": list(self.spent.items()), "marks": list(self.marks.items())}
+        state: dict[str, Any] = {name: getattr(self, name) for name in DURABLE}
+        for name in ("spent", "marks", "joined"):
+            state[name] = list(getattr(self, name).items())
+        return state | {"account": self.account.record()}
 
     @classmethod
-    def restore(cls, name: str, record: Mapping[str, Any]) -> Unit:
+    def restore(cls, name: str, owned: tuple[int, ...], record: Mapping[str, Any]) -> Unit:
         """The unit as it was, with no host connected."""
-        unit = cls(name, **{key: record[key] for key in DURABLE})
-        unit.spent = {int(p): int(anchor) for p, anchor in record["spent"]}
-        unit.marks = {int(p): int(step) for p, step in record["marks"]}
+        account = Account.restore(owned, record["account"])
+        unit = cls(name, account, **{key: record[key] for key in DURABLE})
+        for field_name in ("spent", "marks", "joined"):
+            setattr(unit, field_name, dict(record[field_name]))
         return unit

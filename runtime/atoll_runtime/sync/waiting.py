@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from atoll_runtime.sync import quorum
-from atoll_runtime.sync.rounds import Round, Syncer
+from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.rounds import Round
 
 
 def why(machine: Syncer, now: float) -> str:
     """One sentence; several rounds in flight are told one after the other."""
     if machine.final:
         return f"finished at global step {machine.step}; the final cut is {machine.final}"
-    if machine.rounds:
-        waits = [f"round of {held.id}: {stage(machine, held, now)}" for held in machine.rounds.values()]
+    if machine.rounds.held:
+        waits = [f"round of {held.id}: {stage(machine, held, now)}" for held in machine.rounds.held.values()]
         return "; ".join(waits)
     if machine.finishing:
-        return f"the target is reached at global step {machine.step}; writing the final cut"
+        if machine.cuts.newest.final:
+            return f"the target is reached at global step {machine.step}; writing the final cut"
+        behind = [
+            s for s in range(machine.rules.shards) if s != machine.rules.shard and not ended(machine, s)
+        ]
+        return f"the target is reached; waiting for shard {', '.join(map(str, behind)) or '0'} to begin the final cut"
     live, needed = len(machine.live(now)), machine.rules.quorum
     if live < needed:
         return f"{live} live units, K={needed} are needed{absent(machine, now)}"
@@ -27,7 +33,7 @@ def stage(machine: Syncer, held: Round, now: float) -> str:
         return "merging"
     if held.stage == "Writing":
         return "writing to the journal"
-    decision = machine.decide(held, now)
+    decision = machine.rounds.decide(held, now)
     return "ready to merge" if isinstance(decision, quorum.Ready) else decision.why
 
 
@@ -44,3 +50,9 @@ def absent(machine: Syncer, now: float) -> str:
         else:
             reasons.append(f"{name}: silent for {now - unit.reported:.0f} s")
     return f" ({'; '.join(reasons)})" if reasons else ""
+
+
+def ended(machine: Syncer, shard: int) -> bool:
+    """Another shard is at its end, as far as is known."""
+    clock = machine.pace.others.get(shard)
+    return clock is not None and clock.ending == 2

@@ -18,6 +18,7 @@ from atoll_runtime.checkpoint import GlobalStore, StoreError
 from atoll_runtime.contract import (
     ENV_JOURNAL_DIR,
     ENV_RUN_FILE,
+    ENV_SHARD,
     ENV_TLS_DIR,
     EXIT_OK,
     EXIT_TERMINAL,
@@ -30,6 +31,7 @@ from atoll_runtime.contract import (
 )
 from atoll_runtime.model import ModelError, describe, initial
 from atoll_runtime.sync.fragments import Layout, LayoutError, build_layout
+from atoll_runtime.sync.merge import warm
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.errors import JournalError, Terminal
@@ -74,7 +76,8 @@ def contract() -> tuple[RunContract, Layout, Rules]:
     path = Path(os.environ.get(ENV_RUN_FILE, RUN_FILE))
     try:
         run = parse_run(path.read_bytes())
-        return run, build_layout(describe(run.model), run.outer.fragments), Rules.of(run)
+        layout = build_layout(describe(run.model), run.outer.fragments, len(run.shards))
+        return run, layout, Rules.of(run, int(os.environ.get(ENV_SHARD, "0")))
     except (OSError, ValidationError) as error:
         raise Terminal("ContractInvalid", f"{path}: {error}") from error
     except (ModelError, LayoutError) as error:
@@ -84,12 +87,12 @@ def contract() -> tuple[RunContract, Layout, Rules]:
 
 
 async def serve(run: RunContract, layout: Layout, rules: Rules, tls: Tls, directory: Path) -> None:
-    """Status from the first moment; learners once the state stands; until SIGTERM or a failure."""
+    """One shard: status from the first moment, learners once the state stands, until SIGTERM or a failure."""
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    status = Status(run)
-    web = StatusServer(status, tls.server_context(), run.syncer.status_port, run.syncer.health_port)
+    status, address = Status(run, rules.shard), run.shards[rules.shard]
+    web = StatusServer(status, tls.server_context(), address.status_port, address.health_port)
     await web.start()
     try:
         await until(ended, run_service(run, layout, rules, tls, directory, status))
@@ -106,9 +109,10 @@ async def run_service(
     """Recovers and serves learners, until cancelled or failed."""
     directory.mkdir(parents=True, exist_ok=True)
     store, start = await recovered(run, layout, rules, directory / "journal", status)
-    service = Service(run, start, store, Tape(directory / "tape.jsonl"))
+    await asyncio.to_thread(warm, run.outer.codec)
+    service = Service(run, layout, start, store, Tape(directory / "tape", run.tape))
     status.service = service
-    server = GrpcServer(service, tls, run.syncer.port)
+    server = GrpcServer(service, tls, run.shards[rules.shard].port)
     try:
         await server.start()
         service.start()

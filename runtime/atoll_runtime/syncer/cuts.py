@@ -1,89 +1,135 @@
-"""Global checkpoints: when one is due, its save off the event loop, and the final one, verified."""
+"""A shard's part of each consistent cut, saved off the event loop; the coordinator makes the cut whole."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from atoll_runtime.checkpoint import Cut, StoreError
+from atoll_runtime.checkpoint import Part, StoreError
 from atoll_runtime.contract import CheckpointSpec
+from atoll_runtime.sync.events import CutId
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.recovery import Store
 
 log = logging.getLogger(__name__)
 
+GATHER_SECONDS = 120.0
+"""A cut whose parts are not all there after this time is given up; the final one never is."""
+POLL_SECONDS = (0.05, 2.0)
+"""First and longest wait between two looks at the bucket for other shards' parts."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recorded cut, to be saved. `make` copies the arrays, on another thread."""
+
+    cut: CutId
+    make: Callable[[], Part]
+
 
 class Cuts:
-    """Saves in the background; a bucket that fails is tried again with the newest cut; training goes on."""
+    """Saves one cut at a time. A bucket that fails is tried again; training goes on."""
 
     def __init__(
         self,
         spec: CheckpointSpec,
         store: Store,
         newest: int | None,
-        snapshot: Callable[[], Callable[[], Cut]],
+        shards: int,
+        coordinator: bool,
+        meta: Callable[[], Mapping[str, Any]],
+        ended: Callable[[CutId], None],
     ) -> None:
-        """`snapshot` fixes the state, on the event loop; what it gives makes the cut, on another thread."""
+        """`meta`: of the manifest; `ended`: called on the event loop when a cut is whole or was given up."""
         self.newest, self.error = newest, ""
-        self._spec, self._store, self._snapshot = spec, store, snapshot
-        self._due = asyncio.Event()
-        self._marked = newest or 0
-        self._saving = asyncio.Lock()
+        self._spec, self._store, self._shards, self._coordinator = spec, store, shards, coordinator
+        self._meta, self._ended = meta, ended
+        self._next: Job | None = None
+        self._arrived = asyncio.Event()
 
-    def consider(self, step: int) -> None:
-        """Marks a cut as due when `step` has passed another interval."""
-        if step // self._spec.interval_steps > self._marked // self._spec.interval_steps:
-            self._marked = step
-            self._due.set()
+    def submit(self, job: Job) -> None:
+        """To be saved now; one that is under way is given up for it."""
+        self._next = job
+        self._arrived.set()
 
     async def serve(self) -> None:
-        """Saves what is due, until cancelled."""
-        backoff = Backoff(1.0, 60.0)
+        """Saves what is submitted, until cancelled."""
         while True:
-            await self._due.wait()
-            self._due.clear()
-            if await self._attempt(final=False) is None:
-                await backoff.wait()
-                self._due.set()
-            else:
-                backoff.reset()
+            await self._arrived.wait()
+            self._arrived.clear()
+            job, self._next = self._next, None
+            if job is None:
+                continue
+            if await self._save(job) and await self._whole(job):
+                self.newest, self.error = job.cut.step, ""
+                state = "is whole" if self._coordinator else "has this shard's part"
+                log.info("checkpoint of global step %d %s", job.cut.step, state)
+            self._ended(job.cut)
 
-    async def final(self) -> str:
-        """Saves the last cut, reads it back, and gives its URI; tries until it succeeds."""
+    async def _save(self, job: Job) -> bool:
+        """This shard's part, until it stands; false when a newer cut was submitted first."""
         backoff = Backoff(1.0, 60.0)
-        while (step := await self._attempt(final=True)) is None:
-            await backoff.wait()
-        return f"{self._store.uri}/global/{step}"
-
-    async def _attempt(self, *, final: bool) -> int | None:
-        async with self._saving:
-            make = self._snapshot()
+        while self._next is None:
             try:
-                step = await asyncio.to_thread(self._save, make, final)
+                await asyncio.to_thread(self._save_now, job)
             except StoreError as error:
-                self.error = str(error)
-                log.error("checkpoint not saved, training goes on: %s", error)
-                return None
-        self.newest, self.error = step, ""
-        log.info("checkpoint of global step %d saved%s", step, " and verified" if final else "")
-        return step
+                self._fail(f"checkpoint not saved, training goes on: {error}", str(error))
+                await backoff.wait()
+            else:
+                return True
+        return False
 
-    def _save(self, make: Callable[[], Cut], final: bool) -> int:
-        cut = make()
-        self._store.save(cut)
-        if final:
-            verify(cut, self._store.load(cut.step), self._store.uri)
+    async def _whole(self, job: Job) -> bool:
+        """Waits until every part stands; the coordinator then writes the manifest. False when given up."""
+        deadline = asyncio.get_running_loop().time() + GATHER_SECONDS
+        backoff = Backoff(*POLL_SECONDS)
+        while self._next is None:
+            try:
+                waiting = await asyncio.to_thread(self._gather, job)
+            except StoreError as error:
+                waiting = str(error)
+            if not waiting:
+                return True
+            if not job.cut.final and asyncio.get_running_loop().time() > deadline:
+                self._fail(f"checkpoint of global step {job.cut.step} given up: {waiting}", waiting)
+                return False
+            await backoff.wait()
+        return False
+
+    def _save_now(self, job: Job) -> None:
+        part = job.make()
+        self._store.save_part(part)
+        if job.cut.final:
+            verify(part, self._store.read_part(part.step, part.shard, part.shards), self._store.uri)
+
+    def _gather(self, job: Job) -> str:
+        """What the cut lacks to be whole; empty when it is."""
+        step = job.cut.step
+        if not self._coordinator:
+            whole = not job.cut.final or self._store.is_complete(step)
+            return "" if whole else f"shard 0 has not completed the cut of global step {step} yet"
+        missing = self._store.missing(step, self._shards)
+        if missing:
+            return f"no part of shard {', '.join(map(str, missing))} for the cut of global step {step}"
+        self._store.complete(step, self._shards, dict(self._meta()))
         self._store.prune(self._spec.keep)
-        return cut.step
+        return ""
+
+    def _fail(self, text: str, error: str) -> None:
+        if self.error != error:
+            log.error("%s", text)
+        self.error = error
 
 
-def verify(cut: Cut, found: Cut, uri: str) -> None:
+def verify(part: Part, found: Part, uri: str) -> None:
     """Raises `StoreError` when what was read back is not what was saved."""
-    if found.versions != cut.versions or found.theta.keys() != cut.theta.keys():
-        raise StoreError(f"{uri}: step {cut.step} read back is another cut: versions {found.versions}")
-    for name, theta in cut.theta.items():
-        if not np.array_equal(theta, found.theta[name]):
-            raise StoreError(f"{uri}: step {cut.step} read back differs in {name}")
+    if found.versions != part.versions or found.tensors.keys() != part.tensors.keys():
+        raise StoreError(f"{uri}: step {part.step} read back is another cut: versions {found.versions}")
+    for name, own in part.tensors.items():
+        if not np.array_equal(own.theta, found.tensors[name].theta):
+            raise StoreError(f"{uri}: step {part.step} read back differs in {name}")

@@ -39,7 +39,14 @@ def refusal(run: RunContract, layout: Layout, peer: Peer, hello: Hello) -> str:
 def joined(hello: Hello) -> Joined:
     """The machine's view of a Hello."""
     return Joined(
-        hello.unit, hello.incarnation, hello.host, hello.hosts, hello.seeded_step, hello.seed_message
+        hello.unit,
+        hello.incarnation,
+        hello.host,
+        hello.hosts,
+        hello.seeded_step,
+        hello.seed_message,
+        hello.cut,
+        hello.address,
     )
 
 
@@ -59,6 +66,8 @@ def part_of(head: PushHead) -> Part:
         head.start,
         head.stop,
         head.padded,
+        head.trained,
+        head.cut,
     )
 
 

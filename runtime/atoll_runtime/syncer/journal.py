@@ -1,18 +1,21 @@
 """The write-ahead journal: a merge is on the disk before any learner hears of it.
 
 A segment starts with a whole snapshot and is renamed into place when that is synced; merges follow. One that
-has grown too long is replaced. A torn last record was never acknowledged to anyone: it is cut off.
+has grown too long is replaced. A torn last record was never acknowledged to anyone: it is cut off. A record that
+is damaged and not the last was: the journal is refused. One process at a time holds the lock beside the folder.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -40,131 +43,170 @@ class Replay:
 
 
 class Journal:
-    """Open for appending. One writer thread at a time."""
+    """Open for appending. One writer thread at a time. A write that fails closes it: `resume` cuts its rest off."""
 
     def __init__(self, directory: Path, uid: str, layout: Layout, lineage: str) -> None:
         self._directory, self._uid, self._layout = directory, uid, layout
         self.lineage = lineage
         self._fragments: list[Version] = []
-        self._file: BinaryIO | None = None
+        self._lock: int | None = None
+        self._file: int | None = None
         self._segment = 0
         self._limit = 0
         self._length = 0
 
     @classmethod
     def resume(cls, directory: Path, uid: str, layout: Layout, codec: str) -> tuple[Journal, Replay] | None:
-        """The newest usable segment of this run, cut off behind its last whole record; None without one.
+        """The newest segment of this run, cut off behind its last whole record; None without one.
+
+        What it gives is durable, also where the process that wrote it was killed before it had synced it.
 
         Raises:
             Terminal: the journal is this run's, of another layout.
-            JournalError: the volume fails.
+            JournalError: the volume fails, another process holds it, or it lost what it had acknowledged.
         """
+        journal = cls(directory, uid, layout, "")
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            for path in sorted(directory.glob("segment-*.wal"), reverse=True):
-                found = cls._open(path, uid, layout, codec) if path.exists() else None
-                if found is not None:
-                    return found
-        except OSError as error:
-            raise JournalError(f"{directory}: {error.strerror or error}") from error
-        return None
-
-    @classmethod
-    def _open(cls, path: Path, uid: str, layout: Layout, codec: str) -> tuple[Journal, Replay] | None:
-        lineage, machine, end = "", None, 0
-        arrays: dict[int, tuple[int, bytes]] = {}
-        for record in records.read(path):
-            head = record.head
-            if head.kind == "Run":
-                if head.facts["uid"] != uid:
-                    set_aside(path.parent, head.facts["uid"])
-                    return None
-                if head.facts["fingerprint"] != layout.fingerprint:
-                    raise Terminal(
-                        "LayoutChanged",
-                        f"{path}: the journal has fragment layout {head.facts['fingerprint'][:12]}, the run "
-                        f"{layout.fingerprint[:12]}: model and outer.fragments must stay as they were",
-                    )
-                lineage = head.facts["lineage"]
-            if head.kind in ("Fragment", "Merge"):
-                arrays[head.fragment] = head.version, record.body
-            if head.kind in ("Merge", "State"):
-                machine = head.facts
-            end = record.end
-        if not lineage or machine is None or len(arrays) < len(layout.fragments):
-            log.error("%s: the snapshot at its start is damaged; trying an older segment", path)
+            with journal._writing():
+                directory.mkdir(parents=True, exist_ok=True)
+                journal._hold()
+                replay = journal._replay(codec)
+        except BaseException:
+            journal.close()
+            raise
+        if replay is None:
+            journal.close()
             return None
-        torn = path.stat().st_size - end
-        if torn:
-            log.warning(
-                "%s: %d bytes behind the last whole record were never acknowledged: cut off", path, torn
-            )
-            os.truncate(path, end)
-        journal = cls(path.parent, uid, layout, lineage)
-        journal._file = path.open("ab")
-        journal._segment = int(path.stem.removeprefix("segment-"))
-        journal._length, journal._limit = end, limit(layout)
-        fragments = tuple(version(*arrays[p], codec) for p in range(len(layout.fragments)))
-        journal._fragments = list(fragments)
-        return journal, Replay(lineage, fragments, machine)
+        return journal, replay
 
     def begin(self, fragments: Sequence[Version], machine: Mapping[str, Any]) -> None:
         """Starts a new segment with a whole snapshot, and removes the older ones.
 
         Raises:
-            JournalError: the volume is full or fails; the old segment still stands.
+            JournalError: the volume is full or fails, or another process holds it; the old segment still stands.
         """
-        path = self._directory / f"segment-{self._segment + 1:08d}.wal"
-        draft = path.with_suffix(".draft")
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            with draft.open("wb") as file:
-                facts = {"uid": self._uid, "fingerprint": self._layout.fingerprint, "lineage": self.lineage}
-                length = records.write(file, Head("Run", facts))
-                for p, each in enumerate(fragments):
-                    head = Head("Fragment", fragment=p, version=each.version)
-                    length += records.write(file, head, each.theta.data, each.momentum.data)
-                length += records.write(file, Head("State", dict(machine)))
-                file.flush()
-                os.fsync(file.fileno())
+        with self._writing():
+            if self._file is None:
+                self._directory.mkdir(parents=True, exist_ok=True)
+                self._hold()
+                if found := segments(self._directory):
+                    raise JournalError(f"{found[-1]}: a journal is there: it must be resumed, not begun anew")
+                sync(self._directory.parent)
+            path = self._directory / f"segment-{self._segment + 1:08d}.wal"
+            draft = path.with_suffix(".draft")
+            file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+            old, self._file = self._file, file
+            if old is not None:
+                os.close(old)
+            facts = {"uid": self._uid, "fingerprint": self._layout.fingerprint, "lineage": self.lineage}
+            length = records.write(file, Head("Run", facts))
+            for p, each in enumerate(fragments):
+                head = Head("Fragment", fragment=p, version=each.version)
+                length += records.write(file, head, each.theta.data, each.momentum.data)
+            length += records.write(file, Head("State", dict(machine)))
+            os.fsync(file)
             draft.rename(path)
-            sync_directory(self._directory)
-            self.close()
-            self._file = path.open("ab")
-            for old in self._directory.glob("segment-*"):
-                if old != path:
-                    old.unlink()
-        except OSError as error:
-            raise JournalError(f"{path}: {error.strerror or error}") from error
+            sync(self._directory)
+            tidy(self._directory, path)
         self._segment += 1
         self._fragments = list(fragments)
         self._length, self._limit = length, limit(self._layout)
 
     def merge(self, p: int, new: Version, machine: Mapping[str, Any]) -> None:
-        """Durable when it returns; a segment that has grown long is replaced. Raises `JournalError`."""
-        head = Head("Merge", dict(machine), p, new.version)
-        self._append(head, new.theta.data, new.momentum.data)
+        """Durable when it returns. Raises `JournalError`."""
+        assert self._fragments, "begin() or resume() first"
         self._fragments[p] = new
-        if self._length > self._limit:
-            self.begin(self._fragments, machine)
+        self._append(Head("Merge", dict(machine), p, new.version), new.theta.data, new.momentum.data)
 
     def remember(self, machine: Mapping[str, Any]) -> None:
         """Durable when it returns. Raises `JournalError`."""
         self._append(Head("State", dict(machine)))
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Lets another process have it. What was written is durable already."""
+        handles, self._file, self._lock = (self._file, self._lock), None, None
+        for handle in handles:
+            if handle is not None:
+                os.close(handle)
 
     def _append(self, head: Head, *arrays: memoryview) -> None:
-        assert self._file is not None, "begin() or resume() first"
-        try:
+        """A segment that has grown long is replaced."""
+        with self._writing():
+            if self._file is None:
+                raise JournalError(f"{self._directory}: the journal is closed")
             self._length += records.write(self._file, head, *arrays)
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            os.fsync(self._file)
+        if self._length > self._limit:
+            self.begin(self._fragments, head.facts)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Half a record may be there after a failure, or one that is not synced: nothing may follow it."""
+        try:
+            yield
         except OSError as error:
-            raise JournalError(f"{self._file.name}: {error.strerror or error}") from error
+            self.close()
+            raise JournalError(f"{error.filename or self._directory}: {error.strerror or error}") from error
+        except JournalError:
+            self.close()
+            raise
+
+    def _hold(self) -> None:
+        """Takes the lock; the kernel gives it back when the process ends, however it ends."""
+        path = self._directory.with_name(f"{self._directory.name}.lock")
+        self._lock = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise JournalError(
+                f"{path}: another process holds it: an older syncer of the run still has this volume and must end first"
+            ) from error
+
+    def _replay(self, codec: str) -> Replay | None:
+        found = segments(self._directory)
+        if not found:
+            return None
+        # The older ones were left by a kill: the newest was whole before it had its name.
+        path = found[-1]
+        machine: dict[str, Any] | None = None
+        arrays: dict[int, tuple[int, bytes]] = {}
+        end = 0
+        for record in records.read(path):
+            head = record.head
+            if head.kind == "Run":
+                if head.facts["uid"] != self._uid:
+                    set_aside(self._directory, head.facts["uid"])
+                    return None
+                self._check(path, head.facts["fingerprint"])
+                self.lineage = head.facts["lineage"]
+            if head.kind in ("Fragment", "Merge"):
+                arrays[head.fragment] = head.version, record.body
+            if head.kind in ("Merge", "State"):
+                machine = head.facts
+            end = record.end
+        if not self.lineage or machine is None or len(arrays) < len(self._layout.fragments):
+            raise JournalError(f"{path}: the snapshot at its start is damaged: {records.remedy(path)}")
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        torn = os.fstat(self._file).st_size - end
+        if torn:
+            log.warning("%s: %d bytes behind the last whole record: torn in writing, cut off", path, torn)
+            os.ftruncate(self._file, end)
+        os.fsync(self._file)
+        sync(self._directory)
+        tidy(self._directory, path)
+        self._segment = int(path.stem.removeprefix("segment-"))
+        self._length, self._limit = end, limit(self._layout)
+        fragments = tuple(version(*arrays[p], codec) for p in range(len(self._layout.fragments)))
+        self._fragments = list(fragments)
+        return Replay(self.lineage, fragments, machine)
+
+    def _check(self, path: Path, fingerprint: str) -> None:
+        if fingerprint != self._layout.fingerprint:
+            raise Terminal(
+                "LayoutChanged",
+                f"{path}: the journal has fragment layout {fingerprint[:12]}, the run "
+                f"{self._layout.fingerprint[:12]}: model and outer.fragments must stay as they were",
+            )
 
 
 def limit(layout: Layout) -> int:
@@ -179,18 +221,31 @@ def version(number: int, body: bytes, codec: str) -> Version:
     return Version.make(number, both[:half], both[half:], codec)
 
 
+def segments(directory: Path) -> list[Path]:
+    """Oldest first."""
+    return sorted(directory.glob("segment-*.wal"))
+
+
+def tidy(directory: Path, newest: Path) -> None:
+    """Removes all but the newest segment. Not synced: one that comes back is removed by the next `resume`."""
+    for old in directory.glob("segment-*"):
+        if old != newest:
+            old.unlink()
+
+
 def set_aside(directory: Path, uid: str) -> None:
     """Moves another run's journal out of the way; one of each run is kept."""
     target = directory.with_name(f"{directory.name}-of-{uid}")
     if target.exists():
         shutil.rmtree(target)
     directory.rename(target)
+    sync(directory.parent)
     directory.mkdir()
     log.warning("%s held the journal of run %s: set aside as %s, not used", directory, uid, target.name)
 
 
-def sync_directory(directory: Path) -> None:
-    """Makes a rename durable."""
+def sync(directory: Path) -> None:
+    """Makes what was created, renamed and removed in it durable."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from atoll_runtime.sync.events import Member, RoundId
-from atoll_runtime.sync.fragments import Fragment
-from atoll_runtime.sync.merge import Input
-from atoll_runtime.transport import codecs
+from atoll_runtime.sync.merge import Gradient, Part, Scan
 from atoll_runtime.transport.messages import PushHead
 
 LEAST_BUDGET = 64 << 20
@@ -18,12 +15,21 @@ SHARE = 4
 """A quarter of the memory may hold contributions."""
 
 
+@dataclass(frozen=True)
+class Held:
+    """One host's part, as it came."""
+
+    head: PushHead
+    body: bytearray
+    scan: Scan
+
+
 class Parts:
     """What hosts pushed, by round, unit and host. Bytes are reserved before a body is read."""
 
     def __init__(self, budget: int) -> None:
         self.budget, self.used = budget, 0
-        self._rounds: dict[RoundId, dict[tuple[str, int], tuple[PushHead, bytearray]]] = {}
+        self._rounds: dict[RoundId, dict[tuple[str, int], Held]] = {}
 
     def reserve(self, size: int) -> str:
         """Why `size` bytes cannot be held now; empty when they can, and are reserved."""
@@ -35,37 +41,36 @@ class Parts:
     def unreserve(self, size: int) -> None:
         self.used -= size
 
-    def hold(self, head: PushHead, body: bytearray) -> None:
+    def hold(self, held: Held) -> None:
         """Keeps a part whose bytes are reserved."""
-        self._rounds.setdefault(head.round, {})[head.unit, head.host] = head, body
+        self._rounds.setdefault(held.head.round, {})[held.head.unit, held.head.host] = held
 
     def release(self, round_id: RoundId, unit: str | None) -> None:
         """Forgets a unit's parts of a round, or all of them."""
-        held = self._rounds.get(round_id, {})
-        for key in [key for key in held if unit is None or key[0] == unit]:
-            self.used -= held.pop(key)[0].size
-        if not held:
+        parts = self._rounds.get(round_id, {})
+        for key in [key for key in parts if unit is None or key[0] == unit]:
+            self.used -= parts.pop(key).head.size
+        if not parts:
             self._rounds.pop(round_id, None)
 
-    def take(self, round_id: RoundId) -> dict[tuple[str, int], tuple[PushHead, bytearray]]:
+    def take(self, round_id: RoundId) -> dict[tuple[str, int], Held]:
         """A frozen round's parts, for the merge."""
         return dict(self._rounds.get(round_id, {}))
 
 
-def inputs(
-    fragment: Fragment,
-    members: Sequence[Member],
-    parts: dict[tuple[str, int], tuple[PushHead, bytearray]],
-) -> list[Input]:
-    """Each member's outer gradient, float32, put together from its hosts' parts."""
-    result = []
-    for member in members:
-        delta = np.zeros(fragment.size, np.float32)
-        for (unit, _), (head, body) in parts.items():
-            if unit == member.unit:
-                codecs.decode(body, head.codec, delta[head.start : head.stop])
-        result.append(Input(member.weight, delta))
-    return result
+def gradients(members: Sequence[Member], parts: Mapping[tuple[str, int], Held]) -> list[Gradient]:
+    """Each member's outer gradient, as its hosts' parts in their order."""
+    return [
+        Gradient(
+            member.weight,
+            tuple(
+                Part(held.head.start, held.body, held.scan)
+                for (unit, _), held in sorted(parts.items())
+                if unit == member.unit
+            ),
+        )
+        for member in members
+    ]
 
 
 def budget() -> int:

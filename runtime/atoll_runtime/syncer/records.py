@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,11 +13,14 @@ from typing import Any, BinaryIO, Literal
 
 import google_crc32c
 import msgspec
+import numpy as np
+
+from atoll_runtime.syncer.errors import JournalError
 
 FRAME = struct.Struct("<4sIIQ")
 """Magic, crc32c of the rest, bytes of the head, bytes of the body."""
+LENGTHS = struct.Struct("<IQ")
 MAGIC = b"ATJ1"
-LIMIT = 1 << 40
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -26,6 +32,13 @@ class Head(msgspec.Struct, frozen=True):
     fragment: int = -1
     version: int = -1
 
+    def __str__(self) -> str:
+        return (
+            f"{self.kind} of fragment {self.fragment}, version {self.version}"
+            if self.version >= 0
+            else self.kind
+        )
+
 
 @dataclass(frozen=True)
 class Record:
@@ -36,35 +49,88 @@ class Record:
     end: int
 
 
-def write(file: BinaryIO, head: Head, *arrays: memoryview) -> int:
-    """Appends a record; gives its length in bytes. Does not sync."""
+def write(file: int, head: Head, *arrays: memoryview) -> int:
+    """Appends a record to an open file; gives its length in bytes. Does not sync.
+
+    Raises:
+        OSError: the record may be there in part.
+    """
     encoded = msgspec.msgpack.encode(head)
-    size = sum(array.nbytes for array in arrays)
-    lengths = struct.pack("<IQ", len(encoded), size)
+    # As numpy bytes, the checksum takes them without a copy.
+    bodies = [np.frombuffer(array, np.uint8) for array in arrays if array.nbytes]
+    lengths = LENGTHS.pack(len(encoded), sum(body.size for body in bodies))
     crc = google_crc32c.extend(google_crc32c.value(lengths), encoded)
-    for array in arrays:
-        crc = google_crc32c.extend(crc, bytes(array))
-    file.write(FRAME.pack(MAGIC, crc, len(encoded), size))
-    file.write(encoded)
-    for array in arrays:
-        file.write(array)
-    return FRAME.size + len(encoded) + size
+    for body in bodies:
+        crc = google_crc32c.extend(crc, body)
+    left = [memoryview(FRAME.pack(MAGIC, crc, *LENGTHS.unpack(lengths)) + encoded), *(b.data for b in bodies)]
+    length = sum(part.nbytes for part in left)
+    while left:  # a write may be short: every turn takes at least a byte
+        written = os.writev(file, left)
+        if not written:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        while left and written >= left[0].nbytes:
+            written -= left.pop(0).nbytes
+        if written:
+            left[0] = left[0][written:]
+    return length
 
 
 def read(path: Path) -> Iterator[Record]:
-    """Every whole record in order; ends at the first that is torn or damaged."""
+    """Every whole record in order. What is behind the last one is a torn tail, never acknowledged to anyone.
+
+    Raises:
+        JournalError: a record is damaged that was acknowledged, for a whole one stands behind it.
+    """
+    size, end = path.stat().st_size, 0
     with path.open("rb") as file:
-        end = 0
-        while len(frame := file.read(FRAME.size)) == FRAME.size:
-            magic, crc, head_size, body_size = FRAME.unpack(frame)
-            if magic != MAGIC or head_size + body_size > LIMIT:
-                return
-            encoded = file.read(head_size)
-            body = file.read(body_size) if len(encoded) == head_size else b""
-            if len(encoded) < head_size or len(body) < body_size:
-                return
-            found = google_crc32c.value(struct.pack("<IQ", head_size, body_size))
-            if google_crc32c.extend(google_crc32c.extend(found, encoded), body) != crc:
-                return
-            end += FRAME.size + head_size + body_size
-            yield Record(msgspec.msgpack.decode(encoded, type=Head), body, end)
+        while (record := take(file, end, size, path)) is not None:
+            end = record.end
+            yield record
+        behind = list(whole(file, end + 1, size, path))
+    if behind:
+        raise JournalError(
+            f"{path}: the record at byte {end} is damaged, and {len(behind)} whole ones stand behind it "
+            f"(the last: {behind[-1].head}): {remedy(path)}"
+        )
+
+
+def take(file: BinaryIO, start: int, size: int, path: Path) -> Record | None:
+    """The record at `start` of a file of `size` bytes; None if it is not whole."""
+    file.seek(start)
+    frame = file.read(FRAME.size)
+    if len(frame) < FRAME.size:
+        return None
+    magic, crc, head_size, body_size = FRAME.unpack(frame)
+    end = start + FRAME.size + head_size + body_size
+    if magic != MAGIC or end > size:  # never asks for the memory that a damaged length names
+        return None
+    encoded, body = file.read(head_size), file.read(body_size)
+    found = google_crc32c.value(frame[-LENGTHS.size :])
+    if google_crc32c.extend(google_crc32c.extend(found, encoded), body) != crc:
+        return None
+    try:
+        return Record(msgspec.msgpack.decode(encoded, type=Head), body, end)
+    except msgspec.MsgspecError as error:
+        raise JournalError(
+            f"{path}: byte {start}: not this version's journal: {error}: {remedy(path)}"
+        ) from error
+
+
+def whole(file: BinaryIO, start: int, size: int, path: Path) -> Iterator[Record]:
+    """Every whole record from byte `start` on, whatever stands between them."""
+    if start >= size:
+        return
+    with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as content:
+        while (at := content.find(MAGIC, start)) >= 0:
+            record = take(file, at, size, path)
+            if record is not None:
+                yield record
+            start = at + 1 if record is None else record.end
+
+
+def remedy(path: Path) -> str:
+    """What to do with a journal that cannot be used whole."""
+    return (
+        "nothing is cut off, for learners may have seen those merges. Restore the volume; or, to lose them and "
+        f"go on from the newest checkpoint in the bucket, move {path.parent} away"
+    )

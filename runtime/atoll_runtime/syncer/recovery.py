@@ -1,24 +1,26 @@
-"""What a syncer starts from: its journal, else the newest complete checkpoint, else the initial model."""
+"""What a shard starts from: its journal, else the newest complete checkpoint, else the initial model."""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from atoll_runtime.checkpoint import Cut, Skipped, StoreError
+from atoll_runtime.checkpoint import Cut, Part, Skipped, StoreError
 from atoll_runtime.contract import RunContract
-from atoll_runtime.sync.fragments import Layout
-from atoll_runtime.sync.rounds import Syncer
+from atoll_runtime.sync import ledger
+from atoll_runtime.sync.fragments import Layout, translate
+from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer.errors import Terminal
 from atoll_runtime.syncer.journal import Journal
-from atoll_runtime.syncer.state import State, Version, tensors
+from atoll_runtime.syncer.slices import slices
+from atoll_runtime.syncer.state import State, Version
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +30,11 @@ class Store(Protocol):
 
     @property
     def uri(self) -> str: ...
-    def save(self, cut: Cut) -> None: ...
-    def load(self, step: int) -> Cut: ...
+    def save_part(self, part: Part) -> None: ...
+    def read_part(self, step: int, shard: int, shards: int) -> Part: ...
+    def missing(self, step: int, shards: int) -> list[int]: ...
+    def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None: ...
+    def is_complete(self, step: int) -> bool: ...
     def newest(self) -> tuple[Cut | None, list[Skipped]]: ...
     def prune(self, keep: int) -> None: ...
 
@@ -42,29 +47,31 @@ class Start:
     state: State
     journal: Journal
     restarts: int
-    """Times that this run's syncer resumed from its journal."""
+    """Times that this shard resumed from its journal."""
     newest_cut: int | None
-    """Step of the newest checkpoint known to be complete."""
+    """Step of the newest checkpoint known to be complete; None before the first."""
     message: str
 
 
 def recover(
     run: RunContract,
     rules: Rules,
-    layout: Layout,
+    whole: Layout,
     directory: Path,
     store: Store,
     initial: Callable[[], Mapping[str, NDArray[Any]]],
 ) -> Start:
-    """Blocks on disk and bucket.
+    """One shard's start. Blocks on disk and bucket. `whole`: the layout in the run's number of shards.
 
     Raises:
         StoreError: the bucket, or every complete checkpoint in it, cannot be read now; worth another try.
         Terminal: journal or checkpoint are of another layout.
         JournalError: the volume fails.
     """
+    layout = whole.shard(rules.shard)
     sizes = tuple(fragment.size for fragment in layout.fragments)
-    found = Journal.resume(directory, run.uid, layout, run.outer.codec)
+    owner = run.uid if rules.shards == 1 else f"{run.uid}.{rules.shard}-of-{rules.shards}"
+    found = Journal.resume(directory, owner, layout, run.outer.codec)
     if found is not None:
         journal, replay = found
         machine = Syncer.restore(rules, sizes, replay.machine["machine"])
@@ -87,18 +94,21 @@ def recover(
             log.warning("%s: %s: starting from the initial model", store.uri, message)
         theta = initial()
         state = State.from_tensors(layout, run.outer.codec, theta, None, [0] * len(sizes))
-        machine = Syncer(rules, sizes, list(state.versions))
-        cut = cut_of(run, layout, state.snapshot(), machine.record())
-        store.save(cut)
+        machine = Syncer.begin(rules, sizes, list(state.versions))
+        first = {**machine.committed, "vector": machine.vector()}
+        store.save_part(part_of(rules, layout, machine.step, state.snapshot(), first))
         message = join("started from the initial model", message)
     else:
-        check(cut, layout, store.uri)
-        state = State.from_tensors(layout, run.outer.codec, cut.theta, cut.momentum, cut.versions)
-        machine = restored(run, rules, sizes, cut)
+        check(cut, whole, store.uri)
+        versions = translate(cut.versions, whole.split(cut.shards), whole, cut.step)
+        own = versions[rules.shard * whole.width : (rules.shard + 1) * whole.width]
+        state = State.from_tensors(layout, run.outer.codec, cut.theta, cut.momentum, own)
+        machine = restored(run, rules, sizes, cut, own)
         message = join(f"started from the checkpoint of global step {cut.step}", message)
-    journal = Journal(directory, run.uid, layout, uuid.uuid4().hex)
-    journal.begin(state.snapshot(), durable(machine.record(), 0, cut.step))
-    return Start(machine, state, journal, 0, cut.step, message)
+    newest = None if cut is None else cut.step
+    journal = Journal(directory, owner, layout, uuid.uuid4().hex)
+    journal.begin(state.snapshot(), durable(machine.record(), 0, newest))
+    return Start(machine, state, journal, 0, newest, message)
 
 
 def durable(record: Mapping[str, Any], restarts: int, newest_cut: int | None) -> dict[str, Any]:
@@ -106,19 +116,25 @@ def durable(record: Mapping[str, Any], restarts: int, newest_cut: int | None) ->
     return {"machine": dict(record), "restarts": restarts, "newest_cut": newest_cut}
 
 
-def cut_of(
-    run: RunContract, layout: Layout, fragments: tuple[Version, ...], record: Mapping[str, Any]
-) -> Cut:
-    """A consistent cut of the run, for the bucket; `record` is the machine's."""
-    theta, momentum = tensors(layout, fragments)
-    meta = {
+def part_of(
+    rules: Rules, layout: Layout, step: int, fragments: tuple[Version, ...], record: Mapping[str, Any]
+) -> Part:
+    """This shard's part of a cut. `record`: the machine's, with its vector clock."""
+    machine = dict(record)
+    meta = {"vector": machine.pop("vector"), "machine": machine}
+    versions = tuple(each.version for each in fragments)
+    return Part(step, rules.shard, rules.shards, slices(layout, fragments), versions, meta)
+
+
+def meta_of(run: RunContract, whole: Layout, marks: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    """What the manifest says besides. `marks`: the vector clocks of the units that recorded themselves."""
+    return {
         "run": run.name,
         "run_uid": run.uid,
         "model": run.model.model_dump(by_alias=True, exclude_none=True),
-        "fingerprint": layout.fingerprint,
-        "machine": dict(record),
+        "fingerprint": whole.fingerprint,
+        "marks": {name: dict(clock) for name, clock in marks.items()},
     }
-    return Cut(record["step"], theta, momentum, tuple(each.version for each in fragments), meta)
 
 
 def check(cut: Cut, layout: Layout, uri: str) -> None:
@@ -132,16 +148,28 @@ def check(cut: Cut, layout: Layout, uri: str) -> None:
         )
 
 
-def restored(run: RunContract, rules: Rules, sizes: tuple[int, ...], cut: Cut) -> Syncer:
-    """The machine as of a cut. Its record may be a merge ahead of the arrays, whose versions count."""
+def restored(
+    run: RunContract, rules: Rules, sizes: tuple[int, ...], cut: Cut, versions: Sequence[int]
+) -> Syncer:
+    """The machine as of a cut, in whatever number of shards it was taken."""
     if cut.meta.get("run_uid") != run.uid:  # an earlier run's model; its units are not ours to fence
-        return Syncer(rules, sizes, list(cut.versions), step=cut.step)
-    record = dict(cut.meta["machine"])
-    record["versions"] = list(cut.versions)
-    record["history"] = [[version] for version in cut.versions]
-    record["final"] = ""
+        return Syncer.begin(rules, sizes, list(versions), cut.step)
+    machines = cut.meta["machines"]
+    same = len(machines) == rules.shards
+    record = dict(machines[rules.shard] if same else machines[0])
+    record["versions"] = list(versions)
+    record["history"] = [[version] for version in versions]
+    record["step"] = max(cut.step, *versions)
+    record["final"], record["cut"] = "", [cut.step, False]
     # A new lineage begins: every unit receives every fragment anew, so no anchor is spent.
-    record["units"] = {name: {**unit, "spent": [], "marks": []} for name, unit in record["units"].items()}
+    record["units"] = {
+        name: {**unit, "spent": [], "marks": [], "joined": []} for name, unit in record["units"].items()
+    }
+    if not same:
+        owned = sum(size > 0 for size in sizes)
+        for name, unit in record["units"].items():
+            accounts = [machine["units"][name]["account"] for machine in machines if name in machine["units"]]
+            unit["account"] = ledger.carried(accounts, owned)
     return Syncer.restore(rules, sizes, record)
 
 

@@ -1,4 +1,4 @@
-"""Drives the state machine: events come from sessions and timers, effects go to sessions, worker and disk.
+"""Drives a shard's state machine: events come from sessions and timers, effects go to sessions, worker and disk.
 
 Everything here runs on one event loop, but merges and journal writes, which one worker thread does in order.
 """
@@ -8,22 +8,26 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from atoll_runtime.checkpoint import Cut
 from atoll_runtime.contract import RunContract
-from atoll_runtime.sync import outer
+from atoll_runtime.sync import clocks
+from atoll_runtime.sync.buffers import Buffers
 from atoll_runtime.sync.events import (
+    CutEnded,
+    CutId,
     Declined,
     Effect,
     Event,
     Evict,
     FinalCut,
-    Finish,
+    Heard,
     Left,
+    Marked,
     Merge,
     Merged,
     MergeFailed,
@@ -31,32 +35,43 @@ from atoll_runtime.sync.events import (
     Persist,
     Persisted,
     Publish,
+    RecordCut,
     Release,
     Remember,
     RoundId,
+    SendClock,
+    SendMarkers,
     SendPull,
     StopAll,
     Tick,
     Wake,
 )
-from atoll_runtime.sync.merge import MergeError, merge
+from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.sync.machine import COORDINATOR
+from atoll_runtime.sync.merge import MergeError, Result, merge_step, scan
+from atoll_runtime.sync.tape import Facts
 from atoll_runtime.syncer import hosts
-from atoll_runtime.syncer.cuts import Cuts
-from atoll_runtime.syncer.hosts import joined, part_of, reported
-from atoll_runtime.syncer.parts import Parts, budget, inputs
-from atoll_runtime.syncer.recovery import Start, Store, cut_of, durable
+from atoll_runtime.syncer.cuts import Cuts, Job
+from atoll_runtime.syncer.parts import Held, Parts, budget, gradients
+from atoll_runtime.syncer.recovery import Start, Store, durable, meta_of, part_of
 from atoll_runtime.syncer.sessions import Session, Sessions
 from atoll_runtime.syncer.state import Version
-from atoll_runtime.syncer.tape import Tape
+from atoll_runtime.syncer.tape import Snapshot, Tape
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (
     Announce,
+    Clock,
+    DirectoryReply,
+    DirectoryRequest,
     Down,
     Fenced,
     FetchHead,
     FetchRequest,
     Hello,
+    Mark,
+    Marker,
     Over,
+    PeerAddress,
     Pull,
     PushHead,
     PushReply,
@@ -74,21 +89,41 @@ HELLO_SECONDS = 15.0
 
 
 class Service:
-    """The endpoint of a recovered run. `failed` is set when the process must end."""
+    """The endpoint of a recovered shard. `failed` is set when the process must end."""
 
     def __init__(
-        self, run: RunContract, start: Start, store: Store, tape: Tape, byte_budget: int | None = None
+        self,
+        run: RunContract,
+        whole: Layout,
+        start: Start,
+        store: Store,
+        tape: Tape,
+        byte_budget: int | None = None,
     ) -> None:
         self.run, self.machine, self.state = run, start.machine, start.state
+        self.whole = whole
         self.restarts, self.message = start.restarts, start.message
         self.journal, self.tape = start.journal, tape
         self.sessions = Sessions()
         self.parts = Parts(budget() if byte_budget is None else byte_budget)
         self.bytes_in = self.bytes_out = 0
-        self.cuts = Cuts(run.checkpoint, store, start.newest_cut, self._snapshot)
+        rules = start.machine.rules
+        self.cuts = Cuts(
+            run.checkpoint,
+            store,
+            start.newest_cut,
+            rules.shards,
+            rules.shard == COORDINATOR,
+            lambda: meta_of(run, whole, self._marks()),
+            self._cut_ended,
+        )
+        self._store = store
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
         self._worker = ThreadPoolExecutor(1, "syncer-worker")
+        self._mergers = ThreadPoolExecutor(os.cpu_count(), "syncer-merge")
+        largest = max(fragment.size for fragment in start.state.layout.fragments)
+        self._buffers = Buffers(run.outer.overlap * 12 * largest)
         self._fresh: dict[RoundId, Version] = {}
         self._written: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -96,7 +131,11 @@ class Service:
 
     def start(self) -> None:
         """Begins to save cuts; a run that is at its target goes on to its end."""
+        self.tape.begin(Facts.of(self.run, self.machine.rules.shard, self.state.layout), self._tape_snapshot)
         self._spawn(self.cuts.serve())
+        if self.cuts.newest is None:  # units are seeded from it
+            first = {**self.machine.committed, "vector": self.machine.vector()}
+            self._record(CutId(self.machine.step), first)
         self._feed(Tick())
 
     async def close(self) -> None:
@@ -109,6 +148,8 @@ class Service:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self._worker.shutdown)
+        await asyncio.to_thread(self._mergers.shutdown)
+        await asyncio.to_thread(self.tape.close)
         self.journal.close()
 
     async def session(self, peer: Peer, incoming: AsyncIterator[Up]) -> AsyncIterator[Down]:
@@ -136,7 +177,7 @@ class Service:
         self.sessions.add(session)
         reader: asyncio.Task[None] | None = None
         try:
-            self._feed(joined(first))
+            self._feed(hosts.joined(first))
             await self._durable()
             if self.machine.final:
                 yield Stop(self.machine.step)
@@ -148,6 +189,7 @@ class Service:
                 self.state.versions,
                 unit.merged_cursor,
                 unit.merged_step,
+                self.machine.cuts.newest,
             )
             reader = asyncio.create_task(self._read(session, incoming))
             while (message := await session.outgoing.get()) is not None:
@@ -168,9 +210,10 @@ class Service:
             return (
                 f"{head.size} bytes of {head.codec} for [{head.start}, {head.stop}), not {self.state.codec}"
             )
-        refusal = self.machine.admit(part_of(head)) or self.parts.reserve(head.size)
+        part = hosts.part_of(head)
+        refusal = self.machine.admit(part) or self.parts.reserve(head.size)
         if refusal:
-            self._feed(Declined(part_of(head), refusal))
+            self._feed(Declined(part, refusal))
         return refusal
 
     async def deliver(self, peer: Peer, head: PushHead, body: bytearray | None) -> PushReply:
@@ -179,14 +222,15 @@ class Service:
             self.parts.unreserve(head.size)
             return PushReply(False, "the body did not arrive whole")
         self.bytes_in += len(body)
-        finite = await asyncio.to_thread(codecs.finite, body, head.codec)
-        part = part_of(head)
-        refusal = self.machine.admit(part) if finite else "the outer gradient is not finite"
+        fragment = self.state.layout.fragments[head.round.fragment]
+        found = await asyncio.to_thread(scan, fragment, body, self.run.outer.codec, head.start)
+        part = hosts.part_of(head)
+        refusal = self.machine.admit(part) if found.finite else "the outer gradient is not finite"
         if refusal:
             self.parts.unreserve(head.size)
             self._feed(Declined(part, refusal))
             return PushReply(False, refusal)
-        self.parts.hold(head, body)
+        self.parts.hold(Held(head, body, found))
         self._feed(part)
         return PushReply(True)
 
@@ -202,7 +246,19 @@ class Service:
             return f"range: [{request.start}, {request.stop}) of {found.theta.size} elements"
         body = found.part(request.start, request.stop, request.codec)
         self.bytes_out += body.nbytes
-        return FetchHead(request.fragment, found.version, body.nbytes), body
+        return FetchHead(request.fragment, found.version, body.nbytes, self.machine.cuts.newest), body
+
+    def directory(self, peer: Peer, request: DirectoryRequest) -> DirectoryReply | str:
+        """See `Endpoint`."""
+        foreign = hosts.stranger(self.run, peer, request.unit)
+        if foreign:
+            return foreign
+        peers = [
+            PeerAddress(unit.name, unit.incarnation, tuple(unit.addresses[h] for h in sorted(unit.addresses)))
+            for unit in self.machine.live(self.now())
+            if unit.name != request.unit and unit.contributions and all(unit.addresses.values())
+        ]
+        return DirectoryReply(self.journal.lineage, self.state.versions, tuple(peers))
 
     def now(self) -> float:
         """The machine's clock."""
@@ -212,14 +268,23 @@ class Service:
         try:
             async for message in incoming:
                 if isinstance(message, Report):
-                    self._feed(reported(session, message))
+                    if message.clocks:
+                        self._feed(Heard(message.clocks))
+                    self._feed(hosts.reported(session, message))
+                elif isinstance(message, Mark):
+                    self._feed(
+                        Marked(session.unit, session.incarnation, session.host, message.cut, message.trained)
+                    )
         finally:
             session.send(None)
 
     def _feed(self, event: Event) -> None:
         if self.failed.done():
             return
-        for effect in self.machine.handle(event, self.now()):
+        now = self.now()
+        effects = self.machine.handle(event, now)
+        self.tape.event(event, now, effects)
+        for effect in effects:
             self._carry_out(effect)
 
     def _carry_out(self, effect: Effect) -> None:
@@ -238,16 +303,18 @@ class Service:
                 self._write(functools.partial(self.journal.remember, self._facts(record)))
             case Publish(p, version):
                 self.sessions.send_all(Announce(p, version))
-                if not self.machine.finishing:  # the final cut has its step to itself
-                    self.cuts.consider(self.machine.step)
+            case RecordCut(cut, record):
+                self._record(cut, record)
+            case SendMarkers(cut):
+                self.sessions.send_all(Marker(cut))
+            case SendClock(clock):
+                self.sessions.send_all(Clock(clock))
             case Evict(unit, newest):
                 self.sessions.fence(unit, newest)
-            case Finish():
-                self._spawn(self._finish())
             case StopAll(step):
                 self._spawn(self._stop_all(step))
             case Note(entry):
-                self.tape.write(entry)
+                log.debug("%s", entry)
             case Wake(at):
                 if self._timer is not None:
                     self._timer.cancel()
@@ -258,17 +325,31 @@ class Service:
         parts, old, spec = self.parts.take(effect.round), self.state.fragments[p], self.run.outer
         fragment = self.state.layout.fragments[p]
 
-        def compute() -> Version:
-            delta = merge(fragment, inputs(fragment, effect.members, parts), spec.merge)
-            theta, momentum = outer.step(old.theta, old.momentum, delta, spec.learning_rate, spec.momentum)
-            return Version.make(effect.round.step, theta, momentum, spec.codec)
+        bodies = {key: (held.head.start, held.body) for key, held in parts.items()}
+        self.tape.contributions(effect.round, effect.members, bodies)
+
+        def compute() -> Result:
+            return merge_step(
+                fragment,
+                gradients(effect.members, parts),
+                old.theta,
+                old.momentum,
+                codec=spec.codec,
+                rule=spec.merge,
+                learning_rate=spec.learning_rate,
+                outer_momentum=spec.momentum,
+                buffers=self._buffers,
+                pool=self._mergers,
+            )
 
         try:
-            self._fresh[effect.round] = await self._loop.run_in_executor(self._worker, compute)
+            new = await self._loop.run_in_executor(self._worker, compute)
         except MergeError as error:
             log.error("the merge of %s was given up: %s", effect.round, error)
             self._feed(MergeFailed(effect.round, str(error)))
         else:
+            self._fresh[effect.round] = Version(effect.round.step, new.theta, new.momentum, new.wire)
+            self.tape.merged(effect.round, new.theta, new.momentum)
             self._feed(Merged(effect.round, time.time()))
 
     def _persist(self, round_id: RoundId, facts: dict[str, Any]) -> None:
@@ -283,8 +364,27 @@ class Service:
 
         self._spawn(publish())
 
-    async def _finish(self) -> None:
-        self._feed(FinalCut(await self.cuts.final()))
+    def _record(self, cut: CutId, record: Mapping[str, Any]) -> None:
+        """Fixes the durable fragments, which are never written to, and has them saved."""
+        fragments, layout, rules = self.state.snapshot(), self.state.layout, self.machine.rules
+        self.cuts.submit(Job(cut, lambda: part_of(rules, layout, cut.step, fragments, record)))
+
+    def _tape_snapshot(self) -> Snapshot:
+        return Snapshot(self.machine, self.now(), self.state.snapshot())
+
+    def _cut_ended(self, cut: CutId) -> None:
+        if cut.final and self.cuts.newest == cut.step:
+            self._feed(FinalCut(f"{self._store.uri}/global/{cut.step}"))
+        else:
+            self._feed(CutEnded(cut))
+
+    def _marks(self) -> dict[str, dict[str, int]]:
+        """Vector clocks of the units that have recorded themselves for the newest cut."""
+        marks = {}
+        for name, (incarnation, trained) in self.machine.cuts.marks.items():
+            who = clocks.unit(name, incarnation)
+            marks[who] = {who: trained}
+        return marks
 
     async def _stop_all(self, step: int) -> None:
         await self._durable()
@@ -304,10 +404,6 @@ class Service:
         """Waits until everything handed to the disk so far is there."""
         if self._written is not None:
             await asyncio.shield(self._written)
-
-    def _snapshot(self) -> Callable[[], Cut]:
-        fragments, record = self.state.snapshot(), self.machine.record()
-        return lambda: cut_of(self.run, self.state.layout, fragments, record)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(coroutine)

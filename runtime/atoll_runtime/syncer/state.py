@@ -1,4 +1,4 @@
-"""The global model in memory: Θ and momentum by fragment, float32, and Θ as it goes over the wire."""
+"""A shard of the global model in memory: Θ and momentum by fragment, float32, and Θ as it goes over the wire."""
 
 from __future__ import annotations
 
@@ -66,13 +66,3 @@ class State:
     def snapshot(self) -> tuple[Version, ...]:
         """A consistent cut at no cost: versions are immutable."""
         return tuple(self.fragments)
-
-
-def tensors(layout: Layout, fragments: Sequence[Version]) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Θ and momentum by tensor name; copies."""
-    theta: dict[str, Array] = {}
-    momentum: dict[str, Array] = {}
-    for p, fragment in enumerate(fragments):
-        layout.unflatten(p, fragment.theta, theta)
-        layout.unflatten(p, fragment.momentum, momentum)
-    return theta, momentum

@@ -9,7 +9,14 @@ from typing import Literal
 
 from aiohttp import web
 
-from atoll_runtime.contract import CheckpointReport, RunContract, SyncerStatus, UnitReport, dump
+from atoll_runtime.contract import (
+    CheckpointReport,
+    LedgerReport,
+    RunContract,
+    SyncerStatus,
+    UnitReport,
+    dump,
+)
 from atoll_runtime.sync.units import Unit
 from atoll_runtime.sync.waiting import why
 from atoll_runtime.syncer.service import Service
@@ -23,6 +30,7 @@ class Status:
     """What can be told at any time, before there is a service and after it failed."""
 
     run: RunContract
+    shard: int = 0
     phase: Phase = "Starting"
     message: str = "reading the journal"
     service: Service | None = None
@@ -35,6 +43,8 @@ class Status:
                 phase=self.phase,
                 message=self.message,
                 target_steps=self.run.target.global_steps,
+                shard=self.shard,
+                shards=len(self.run.shards),
                 checkpoint=CheckpointReport(uri=self.run.checkpoint.uri),
                 time=time.time(),
             )
@@ -53,9 +63,9 @@ class Status:
             tokens=machine.tokens,
             loss=mean_loss(live),
             tokens_per_second=sum(unit.tokens_per_second for unit in live),
-            quorum=machine.last_quorum,
-            rounds=machine.merges,
-            real_interval=machine.interval.value or 0.0,
+            quorum=machine.rounds.last_quorum,
+            rounds=machine.rounds.merges,
+            real_interval=machine.rounds.interval.value or 0.0,
             bytes_in=service.bytes_in,
             bytes_out=service.bytes_out,
             restarts=service.restarts,
@@ -63,6 +73,10 @@ class Status:
                 newest_step=service.cuts.newest, uri=self.run.checkpoint.uri, error=service.cuts.error
             ),
             units={name: unit_report(unit, machine.step) for name, unit in sorted(machine.units.items())},
+            shard=self.shard,
+            shards=machine.rules.shards,
+            fragments=sum(size > 0 for size in machine.rounds.sizes),
+            ledger={name: ledger_report(unit) for name, unit in sorted(machine.units.items())},
             final_checkpoint=machine.final,
             time=time.time(),
         )
@@ -86,6 +100,17 @@ def unit_report(unit: Unit, step: int) -> UnitReport:
         seeded_step=unit.seeded_step,
         seed_message=unit.seed_message,
         first_merge_time=unit.first_merge_time,
+    )
+
+
+def ledger_report(unit: Unit) -> LedgerReport:
+    """What became of a unit's tokens."""
+    account = unit.account
+    return LedgerReport(
+        trained=account.trained,
+        merged=account.merged,
+        discarded=dict(account.discarded),
+        in_flight=account.in_flight,
     )
 
 
@@ -116,6 +141,13 @@ def metrics(report: SyncerStatus) -> str:
         lines.append(f"# TYPE {PREFIX}_unit_{name} gauge")
         for unit, each in report.units.items():
             lines.append(f'{PREFIX}_unit_{name}{{unit="{unit}"}} {getattr(each, name)}')
+    lines.append(f"# TYPE {PREFIX}_token_fragments gauge")
+    for unit, account in report.ledger.items():
+        fates = {"merged": account.merged, **account.discarded, "in_flight": account.in_flight}
+        lines += [
+            f'{PREFIX}_token_fragments{{unit="{unit}",fate="{fate}"}} {count}'
+            for fate, count in fates.items()
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -41,13 +41,3 @@ def decode(body: bytearray | memoryview, codec: str, out: Array) -> None:
             out[start : start + BLOCK] = (block.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
         else:
             out[start : start + BLOCK] = block
-
-
-def finite(body: bytearray | memoryview, codec: str) -> bool:
-    """No NaN, no infinity: all exponent bits set mean one of them."""
-    wire = view(body, codec)
-    bits = wire.view(np.uint16) if codec == "bf16" else wire.view(np.uint32)
-    mask = bits.dtype.type(0x7F80 if codec == "bf16" else 0x7F800000)
-    return not any(
-        bool(np.any((bits[start : start + BLOCK] & mask) == mask)) for start in range(0, bits.size, BLOCK)
-    )

@@ -11,6 +11,8 @@ import grpc
 from atoll_runtime.transport.chunks import MESSAGE_LIMIT, Assembly, split
 from atoll_runtime.transport.grpc_server import SERVICE
 from atoll_runtime.transport.messages import (
+    DirectoryReply,
+    DirectoryRequest,
     Down,
     FetchHead,
     FetchRequest,
@@ -37,6 +39,8 @@ OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
 )
+CALL_SECONDS = 10.0
+"""Deadline of a small call."""
 TRANSFER_SECONDS = 600.0
 """Deadline of one part, either way: 1 GB at 14 Mbit/s."""
 
@@ -50,6 +54,7 @@ class GrpcTransport:
         self._session = self._channel.stream_stream(f"/{SERVICE}/Session")
         self._push = self._channel.stream_unary(f"/{SERVICE}/Push")
         self._fetch = self._channel.unary_stream(f"/{SERVICE}/Fetch")
+        self._directory = self._channel.unary_unary(f"/{SERVICE}/Directory")
 
     def session(self, hello: Hello, next_up: Callable[[], Up | None]) -> Link:
         """See `Transport`. gRPC takes the messages from a thread of its own."""
@@ -87,6 +92,14 @@ class GrpcTransport:
             if not assembly.whole:
                 raise WireError(f"the body ended after {assembly.filled} of {head.size} bytes")
         return head, assembly.body
+
+    def directory(self, request: DirectoryRequest) -> DirectoryReply:
+        """See `Transport`."""
+        with self._errors():
+            reply = decode(self._directory(encode(request), timeout=CALL_SECONDS))
+        if not isinstance(reply, DirectoryReply):
+            raise TransportError(f"{self._address}: {type(reply).__name__} came instead of DirectoryReply")
+        return reply
 
     def close(self) -> None:
         """See `Transport`."""

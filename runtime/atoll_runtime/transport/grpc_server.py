@@ -12,8 +12,10 @@ import grpc.aio
 
 from atoll_runtime.transport.chunks import MESSAGE_LIMIT, Assembly, split
 from atoll_runtime.transport.messages import (
+    DirectoryRequest,
     FetchRequest,
     Hello,
+    Mark,
     PushHead,
     PushReply,
     Report,
@@ -54,6 +56,7 @@ class GrpcServer:
                         "Session": grpc.stream_stream_rpc_method_handler(self._session),
                         "Push": grpc.stream_unary_rpc_method_handler(self._push),
                         "Fetch": grpc.unary_stream_rpc_method_handler(self._fetch),
+                        "Directory": grpc.unary_unary_rpc_method_handler(self._directory),
                     },
                 ),
             )
@@ -77,8 +80,8 @@ class GrpcServer:
         async def incoming() -> AsyncIterator[Up]:
             async for data in requests:
                 message = decode(data)
-                if not isinstance(message, Hello | Report):
-                    raise WireError(f"a session takes Hello and Report, not {type(message).__name__}")
+                if not isinstance(message, Hello | Report | Mark):
+                    raise WireError(f"a session takes Hello, Report and Mark, not {type(message).__name__}")
                 yield message
 
         try:
@@ -127,6 +130,20 @@ class GrpcServer:
         yield encode(head)
         for chunk in split(body):
             yield chunk
+
+    async def _directory(self, data: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        try:
+            request = decode(data)
+        except WireError as error:
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        if not isinstance(request, DirectoryRequest):
+            await abort(
+                context, grpc.StatusCode.INVALID_ARGUMENT, f"{type(request).__name__} is no DirectoryRequest"
+            )
+        found = self._endpoint.directory(peer_of(context), request)
+        if isinstance(found, str):
+            await abort(context, grpc.StatusCode.FAILED_PRECONDITION, found)
+        return encode(found)
 
 
 async def abort(context: grpc.aio.ServicerContext, code: grpc.StatusCode, detail: str) -> NoReturn:

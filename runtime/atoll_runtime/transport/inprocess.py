@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from atoll_runtime.transport.messages import (
+    DirectoryReply,
+    DirectoryRequest,
     Down,
     FetchHead,
     FetchRequest,
@@ -59,6 +61,17 @@ class InProcessTransport:
         if isinstance(found, str):
             raise TransportError(found)
         return found[0], bytearray(found[1])
+
+    def directory(self, request: DirectoryRequest) -> DirectoryReply:
+        """See `Transport`."""
+
+        async def call() -> DirectoryReply | str:
+            return self._endpoint.directory(PEER, request)
+
+        found = self._call(call())
+        if isinstance(found, str):
+            raise TransportError(found)
+        return found
 
     def close(self) -> None:
         """See `Transport`."""

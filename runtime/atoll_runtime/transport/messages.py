@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from atoll_runtime.sync.events import RoundId
+from atoll_runtime.sync.events import NO_CUT, CutId, RoundId, ShardClock
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Both ends must speak the same."""
 
 
@@ -15,7 +15,7 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Hello(Message, frozen=True, tag=True):
-    """A host's first message: who it is and what it holds."""
+    """A host's first message to a shard: who it is and what it holds."""
 
     protocol: int
     run_uid: str
@@ -29,6 +29,10 @@ class Hello(Message, frozen=True, tag=True):
     """Version of each fragment that this host has complete."""
     seeded_step: int
     seed_message: str
+    cut: CutId = NO_CUT
+    """The newest cut at which the unit has recorded itself."""
+    address: str = ""
+    """Where this host serves its snapshots to other units; empty: nowhere."""
 
 
 class Report(Message, frozen=True, tag=True):
@@ -42,6 +46,16 @@ class Report(Message, frozen=True, tag=True):
     step_seconds: float
     cursor: int
     """Position in the unit's data stream that comes next."""
+    clocks: tuple[ShardClock, ...] = ()
+    """What this host has seen of the shards' clocks, by shard; empty where there is one shard."""
+
+
+class Mark(Message, frozen=True, tag=True):
+    """A host has recorded itself for a cut: what it sends from now on comes after the cut."""
+
+    cut: CutId
+    trained: int
+    """Tokens of this incarnation at that moment."""
 
 
 class Welcome(Message, frozen=True, tag=True):
@@ -53,6 +67,20 @@ class Welcome(Message, frozen=True, tag=True):
     versions: tuple[int, ...]
     cursor: int
     inner_step: int
+    cut: CutId = NO_CUT
+    """The newest cut that the shard has recorded itself for."""
+
+
+class Marker(Message, frozen=True, tag=True):
+    """The shard has recorded itself for a cut: what follows comes after the cut."""
+
+    cut: CutId
+
+
+class Clock(Message, frozen=True, tag=True):
+    """The shard's clock, which the learner carries to the other shards."""
+
+    clock: ShardClock
 
 
 class Pull(Message, frozen=True, tag=True):
@@ -118,9 +146,12 @@ class PushHead(Message, frozen=True, tag=True):
     """First element of this host's part in the padded fragment."""
     stop: int
     padded: int
+    trained: int
+    """Tokens of this incarnation: the contribution holds the last `tokens` of them."""
     codec: str
     size: int
     """Bytes of the body."""
+    cut: CutId = NO_CUT
 
 
 class PushReply(Message, frozen=True, tag=True):
@@ -148,6 +179,31 @@ class FetchHead(Message, frozen=True, tag=True):
     fragment: int
     version: int
     size: int
+    cut: CutId = NO_CUT
+    """The newest cut that the shard had recorded itself for."""
+
+
+class DirectoryRequest(Message, frozen=True, tag=True):
+    """Which units can seed this one, and what has it to catch up with?"""
+
+    unit: str
+    incarnation: int
+
+
+class PeerAddress(Message, frozen=True, tag=True):
+    """A unit that learns, and where its hosts serve their snapshots, by host."""
+
+    unit: str
+    incarnation: int
+    addresses: tuple[str, ...]
+
+
+class DirectoryReply(Message, frozen=True, tag=True):
+    """The shard's versions now, and the units whose contributions it counts, by name."""
+
+    lineage: str
+    versions: tuple[int, ...]
+    peers: tuple[PeerAddress, ...]
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True):
@@ -159,9 +215,19 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
     data: bytes
 
 
-Up = Hello | Report
-Down = Welcome | Pull | Over | Announce | Stop | Fenced | Refused
-Any = Up | Down | PushHead | PushReply | FetchRequest | FetchHead
+Up = Hello | Report | Mark
+Down = Welcome | Marker | Clock | Pull | Over | Announce | Stop | Fenced | Refused
+Any = (
+    Up
+    | Down
+    | PushHead
+    | PushReply
+    | FetchRequest
+    | FetchHead
+    | DirectoryRequest
+    | PeerAddress
+    | DirectoryReply
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _messages: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Any)

@@ -6,7 +6,17 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from atoll_runtime.transport.messages import Down, FetchHead, FetchRequest, Hello, PushHead, PushReply, Up
+from atoll_runtime.transport.messages import (
+    DirectoryReply,
+    DirectoryRequest,
+    Down,
+    FetchHead,
+    FetchRequest,
+    Hello,
+    PushHead,
+    PushReply,
+    Up,
+)
 
 
 class TransportError(Exception):
@@ -39,6 +49,9 @@ class Transport(Protocol):
     def fetch(self, request: FetchRequest) -> tuple[FetchHead, bytearray]:
         """Gets a part. Raises `TransportError`."""
 
+    def directory(self, request: DirectoryRequest) -> DirectoryReply:
+        """Asks for units to seed from. Raises `TransportError`."""
+
     def close(self) -> None:
         """Frees connections; calls in progress end with `TransportError`."""
 
@@ -69,3 +82,6 @@ class Endpoint(Protocol):
 
     def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview] | str:
         """The encoded part, or why there is none."""
+
+    def directory(self, peer: Peer, request: DirectoryRequest) -> DirectoryReply | str:
+        """Units to seed from, or why the peer may not ask."""

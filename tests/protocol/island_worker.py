@@ -1,19 +1,25 @@
 """One process of a unit, run by test_learner_mesh: a fixed piece of training, its figures as JSON on stdout.
 
-Arguments: hosts, host, coordinator, then the numbers of devices of the meshes to run on.
+Arguments: hosts, host, coordinator, a folder for the units' saves, then the numbers of devices of the meshes to run on.
 """
 
 import json
 import sys
+import time
 
 import jax
+import msgspec
 import numpy as np
 
+from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, UnitContract
+from atoll_runtime.learner import spread
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.fragments import Fragments, host_part, wire_type
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import join, leave, span
+from atoll_runtime.learner.saver import Saver
+from atoll_runtime.learner.snapshot import NOTHING, Facts, Snapshots
 from atoll_runtime.model import describe, initial
 from atoll_runtime.sync.fragments import build_layout
 
@@ -21,8 +27,8 @@ SPEC = ModelSpec(dimensions=Dimensions(layers=2, width=16, heads=2, kv_heads=1, 
 BATCH, LENGTH, FRAGMENTS = 6, 12, 2
 
 
-def scenario(mesh):
-    """Four steps, every fragment out and half of it back in, two more steps."""
+def scenario(mesh, unit, folder):
+    """Four steps, every fragment out and half of it back in, two more steps, a save of the moments."""
     layout = build_layout(describe(SPEC), FRAGMENTS)
     inner = Inner(mesh, InnerSpec(), initial(SPEC), BATCH, LENGTH)
     fragments = Fragments(mesh, layout, wire_type("float32"), inner.theta)
@@ -44,23 +50,50 @@ def scenario(mesh):
         again = host_part(fragments.extract(inner.theta, number))
         assert not again.any(), "just received: θ is the anchor"
     losses += [step() for _ in range(2)]
+    save(unit, folder, layout, inner, fragments)
     return {"losses": losses, "sums": sums}
+
+
+def save(unit, folder, layout, inner, fragments):
+    """This host's part, by its saver, which waits for no other host."""
+    saver = Saver(UnitStore(f"file://{folder}"), unit, layout, fragments.bounds)
+    snapshots = Snapshots([fragment.size for fragment in layout.fragments], (0,) * FRAGMENTS, saver.put)
+    snapshots.record(Facts(cut=6, inner_step=6, tokens=1, cursor=1, versions=(0,) * FRAGMENTS))
+    while (number := snapshots.wanted((0,) * FRAGMENTS)) != NOTHING:
+        snapshots.capture(number, 0, inner, fragments)
+        snapshots.collect()
+    deadline = time.monotonic() + 60
+    while not saver.saved:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    saver.close(10)
+
+
+class Found(msgspec.Struct):
+    text: str
 
 
 def agreement(mesh, host):
     """What a round of `extremes` and one of `from_first` say."""
     agree = Agreement(mesh)
+    odd = np.array([np.inf, -0.0, 1e-40, -1.5], np.float32) if host == 0 else None
+    found = spread.facts(agree, Found("from host 0") if host == 0 else None, Found)
     low, high = agree.extremes(np.array([host, -host], np.int32))
     return {
         "extremes": [low.tolist(), high.tolist()],
+        "spread": spread.tensors(agree, {"x": (2, 2)}, None if odd is None else {"x": odd.reshape(2, 2)})["x"]
+        .view(np.int32)
+        .tolist(),
+        "found": found.text,
+        "work": spread.on_first(agree, lambda: "done"),
         "first": agree.from_first(np.array([2**40 + host, -1], np.int64)).tolist(),
     }
 
 
 def main():
-    hosts, host, coordinator, *sizes = sys.argv[1:]
+    hosts, host, coordinator, folder, *sizes = sys.argv[1:]
     unit = UnitContract(
-        unit="u",
+        unit=f"hosts-{hosts}",
         incarnation=1,
         host=host,
         hosts=hosts,
@@ -71,7 +104,7 @@ def main():
     )
     whole = join(unit)
     meshes = [whole] if unit.hosts > 1 else [span(jax.devices()[: int(size)]) for size in sizes]
-    result = [scenario(mesh) for mesh in meshes]
+    result = [scenario(mesh, unit, folder) for mesh in meshes]
     print(json.dumps({"runs": result, "agreement": agreement(meshes[-1], unit.host)}))
     leave()
 

@@ -1,0 +1,1 @@
+"""Benchmarks: each prints a JSON line for each figure."""

@@ -1,0 +1,64 @@
+"""Cores of this machine: which ones a process may use, how long it used them, and how busy others keep them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class CoresError(ValueError):
+    """Cores that cannot be had; the message has the text and what would be right."""
+
+
+def usable() -> tuple[int, ...]:
+    """Those of this thread."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def parse(text: str) -> tuple[int, ...]:
+    """A list as taskset's: `0-2,5`.
+
+    Raises:
+        CoresError: not such a list, or cores that this process may not use.
+    """
+    found: set[int] = set()
+    try:
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            found |= set(range(int(first), int(last or first) + 1)[: os.cpu_count()])
+    except ValueError as error:
+        raise CoresError(f"{text!r}: a list such as 0-2,5 is wanted") from error
+    if not found or not found <= set(usable()):
+        raise CoresError(f"{text!r}: of the cores {text_of(usable())} is wanted")
+    return tuple(sorted(found))
+
+
+def text_of(cores: Iterable[int]) -> str:
+    """`0,1,5`."""
+    return ",".join(str(core) for core in cores)
+
+
+def pin(process: int, cores: Iterable[int]) -> None:
+    """Every thread of a process; those that they start later follow. Again until no thread was missed."""
+    wanted, seen = set(cores), set[str]()
+    while new := {thread.name for thread in Path(f"/proc/{process}/task").iterdir()} - seen:
+        for thread in new:
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread), wanted)
+        seen |= new
+
+
+def used(process: int) -> float:
+    """Seconds of a core that all threads of a process have taken so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * TICK
+
+
+def busy() -> float:
+    """Seconds of all cores together that were not idle, since this machine started."""
+    user, nice, system, _, _, *interrupts = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    return sum(map(int, (user, nice, system, *interrupts))) * TICK

@@ -1,0 +1,217 @@
+"""Bytes per second of the merge against a copy of the same bytes, taken turn by turn in one process.
+
+A merge of n elements from M learners reads M·n elements in the codec's width, Θ and momentum (8·n bytes), and writes
+Θ and momentum (8·n bytes); that sum B is the figure's bytes. The merge also writes Θ in the codec for the wire, which
+is not counted. The copy reads B/2 and writes B/2 bytes with all threads. Fragment by fragment, as a syncer does:
+no more than one fragment's new version is made at a time, and what it replaces is used again.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from atoll_bench.figures import spread
+from atoll_runtime.contract import Dimensions, ModelSpec
+from atoll_runtime.model.parameters import describe
+from atoll_runtime.sync.buffers import Buffers
+from atoll_runtime.sync.fragments import Fragment, Layout, LayoutError, build_layout
+from atoll_runtime.sync.gradients import WIRE, Codec, Gradient, Part, scan
+from atoll_runtime.sync.merge import Rule, merge_step
+
+COLD = 256 << 20
+"""Bytes: inputs and copies take turns over at least so many, so that no cache holds what comes next."""
+LAYER = Dimensions(layers=1, width=768, heads=12, kv_heads=4, hidden=2048)
+"""The layers of the preset 125m."""
+CODECS: tuple[Codec, ...] = ("bf16", "float32")
+RATE, MOMENTUM = 0.7, 0.9
+
+
+class BenchError(ValueError):
+    """A bench that cannot be run; the message names the option."""
+
+
+@dataclass(frozen=True)
+class MergeFigure:
+    """One setting's result; times are medians, spreads quartiles."""
+
+    learners: int
+    parameters: int
+    fragments: int
+    codec: Codec
+    rule: Rule
+    threads: int
+    value: float
+    """Bytes per second of the merge."""
+    copy: float
+    """Bytes per second of the copy."""
+    ratio: float
+    """Median over pairs of a merge and the copy right after it, of copy's seconds / merge's seconds."""
+    ratio_spread: tuple[float, float]
+    ratio_with_scan: float
+    """The same with the scans of all parts on their arrival (read once more, one thread for each) added."""
+    scan_bytes_per_second: float
+    """One thread."""
+    state_bytes: int
+    """Θ and momentum of the whole model, and Θ on the wire."""
+    peak_bytes: int
+    """On top of that during a merge: the round's inputs as they came, the new version, and spare buffers."""
+
+
+def layout_of(parameters: int, fragments: int) -> Layout:
+    """A decoder of at least so many parameters, in layers of the preset 125m.
+
+    Raises:
+        BenchError: it needs more layers than a model may have.
+    """
+    layer = sum(math.prod(tensor.shape) for tensor in describe(_model(1)) if tensor.stacked)
+    layers = max(1, -(-parameters // layer))
+    if layers > 512:
+        raise BenchError(f"--parameters {parameters}: at most {512 * layer}")
+    try:
+        return build_layout(describe(_model(layers)), fragments)
+    except LayoutError as error:
+        raise BenchError(f"--fragments: {error}") from error
+
+
+def _model(layers: int) -> ModelSpec:
+    return ModelSpec(dimensions=LAYER.model_copy(update={"layers": layers}))
+
+
+def all_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def measure(
+    layout: Layout,
+    learners: int,
+    codec: Codec,
+    rule: Rule,
+    threads: int,
+    repeat: int,
+    cold: int | None = None,
+) -> MergeFigure:
+    """Merges every fragment `repeat` times, after once that is not counted."""
+    width = WIRE[codec].itemsize
+    with ThreadPoolExecutor(threads) as pool:
+        bench = _Bench(layout, learners, codec, rule, threads, pool, COLD if cold is None else cold)
+        turns = [
+            bench.turn(lap * len(layout.fragments) + p, fragment)
+            for lap in range(1 + repeat)
+            for p, fragment in enumerate(layout.fragments)
+        ][len(layout.fragments) :]
+    largest = max(fragment.size for fragment in layout.fragments)
+    ratio, *quartiles = spread([turn.copy / turn.merge for turn in turns])
+    return MergeFigure(
+        learners=learners,
+        parameters=layout.size,
+        fragments=len(layout.fragments),
+        codec=codec,
+        rule=rule,
+        threads=threads,
+        value=spread([turn.bytes / turn.merge for turn in turns])[0],
+        copy=spread([turn.bytes / turn.copy for turn in turns])[0],
+        ratio=ratio,
+        ratio_spread=(quartiles[0], quartiles[1]),
+        ratio_with_scan=spread([turn.copy / (turn.merge + turn.scan) for turn in turns])[0],
+        scan_bytes_per_second=spread([turn.scanned / turn.scan for turn in turns])[0],
+        state_bytes=layout.size * (8 + (width if codec == "bf16" else 0)),
+        peak_bytes=bench.peak + learners * largest * width,
+    )
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """Seconds and bytes of one fragment's merge and of the copy after it."""
+
+    bytes: int
+    scanned: int
+    scan: float
+    merge: float
+    copy: float
+
+
+class _Bench:
+    """The model and its inputs; a turn scans, merges and copies for one fragment."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        learners: int,
+        codec: Codec,
+        rule: Rule,
+        threads: int,
+        pool: ThreadPoolExecutor,
+        cold: int,
+    ) -> None:
+        self.codec, self.rule, self.threads, self.pool = codec, rule, threads, pool
+        self.width = WIRE[codec].itemsize
+        self.peak = 0
+        largest = max(fragment.size for fragment in layout.fragments)
+        noise = np.random.default_rng(0).standard_normal(2 * largest, np.float32)
+        wire = noise if codec == "float32" else (noise.view(np.uint32) >> 16).astype(np.uint16)
+        rounds = max(2, -(-cold // (largest * learners * self.width)))
+        starts = np.linspace(0, largest, rounds * learners, dtype=int)
+        bodies = [memoryview(wire[start : start + largest].copy().view(np.uint8).data) for start in starts]
+        self.rounds = [bodies[i : i + learners] for i in range(0, len(bodies), learners)]
+        self.theta = [noise[: fragment.size].copy() for fragment in layout.fragments]
+        self.momentum = [np.zeros_like(theta) for theta in self.theta]
+        self.wires = [memoryview(b"")] * len(layout.fragments)
+        self.buffers = Buffers(2 * largest * (8 + self.width))
+        half = max(cold, largest * (learners * self.width + 16)) // 2
+        self.source, self.target = np.ones(half, np.uint8), np.ones(half, np.uint8)
+        self.copied = 0
+
+    def turn(self, number: int, fragment: Fragment) -> _Turn:
+        width, p = self.width, fragment.id
+        bodies = [
+            memoryview(body)[: fragment.size * width] for body in self.rounds[number % len(self.rounds)]
+        ]
+        began = time.perf_counter()
+        scans = [scan(fragment, body, self.codec, 0) for body in bodies]
+        scanned = time.perf_counter() - began
+        inputs = [
+            Gradient(1.0 + unit, (Part(0, body, found),))
+            for unit, (body, found) in enumerate(zip(bodies, scans, strict=True))
+        ]
+        moved = sum(len(body) for body in bodies) + 16 * fragment.size
+        self.copy(moved)  # the scan has left the inputs in the cache, where a round's wait would not
+        began = time.perf_counter()
+        new = merge_step(
+            fragment,
+            inputs,
+            self.theta[p],
+            self.momentum[p],
+            codec=self.codec,
+            rule=self.rule,
+            learning_rate=RATE,
+            outer_momentum=MOMENTUM,
+            buffers=self.buffers,
+            pool=self.pool,
+        )
+        merged = time.perf_counter() - began
+        began = time.perf_counter()
+        self.copy(moved)
+        copied = time.perf_counter() - began
+        made = new.theta.nbytes + new.momentum.nbytes + (len(new.wire) if self.codec == "bf16" else 0)
+        self.peak = max(self.peak, made + self.buffers.spare)
+        self.theta[p], self.momentum[p], self.wires[p] = new.theta, new.momentum, new.wire
+        return _Turn(moved, sum(len(body) for body in bodies), scanned, merged, copied)
+
+    def copy(self, moved: int) -> None:
+        """Reads moved/2 bytes and writes as many, elsewhere each time, an equal share a thread."""
+        half = moved // 2
+        if self.copied + half > self.source.size:
+            self.copied = 0
+        cuts = [self.copied + half * i // self.threads for i in range(self.threads + 1)]
+        self.copied += half
+        list(self.pool.map(self._copy, cuts[:-1], cuts[1:]))
+
+    def _copy(self, low: int, high: int) -> None:
+        np.copyto(self.target[low:high], self.source[low:high])

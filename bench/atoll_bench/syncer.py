@@ -1,0 +1,167 @@
+"""A run of one unit on this machine: its contract, certificates, data and bucket, and the syncer as a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import sysconfig
+import time
+import urllib.request
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+
+from atoll_bench import cores
+from atoll_operator.certs import Authority
+from atoll_runtime.contract import (
+    ENV_JOURNAL_DIR,
+    ENV_RUN_FILE,
+    ENV_SHARD,
+    ENV_TLS_DIR,
+    CheckpointSpec,
+    DataSpec,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    QuorumSpec,
+    RunContract,
+    SyncerAddress,
+    SyncerStatus,
+    TargetSpec,
+    dump,
+    identity,
+)
+from atoll_runtime.data import write_text
+from atoll_runtime.transport.tls import Tls
+
+UNIT = "unit"
+PACKAGES = ("json", "email", "http", "asyncio", "logging", "unittest")
+"""Of the standard library: the text that is trained on."""
+START_TIMEOUT = 60.0
+END_TIMEOUT = 20.0
+
+
+class SyncerError(RuntimeError):
+    """The syncer did not start, or has ended; the message has the end of its log."""
+
+
+class Syncer:
+    """`python -m atoll_runtime.syncer` with its journal in `folder`; gRPC and mTLS on the loopback."""
+
+    def __init__(self, folder: Path, model: ModelSpec, length: int, interval: int) -> None:
+        """
+        Args:
+            length: tokens of a sequence.
+            interval: global steps between two cuts.
+
+        Raises:
+            SyncerError: no status within START_TIMEOUT.
+        """
+        self.folder = folder
+        self.run = _contract(folder, model, length, interval)
+        names = {"syncer": self.run.name, "unit": UNIT}
+        authority = Authority.new(self.run.name)
+        for role, name in names.items():
+            uri = identity(self.run.namespace, self.run.name, "unit" if role == "unit" else "syncer", name)
+            pair = authority.issue(name, uri, ["localhost"])
+            place = folder / role
+            place.mkdir()
+            (place / "ca.crt").write_bytes(authority.pair.certificate)
+            (place / "tls.crt").write_bytes(pair.certificate)
+            (place / "tls.key").write_bytes(pair.key)
+        self.tls = Tls.read(folder / "unit")
+        """The unit's identity."""
+        self._context = ssl.create_default_context(cafile=str(folder / "syncer" / "ca.crt"))
+        self._context.load_cert_chain(folder / "syncer" / "tls.crt", folder / "syncer" / "tls.key")
+        (folder / "run.json").write_text(dump(self.run))
+        environment = os.environ | {
+            ENV_RUN_FILE: str(folder / "run.json"),
+            ENV_TLS_DIR: str(folder / "syncer"),
+            ENV_JOURNAL_DIR: str(folder / "volume"),
+            ENV_SHARD: "0",
+        }
+        with (folder / "syncer.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "atoll_runtime.syncer"], env=environment, stdout=log, stderr=log
+            )
+
+    def __enter__(self) -> Syncer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(END_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def pin(self, wanted: Iterable[int]) -> None:
+        """To these cores, with all its threads."""
+        cores.pin(self._process.pid, wanted)
+
+    @property
+    def used(self) -> float:
+        """Seconds of a core that it has taken so far."""
+        return cores.used(self._process.pid)
+
+    def await_running(self) -> None:
+        """Waits until it takes learners.
+
+        Raises:
+            SyncerError: it ended, or did not within START_TIMEOUT.
+        """
+        deadline, phase = time.monotonic() + START_TIMEOUT, "Starting"
+        while phase == "Starting":
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise SyncerError(f"the syncer did not start: {self._log()}")
+            time.sleep(0.1)
+            try:
+                phase = self.status().phase
+            except OSError:
+                continue  # it does not listen yet
+
+    def status(self) -> SyncerStatus:
+        """Raises `OSError` when nobody answers."""
+        url = f"https://localhost:{self.run.shards[0].status_port}/status"
+        with urllib.request.urlopen(url, timeout=5, context=self._context) as answer:
+            return SyncerStatus.model_validate_json(answer.read())
+
+    def _log(self) -> str:
+        lines = (self.folder / "syncer.log").read_text(errors="replace").splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+def _contract(folder: Path, model: ModelSpec, length: int, interval: int) -> RunContract:
+    library = Path(sysconfig.get_path("stdlib"))
+    texts = sorted(path for package in PACKAGES for path in (library / package).rglob("*.py"))
+    write_text(f"file://{folder}/data", [(str(path.relative_to(library)), path) for path in texts])
+    port, status, health = _free_ports(3)
+    return RunContract(
+        name="bench",
+        namespace="default",
+        uid="bench",
+        model=model,
+        data=DataSpec(uri=f"file://{folder}/data", sequence_length=length),
+        inner=InnerSpec(),
+        outer=OuterSpec(),
+        quorum=QuorumSpec(),
+        target=TargetSpec(global_steps=1_000_000),
+        checkpoint=CheckpointSpec(uri=f"file://{folder}/bucket/run", interval_steps=interval),
+        shards=(SyncerAddress(host="localhost", port=port, status_port=status, health_port=health),),
+    )
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    ports: list[int] = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports

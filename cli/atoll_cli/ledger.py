@@ -1,0 +1,115 @@
+"""`atoll ledger RUN`: what became of every token, from the custom resources alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from atoll_cli.errors import CommandError
+from atoll_cli.kubectl import Kubectl
+from atoll_cli.status import find_kubectl
+from atoll_cli.text import table
+from atoll_cli.views import LedgerView, ledgers_of
+
+TOTAL = "total"
+
+
+def show_ledger(options: argparse.Namespace) -> int:
+    """Prints the ledger; 0 when it balances, 1 when it does not.
+
+    Raises:
+        CommandError: there is no such run, it has no ledger yet, or the cluster did not answer.
+    """
+    kubectl = Kubectl(program=find_kubectl(), context=options.context)
+    where = ["-n", options.namespace] if options.namespace else []
+    items = kubectl.get("trainingruns,learnerunits", *where)["items"]
+    names = [item["metadata"]["name"] for item in items if item["kind"] == "TrainingRun"]
+    if options.run not in names:
+        raise CommandError(f"no TrainingRun is called {options.run!r} in this namespace")
+    ledgers = ledgers_of(options.run, items)
+    run = ledgers.pop(options.run, None)
+    if run is None or not ledgers:
+        raise CommandError(f"{options.run!r} has no ledger yet: no unit has told its syncer of a token")
+    wrong = {name: ledger for name, ledger in {**ledgers, options.run: run}.items() if ledger.balance}
+    if options.json:
+        print(json.dumps(document(options.run, ledgers, run, balanced=not wrong)))
+    else:
+        print(ledger_table(ledgers))
+        print(verdict(wrong))
+    return 1 if wrong else 0
+
+
+def total(ledgers: Sequence[LedgerView]) -> LedgerView:
+    """The sum of units' ledgers."""
+    discarded: Counter[str] = Counter()
+    for ledger in ledgers:
+        discarded.update(ledger.discarded)
+    return LedgerView(
+        fragments=max((ledger.fragments for ledger in ledgers), default=0),
+        trained=sum(ledger.trained for ledger in ledgers),
+        merged=sum(ledger.merged for ledger in ledgers),
+        in_flight=sum(ledger.in_flight for ledger in ledgers),
+        discarded=dict(discarded),
+    )
+
+
+def ledger_table(ledgers: Mapping[str, LedgerView]) -> str:
+    """A line for each unit and their sum, in tokens."""
+    lines = [*sorted(ledgers.items()), (TOTAL, total(list(ledgers.values())))]
+    reasons = sorted(lines[-1][1].discarded)
+    head = ("UNIT", "TRAINED", "MERGED", *(reason.upper() for reason in reasons), "IN FLIGHT", "SHARE MERGED")
+    rows = []
+    for name, ledger in lines:
+        figures = (
+            ledger.trained,
+            ledger.merged,
+            *(ledger.discarded.get(reason, 0) for reason in reasons),
+            ledger.in_flight,
+        )
+        share = f"{100 * ledger.merged / ledger.trained:.1f} %" if ledger.trained else "-"
+        rows.append((name, *(tokens(figure, ledger.fragments) for figure in figures), share))
+    return table(head, rows)
+
+
+def tokens(figure: int, fragments: int) -> str:
+    """Token-fragments as tokens: `12,288`, or `12,288.5` where only some fragments of a token are meant."""
+    if not fragments:
+        return "-"
+    whole, rest = divmod(figure, fragments)
+    return f"{figure / fragments:,.1f}" if rest else f"{whole:,}"
+
+
+def verdict(wrong: Mapping[str, LedgerView]) -> str:
+    """Whether every token has one fate, and where and by how much not."""
+    if not wrong:
+        return "balanced: every token is merged, discarded for a reason, or in flight"
+    parts = [
+        f"{name} by {tokens(ledger.balance, ledger.fragments)} tokens ({ledger.balance} token-fragments)"
+        for name, ledger in sorted(wrong.items())
+    ]
+    return f"does not balance: {', '.join(parts)}"
+
+
+def document(run: str, ledgers: Mapping[str, LedgerView], own: LedgerView, balanced: bool) -> dict[str, Any]:
+    """Exact integers. `total` sums the units as they were read; `own` is the run's, written at another moment."""
+    return {
+        "run": run,
+        "balanced": balanced,
+        "units": {name: _figures(ledger) for name, ledger in sorted(ledgers.items())},
+        "total": _figures(total(list(ledgers.values()))),
+        "own": _figures(own),
+    }
+
+
+def _figures(ledger: LedgerView) -> dict[str, Any]:
+    return {
+        "fragments": ledger.fragments,
+        "trained": ledger.trained,
+        "merged": ledger.merged,
+        "discarded": dict(ledger.discarded),
+        "inFlight": ledger.in_flight,
+        "balance": ledger.balance,
+    }

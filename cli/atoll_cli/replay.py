@@ -1,0 +1,222 @@
+"""`atoll replay TAPE…`: re-runs recorded shards of a syncer, and says whether all is as it was recorded."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll_cli.errors import UsageError
+from atoll_cli.text import seconds, table
+
+if TYPE_CHECKING:  # the runtime is imported when the command is called
+    from atoll_runtime.checkpoint import Cut
+    from atoll_runtime.replay import Replay
+
+
+def add_options(replay: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    replay.add_argument("tapes", metavar="TAPE", type=Path, nargs="+", help="folder or segment, one a shard")
+    replay.add_argument("--json", action="store_true", help="the result as JSON")
+    replay.add_argument(
+        "--failures", action="store_true", help="which unit came, went, fell silent, and when"
+    )
+    replay.add_argument("--print", action="store_true", help="the tape as JSON lines, without a re-run")
+    replay.add_argument("--event", metavar="NAME", help="with --print: only events or decisions of this name")
+    replay.add_argument("--save", metavar="FILE", type=Path, help="write the last Θ there (.npz, by tensor)")
+    replay.add_argument(
+        "--check", metavar="URI", help="compare with a global checkpoint of the run at this URI"
+    )
+    replay.add_argument("--step", metavar="N", type=int, help="with --check: which; default: the newest")
+
+
+def run_replay(options: argparse.Namespace) -> int:
+    """0: identical; 1: a difference, told with its place. Raises `UsageError`: no tape, or not of this run."""
+    for option, needs in (("event", "print"), ("step", "check")):
+        if getattr(options, option) is not None and not getattr(options, needs):
+            raise UsageError(f"--{option} goes with --{needs}")
+    try:
+        from atoll_runtime.sync.encoding import TapeError
+    except ImportError as error:
+        raise UsageError(
+            f"replay needs the runtime's packages, pip install 'atoll[runtime]': {error}"
+        ) from error
+    try:
+        return print_tapes(options) if options.print else rerun(options)
+    except TapeError as error:
+        raise UsageError(str(error)) from error
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror or error}") from error
+
+
+def print_tapes(options: argparse.Namespace) -> int:
+    """A line for each record."""
+    from atoll_runtime.replay import records
+
+    try:
+        for path in options.tapes:
+            for record in records(path):
+                if options.event is None or options.event.lower() in names(record):
+                    print(json.dumps(record))
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def names(record: dict[str, Any]) -> set[str]:
+    """What a record may be asked for by: its kind, its event's, its decisions', and what its notes tell of."""
+    parts = [record, record.get("event") or {}, *record.get("decisions", ())]
+    notes = [part.get("entry", {}).get("event", "") for part in parts]
+    return {name.lower() for name in [*(part.get("kind", "") for part in parts), *notes]}
+
+
+def rerun(options: argparse.Namespace) -> int:
+    """Re-runs every tape and tells what was found."""
+    from atoll_runtime.replay import replay, tensors
+
+    cut = load(options.check, options.step) if options.check else None
+    replays = [replay(path, wanted(path, cut)) for path in options.tapes]
+    identical = all(each.difference is None for each in replays)
+    if options.save and identical:
+        import numpy as np
+
+        theta, _ = tensors([(each.facts, each.held) for each in replays])
+        with options.save.open("wb") as file:
+            np.savez(file, **theta)  # type: ignore[arg-type]  # its stub takes the names for its own options
+    check = compare(cut, options.check, replays) if cut is not None and identical else None
+    if options.failures:
+        tell_failures(replays, as_json=options.json)
+    elif options.json:
+        tapes = [{"tape": str(p), **facts(r)} for p, r in zip(options.tapes, replays, strict=True)]
+        print(json.dumps({"identical": identical, "tapes": tapes, "check": check}))
+    else:
+        for path, each in zip(options.tapes, replays, strict=True):
+            print(summary(path, each))
+        if check is not None:
+            wrong = check["differing"]
+            print(
+                f"checkpoint of step {check['step']}: "
+                + (
+                    f"differs in {', '.join(wrong)}"
+                    if wrong
+                    else f"the same bits in {check['tensors']} tensors"
+                )
+            )
+    return 0 if identical and not (check and check["differing"]) else 1
+
+
+def load(uri: str, step: int | None) -> Cut:
+    """The checkpoint to compare with."""
+    from atoll_runtime.checkpoint import GlobalStore, StoreError
+
+    try:
+        store = GlobalStore(uri)
+        steps = store.steps()
+        if not steps:
+            raise UsageError(f"--check: {uri} holds no complete checkpoint")
+        return store.load(steps[0] if step is None else step)
+    except StoreError as error:
+        raise UsageError(f"--check: {error}") from error
+
+
+def wanted(path: Path, cut: Cut | None) -> Sequence[int] | None:
+    """The checkpoint's versions of this tape's shard, which stand shard by shard."""
+    from atoll_runtime.replay import facts_of
+
+    if cut is None:
+        return None
+    facts = facts_of(path)
+    if facts.shards != cut.shards:
+        raise UsageError(
+            f"--check: the checkpoint of step {cut.step} is of {cut.shards} shards, {path} of {facts.shards}"
+        )
+    width = len(facts.layout.fragments)
+    return cut.versions[facts.shard * width : (facts.shard + 1) * width]
+
+
+def compare(cut: Cut, uri: str, replays: Sequence[Replay]) -> dict[str, Any]:
+    """Which tensors of Θ and momentum differ."""
+    from atoll_runtime.replay import differing, tensors
+
+    for each in replays:
+        if each.held and not each.wanted:
+            raise UsageError(
+                f"--check: the tape of shard {each.facts.shard} never stands at the versions of step {cut.step} in "
+                f"{uri}; it ends at {list(each.versions)}"
+            )
+    theta, momentum = tensors([(each.facts, each.wanted) for each in replays])
+    return {
+        "uri": uri,
+        "step": cut.step,
+        "tensors": len(theta),
+        "differing": differing(cut, theta, momentum),
+    }
+
+
+def facts(replay: Replay) -> dict[str, Any]:
+    """A re-run as JSON."""
+    difference = replay.difference
+    return {
+        "run": replay.facts.run,
+        "uid": replay.facts.uid,
+        "shard": replay.facts.shard,
+        "shards": replay.facts.shards,
+        "depth": replay.depth,
+        "segments": replay.segments,
+        "gaps": replay.gaps,
+        "restarts": replay.restarts,
+        "events": replay.events,
+        "decisions": replay.decisions,
+        "merges": replay.merges,
+        "torn": replay.torn,
+        "seconds": round(replay.seconds, 3),
+        "step": replay.step,
+        "units": replay.units,
+        "versions": list(replay.versions),
+        "difference": None if difference is None else dataclasses.asdict(difference),
+    }
+
+
+def summary(path: Path, replay: Replay) -> str:
+    """A re-run in a few lines."""
+    held = replay.facts
+    lines = [
+        f"{path}: run {held.run}, shard {held.shard} of {held.shards}, {replay.depth}",
+        f"  {replay.events} events in {seconds(replay.seconds)}, {replay.decisions} decisions"
+        + ("" if replay.difference else " identical"),
+    ]
+    if replay.depth == "Contributions":
+        lines.append(f"  {replay.merges} merges computed again, the same bits")
+    lines += [
+        f"  global step {replay.step}, versions {' '.join(map(str, replay.versions))}",
+        "  units " + (", ".join(f"{name} (incarnation {n})" for name, n in replay.units.items()) or "none"),
+        f"  {replay.segments} segments, {replay.restarts} restarts, {replay.gaps} gaps, {replay.torn} bytes torn off",
+    ]
+    if replay.difference is not None:
+        lines.append(f"  DIFFERENCE: {replay.difference}")
+    return "\n".join(lines)
+
+
+def tell_failures(replays: Sequence[Replay], *, as_json: bool) -> None:
+    """The failure trace, as a table or as JSON; see `atoll_runtime.sync.failures.Happening` for the fields."""
+    trace = [
+        {"shard": each.facts.shard, **dataclasses.asdict(happening)}
+        for each in replays
+        for happening in each.trace
+    ]
+    if as_json:
+        print(json.dumps({"run": replays[0].facts.run, "uid": replays[0].facts.uid, "failures": trace}))
+        return
+    head = ("SECONDS", "SHARD", "STEP", "UNIT", "INCARNATION", "WHAT", "HOST", "WHY")
+    keys = ("shard", "t", "unit", "incarnation", "what", "host", "why")
+    rows = [
+        [f"{entry['seconds']:.3f}", *("" if entry[key] is None else str(entry[key]) for key in keys)]
+        for entry in trace
+    ]
+    print(table(head, rows))

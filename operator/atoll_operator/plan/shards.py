@@ -1,0 +1,197 @@
+"""What the shards of a run's syncer say, one by one and together.
+
+A shard owns whole tensors of every fragment and knows no other shard: what is true of the model is what is true of the
+shard that is behind. Figures are those of every shard that was heard of, units those that the serving shards see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from atoll_operator.plan import ledger
+from atoll_runtime.contract import CheckpointReport, SyncerStatus, UnitReport
+
+SyncerPhase = Literal["Starting", "Running", "Finishing", "Finished", "Failed"]
+UNAVAILABLE = "SyncerUnavailable"
+GROUPS = 4
+"""Different messages of shards that are told at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedState:
+    """What one shard, or the syncer as a whole, said last, and whether it answers now."""
+
+    status: SyncerStatus | None = None
+    """The last good answer."""
+    reason: str = ""
+    """Why the last poll failed; empty after a good one."""
+    message: str = ""
+    answering_since: float | None = None
+    down: str = ""
+    """Shards that do not serve while another one answers, and why."""
+
+    @property
+    def answers(self) -> bool:
+        return self.answering_since is not None
+
+    @property
+    def serves(self) -> bool:
+        """It answers and has read its journal."""
+        return self.answers and self.status is not None and self.status.phase != "Starting"
+
+
+def heard(old: FeedState, status: SyncerStatus, now: float) -> FeedState:
+    """One shard after a good answer. One that starts again has no figures yet: those from before stand."""
+    if status.phase == "Starting" and old.status is not None:
+        change = {"phase": status.phase, "message": status.message, "units": {}}
+        status = old.status.model_copy(update=change)
+    return FeedState(status=status, answering_since=old.answering_since or now)
+
+
+def combine(shards: Sequence[FeedState]) -> FeedState:
+    """The syncer, from its shards in order; at least one. A single shard is the syncer."""
+    if len(shards) == 1:
+        return shards[0]
+    status = _merged(shards)
+    since = [shard.answering_since for shard in shards if shard.answering_since is not None]
+    absent = [_absence(shard) for shard in shards]
+    if since:
+        return FeedState(status=status, answering_since=max(since), down=told(absent))
+    reasons = [shard.reason for shard in shards if shard.reason not in ("", UNAVAILABLE)]
+    reason = next(iter(reasons), UNAVAILABLE if any(shard.reason for shard in shards) else "")
+    return FeedState(status=status, reason=reason, message=told([shard.message for shard in shards]))
+
+
+def told(words: Sequence[str]) -> str:
+    """`shard 1: its words; shards 0, 2: theirs`; shards without words are left out."""
+    said: dict[str, list[int]] = {}
+    for index, text in enumerate(words):
+        if text:
+            said.setdefault(text, []).append(index)
+    if words and all(text == words[0] for text in words):
+        return words[0]
+    parts = [
+        f"{'shard' if len(indices) == 1 else 'shards'} {', '.join(map(str, indices))}: {text}"
+        for text, indices in said.items()
+    ]
+    more = [f"and {len(parts) - GROUPS} more"] if len(parts) > GROUPS else []
+    return "; ".join([*parts[:GROUPS], *more])
+
+
+def _absence(shard: FeedState) -> str:
+    """Why a shard does not serve; empty when it does."""
+    if shard.serves:
+        return ""
+    if shard.answers and shard.status is not None:
+        return f"starts: {shard.status.message}" if shard.status.message else "starts"
+    return shard.message or "has not answered yet"
+
+
+def _merged(shards: Sequence[FeedState]) -> SyncerStatus | None:
+    known = [shard.status for shard in shards if shard.status is not None]
+    if not known:
+        return None
+    figures = _owning(known)
+    behind = min(figures, key=lambda report: report.global_step)
+    newest = max(figures, key=lambda report: report.time)
+    coordinator = shards[0].status
+    return SyncerStatus(
+        run_uid=behind.run_uid,
+        phase=_phase(known, len(shards)),
+        message=_message(shards),
+        global_step=behind.global_step,
+        target_steps=behind.target_steps,
+        tokens=min(report.tokens for report in figures),
+        loss=newest.loss,
+        tokens_per_second=newest.tokens_per_second,
+        quorum=behind.quorum,
+        rounds=sum(report.rounds for report in figures),
+        real_interval=max(report.real_interval for report in figures),
+        bytes_in=sum(report.bytes_in for report in figures),
+        bytes_out=sum(report.bytes_out for report in figures),
+        restarts=sum(report.restarts for report in figures),
+        checkpoint=coordinator.checkpoint if coordinator is not None else CheckpointReport(),
+        units=_units(
+            _owning([shard.status for shard in shards if shard.serves and shard.status is not None])
+        ),
+        shards=len(shards),
+        fragments=sum(report.fragments for report in figures),
+        ledger={
+            unit: ledger.add(report.ledger[unit] for report in figures if unit in report.ledger)
+            for unit in sorted({unit for report in figures for unit in report.ledger})
+        },
+        final_checkpoint=next((report.final_checkpoint for report in known if report.final_checkpoint), ""),
+        time=min(report.time for report in figures),
+    )
+
+
+def _owning(reports: Sequence[SyncerStatus]) -> Sequence[SyncerStatus]:
+    """Without those that have nothing to merge: shards beyond the tensors, and shards that have yet to start."""
+    return [report for report in reports if report.fragments] or reports
+
+
+def _phase(known: Sequence[SyncerStatus], shards: int) -> SyncerPhase:
+    """Failed when any is, Finished when all are; a shard that starts or is silent does not stop the others."""
+    phases = [report.phase for report in known]
+    if "Failed" in phases:
+        return "Failed"
+    if len(phases) == shards and set(phases) == {"Finished"}:
+        return "Finished"
+    if "Finishing" in phases or "Finished" in phases:
+        return "Finishing"
+    return "Running" if "Running" in phases else "Starting"
+
+
+def _message(shards: Sequence[FeedState]) -> str:
+    """Of the shards that failed, else why each one waits or does not serve."""
+    statuses = [shard.status for shard in shards]
+    failed = [
+        status.message or "gave no reason" if status is not None and status.phase == "Failed" else ""
+        for status in statuses
+    ]
+    if any(failed):
+        return told(failed)
+    return told(
+        [
+            _absence(shard) or (status.message if status is not None else "")
+            for shard, status in zip(shards, statuses, strict=True)
+        ]
+    )
+
+
+def _units(serving: Sequence[SyncerStatus]) -> dict[str, UnitReport]:
+    names = sorted({name for report in serving for name in report.units})
+    return {name: _unit([report.units.get(name) for report in serving]) for name in names}
+
+
+def _unit(reports: Sequence[UnitReport | None]) -> UnitReport:
+    """One unit, as the shard sees it that has the least of it; one that knows only an older incarnation has nothing."""
+    incarnation = max(report.incarnation for report in reports if report is not None)
+    seen = [report for report in reports if report is not None and report.incarnation == incarnation]
+    everywhere = len(seen) == len(reports)
+    states = {report.state for report in seen}
+    merged = [report.first_merge_time for report in seen if report.first_merge_time is not None]
+    ahead = max(seen, key=lambda report: report.step)
+    seeded = next((report for report in seen if report.seeded_step is not None), ahead)
+    return UnitReport(
+        incarnation=incarnation,
+        hosts=min(report.hosts for report in seen) if everywhere else 0,
+        state="Gone"
+        if "Gone" in states
+        else "Learning"
+        if everywhere and states == {"Learning"}
+        else "Joining",
+        step=ahead.step,
+        inner_steps=max(report.inner_steps for report in seen),
+        tokens=max(report.tokens for report in seen),
+        loss=ahead.loss,
+        tokens_per_second=ahead.tokens_per_second,
+        step_seconds=ahead.step_seconds,
+        contributions=min(report.contributions for report in seen) if everywhere else 0,
+        staleness=max(report.staleness for report in seen),
+        seeded_step=seeded.seeded_step,
+        seed_message=seeded.seed_message,
+        first_merge_time=max(merged) if everywhere and len(merged) == len(seen) else None,
+    )

@@ -1,0 +1,222 @@
+"""A unit's own saves: AdamW's moments and where it was. Each host writes its part; all parts make a save complete.
+
+Plain objects, one for each fragment and host, not Orbax: its arrays of one host alone are written by process 0 of a
+unit only (`NumpyHandler`), and those of all hosts together at a barrier.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from atoll_runtime.checkpoint import layout, manifest
+from atoll_runtime.checkpoint.bucket import Bucket, StoreError
+from atoll_runtime.checkpoint.store import Skipped
+from atoll_runtime.sync.fragments import Array, Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """AdamW's running means of whole tensors, float32, by flat name, and the updates that they have seen."""
+
+    mu: dict[str, Array]
+    nu: dict[str, Array]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentPart:
+    """One host's [start, stop) of a padded fragment's moments."""
+
+    start: int
+    stop: int
+    version: int
+    """Of the fragment when its moments were copied."""
+    mu: NDArray[np.float32]
+    nu: NDArray[np.float32]
+
+
+class PartEntry(BaseModel):
+    """A `FragmentPart` in the manifest. Its object holds mu, then nu, as little-endian float32."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    start: int
+    stop: int
+    version: int
+    crc: int
+    """crc32c of the object."""
+
+
+class HostManifest(BaseModel):
+    """`units/<unit>/<cut>/host-<h>-of-<H>.json`: what one host saved. Written after its parts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    unit: str
+    incarnation: int
+    host: int
+    hosts: int
+    cut: int
+    """Global step of the cut; the four figures below are of the inner step at which the unit recorded itself."""
+    inner_step: int
+    tokens: int
+    """Trained by this incarnation."""
+    cursor: int
+    """Sequences of the unit's stream that were consumed."""
+    versions: tuple[int, ...]
+    count: int
+    """Updates that the moments have seen."""
+    fingerprint: str
+    shards: int
+    time: float
+    """Unix seconds of the save."""
+    parts: dict[int, PartEntry] = {}
+    """By fragment."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSave:
+    """A whole save, whatever the number of hosts that wrote it."""
+
+    unit: str
+    cut: int
+    moments: Moments
+    inner_step: int
+    tokens: int
+    cursor: int
+
+
+class UnitStore:
+    """`<uri>/units/<unit>/<cut>/`. Calls block, raise `StoreError`, and may come from any thread."""
+
+    def __init__(self, uri: str) -> None:
+        self.bucket = Bucket(uri)
+
+    def save(self, facts: HostManifest, parts: Mapping[int, FragmentPart]) -> None:
+        """Writes one host's parts, the manifest last; no other host is waited for."""
+        where = facts.unit, facts.cut, facts.host, facts.hosts
+        self.bucket.delete(layout.unit_manifest(*where))  # of an older incarnation: no half of each may stand
+        entries = {}
+        for number, part in parts.items():
+            data = np.concatenate([part.mu, part.nu]).astype("<f4", copy=False).tobytes()
+            self.bucket.write(layout.unit_part(*where, number), data)
+            entries[number] = PartEntry(
+                start=part.start, stop=part.stop, version=part.version, crc=google_crc32c.value(data)
+            )
+        whole = facts.model_copy(update={"time": time.time(), "parts": entries})
+        self.bucket.write(layout.unit_manifest(*where), whole.model_dump_json().encode())
+
+    def saves(self) -> dict[str, dict[int, int]]:
+        """By unit, its cuts, newest first, and their hosts: 0 of a half-written one. One listing."""
+        return layout.unit_saves(self.bucket.list(layout.UNITS))
+
+    def newest(self, unit: str, wanted: Layout) -> tuple[UnitSave | None, list[Skipped]]:
+        """The unit's newest save that loads whole, and those newer ones that do not, with the reason."""
+        skipped: list[Skipped] = []
+        for cut, hosts in self.saves().get(unit, {}).items():
+            if not hosts:
+                skipped.append(Skipped(cut, "half-written: not every host's manifest stands", complete=False))
+                continue
+            try:
+                return self.load(unit, cut, hosts, wanted), skipped
+            except StoreError as error:
+                skipped.append(Skipped(cut, str(error)))
+        return None, skipped
+
+    def load(self, unit: str, cut: int, hosts: int, wanted: Layout) -> UnitSave:
+        """Reads and verifies what `hosts` hosts wrote, as whole tensors.
+
+        Raises:
+            StoreError: a part is missing, unreadable, damaged, or of another layout or incarnation than the rest.
+        """
+        parts = [self._manifest(unit, cut, host, hosts) for host in range(hosts)]
+        first = parts[0]
+        where = self.bucket.address(layout.unit_folder(unit, cut))
+        if any(part.incarnation != first.incarnation for part in parts):
+            raise StoreError(f"{where}: hosts of incarnations {sorted({part.incarnation for part in parts})}")
+        if first.fingerprint != wanted.fingerprint:
+            raise StoreError(
+                f"{where}: fragment layout {first.fingerprint!r} where {wanted.fingerprint!r} is wanted"
+            )
+        saved = wanted if first.shards == wanted.shards else wanted.split(first.shards)
+        moments = Moments({}, {}, max(part.count for part in parts))
+        for number, fragment in enumerate(saved.fragments):
+            if fragment.size > 0:
+                mu, nu = self._fragment(parts, number, fragment.size)
+                saved.unflatten(number, mu, moments.mu)
+                saved.unflatten(number, nu, moments.nu)
+        return UnitSave(unit, cut, moments, first.inner_step, first.tokens, first.cursor)
+
+    def prune(self, unit: str, keep: int) -> None:
+        """Keeps the unit's newest `keep` complete saves; of the rest, manifests go first.
+
+        Half-written ones older than the newest complete one go too; newer ones may be under way.
+        """
+        saves = self.saves().get(unit, {})
+        complete = [cut for cut, hosts in saves.items() if hosts]
+        if not complete:
+            return
+        for cut in saves:
+            if cut in complete[:keep] or cut > complete[0]:
+                continue
+            folder = layout.unit_folder(unit, cut)
+            for path in self.bucket.list(folder):
+                if path.endswith(".json") and path.count("/") == folder.count("/") + 1:
+                    self.bucket.delete(path)
+            self.bucket.delete_tree(folder)
+
+    def _manifest(self, unit: str, cut: int, host: int, hosts: int) -> HostManifest:
+        name = layout.unit_manifest(unit, cut, host, hosts)
+        return manifest.parse(HostManifest, self.bucket.read(name), self.bucket.address(name))
+
+    def _fragment(self, parts: list[HostManifest], number: int, size: int) -> tuple[Array, Array]:
+        """Both moments of one fragment from all hosts, verified."""
+        held = [
+            (entry.start, entry.stop, *self._read(part, number, entry.crc))
+            for part in parts
+            if (entry := part.parts.get(number)) is not None
+        ]
+        try:
+            mu = tile([(start, stop, mu) for start, stop, mu, _ in held], size)
+            nu = tile([(start, stop, nu) for start, stop, _, nu in held], size)
+        except ValueError as error:
+            folder = layout.unit_folder(parts[0].unit, parts[0].cut)
+            raise StoreError(f"{self.bucket.address(folder)}: fragment {number}: {error}") from error
+        return mu, nu
+
+    def _read(self, part: HostManifest, number: int, crc: int) -> tuple[Array, Array]:
+        name = layout.unit_part(part.unit, part.cut, part.host, part.hosts, number)
+        data = self.bucket.read(name)
+        if google_crc32c.value(data) != crc:
+            raise StoreError(f"{self.bucket.address(name)}: {len(data)} bytes: the checksum does not match")
+        mu, nu = np.frombuffer(data, "<f4").reshape(2, -1)
+        return mu, nu
+
+
+def tile(parts: list[tuple[int, int, Array]], size: int) -> Array:
+    """`size` elements from (start, stop, values) of all hosts, which lie end to end; what is beyond is padding.
+
+    Raises:
+        ValueError: a gap, an overlap, a part of another length than it says, or a value that is not finite.
+    """
+    flat, filled = np.empty(size, np.float32), 0
+    for start, stop, values in sorted(parts, key=lambda part: part[:2]):
+        if start != filled or values.shape != (stop - start,):
+            raise ValueError(f"{values.size} elements for [{start}, {stop}) after {filled}")
+        end = min(stop, size)
+        flat[start:end] = values[: max(0, end - start)]
+        filled = stop
+    if filled < size:
+        raise ValueError(f"{filled} of {size} elements are there")
+    if not np.isfinite(flat).all():
+        raise ValueError("a value is not finite")
+    return flat

@@ -1,0 +1,110 @@
+"""Writes a host's snapshots to the bucket from a thread of its own; training neither waits for it nor ends with it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+
+from atoll_runtime.checkpoint import StoreError
+from atoll_runtime.checkpoint.units import FragmentPart, HostManifest, UnitStore
+from atoll_runtime.contract import UnitContract
+from atoll_runtime.learner.snapshot import Snapshot
+from atoll_runtime.sync.fragments import Layout
+
+KEEP = 2
+"""Complete saves of a unit: a damaged newest one has a predecessor."""
+FIRST_WAIT = 1.0
+LONGEST_WAIT = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class Saver:
+    """One snapshot is being written and one waits at most: a newer one takes the place of the waiting one.
+
+    Args:
+        bounds: this host's [start, stop) in each padded fragment.
+    """
+
+    def __init__(
+        self, store: UnitStore, unit: UnitContract, layout: Layout, bounds: list[tuple[int, int]]
+    ) -> None:
+        self._store, self._unit, self._layout, self._bounds = store, unit, layout, bounds
+        self._lock = threading.Condition()
+        self._waiting: Snapshot | None = None
+        self._closed = False
+        self.saved = 0
+        self.failed = 0
+        """Attempts; each is tried again, with whatever is newest then."""
+        self.seconds = 0.0
+        """Of the last save."""
+        self._thread = threading.Thread(target=self._write_all, name="unit-saves", daemon=True)
+        self._thread.start()
+
+    def put(self, snapshot: Snapshot) -> None:
+        """To be written as soon as the one before is."""
+        with self._lock:
+            self._waiting = snapshot
+            self._lock.notify_all()
+
+    def close(self, timeout: float) -> None:
+        """Waits at most `timeout` seconds for the save under way; none is begun any more."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
+        self._thread.join(timeout)
+
+    def _write_all(self) -> None:
+        while (snapshot := self._next()) is not None:
+            wait = FIRST_WAIT
+            while not self._write(snapshot):
+                with self._lock:
+                    self._lock.wait_for(lambda: self._closed, wait * random.uniform(0.5, 1.0))
+                    if self._closed:
+                        return
+                    snapshot, self._waiting = self._waiting or snapshot, None
+                wait = min(2 * wait, LONGEST_WAIT)
+
+    def _next(self) -> Snapshot | None:
+        with self._lock:
+            self._lock.wait_for(lambda: self._waiting is not None or self._closed)
+            snapshot, self._waiting = self._waiting, None
+            return None if self._closed else snapshot
+
+    def _write(self, snapshot: Snapshot) -> bool:
+        facts, unit, begun = snapshot.facts, self._unit, time.monotonic()
+        whole = HostManifest(
+            unit=unit.unit,
+            incarnation=unit.incarnation,
+            host=unit.host,
+            hosts=unit.hosts,
+            cut=facts.cut,
+            inner_step=facts.inner_step,
+            tokens=facts.tokens,
+            cursor=facts.cursor,
+            versions=facts.versions,
+            count=snapshot.count,
+            fingerprint=self._layout.fingerprint,
+            shards=self._layout.shards,
+            time=0.0,
+        )
+        parts = {
+            capture.number: FragmentPart(
+                *self._bounds[capture.number], capture.version, capture.mu, capture.nu
+            )
+            for capture in snapshot.captures
+        }
+        try:
+            self._store.save(whole, parts)
+            if unit.host == 0:
+                self._store.prune(unit.unit, KEEP)
+        except StoreError as error:
+            self.failed += 1
+            log.warning("moments at step %d were not saved, training goes on: %s", facts.cut, error)
+            return False
+        self.saved += 1
+        self.seconds = time.monotonic() - begun
+        log.info("moments at step %d saved in %.1f s", facts.cut, self.seconds)
+        return True

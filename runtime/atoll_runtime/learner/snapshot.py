@@ -1,0 +1,226 @@
+"""Snapshots of a unit that is training: one fragment's anchor and AdamW moments at each inner step, for whoever waits.
+
+A snapshot rolls over S·P steps, so that no step carries more than one fragment's copy and the loop never stops.
+Moments are running means over more steps than that: that fragments are some steps apart does not matter. What must be
+exact (cursor, inner step, versions) is recorded at the step at which the roll begins, or with each fragment.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from atoll_runtime.learner.fragments import Fragments, host_part
+from atoll_runtime.learner.inner import Inner
+
+NOTHING = -1
+BACKLOG = 4
+"""Captures that wait for one reader; while there are so many, no more are taken for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Where a unit was at the inner step at which it recorded itself for a cut; the same on all its hosts."""
+
+    cut: int
+    """Global step."""
+    inner_step: int
+    tokens: int
+    """Trained by this incarnation."""
+    cursor: int
+    versions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """This host's part of one fragment, as it was between two inner steps."""
+
+    number: int
+    version: int
+    """Of the anchor."""
+    count: int
+    """Updates that the moments had seen."""
+    anchor: NDArray[np.float32]
+    mu: NDArray[np.float32]
+    nu: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one host saves of a cut. The captures' anchors are of no use to it and empty."""
+
+    facts: Facts
+    captures: tuple[Capture, ...]
+
+    @property
+    def count(self) -> int:
+        """Updates that the moments had seen at the end of the roll."""
+        return max((capture.count for capture in self.captures), default=0)
+
+
+@dataclass(eq=False)
+class Tap:
+    """One reader of captures in another thread. Use it in a `with`: at its end nothing more is taken for it."""
+
+    least: tuple[int, ...]
+    """Version of each fragment from which on it is wanted."""
+    pending: set[int]
+    _snapshots: Snapshots
+    _ready: deque[Capture] = field(default_factory=deque)
+    _closed: bool = False
+
+    def __enter__(self) -> Tap:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends a waiting `take`, from any thread."""
+        with self._snapshots.lock:
+            self._closed = True
+            self._snapshots.taps.discard(self)
+            self._snapshots.lock.notify_all()
+
+    def take(self, timeout: float) -> Capture | None:
+        """The next capture; None when the tap is closed.
+
+        Raises:
+            TimeoutError: none came in `timeout` seconds; says what is waited for.
+        """
+        lock = self._snapshots.lock
+        with lock:
+            if not lock.wait_for(lambda: self._ready or self._closed, timeout):
+                raise TimeoutError(f"{self._lag()}, for {timeout:g} s")
+            return None if self._closed else self._ready.popleft()
+
+    def wants(self, versions: Sequence[int]) -> Iterable[int]:
+        """Pending fragments that are new enough, while there is room. Holds the lock."""
+        if len(self._ready) >= BACKLOG:
+            return ()
+        return (number for number in self.pending if versions[number] >= self.least[number])
+
+    def offer(self, capture: Capture) -> None:
+        """Any capture, again too: of a unit with several hosts another one may lack it. Holds the lock."""
+        if capture.version < self.least[capture.number]:
+            return
+        if len(self._ready) >= BACKLOG:
+            self.pending.add(capture.number)
+            return
+        self.pending.discard(capture.number)
+        self._ready.append(capture)
+
+    def _lag(self) -> str:
+        versions = self._snapshots.versions
+        behind = [number for number in sorted(self.pending) if versions[number] < self.least[number]]
+        if behind:
+            q = behind[0]
+            return f"fragment {q} is at version {versions[q]}, {self.least[q]} is wanted"
+        return f"no inner step took one of the {len(self.pending)} fragments that are left"
+
+
+class Snapshots:
+    """Called by the training loop at each step; read by the saver and by those who serve peers.
+
+    Every host of the unit captures what any of them wants, at the same step: a capture is a collective program.
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], targets: Sequence[int], save: Callable[[Snapshot], None]
+    ) -> None:
+        """
+        Args:
+            sizes: elements of each fragment; empty ones are never captured.
+            targets: versions to be held before the unit's state is of use to others.
+            save: takes a complete snapshot, at once.
+        """
+        self.lock = threading.Condition()
+        self.taps: set[Tap] = set()
+        self.versions: tuple[int, ...] = (0,) * len(sizes)
+        """Of each anchor, at the last step."""
+        self.seconds = 0.0
+        """That the loop's thread has spent here."""
+        self._numbers = [number for number, size in enumerate(sizes) if size > 0]
+        self._targets, self._save = tuple(targets), save
+        self._steps = 0
+        self._facts: Facts | None = None
+        self._next: Facts | None = None
+        self._rolled: dict[int, Capture] = {}
+        self._started: tuple[int, int, int, tuple[Array, Array, Array]] | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """The unit holds what it was asked to hold at its start, and has trained on it."""
+        return self._steps > 1 and all(
+            held >= target for held, target in zip(self.versions, self._targets, strict=True)
+        )
+
+    def record(self, facts: Facts) -> None:
+        """A cut begins, at this step on all hosts. While one rolls, only the newest that came is kept for later."""
+        if self._facts is None:
+            self._facts = facts
+        else:
+            self._next = facts
+
+    def wanted(self, versions: Sequence[int]) -> int:
+        """The fragment to capture next, `NOTHING` for none; `versions` of the anchors now. Once a step."""
+        with self.lock:
+            self.versions = tuple(versions)
+            self._steps += 1
+            if self._facts is not None:
+                return next((number for number in self._numbers if number not in self._rolled), NOTHING)
+            return min((number for tap in self.taps for number in tap.wants(versions)), default=NOTHING)
+
+    def capture(self, number: int, version: int, inner: Inner, fragments: Fragments) -> None:
+        """Starts one fragment's way to the host, between two steps; `version` is its anchor's."""
+        begun = time.perf_counter()
+        self._started = number, version, inner.updates, fragments.capture(inner.mu, inner.nu, number)
+        self.seconds += time.perf_counter() - begun
+
+    def collect(self) -> None:
+        """Hands on what was started, beneath the step that is under way."""
+        if self._started is None:
+            return
+        begun = time.perf_counter()
+        number, version, count, flats = self._started
+        self._started = None
+        capture = Capture(number, version, count, *(host_part(flat) for flat in flats))
+        with self.lock:
+            for tap in self.taps:
+                tap.offer(capture)
+            self.lock.notify_all()
+        self._roll(capture)
+        self.seconds += time.perf_counter() - begun
+
+    def tap(self, least: Sequence[int]) -> Tap:
+        """A reader of every fragment at version `least` or newer, as they come; from any thread."""
+        tap = Tap(tuple(least), set(self._numbers), self)
+        with self.lock:
+            self.taps.add(tap)
+        return tap
+
+    def close(self) -> None:
+        """The loop has ended: readers get no more."""
+        with self.lock:
+            for tap in tuple(self.taps):
+                tap.close()
+
+    def _roll(self, capture: Capture) -> None:
+        """Keeps a capture for the save under way; a complete one is handed on."""
+        if self._facts is None:
+            return
+        empty = np.empty(0, np.float32)
+        self._rolled.setdefault(
+            capture.number,
+            Capture(capture.number, capture.version, capture.count, empty, capture.mu, capture.nu),
+        )
+        if len(self._rolled) == len(self._numbers):
+            self._save(Snapshot(self._facts, tuple(self._rolled[number] for number in self._numbers)))
+            self._facts, self._next, self._rolled = self._next, None, {}

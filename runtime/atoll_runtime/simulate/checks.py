@@ -1,0 +1,297 @@
+"""What must hold in every schedule, judged from outside: by contents and by each party's own account of its acts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from atoll_runtime.simulate.bucket import CutPart, WholeCut
+from atoll_runtime.simulate.content import Delta, Incarnation, Value, Violation
+from atoll_runtime.sync.events import CutId, Event, FinalCut, Joined, Merge, Merged, MergeFailed
+from atoll_runtime.sync.ledger import MISSED, OVERWRITTEN, Account
+from atoll_runtime.sync.waiting import why
+from atoll_runtime.sync.weights import weight
+
+if TYPE_CHECKING:
+    from atoll_runtime.simulate.shard import ShardProcess
+    from atoll_runtime.simulate.unit import UnitProcess
+    from atoll_runtime.simulate.world import World
+
+Mark = tuple[CutId, int, tuple[Value, ...]]
+"""A cut at which an incarnation recorded itself, the tokens trained and the versions held at that moment."""
+
+
+class Checks:
+    """Each method is called at the moment that it names, and raises `Violation`."""
+
+    def __init__(self, world: World) -> None:
+        self.moments = 0
+        self._world = world
+        self._seen: dict[tuple[int, int, str], Value] = {}
+        """The newest value of (shard, fragment, lineage) that anybody has had."""
+        self._numbers: dict[tuple[int, int, str, int], Value] = {}
+        self._welcomed: dict[tuple[int, str, str], int] = {}
+        """The highest incarnation of a unit that a shard has welcomed, by shard, lineage and unit."""
+        self._marks: dict[Incarnation, list[Mark]] = {}
+        self._trained: dict[Incarnation, UnitProcess] = {}
+        self._steps: dict[int, int] = {}
+        self._ended: dict[int, tuple[Value, ...]] = {}
+        self.lost_volumes = 0
+
+    # shards
+
+    def started(self, process: ShardProcess) -> None:
+        """A process begins: nothing that anybody has had may be gone."""
+        machine, slot = process.machine, process.slot
+        for (s, p, lineage), value in self._seen.items():
+            mine = s == slot.number and lineage == process.volume.lineage
+            if mine and not process.memory[p].holds(value):
+                raise Violation(f"{process}: {value} was seen and is lost")
+        for (s, lineage, name), incarnation in self._welcomed.items():
+            mine = s == slot.number and lineage == process.volume.lineage
+            if mine and machine.units[name].incarnation < incarnation:
+                raise Violation(f"{process}: {name}.{incarnation} was welcomed and is forgotten")
+        self._steps[slot.number] = machine.step
+        for p, value in enumerate(process.memory):
+            if value.version != machine.versions[p]:
+                raise Violation(f"{process}: restored {value} as {machine.versions[p]}")
+        self.judge(process)
+
+    def handled(self, process: ShardProcess, event: Event) -> None:
+        """An event was taken in; its effects are not carried out yet."""
+        machine, s = process.machine, process.slot.number
+        if machine.step < self._steps[s]:
+            raise Violation(f"{process}: the clock goes back to {machine.step}")
+        self._steps[s] = machine.step
+        for unit in machine.units.values():
+            if not unit.account.balanced:
+                raise Violation(f"{process}: {unit.name}: {unit.account}")
+        if isinstance(event, Merged | MergeFailed | Joined | FinalCut):
+            self.judge(process)
+            held = [round_id.fragment for round_id in machine.rounds.held]
+            if len(held) > machine.rules.overlap:
+                raise Violation(f"{process}: {len(held)} rounds in flight")
+            if len(set(held)) != len(held):
+                raise Violation(f"{process}: rounds in flight of fragments {held}")
+        if isinstance(event, FinalCut):
+            self._final(process)
+
+    def frozen(
+        self, process: ShardProcess, merge: Merge, parts: Mapping[tuple[str, int], Delta]
+    ) -> tuple[Delta, ...]:
+        """A round's membership; gives the members' work."""
+        machine, p = process.machine, merge.round.fragment
+        names = [member.unit for member in merge.members]
+        if names != sorted(set(names)):
+            raise Violation(f"{merge.round}: members {names}")
+        if len(names) < machine.rules.quorum:
+            raise Violation(f"{merge.round}: {len(names)} members are below the quorum")
+        deltas = []
+        for member in merge.members:
+            unit, who = machine.units[member.unit], (member.unit, member.incarnation)
+            mine = [delta for (name, _), delta in parts.items() if name == member.unit]
+            if len(mine) != unit.hosts_wanted:
+                raise Violation(f"{merge.round}: {len(mine)} parts of {member.unit} are held")
+            delta = mine[0]
+            for other in mine:
+                same = (other.who, other.anchor.source, other.start, other.stop)
+                if same != (delta.who, delta.anchor.source, delta.start, delta.stop):
+                    raise Violation(f"{merge.round}: parts of {member.unit} differ")
+            if not (delta.who == who and member.incarnation == unit.incarnation):
+                raise Violation(f"{merge.round}: {who} is no member")
+            if not (
+                (member.trained - member.tokens, member.trained) == (delta.start, delta.stop)
+                and member.anchor == delta.anchor.version
+                and (member.weight == weight(member.steps, member.tokens))
+            ):
+                raise Violation(f"{merge.round}: {member} says not what it is: {delta}")
+            if delta.stop > self._trained[who].trained:
+                raise Violation(f"{merge.round}: {delta} was never trained")
+            self._staleness(process, merge, member.unit, member.incarnation, member.anchor)
+            deltas.append(delta)
+        if process.memory[p].version >= merge.round.step:
+            raise Violation(f"{merge.round}: {process.memory[p]} is there already")
+        return tuple(deltas)
+
+    def published(self, process: ShardProcess, p: int, version: int) -> None:
+        """A version is announced: it must be on the disk, and what is served."""
+        disk = process.volume.values[p]
+        if disk.at(version) is None:
+            raise Violation(f"{process}: {p}@{version} is announced, the disk has {disk}")
+        if process.state[p].version < version:
+            raise Violation(f"{process}: {p}@{version} is announced and not served")
+
+    def seen(self, value: Value) -> None:
+        """A value leaves its shard."""
+        key = value.shard, value.fragment, value.lineage
+        known = self._seen.get(key)
+        if known is None or value.version > known.version:
+            self._seen[key] = value
+        first = self._numbers.setdefault((*key, value.version), value)
+        if first.source is not value.source:
+            raise Violation(f"{value} has two contents")
+
+    def welcomed(self, process: ShardProcess, unit: str, incarnation: int) -> None:
+        """A host is told that it takes part: from now on, no older incarnation of its unit does."""
+        key = process.slot.number, process.volume.lineage, unit
+        self._welcomed[key] = max(incarnation, self._welcomed.get(key, 0))
+
+    def recorded(self, process: ShardProcess, part: CutPart) -> None:
+        """A shard fixes its part of a cut."""
+        versions = [value.version for value in part.values]
+        if part.record["versions"] != versions:
+            raise Violation(f"{process}: record of {part.record['versions']}, state of {versions}")
+        for name, unit in part.record["units"].items():
+            merged = sum(value.merged.get(name, 0) for value in part.values)
+            if unit["account"]["merged"] != merged:
+                raise Violation(f"{process}: cut {part.step}: {name}: {merged} are merged")
+        for value in part.values:
+            if not process.volume.values[value.fragment].holds(value):
+                raise Violation(f"{process}: {value} is not durable")
+
+    # units
+
+    def begun(self, unit: UnitProcess) -> None:
+        self._trained[unit.who] = unit
+
+    def marked(self, unit: UnitProcess, cut: CutId) -> None:
+        """A unit records itself."""
+        self._marks.setdefault(unit.who, []).append((cut, unit.trained, tuple(unit.anchors)))
+
+    def adopted(self, unit: UnitProcess, number: int, value: Value) -> None:
+        """A unit takes a version: never an older one of the same lineage."""
+        before = unit.anchors[number]
+        if value.lineage == before.lineage and value.version < before.version:
+            raise Violation(f"{unit}: {value} after {before}")
+
+    def left(self, unit: UnitProcess) -> None:
+        """A unit ends: whatever the syncer did meanwhile, it has stepped at its own pace."""
+        steps = (self._world.now - unit.began) / unit.slot.island.pace
+        if unit.begun and not steps - 1.001 <= unit.steps <= steps + 0.001:
+            raise Violation(f"{unit}: {unit.steps} steps in the time of {steps:.1f}")
+
+    # cuts
+
+    def whole(self, cut: WholeCut) -> None:
+        """A cut is complete: nobody in it knows what another had not done yet."""
+        for part in cut.parts:
+            for value in part.values:
+                for who, stop in value.ends.items():
+                    mark = self._mark(who, CutId(cut.step, part.final))
+                    if not (mark is None or stop <= mark[1]):
+                        raise Violation(
+                            f"cut {cut.step}: {value} holds {who} up to {stop}, recorded at {mark and mark[1]}"
+                        )
+        values = cut.values
+        for who in self._marks:
+            mark = self._mark(who, CutId(cut.step, cut.parts[0].final), exact=True)
+            for held, value in zip(mark[2] if mark else (), values, strict=False):
+                if not (held.lineage != value.lineage or held.version <= value.version):
+                    raise Violation(f"cut {cut.step}: {who} held {held}, the cut holds {value}")
+
+    def refused(self, step: int, wrong: str) -> None:
+        """A cut whose parts stand is no consistent one: only when a shard went back to an older state."""
+        if self.lost_volumes <= 0:
+            raise Violation(f"cut {step}: {wrong}")
+
+    # the end
+
+    def ended(self) -> None:
+        """Everyone has left."""
+        for slot in self._world.shards:
+            process = slot.process
+            if process is None:
+                raise Violation(f"shard {slot.number} is not there")
+            if process is None:
+                return
+            if process.machine.rounds.held:
+                raise Violation(f"{process}: rounds {list(process.machine.rounds.held)} are left")
+            if process.held:
+                raise Violation(f"{process}: parts of {list(process.held)} are left")
+            self.judge(process)
+            self._final(process)
+
+    def why(self) -> str:
+        """What each party waits for."""
+        shards = [
+            f"shard {slot.number}: "
+            + (why(slot.process.machine, self._world.now) if slot.process else "down")
+            for slot in self._world.shards
+        ]
+        units = [
+            f"{slot.name}: {[*map(str, slot.processes)]} stopped={slot.stopped}" for slot in self._world.units
+        ]
+        return "; ".join(shards + units)
+
+    def _staleness(
+        self, process: ShardProcess, merge: Merge, unit: str, incarnation: int, anchor: int
+    ) -> None:
+        """An incarnation's first contribution is against the current version: at most H steps old, but where a
+        fragment had no merge since. Later ones are at most 2·H old, but where nothing newer was merged."""
+        machine, p = process.machine, merge.round.fragment
+        current, age = machine.versions[p], merge.round.step - anchor
+        value: Value | None = process.memory[p]
+        known = False
+        while value is not None and value.lineage == process.volume.lineage:
+            known = known or any(member.who == (unit, incarnation) for member in value.members)
+            value = value.parent
+        if not known and anchor != current:
+            raise Violation(f"{merge.round}: {unit} counts first from {anchor}, not {current}")
+        if not (anchor == current or age <= 2 * machine.rules.interval):
+            raise Violation(f"{merge.round}: {unit} is {age} steps old")
+
+    def judge(self, process: ShardProcess) -> None:
+        """The accounts say what the contents say."""
+        final = bool(process.machine.final)
+        for name, unit in process.machine.units.items():
+            account = unit.account
+            who = name, account.incarnation
+            said = account.merged, account.discarded.get(OVERWRITTEN, 0), account.discarded.get(MISSED, 0)
+            merged = overwritten = missed = 0
+            for value in process.memory:
+                merged += value.merged.get(name, 0)
+                overwritten += value.overwritten.get(name, 0)
+                missed += value.missed.get(name, 0)
+            trained = self._trained[who].trained if who in self._trained else 0
+            if said != (merged, overwritten, missed):
+                true = merged, overwritten, missed
+                raise Violation(f"{process}: {name}: merged, overwritten, missed: {said}, in truth {true}")
+            if (
+                min(account.discarded.values(), default=0) < 0
+                or account.in_flight < 0
+                or not account.balanced
+            ):
+                raise Violation(f"{process}: {name}: {account}")
+            if account.position > trained:
+                raise Violation(f"{process}: {name}: {account.position} tokens, {trained} trained")
+            if not final:
+                self._open(process, account, who)
+
+    def _open(self, process: ShardProcess, account: Account, who: Incarnation) -> None:
+        for p in account.owned:
+            settled, end = account.settled.get(p, 0), process.memory[p].ends.get(who, 0)
+            if settled != end:
+                raise Violation(
+                    f"{process}: {who}: fragment {p}: settled up to {settled}, merged up to {end}"
+                )
+
+    def _final(self, process: ShardProcess) -> None:
+        """What the final cut holds is what the shard holds, and all of it has its fate."""
+        machine = process.machine
+        step = int(machine.final.rpartition("/")[2])
+        cut = self._world.bucket.cuts[step]
+        part = cut.parts[process.slot.number]
+        for value, own in zip(part.values, process.memory, strict=True):
+            # A shard that lost its volume after its part was saved is older than the final cut.
+            if value.source is not own.source and part.lineage == process.volume.lineage:
+                raise Violation(f"{process}: the final cut holds {value}, the shard {own}")
+        for unit in machine.units.values():
+            if unit.account.in_flight != 0:
+                raise Violation(f"{process}: {unit.name}: {unit.account.in_flight} are in flight")
+
+    def _mark(self, who: Incarnation, cut: CutId, exact: bool = False) -> Mark | None:
+        """Where an incarnation recorded itself for this cut, or first for a later one."""
+        for mark in self._marks.get(who, []):
+            if mark[0] == cut or (mark[0] > cut and not exact):
+                return mark
+        return None

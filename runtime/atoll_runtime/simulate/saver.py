@@ -1,0 +1,97 @@
+"""Saves a shard's parts of cuts in simulated time, as `syncer/cuts.py` does: one at a time, for as long as it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from atoll_runtime.simulate.bucket import CutPart
+from atoll_runtime.sync import clocks
+from atoll_runtime.sync.events import CutEnded, CutId, FinalCut
+from atoll_runtime.sync.machine import COORDINATOR
+
+if TYPE_CHECKING:
+    from atoll_runtime.simulate.shard import ShardProcess
+
+GATHER_SECONDS = 20.0
+POLL_SECONDS = 0.3
+RETRY_SECONDS = 1.0
+
+
+class Saver:
+    """`newest`: step of the newest cut that this shard's process, or its journal, knows to be whole."""
+
+    def __init__(self, process: ShardProcess, newest: int | None) -> None:
+        self.newest = newest
+        self._process, self._world = process, process.world
+        self._next: CutPart | None = None
+        self._busy = False
+
+    def submit(self, part: CutPart) -> None:
+        """To be saved now; one that is under way is given up for it."""
+        self._next = part
+        if not self._busy:
+            self._take()
+
+    def _take(self) -> None:
+        part, self._next = self._next, None
+        self._busy = part is not None
+        if part is not None:
+            self._later(self._world.delay(), self._save, part)
+
+    def _save(self, part: CutPart) -> None:
+        if self._next is not None:
+            self._end(part, whole=False)
+        elif self._world.chance(self._world.weather.bucket):
+            self._later(RETRY_SECONDS, self._save, part)
+        else:
+            self._world.bucket.save(part)
+            self._gather(part, self._world.now + GATHER_SECONDS)
+
+    def _gather(self, part: CutPart, deadline: float) -> None:
+        if self._next is not None:
+            self._end(part, whole=False)
+        elif not self._waits(part):
+            self._end(part, whole=True)
+        elif not part.final and self.newest is not None and self._world.now > deadline:
+            self._end(part, whole=False)
+        else:
+            self._later(POLL_SECONDS, self._gather, part, deadline)
+
+    def _waits(self, part: CutPart) -> bool:
+        """The cut lacks something to be whole."""
+        bucket = self._world.bucket
+        if self._world.chance(self._world.weather.bucket):
+            return True
+        if part.shard != COORDINATOR:
+            return part.final and part.step not in bucket.cuts
+        if bucket.missing(part.step):
+            return True
+        marks = {}
+        for name, (incarnation, trained) in self._process.machine.cuts.marks.items():
+            who = clocks.unit(name, incarnation)
+            marks[who] = {who: trained}
+        before = set(bucket.cuts)
+        wrong = bucket.complete(part.step, marks)
+        if wrong:
+            self._world.log(f"shard {part.shard}: cut {part.step} is no consistent cut: {wrong}")
+            self._world.checks.refused(part.step, wrong)
+            return True
+        if part.step not in before:
+            self._world.checks.whole(bucket.cuts[part.step])
+        bucket.prune()
+        return False
+
+    def _end(self, part: CutPart, whole: bool) -> None:
+        if whole:
+            self.newest = part.step
+        cut = CutId(part.step, part.final)
+        if part.final and self.newest == part.step:
+            self._process.feed(FinalCut(f"cut/{part.step}"))
+        else:
+            self._process.feed(CutEnded(cut))
+        if self._process.alive:
+            self._take()
+
+    def _later(self, seconds: float, job: Callable[..., None], *facts: object) -> None:
+        self._world.at(seconds, self._process, job, *facts)

@@ -1,0 +1,131 @@
+"""One schedule's constants, drawn from its seed: the run's shape, the network's temper, and the faults to come."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from atoll_runtime.sync.rules import Rules
+
+FAULTS = (
+    "crash here",
+    "crash here",
+    "crash here",
+    "crash shard",
+    "lose volume",
+    "kill unit",
+    "kill unit",
+    "replace unit",
+    "break link",
+    "break link",
+    "cut off shard",
+    "cut off unit",
+)
+"""Kinds of fault, as often as they should come. `here` is the shard that is at work at that moment."""
+MOMENTS = 900
+"""Faults fall on the first so many moments: an event's beginning, or between two effects of one event."""
+
+
+@dataclass(frozen=True)
+class Island:
+    """A unit."""
+
+    name: str
+    hosts: int
+    pace: float
+    """Seconds of an inner step."""
+    tokens: int
+    """Of an inner step."""
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What the network and the bucket do. Probabilities are of one transfer, message or call."""
+
+    latency: float
+    """Mean seconds of a message or transfer."""
+    slow: float = 0.0
+    """It, or a write to a volume, takes up to 50 times as long."""
+    loss: float = 0.0
+    """A transfer fails, before or after it has had its effect."""
+    breaks: float = 0.0
+    """A message breaks its session."""
+    bucket: float = 0.0
+    """A call to the bucket fails."""
+    merges: float = 0.0
+    """A merge gives no usable fragment."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything that a schedule is made of, besides chance on the way."""
+
+    seed: int
+    rules: Rules
+    """Of shard 0."""
+    sizes: tuple[tuple[int, ...], ...]
+    """Elements of each fragment, by shard."""
+    islands: tuple[Island, ...]
+    storm: Weather
+    faults: tuple[tuple[int, str], ...]
+    """Moment and kind, in order. The network is calm after the last one."""
+
+    @property
+    def calm(self) -> Weather:
+        return Weather(self.storm.latency)
+
+    def rules_of(self, shard: int) -> Rules:
+        return replace(self.rules, shard=shard)
+
+
+def draw(seed: int) -> Scenario:
+    """The schedule of a seed."""
+    rng = random.Random(seed)
+    shards = rng.choice((1, 1, 2, 2, 2, 3))
+    fragments = rng.randint(1, 4)
+    interval = fragments + rng.randint(0, 4)
+    islands = tuple(
+        Island(f"u{i}", rng.choice((1, 1, 1, 2)), rng.uniform(0.5, 1.2), 10 * rng.randint(1, 2))
+        for i in range(rng.choice((1, 2, 2, 3, 3, 4)))
+    )
+    steps = interval + rng.randint(4, 14)
+    in_tokens = rng.random() < 0.25
+    rules = Rules(
+        fragments=fragments,
+        interval=interval,
+        overlap=rng.randint(1, min(3, interval)),
+        quorum=rng.choice((1, 1, rng.randint(1, len(islands)))),
+        grace_fraction=rng.choice((0.0, 0.5, 0.8)),
+        grace_steps=rng.choice((1.0, 2.0)),
+        target_steps=None if in_tokens else steps,
+        target_tokens=rng.randint(8, 20) * 10 * len(islands) if in_tokens else None,
+        cut_interval=rng.randint(2, 2 * interval),
+        shards=shards,
+        patience=rng.choice((2.0, 8.0)),
+        silence=rng.choice((4.0, 12.0)),
+    )
+    storm = Weather(
+        latency=rng.choice((0.01, 0.05, 0.3)),
+        slow=rng.choice((0.0, 0.02, 0.1)),
+        loss=rng.choice((0.0, 0.05, 0.3)),
+        breaks=rng.choice((0.0, 0.0, 0.02)),
+        bucket=rng.choice((0.0, 0.2)),
+        merges=rng.choice((0.0, 0.05)),
+    )
+    moments = sorted(rng.randrange(MOMENTS) for _ in range(rng.randint(0, 10)))
+    return Scenario(
+        seed,
+        rules,
+        layout(rng, shards, fragments),
+        islands,
+        storm,
+        tuple((moment, rng.choice(FAULTS)) for moment in moments),
+    )
+
+
+def layout(rng: random.Random, shards: int, fragments: int) -> tuple[tuple[int, ...], ...]:
+    """Sizes in which a shard owns something, and of some fragments perhaps nothing."""
+    table = [[rng.choice((10, 10, 10, 0)) for _ in range(fragments)] for _ in range(shards)]
+    for sizes in table:
+        sizes[rng.randrange(fragments)] = 10
+    return tuple(tuple(sizes) for sizes in table)

@@ -1,0 +1,89 @@
+"""`python -m atoll_runtime.simulate.soak`: many schedules of the protocol, by seed, on all cores."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+from atoll_runtime.simulate.scenario import draw
+from atoll_runtime.simulate.world import World
+
+BATCH = 50
+COMMAND = "python -m atoll_runtime.simulate.soak --seed {seed} --count 1 --trace"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One schedule."""
+
+    seed: int
+    events: int
+    failure: str
+    """Empty when every promise was kept."""
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {self.failure or 'kept'}\n  {COMMAND.format(seed=self.seed)}"
+
+
+def schedule(seed: int) -> Outcome:
+    """Runs the schedule of a seed."""
+    world = World(draw(seed))
+    try:
+        world.run()
+    except Exception as error:  # what the state machines raise is a finding like any other
+        return Outcome(seed, world.events, f"{type(error).__name__}: {error}")
+    return Outcome(seed, world.events, "")
+
+
+def batch(first: int, count: int) -> list[Outcome]:
+    """The schedules of seeds from `first` on: failures, and one outcome with the events of the others."""
+    outcomes = [schedule(seed) for seed in range(first, first + count)]
+    kept = sum(outcome.events for outcome in outcomes)
+    return [outcome for outcome in outcomes if outcome.failure] + [Outcome(first, kept, "")]
+
+
+def soak(first: int, count: int, processes: int) -> Iterator[list[Outcome]]:
+    """Batches of outcomes, as they end."""
+    starts = range(first, first + count, BATCH)
+    sizes = [min(BATCH, first + count - start) for start in starts]
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(batch, starts, sizes)
+
+
+def main() -> int:
+    """0 when every schedule kept every promise."""
+    parser = argparse.ArgumentParser(prog="python -m atoll_runtime.simulate.soak", description=__doc__)
+    parser.add_argument(
+        "--seed", type=int, default=random.SystemRandom().randrange(10**9), help="of the first"
+    )
+    parser.add_argument("--count", type=int, default=10_000, help="of schedules, with successive seeds")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--trace", action="store_true", help="tell all that happens in the first schedule")
+    options = parser.parse_args()
+    if options.trace:
+        scenario = draw(options.seed)
+        print(scenario)
+        World(scenario, print).run()
+        return 0
+    print(f"{options.count} schedules from seed {options.seed} on", flush=True)
+    began, events, failures, _kinds = time.monotonic(), 0, 0, Counter[str]()
+    for outcomes in soak(options.seed, options.count, options.processes):
+        for outcome in outcomes:
+            events += outcome.events
+            if outcome.failure:
+                failures += 1
+                print(outcome, flush=True)
+    seconds = time.monotonic() - began
+    print(f"{options.count - failures} kept, {failures} failed, {events} events, {seconds:.1f} s")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""Vector clocks: what each party knows of each party's progress.
+
+Entries are `shard/<s>` (global step of that shard) and `unit/<name>/<incarnation>` (tokens that it has trained on).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Clock = Mapping[str, int]
+
+
+def shard(s: int) -> str:
+    return f"shard/{s}"
+
+
+def unit(name: str, incarnation: int) -> str:
+    return f"unit/{name}/{incarnation}"
+
+
+def join(a: Clock, b: Clock) -> dict[str, int]:
+    """What both know together."""
+    return {who: max(a.get(who, 0), b.get(who, 0)) for who in {*a, *b}}
+
+
+def covers(a: Clock, b: Clock) -> bool:
+    """Whoever holds `a` has seen all that `b` has."""
+    return all(a.get(who, 0) >= progress for who, progress in b.items())
+
+
+def inconsistency(records: Mapping[str, Clock]) -> str:
+    """Why the parties' recorded clocks are no consistent cut; empty when they are.
+
+    A cut is consistent when nobody knows more of a party than that party had done when it recorded its own
+    state: no message was received before the cut that was sent after it (Chandy and Lamport, 1985).
+    """
+    for who, own in sorted(records.items()):
+        done = own.get(who, 0)
+        for other, clock in sorted(records.items()):
+            if clock.get(who, 0) > done:
+                return f"{other} knows {who} at {clock[who]}, which recorded itself at {done}"
+    return ""

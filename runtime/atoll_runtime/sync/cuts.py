@@ -1,0 +1,56 @@
+"""Consistent cuts by markers (Chandy and Lamport, 1985), without a pause: a shard's part.
+
+Every message says at which cut its sender had recorded itself last, so one that overtakes the marker (transfers do
+not run through the session) makes the receiver record itself first (Lai and Yang, 1987).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from atoll_runtime.sync.events import NO_CUT, CutId
+
+
+@dataclass
+class Cuts:
+    """Cuts that this shard has recorded."""
+
+    interval: int
+    """Global steps between two cuts."""
+    newest: CutId = NO_CUT
+    running: bool = False
+    """The newest cut is neither whole nor given up (known to its initiator alone)."""
+    channels: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Contributions that came through each host's channel since this shard recorded itself; open ones alone."""
+    marks: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each unit that has recorded itself for the newest cut: incarnation, tokens trained."""
+
+    def due(self, step: int) -> bool:
+        """`step` has passed another interval, and no cut is under way."""
+        return not self.running and step // self.interval > max(self.newest.step, 0) // self.interval
+
+    def record(self, cut: CutId, hosts: list[tuple[str, int]]) -> bool:
+        """True when this cut is news: the state must be recorded now. `hosts`: those connected."""
+        if cut <= self.newest:
+            return False
+        self.newest, self.running = cut, True
+        self.channels = dict.fromkeys(hosts, 0)
+        self.marks = {}
+        return True
+
+    def received(self, unit: str, host: int) -> None:
+        """A contribution came. Before its host's marker it belongs to the channel's state: it is in flight."""
+        if (unit, host) in self.channels:
+            self.channels[unit, host] += 1
+
+    def mark(self, unit: str, incarnation: int, host: int, cut: CutId, trained: int) -> bool:
+        """A host's marker came; true when its channel is closed by it."""
+        if cut != self.newest:
+            return False
+        if host == 0:
+            self.marks[unit] = incarnation, trained
+        return self.channels.pop((unit, host), None) is not None
+
+    def drop(self, unit: str, host: int) -> None:
+        """The host is gone, and its channel with it."""
+        self.channels.pop((unit, host), None)

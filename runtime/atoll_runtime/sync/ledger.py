@@ -1,0 +1,180 @@
+"""The token ledger: what became of every token that a unit trained on.
+
+A unit trains on a stream of tokens, and each fragment learns from all of them. So for each fragment the stream,
+counted from the start of an incarnation, falls into spans, and each span has exactly one fate: merged in a version,
+discarded with a reason, or in flight. Counts are token-fragments: tokens times the fragments that they were for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+OVERWRITTEN = "Overwritten"
+"""Trained while the unit's own contribution to a version was under way; that version replaced the work (α = 0)."""
+MISSED = "Missed"
+"""Replaced by a version to which the unit did not contribute: it was late, refused, or not connected."""
+REPLACED = "Replaced"
+"""In flight when the incarnation was replaced."""
+FINISHED = "Finished"
+"""In flight when the run was complete."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens [start, stop) of an incarnation, contributed to one fragment."""
+
+    incarnation: int
+    start: int
+    stop: int
+
+    @property
+    def tokens(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass
+class Account:
+    """One unit's tokens at one shard."""
+
+    owned: tuple[int, ...]
+    """Fragments of which the shard owns a part."""
+    incarnation: int = 0
+    past: int = 0
+    """Tokens of earlier incarnations."""
+    position: int = 0
+    """Tokens of this incarnation, as far as the shard has heard."""
+    merged: int = 0
+    discarded: dict[str, int] = field(default_factory=dict)
+    settled: dict[int, int] = field(default_factory=dict)
+    """For each fragment, the position before which every token of this incarnation has its fate."""
+    frozen: dict[int, Span] = field(default_factory=dict)
+    """For each fragment, the span in a merge that is being computed."""
+
+    @property
+    def trained(self) -> int:
+        return (self.past + self.position) * len(self.owned)
+
+    @property
+    def in_flight(self) -> int:
+        """Held by the learner, on the wire, or in a round that is not merged."""
+        return self._open + self._orphans
+
+    @property
+    def balanced(self) -> bool:
+        """Every token has one fate."""
+        return self.trained == self.merged + sum(self.discarded.values()) + self.in_flight
+
+    @property
+    def _open(self) -> int:
+        """Tokens of this incarnation without a fate."""
+        return self.position * len(self.owned) - sum(self.settled.values())
+
+    @property
+    def _orphans(self) -> int:
+        """Tokens of an incarnation that was replaced while they were being merged."""
+        return sum(span.tokens for span in self.frozen.values() if span.incarnation != self.incarnation)
+
+    def advance(self, position: int) -> None:
+        """The unit has trained on so many tokens since this incarnation began."""
+        self.position = max(self.position, position)
+
+    def freeze(self, p: int, span: Span) -> None:
+        """The span is in a round whose membership is frozen."""
+        self.frozen[p] = span
+        self.advance(span.stop)
+
+    def merge(self, p: int, *, kept_up: bool) -> None:
+        """The frozen span is merged.
+
+        Args:
+            kept_up: the version that it was taken against holds the unit's own contribution before it.
+        """
+        span = self.frozen.pop(p)
+        self.merged += span.tokens
+        if span.incarnation != self.incarnation:
+            return  # what lay before it was written off when the incarnation was replaced
+        before = self.settled.get(p, 0)
+        self._discard(OVERWRITTEN if kept_up else MISSED, span.start - before)
+        self.settled[p] = span.stop
+
+    def thaw(self, p: int) -> None:
+        """The merge came to nothing: the span is in flight again, if its incarnation lives."""
+        span = self.frozen.pop(p, None)
+        if span is not None and span.incarnation != self.incarnation:
+            self._discard(REPLACED, span.tokens)
+
+    def replace(self, incarnation: int) -> None:
+        """A new incarnation begins. What is being merged may still count; the rest of the old one is lost."""
+        mine = sum(span.tokens for span in self.frozen.values() if span.incarnation == self.incarnation)
+        self._discard(REPLACED, self._open - mine)
+        self.past += self.position
+        self.incarnation, self.position = incarnation, 0
+        self.settled.clear()
+
+    def finish(self) -> None:
+        """The run is complete: nothing is merged any more."""
+        self._discard(FINISHED, self._open)
+        self.settled = dict.fromkeys(self.owned, self.position)
+
+    def record(self) -> dict[str, Any]:
+        """Durable state, JSON types only. A merge that is being computed is not in it."""
+        discarded = dict(self.discarded)
+        if self._orphans:
+            discarded[REPLACED] = discarded.get(REPLACED, 0) + self._orphans
+        return {
+            "fragments": len(self.owned),
+            "incarnation": self.incarnation,
+            "past": self.past,
+            "position": self.position,
+            "merged": self.merged,
+            "discarded": discarded,
+            "settled": list(self.settled.items()),
+        }
+
+    @classmethod
+    def restore(cls, owned: tuple[int, ...], record: Mapping[str, Any]) -> Account:
+        """The account as it was written."""
+        return cls(
+            owned,
+            record["incarnation"],
+            record["past"],
+            record["position"],
+            record["merged"],
+            dict(record["discarded"]),
+            {int(p): int(position) for p, position in record["settled"]},
+        )
+
+    def _discard(self, reason: str, tokens: int) -> None:
+        if tokens:
+            self.discarded[reason] = self.discarded.get(reason, 0) + tokens
+
+
+def carried(records: Sequence[Mapping[str, Any]], owned: int) -> dict[str, Any]:
+    """A unit's account when a cut is continued in another number of shards, from its accounts in the old ones.
+
+    Fragments are cut anew, so sums are carried in whole tokens; what was in flight is lost with the old lineage.
+
+    Args:
+        owned: fragments of which the new shard owns a part.
+    """
+    parts = sum(record["fragments"] for record in records)
+    discarded: dict[str, int] = {}
+    for record in records:
+        for reason, tokens in record["discarded"].items():
+            discarded[reason] = discarded.get(reason, 0) + tokens
+    merged = sum(record["merged"] for record in records) // parts
+    discarded = {reason: tokens // parts for reason, tokens in discarded.items()}
+    trained = max(record["past"] + record["position"] for record in records)
+    lost = trained - merged - sum(discarded.values())
+    discarded[REPLACED] = discarded.get(REPLACED, 0) + lost
+    return {
+        "fragments": owned,
+        "incarnation": max(record["incarnation"] for record in records),
+        "past": trained,
+        "position": 0,
+        "merged": merged * owned,
+        "discarded": {reason: tokens * owned for reason, tokens in discarded.items() if tokens},
+        "settled": [],
+    }

@@ -1,0 +1,143 @@
+"""A learner host's end of the protocol with one shard: what it holds, wants, and was asked for. Pure.
+
+The real host keeps it behind a lock (`learner/mailbox.py`); the simulator drives it directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from atoll_runtime.sync.events import CLOCK_ZERO, NO_CUT, CutId, RoundId, ShardClock
+
+
+@dataclass(frozen=True)
+class Ask:
+    """An open round that wants this unit's fragment."""
+
+    round: RoundId
+    least: int
+    """Least version that a contribution may be taken against."""
+
+
+@dataclass(frozen=True)
+class Errand:
+    """A fragment to be fetched, in this version or a newer one."""
+
+    fragment: int
+    version: int
+    lineage: str
+
+
+@dataclass
+class Link:
+    """Versions are the shard's global steps; a lineage names the history that they belong to."""
+
+    held: list[int]
+    """Version of each fragment that is here whole, taken by the training loop or not."""
+    adopted: list[int] = field(default_factory=list)
+    """Version of each fragment that the training loop has taken."""
+    lineage: str = ""
+    """Of what is held; empty: not known yet."""
+    foreign: set[int] = field(default_factory=set)
+    """Fragments whose adopted version belongs to another lineage than the shard's."""
+    wanted: dict[int, int] = field(default_factory=dict)
+    asks: dict[int, Ask] = field(default_factory=dict)
+    open: set[RoundId] = field(default_factory=set)
+    cut: CutId = NO_CUT
+    """The newest cut that the shard is known to have recorded itself for."""
+    clock: ShardClock = CLOCK_ZERO
+
+    def __post_init__(self) -> None:
+        self.adopted = self.adopted or list(self.held)
+
+    def welcomed(self, lineage: str, step: int, versions: Sequence[int], cut: CutId) -> None:
+        """A session begins. A shard that lost its journal shows another lineage: its versions are other arrays."""
+        if self.lineage and self.lineage != lineage:
+            self.foreign = set(range(len(self.held)))
+            self.wanted.clear()
+        elif not self.lineage:
+            self.foreign = {p for p, version in enumerate(versions) if self.held[p] > version}
+        self.lineage = lineage
+        self.marked(cut)
+        self.told(ShardClock(step, 0))
+        for p, version in enumerate(versions):
+            self.announced(p, version)
+
+    def disconnected(self) -> None:
+        """A session ended: its rounds are void, the next one brings them anew."""
+        self.asks.clear()
+        self.open.clear()
+
+    def asked(self, round_id: RoundId, least: int) -> None:
+        """A round is open."""
+        self.asks[round_id.fragment] = Ask(round_id, least)
+        self.open.add(round_id)
+        self.announced(round_id.fragment, least)
+
+    def over(self, round_id: RoundId) -> None:
+        """A round was frozen or discarded."""
+        self.open.discard(round_id)
+        ask = self.asks.get(round_id.fragment)
+        if ask is not None and ask.round == round_id:
+            del self.asks[round_id.fragment]
+
+    def announced(self, p: int, version: int) -> None:
+        """A version can be fetched."""
+        if version > self.held[p] or p in self.foreign:
+            self.wanted[p] = max(version, self.wanted.get(p, 0))
+
+    def marked(self, cut: CutId) -> None:
+        """The shard's marker: what comes after it was sent after its record."""
+        self.cut = max(self.cut, cut)
+
+    def told(self, clock: ShardClock) -> None:
+        """The shard's own clock."""
+        self.clock = ShardClock(max(self.clock.step, clock.step), max(self.clock.ending, clock.ending))
+
+    def errand(self) -> Errand | None:
+        """The fragment to fetch next."""
+        for p, version in self.wanted.items():
+            return Errand(p, version, self.lineage)
+        return None
+
+    def postpone(self, errand: Errand) -> None:
+        """It did not succeed: the others come first."""
+        if errand.fragment in self.wanted:
+            self.wanted[errand.fragment] = self.wanted.pop(errand.fragment)
+
+    def fetched(self, errand: Errand, version: int, cut: CutId) -> bool:
+        """A fragment came; true when it is news. What belongs to a lineage that ended is fetched again."""
+        p = errand.fragment
+        if errand.lineage != self.lineage:
+            return False
+        self.marked(cut)
+        if self.wanted.get(p, 0) <= max(errand.version, version):
+            self.wanted.pop(p, None)
+        if p not in self.foreign and version <= self.held[p]:
+            return False  # it came twice, or a newer one overtook it
+        self.held[p] = version
+        return True
+
+    def adopt(self, p: int, version: int, lineage: str | None = None) -> None:
+        """The training loop has taken it: it is the anchor now.
+
+        Args:
+            lineage: of the errand that brought it; None: the shard's now.
+        """
+        if lineage in (None, self.lineage):
+            self.adopted[p] = version
+            self.foreign.discard(p)
+
+    def answerable(self) -> dict[int, Ask]:
+        """Open rounds whose least anchor the training loop has taken."""
+        return {
+            p: ask for p, ask in self.asks.items() if p not in self.foreign and self.adopted[p] >= ask.least
+        }
+
+    def answered(self, round_id: RoundId) -> bool:
+        """The loop has a contribution: false when it comes too late to be sent."""
+        p = round_id.fragment
+        if p in self.asks and self.asks[p].round == round_id:
+            del self.asks[p]
+        return round_id in self.open and p not in self.foreign

@@ -1,0 +1,365 @@
+"""A shard's state machine: clock, rounds, membership, cuts, the end. Pure: events in, effects out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from atoll_runtime.sync import clocks, ledger, schedule
+from atoll_runtime.sync.cuts import Cuts
+from atoll_runtime.sync.events import (
+    CLOCK_ZERO,
+    NO_CUT,
+    CutEnded,
+    CutId,
+    Declined,
+    Effect,
+    Event,
+    Evict,
+    FinalCut,
+    Heard,
+    Joined,
+    Left,
+    Marked,
+    Merged,
+    MergeFailed,
+    Part,
+    Persisted,
+    RecordCut,
+    Remember,
+    Reported,
+    RoundId,
+    SendClock,
+    SendMarkers,
+    ShardClock,
+    StopAll,
+    Tick,
+    Wake,
+)
+from atoll_runtime.sync.pace import Pace
+from atoll_runtime.sync.rounds import Rounds, note
+from atoll_runtime.sync.rules import Rules
+from atoll_runtime.sync.units import Unit
+
+COORDINATOR = 0
+"""The shard that begins cuts."""
+
+
+@dataclass
+class Syncer:
+    """One shard of a run's syncer. `handle` is its only way to change."""
+
+    rules: Rules
+    rounds: Rounds
+    pace: Pace
+    cuts: Cuts
+    final: str = ""
+    """URI of the final cut; not empty once finished."""
+    committed: dict[str, Any] = field(default_factory=dict)
+    """The record of the newest durable merge: what a cut holds, together with the durable fragments."""
+    _told: ShardClock = CLOCK_ZERO
+    _final_recorded: bool = False
+    _final_cut: CutId = NO_CUT
+    """Begun elsewhere; recorded here once no round is in flight."""
+
+    @classmethod
+    def begin(cls, rules: Rules, sizes: tuple[int, ...], versions: list[int], step: int = 0) -> Syncer:
+        """A machine that starts from these versions: no unit known, no round in flight."""
+        pace = Pace(rules.shard, rules.interval, max(step, *versions))
+        machine = cls(rules, Rounds(rules, sizes, versions), pace, Cuts(rules.cut_interval))
+        machine.cuts.newest = CutId(step)
+        machine.committed = machine.record()
+        return machine
+
+    @property
+    def step(self) -> int:
+        """The clock t: the last global step launched."""
+        return self.pace.step
+
+    @property
+    def versions(self) -> list[int]:
+        return self.rounds.versions
+
+    @property
+    def units(self) -> dict[str, Unit]:
+        return self.rounds.units
+
+    @property
+    def tokens(self) -> int:
+        """Tokens merged: a token counts when each fragment that the shard owns has it."""
+        owned = sum(size > 0 for size in self.rounds.sizes)
+        return sum(unit.account.merged for unit in self.units.values()) // max(owned, 1)
+
+    @property
+    def finishing(self) -> bool:
+        """No new rounds: the target is reached, here, or at another shard with which this one is level; or the final
+        cut has begun."""
+        steps, tokens = self.rules.target_steps, self.rules.target_tokens
+        return (
+            (steps is not None and self.step >= steps)
+            or (tokens is not None and self.tokens >= tokens)
+            or (not self.pace.behind and any(clock.ending > 0 for clock in self.pace.others.values()))
+            or self._final_cut.final
+            or self.cuts.newest.final
+        )
+
+    @property
+    def clock(self) -> ShardClock:
+        """What the other shards should know."""
+        ending = 0 if not self.finishing else 1 if self.rounds.held else 2
+        return ShardClock(self.step, ending)
+
+    def vector(self) -> dict[str, int]:
+        """The vector clock of the durable state. Other shards are not in it: nothing durable depends on their clocks,
+        which run ahead of their disks."""
+        known = {clocks.shard(self.rules.shard): self.committed["step"]}
+        for name, unit in self.committed["units"].items():
+            account = unit["account"]
+            known[clocks.unit(name, account["incarnation"])] = account["position"]
+        return known
+
+    def part(self, cut: CutId) -> dict[str, Any]:
+        """What a cut holds of this machine, besides the durable fragments."""
+        return {**self.committed, "cut": [cut.step, cut.final], "vector": self.vector()}
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """What to do about `event`; effects are carried out in their order."""
+        effects = self.rounds.effects = []
+        match event:
+            case Joined():
+                self._joined(event)
+            case Left():
+                self._left(event)
+            case Reported():
+                self._reported(event, now)
+            case Heard(clocks=heard):
+                self.pace.hear(heard)
+            case Part():
+                self._see(event.cut)
+                self.cuts.received(event.unit, event.host)
+                self.rounds.take(event, now)
+            case Declined():
+                self._see(event.part.cut)
+                self.rounds.decline(event.part, event.why)
+            case Merged():
+                held = self.rounds.merged(event)
+                self.rounds.write(held, self.record())
+            case MergeFailed():
+                self.rounds.discard(event.round, event.reason)
+            case Persisted():
+                self._persisted(event.round, now)
+            case Marked():
+                self._marked(event)
+            case CutEnded(cut):
+                self.cuts.running = self.cuts.running and cut != self.cuts.newest
+            case FinalCut():
+                self._finished(event.uri)
+            case Tick():
+                pass
+        if not self.final:
+            self._advance(now)
+        return effects
+
+    def admit(self, part: Part) -> str:
+        """Why a part is not wanted now; empty when it is."""
+        return self.rounds.admit(part)
+
+    def live(self, now: float) -> list[Unit]:
+        """Units that can contribute now, by name."""
+        return self.rounds.live(now)
+
+    def record(self) -> dict[str, Any]:
+        """Everything small that must survive a restart, JSON types only."""
+        return {
+            "step": self.step,
+            "versions": list(self.versions),
+            "history": [list(versions) for versions in self.rounds.history],
+            "merges": self.rounds.merges,
+            "last_quorum": self.rounds.last_quorum,
+            "final": self.final,
+            "cut": [self.cuts.newest.step, self.cuts.newest.final],
+            "units": {name: unit.record() for name, unit in self.units.items()},
+        }
+
+    @classmethod
+    def restore(cls, rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any]) -> Syncer:
+        """The machine as `record` left it: no host connected, no round in flight."""
+        machine = cls.begin(rules, sizes, list(record["versions"]), record["step"])
+        rounds = machine.rounds
+        rounds.history = [list(versions) for versions in record["history"]]
+        rounds.merges, rounds.last_quorum = record["merges"], record["last_quorum"]
+        rounds.units = {
+            name: Unit.restore(name, owned(sizes), state) for name, state in record["units"].items()
+        }
+        machine.final = record["final"]
+        machine.cuts.newest = CutId(*record["cut"])
+        machine.committed = machine.record()
+        return machine
+
+    @classmethod
+    def continued(
+        cls,
+        rules: Rules,
+        sizes: tuple[int, ...],
+        machines: Sequence[Mapping[str, Any]],
+        versions: Sequence[int],
+        step: int,
+        uri: str,
+    ) -> Syncer:
+        """The beginning of another lineage: a cut goes on, in whatever number of shards it was taken.
+
+        Args:
+            machines: records of all shards in the cut.
+            versions: of this shard's fragments in it.
+            step: the cut's.
+            uri: the cut's address; where it is the final one, the run is finished.
+        """
+        same = len(machines) == rules.shards
+        final = all(machine["cut"][1] for machine in machines)
+        record = dict(machines[rules.shard] if same else machines[0])
+        record["versions"] = list(versions)
+        record["history"] = [[version] for version in versions]
+        record["step"] = max(step, *versions)
+        record["final"], record["cut"] = uri if final else "", [step, final]
+        # Every unit receives every fragment anew, so no anchor is spent.
+        record["units"] = {
+            name: {**unit, "spent": [], "marks": [], "joined": []} for name, unit in record["units"].items()
+        }
+        if not same:
+            count = len(owned(sizes))
+            for name, unit in record["units"].items():
+                accounts = [each["units"][name]["account"] for each in machines if name in each["units"]]
+                unit["account"] = ledger.carried(accounts, count)
+        machine = cls.restore(rules, sizes, record)
+        if final:
+            for each in machine.units.values():
+                each.account.finish()
+            machine.committed = machine.record()
+        return machine
+
+    def _joined(self, event: Joined) -> None:
+        unit = self.units.get(event.unit)
+        if unit is None:
+            unit = self.units[event.unit] = Unit.new(event.unit, owned(self.rounds.sizes))
+        if event.incarnation < unit.incarnation:
+            self.rounds.effects.append(Evict(event.unit, unit.incarnation))
+            return
+        self._see(event.cut)
+        self._told = CLOCK_ZERO  # the host may have missed it, and it may not change any more
+        renewed = unit.join(event, self.step)
+        self.rounds.joined(event, renewed)
+        if renewed:
+            self.rounds.effects += [Evict(event.unit, event.incarnation), Remember(self.record())]
+        self._note("joined", unit=event.unit, incarnation=event.incarnation, host=event.host)
+
+    def _left(self, event: Left) -> None:
+        unit = self.units.get(event.unit)
+        if unit is not None and event.incarnation == unit.incarnation:
+            unit.leave(event)
+            self.cuts.drop(event.unit, event.host)
+            self._note("left", unit=event.unit, incarnation=event.incarnation, host=event.host)
+
+    def _reported(self, event: Reported, now: float) -> None:
+        unit = self.units.get(event.unit)
+        if unit is not None:
+            unit.report(event, now)
+            if self.final:
+                unit.account.finish()
+
+    def _persisted(self, round_id: RoundId, now: float) -> None:
+        self.committed = dict(self.rounds.persisted(round_id, now))
+        if self.rules.shard == COORDINATOR and not self.finishing and self.cuts.due(self.step):
+            self._see(CutId(self.step))
+
+    def _see(self, cut: CutId) -> None:
+        """Records this shard's state, unless it did so for this cut or a later one."""
+        if cut.final and cut > self.cuts.newest and self.rounds.held:
+            # A shard that was away does not know that the others are at their end. What it still collects would
+            # not be in the final cut; what is being merged was sent before it, and will be.
+            self._final_cut = cut
+            self.rounds.close("the final cut has begun")
+            if self.rounds.held:
+                return
+        hosts = [(unit.name, host) for unit in self.units.values() for host in sorted(unit.hosts)]
+        if not self.cuts.record(cut, hosts):
+            return
+        self.rounds.effects.append(Remember(self.record()))
+        self._record_cut(cut)
+        self.rounds.effects.append(SendMarkers(cut))
+
+    def _record_cut(self, cut: CutId) -> None:
+        self._final_recorded = self._final_recorded or cut.final
+        self.rounds.effects.append(RecordCut(cut, self.part(cut)))
+        self._note("cut", cut=cut.step, final=cut.final)
+
+    def _marked(self, event: Marked) -> None:
+        self._see(event.cut)
+        before = self.cuts.channels.get((event.unit, event.host), 0)
+        if self.cuts.mark(event.unit, event.incarnation, event.host, event.cut, event.trained):
+            self._note("marker", cut=event.cut.step, unit=event.unit, host=event.host, in_channel=before)
+
+    def _finished(self, uri: str) -> None:
+        self.final = uri
+        for unit in self.units.values():
+            unit.account.finish()
+        self._note("finished", uri=uri)
+        self.rounds.effects += [Remember(self.record()), StopAll(self.step)]
+
+    def _advance(self, now: float) -> None:
+        self.rounds.ending = self.finishing
+        self.rounds.progress(now)
+        self._launch(now)
+        self.rounds.ending = self.finishing
+        self._end()
+        if self.rules.shards > 1 and self.clock != self._told:
+            self._told = self.clock
+            self.rounds.effects.append(SendClock(self._told))
+        self._wake(now)
+
+    def _launch(self, now: float) -> None:
+        """Advances the clock by a step when the slowest live unit has had time for one (so real H ≈ H)."""
+        if self.finishing or not self.pace.may_advance(now):
+            return
+        if len(self.live(now)) < self.rules.quorum:
+            return
+        following = self.pace.following()
+        p = schedule.due(following, self.rules.fragments, self.rules.interval)
+        if p is not None and self.rounds.sizes[p] == 0:
+            p = None
+        if p is not None and not self.rounds.room(p):
+            return
+        self.pace.advance(now, self.rounds.slowest(now))
+        if p is not None and following > self.versions[p]:
+            self.rounds.open(RoundId(following, p, 0, self.rounds.lineage), now)
+
+    def _end(self) -> None:
+        """Begins the final cut once every shard is at its end and has no round in flight."""
+        if not self.finishing or self.rounds.held or self._final_recorded:
+            return
+        if self.cuts.newest.final:  # recorded before a restart; nothing was merged since
+            self._record_cut(self.cuts.newest)
+        elif self._final_cut.final:
+            self._see(self._final_cut)
+        elif self.rules.shard == COORDINATOR and self.pace.all_end(self.rules.shards, 2):
+            self._see(CutId(max(self.step, self.cuts.newest.step + 1), final=True))
+
+    def _wake(self, now: float) -> None:
+        wakes = self.rounds.wakes()
+        for unit in self.live(now):
+            wakes.append((unit.reported or now) + unit.silence(self.rules.silence) + 0.001)
+        if not self.finishing and len(self.live(now)) >= self.rules.quorum:
+            following = self.pace.following()
+            p = schedule.due(following, self.rules.fragments, self.rules.interval)
+            if p is None or self.rounds.sizes[p] == 0 or self.rounds.room(p):
+                wakes.append(now if self.pace.behind else max(self.pace.due, now))
+        if wakes:
+            self.rounds.effects.append(Wake(max(min(wakes), now)))
+
+    def _note(self, what: str, **facts: object) -> None:
+        self.rounds.effects.append(note(what, t=self.step, **facts))
+
+
+def owned(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Fragments of which a shard of these sizes owns a part."""
+    return tuple(p for p, size in enumerate(sizes) if size > 0)

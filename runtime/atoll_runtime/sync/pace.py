@@ -1,0 +1,64 @@
+"""A shard's global clock: when it may advance, and how it keeps level with the other shards.
+
+Shards do not talk to each other. Learners carry their clocks from one to the other, so what a shard hears is
+never ahead of the truth. One that fell behind (its process was away) takes up to H steps without waiting for the
+learners' pace, in which each fragment is due once, and skips what lies before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from atoll_runtime.sync.events import CLOCK_ZERO, ShardClock
+
+
+@dataclass
+class Pace:
+    """The clock t of one shard."""
+
+    shard: int
+    interval: int
+    """H."""
+    step: int = 0
+    """The last global step launched."""
+    due: float = 0.0
+    """When the clock may advance again, at the learners' pace."""
+    others: dict[int, ShardClock] = field(default_factory=dict)
+    """What was heard of the other shards."""
+
+    def hear(self, clocks: Sequence[ShardClock]) -> None:
+        """Takes what a learner has seen; nothing goes back."""
+        for shard, clock in enumerate(clocks):
+            known = self.others.get(shard, CLOCK_ZERO)
+            if shard != self.shard:
+                self.others[shard] = ShardClock(max(known.step, clock.step), max(known.ending, clock.ending))
+
+    @property
+    def ahead(self) -> int:
+        """The furthest step known of any shard."""
+        return max((clock.step for clock in self.others.values()), default=0)
+
+    @property
+    def behind(self) -> bool:
+        """Another shard is further on."""
+        return self.ahead > self.step
+
+    def following(self) -> int:
+        """The step that comes next."""
+        return max(self.step, self.ahead - self.interval) + 1
+
+    def advance(self, now: float, seconds: float) -> int:
+        """Takes the next step; `seconds`: an inner step of the slowest live unit."""
+        late = self.behind
+        self.step = self.following()
+        self.due = now if late else max(self.due, now - seconds) + seconds
+        return self.step
+
+    def may_advance(self, now: float) -> bool:
+        return self.behind or now >= self.due
+
+    def all_end(self, shards: int, ending: int) -> bool:
+        """Every other shard is at least this far into its end."""
+        heard = [clock.ending for clock in self.others.values()]
+        return sum(level >= ending for level in heard) == shards - 1

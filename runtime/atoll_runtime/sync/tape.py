@@ -1,0 +1,209 @@
+"""The event tape: what stands in it, and its frames.
+
+A tape is a row of segments. Each starts with an `Opening`, which holds the whole state, so each can be replayed by
+itself. A record is a frame (magic, crc32c of the rest, lengths), a head, and raw bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import mmap
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import google_crc32c
+import msgspec
+
+from atoll_runtime.contract import RunContract, TapeDepth
+from atoll_runtime.sync.encoding import TapeError, decode, encode
+from atoll_runtime.sync.events import Effect, Event, Member, RoundId
+from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.merge import Codec, Rule
+
+FORMAT = 1
+MAGIC = b"ATT1"
+FRAME = struct.Struct("<4sIIQ")
+"""Magic, crc32c of all that follows it, bytes of the head, bytes of the body."""
+CHUNK = 16 << 20
+"""Bytes that one checksum call takes."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a merge depends on besides its inputs; the same for a shard's whole life."""
+
+    run: str
+    uid: str
+    shard: int
+    shards: int
+    layout: Layout
+    """The shard's own."""
+    merge: Rule
+    learning_rate: float
+    """η."""
+    momentum: float
+    """μ."""
+    codec: Codec
+
+    @classmethod
+    def of(cls, run: RunContract, shard: int, layout: Layout) -> Facts:
+        outer = run.outer
+        return cls(
+            run.name,
+            run.uid,
+            shard,
+            len(run.shards),
+            layout,
+            outer.merge,
+            outer.learning_rate,
+            outer.momentum,
+            outer.codec,
+        )
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Head of a segment. With depth Contributions its body is Θ, then momentum, of each fragment in turn."""
+
+    facts: Facts
+    depth: TapeDepth
+    machine: Syncer
+    """Every field, with the rounds in flight."""
+    versions: tuple[int, ...]
+    """Of the durable fragments in the body; the machine may be a merge ahead."""
+    now: float
+    """Seconds of the machine's clock."""
+    time: float
+    """Unix seconds, at the same moment."""
+    why: Literal["Started", "Full", "Gap"]
+    """The process began; the segment before was full; records were lost before this one."""
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class Decided:
+    """An event handed to the machine, and what it decided; durable records stand by their checksums alone."""
+
+    now: float
+    event: Event
+    decisions: tuple[Effect, ...]
+
+
+@dataclass(frozen=True)
+class Share:
+    """One host's part of its unit's contribution, in the run's codec; `size` bytes of the body, in turn."""
+
+    unit: str
+    host: int
+    start: int
+    """First element, of the padded fragment."""
+    size: int
+
+
+@dataclass(frozen=True)
+class Contributed:
+    """All that goes into a merge."""
+
+    round: RoundId
+    members: tuple[Member, ...]
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What came out of a merge: crc32c of the float32 bytes of Θ and momentum."""
+
+    round: RoundId
+    theta: int
+    momentum: int
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The process ended in order: version and crc32c of Θ and of momentum of each durable fragment."""
+
+    versions: tuple[int, ...]
+    theta: tuple[int, ...]
+    momentum: tuple[int, ...]
+
+
+Record = Opening | Decided | Contributed | Computed | Closed
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A record as read, where it starts, and where the next one does."""
+
+    record: Record
+    body: memoryview
+    start: int
+    end: int
+
+
+def decisions(effects: Sequence[Effect]) -> tuple[Effect, ...]:
+    """The effects with each durable record, which is long, replaced by the crc32c of its encoding."""
+
+    def short(effect: Any) -> Effect:
+        if hasattr(effect, "record"):
+            effect = dataclasses.replace(effect, record={"crc32c": checksum(encode(effect.record))})
+        return effect  # type: ignore[no-any-return]
+
+    return tuple(short(effect) for effect in effects)
+
+
+def checksum(*buffers: Buffer) -> int:
+    """crc32c of the buffers, end to end."""
+    crc = int(google_crc32c.value(b""))
+    for buffer in buffers:
+        view = memoryview(buffer)
+        raw = view.cast("B") if view.nbytes else b""  # an empty fragment's view cannot be cast
+        for start in range(0, view.nbytes, CHUNK):
+            crc = int(google_crc32c.extend(crc, bytes(raw[start : start + CHUNK])))
+    return crc
+
+
+def frame(head: bytes, bodies: Sequence[Buffer]) -> bytes:
+    """What stands before the head."""
+    size = sum(memoryview(body).nbytes for body in bodies)
+    crc = checksum(struct.pack("<IQ", len(head), size), head, *bodies)
+    return FRAME.pack(MAGIC, crc, len(head), size)
+
+
+def read(tape: bytes | mmap.mmap, name: str) -> Iterator[Stored]:
+    """Every record of a segment; ends before a torn tail, which is what lies behind the last `end`.
+
+    Raises:
+        TapeError: a damaged record with whole ones behind it, or a head that is not known here.
+    """
+    view, at = memoryview(tape), 0
+    while (end := whole(view, at)) is not None:
+        _, _, size, _ = FRAME.unpack_from(view, at)
+        middle = at + FRAME.size + size
+        try:
+            record = decode(bytes(view[at + FRAME.size : middle]))
+        except (TapeError, msgspec.DecodeError) as error:
+            raise TapeError(f"{name}: byte {at}: {error}") from error
+        if not isinstance(record, Record):
+            raise TapeError(f"{name}: byte {at}: {type(record).__name__} is no record of a tape")
+        yield Stored(record, view[middle:end], at, end)
+        at = end
+    behind = at
+    while (behind := tape.find(MAGIC, behind + 1)) >= 0:
+        if whole(view, behind) is not None:
+            raise TapeError(f"{name}: the record at byte {at} is damaged, whole ones follow from {behind}")
+
+
+def whole(view: memoryview, at: int) -> int | None:
+    """Where the record at `at` ends; None when it is torn or damaged."""
+    if len(view) - at < FRAME.size:
+        return None
+    magic, crc, head, body = FRAME.unpack_from(view, at)
+    end = at + FRAME.size + int(head) + int(body)
+    if magic != MAGIC or end > len(view):
+        return None
+    return end if checksum(view[at + FRAME.size - 12 : end]) == crc else None

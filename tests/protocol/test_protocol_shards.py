@@ -1,0 +1,168 @@
+"""Several shards as processes on real sockets: one is lost, all are killed at random, another number goes on."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll_runtime.checkpoint import GlobalStore
+from atoll_runtime.contract import CheckpointSpec, RunContract, SyncerStatus, TargetSpec, identity
+from atoll_runtime.model import describe
+from atoll_runtime.replay import replay
+from atoll_runtime.sync.fragments import build_layout
+from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.tls import Tls
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(name="tls")
+def tls_fixture(authority: Any) -> Callable[[str], Path]:
+    """The folder of the syncer's, or of a unit's, certificate."""
+    ca = authority("walk")
+    role = {"syncer": identity("default", "walk", "syncer", "walk-syncer")}
+    return lambda name: ca.issue(name, role.get(name, identity("default", "walk", "unit", name)))
+
+
+def transports(run: RunContract, folder: Path) -> list[GrpcTransport]:
+    return [GrpcTransport(shard.host, shard.port, Tls.read(folder)) for shard in run.shards]
+
+
+def told(syncer: Any) -> SyncerStatus:
+    """What the shard says; nothing done yet, where nobody answers."""
+    return syncer.status() or SyncerStatus(run_uid="", phase="Starting")
+
+
+def assert_balanced(status: SyncerStatus) -> None:
+    for name, account in status.ledger.items():
+        fates = account.merged + sum(account.discarded.values()) + account.in_flight
+        assert account.trained == fates, (name, account)
+
+
+def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in_three_shards(
+    make_run: Any, syncer: Any, numpy_unit: Any, tls: Any, eventually: Any
+) -> None:
+    run = make_run(shards=2, target=TargetSpec(global_steps=240))
+    shards = [syncer(run, tls("syncer"), s) for s in (0, 1)]
+    a = numpy_unit(run, "a", transports(run, tls("a"))).start()
+    pair = [numpy_unit(run, "b", transports(run, tls("b")), host=host, hosts=2).start() for host in (0, 1)]
+    eventually(lambda: all(told(each).rounds >= 12 for each in shards), 40)
+
+    assert shards[1].end(signal.SIGKILL) == -signal.SIGKILL
+    stalled, step = told(shards[0]).rounds, a.step
+    width = a.layout.width
+    held = [max(version for p, version in a.received.items() if p // width == s) for s in (0, 1)]
+    eventually(lambda: told(shards[0]).rounds >= stalled + 12)
+    assert a.step > step
+    assert max(version for p, version in a.received.items() if p < width) > held[0]
+    assert max(version for p, version in a.received.items() if p >= width) == held[1]
+
+    shards[1].start()
+    eventually(lambda: told(shards[1]).restarts == 1)
+    eventually(
+        lambda: abs(told(shards[0]).global_step - told(shards[1]).global_step) <= 2 * run.outer.interval
+    )
+    eventually(lambda: a.exchange.stop() and all(each.exchange.stop() for each in pair), 40)
+    ends = [eventually(lambda each=each: (s := told(each)).phase == "Finished" and s) for each in shards]
+    assert {end.final_checkpoint for end in ends} == {f"{run.checkpoint.uri}/global/240"}
+    for end in ends:
+        assert_balanced(end)
+    cut = GlobalStore(run.checkpoint.uri).load(240)
+    assert cut.shards == 2 and len(cut.versions) == 2 * width
+    theta = np.concatenate([tensor.ravel() for tensor in cut.theta.values()])
+    assert np.mean((theta - 1.0) ** 2) < 0.05
+    for each in shards:
+        each.end(signal.SIGTERM)
+
+    more = make_run(shards=3, target=TargetSpec(global_steps=300))
+    again = [syncer(more, tls("syncer"), s) for s in range(3)]
+    units = [numpy_unit(more, name, transports(more, tls(name)), incarnation=2) for name in "ab"]
+    for unit in units:
+        unit.hold_nothing()
+        unit.start()
+    eventually(lambda: all(unit.exchange.stop() for unit in units), 40)
+    ends = [eventually(lambda each=each: (s := told(each)).phase == "Finished" and s) for each in again]
+    assert [end.global_step for end in ends] == [300] * 3
+    assert all(end.tokens > min(e.tokens for e in ends) // 2 > 0 for end in ends)
+    for end in ends:
+        assert_balanced(end)
+    last = GlobalStore(run.checkpoint.uri).load(300)
+    assert last.shards == 3 and last.theta.keys() == cut.theta.keys()
+    assert np.mean((np.concatenate([t.ravel() for t in last.theta.values()]) - 1.0) ** 2) < 0.02
+
+
+STORM_SECONDS = 20.0
+
+
+def test_whatever_is_killed_no_merge_is_lost_and_the_tape_gives_the_final_model_bit_for_bit(
+    make_run: Any, syncer: Any, learner_process: Any, tls: Any, eventually: Any, tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("ATOLL_SEED", random.SystemRandom().randrange(10**6)))
+    print(f"ATOLL_SEED={seed}")
+    chance = random.Random(seed)
+    run = make_run(
+        shards=2,
+        target=TargetSpec(global_steps=1200),
+        tape="Contributions",
+        checkpoint=CheckpointSpec(uri=f"file://{tmp_path}/bucket", interval_steps=100, keep=2),
+    )
+    shards = [syncer(run, tls("syncer"), s) for s in (0, 1)]
+    learners = {name: learner_process(run, tls(name), name) for name in "abc"}
+    eventually(lambda: all(told(each).rounds >= 4 for each in shards), 40)
+
+    seen = [0, 0]
+    end = time.monotonic() + STORM_SECONDS
+    kills = {"syncer": 0, "learner": 0, "pause": 0}
+    while time.monotonic() < end:
+        what = chance.choice(["syncer", "learner", "learner", "pause"])
+        kills[what] += 1
+        if what == "syncer":
+            s = chance.randrange(2)
+            seen[s] = max(seen[s], told(shards[s]).global_step)
+            shards[s].end(signal.SIGKILL)
+            shards[s].start()
+        elif what == "learner":
+            name = chance.choice("abc")
+            learners[name].kill()
+            learners[name] = learner_process(run, tls(name), name, learners[name].incarnation + 1)
+        else:
+            name = chance.choice("abc")
+            learners[name].process.send_signal(signal.SIGSTOP)
+            wait_until(time.monotonic() + chance.uniform(0.1, 1.0))
+            learners[name].process.send_signal(signal.SIGCONT)
+        wait_until(time.monotonic() + chance.uniform(0.2, 2.0))
+
+    ends = [eventually(lambda each=each: (s := told(each)).phase == "Finished" and s, 120) for each in shards]
+    for s, status in enumerate(ends):
+        assert status.global_step >= max(seen[s], 1200)
+        assert_balanced(status)
+        assert all(account.in_flight == 0 for account in status.ledger.values())
+    assert all(eventually(lambda p=each.process: p.poll() is not None or None) for each in learners.values())
+    assert [each.process.wait(20) for each in learners.values()] == [0, 0, 0]
+    for each in shards:
+        assert each.end(signal.SIGTERM) == 0
+
+    step = int(ends[0].final_checkpoint.rpartition("/")[2])
+    cut = GlobalStore(run.checkpoint.uri).load(step)
+    layout = build_layout(describe(run.model), run.outer.fragments, 2)
+    for s, each in enumerate(shards):
+        found = replay(each.folder / "volume/tape")
+        assert found.difference is None and found.merges > 0
+        own = layout.shard(s)
+        for p, held in enumerate(found.held):
+            assert held.version == cut.versions[s * layout.width + p]
+            assert np.array_equal(held.theta, own.flatten(cut.theta, p)), (s, p)
+    print(f"storm of {STORM_SECONDS:.0f} s: {kills}, merges {[end.rounds for end in ends]}")
+
+
+def wait_until(moment: float) -> None:
+    """The storm's own pace: faults come at these moments, whatever the parties do."""
+    time.sleep(max(0.0, moment - time.monotonic()))

@@ -1,0 +1,33 @@
+"""One host of a unit that learns in numpy, as a process that can be killed: RUN.JSON TLS UNIT INCARNATION."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from pathlib import Path
+
+from protocol_parties import NumpyUnit
+
+from atoll_runtime.contract import EXIT_FENCED, EXIT_OK, EXIT_TERMINAL, parse_run
+from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.messages import Fenced
+from atoll_runtime.transport.tls import Tls
+
+
+def main(file: str, folder: str, name: str, incarnation: str) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    run, tls = parse_run(Path(file).read_bytes()), Tls.read(folder)
+    transports = [GrpcTransport(shard.host, shard.port, tls) for shard in run.shards]
+    unit = NumpyUnit(run, name, transports, int(incarnation))
+    unit.hold_nothing()
+    unit.start()
+    while unit.running:
+        time.sleep(0.05)
+    error = unit.exchange.error()
+    logging.info("ended: stop %s, error %s", unit.exchange.stop(), error)
+    return EXIT_OK if error is None else EXIT_FENCED if isinstance(error, Fenced) else EXIT_TERMINAL
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,367 @@
+"""What the protocol's tests share: a certificate authority, run contracts, units that learn in numpy, processes."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from atoll_runtime.contract import (
+    ENV_JOURNAL_DIR,
+    ENV_RUN_FILE,
+    ENV_SHARD,
+    ENV_TLS_DIR,
+    CheckpointSpec,
+    DataSpec,
+    Dimensions,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    QuorumSpec,
+    RunContract,
+    SyncerAddress,
+    SyncerStatus,
+    TargetSpec,
+    UnitContract,
+    dump,
+)
+from atoll_runtime.learner.exchange import Exchange
+from atoll_runtime.model import describe, initial
+from atoll_runtime.sync.fragments import build_layout, part_bounds
+from atoll_runtime.sync.progress import Progress
+from atoll_runtime.transport.codecs import DTYPES
+from atoll_runtime.transport.transport import Transport
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """The first true value of `condition`; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {seconds} s: {condition}")
+        time.sleep(0.01)
+    return value
+
+
+@pytest.fixture(name="eventually", scope="session")
+def eventually_fixture() -> Callable[..., Any]:
+    return eventually
+
+
+@pytest.fixture(name="free_ports")
+def free_ports_fixture() -> Callable[[int], list[int]]:
+    """Ports that nobody listens on now."""
+
+    def pick(count: int) -> list[int]:
+        sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
+        ports = [each.getsockname()[1] for each in sockets]
+        for each in sockets:
+            each.close()
+        return ports
+
+    return pick
+
+
+class Authority:
+    """A run's certificate authority."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._key = folder, ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._certificate = self._sign(self._name, self._key.public_key(), None)
+
+    def issue(self, common_name: str, uri: str) -> Path:
+        """A folder with ca.crt, tls.crt and tls.key, good for localhost and `uri`."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+        names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.UniformResourceIdentifier(uri)])
+        certificate = self._sign(subject, key.public_key(), names)
+        folder = self._folder / f"{self._name.rfc4514_string()}-{common_name}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pem = serialization.Encoding.PEM
+        (folder / "ca.crt").write_bytes(self._certificate.public_bytes(pem))
+        (folder / "tls.crt").write_bytes(certificate.public_bytes(pem))
+        (folder / "tls.key").write_bytes(
+            key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        )
+        return folder
+
+    def _sign(
+        self, subject: x509.Name, key: Any, names: x509.SubjectAlternativeName | None
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + datetime.timedelta(hours=1))
+            .add_extension(x509.BasicConstraints(ca=names is None, path_length=None), critical=True)
+        )
+        if names is not None:
+            builder = builder.add_extension(names, critical=False).add_extension(
+                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+                critical=False,
+            )
+        return builder.sign(self._key, hashes.SHA256())
+
+
+@pytest.fixture(name="authority")
+def authority_fixture(tmp_path: Path) -> Callable[[str], Authority]:
+    return lambda name: Authority(tmp_path / "certificates", name)
+
+
+@pytest.fixture(name="make_run")
+def make_run_fixture(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Callable[..., RunContract]:
+    """A run of a tiny model on this machine, in `shards` shards; other keywords replace sections."""
+
+    def make(shards: int = 1, **sections: Any) -> RunContract:
+        ports = free_ports(3 * shards)
+        defaults: dict[str, Any] = {
+            "name": "walk",
+            "namespace": "default",
+            "uid": "uid-of-walk",
+            "model": ModelSpec(
+                dimensions=Dimensions(layers=4, width=16, heads=2, kv_heads=1, hidden=32, vocabulary=256)
+            ),
+            "data": DataSpec(uri="file:///nowhere", sequence_length=64),
+            "inner": InnerSpec(),
+            "outer": OuterSpec(fragments=4, interval=4, overlap=2, learning_rate=1.0, momentum=0.0),
+            "quorum": QuorumSpec(),
+            "target": TargetSpec(global_steps=60),
+            "checkpoint": CheckpointSpec(uri=f"file://{tmp_path}/bucket", interval_steps=20, keep=2),
+            "shards": tuple(
+                SyncerAddress(
+                    host="localhost", port=ports[i], status_port=ports[i + 1], health_port=ports[i + 2]
+                )
+                for i in range(0, 3 * shards, 3)
+            ),
+        }
+        return RunContract(**(defaults | sections))
+
+    return make
+
+
+@dataclass
+class NumpyUnit:
+    """One host of a unit that moves its parameters towards a target, a little each step, in a thread."""
+
+    run: RunContract
+    name: str
+    transport: Transport | Sequence[Transport]
+    incarnation: int = 1
+    host: int = 0
+    hosts: int = 1
+    target: float = 1.0
+    step_seconds: float = 0.01
+    tokens: int = 100
+    contributed: int = 0
+    received: dict[int, int] = field(default_factory=dict)
+    """Newest version of each fragment."""
+
+    def __post_init__(self) -> None:
+        shards = len(self.run.shards)
+        self.layout = build_layout(describe(self.run.model), self.run.outer.fragments, shards)
+        transports = self.transport if isinstance(self.transport, Sequence) else [self.transport]
+        self.bounds, self.padded = [], []
+        for fragment in self.layout.fragments:
+            parts = part_bounds(fragment.size, 2 * self.hosts)
+            mine = parts[2 * self.host : 2 * self.host + 2]
+            self.bounds.append((mine[0][0], mine[-1][1]))
+            self.padded.append(parts[-1][1])
+        self.contract = UnitContract(
+            unit=self.name,
+            incarnation=self.incarnation,
+            host=self.host,
+            hosts=self.hosts,
+            coordinator="localhost:1",
+            batch=1,
+            stream=0,
+            streams=1,
+        )
+        self.exchange = Exchange(self.run, self.contract, self.layout, self.bounds, self.padded, transports)
+        theta = initial(self.run.model)
+        self.theta = [self._mine(self.layout.flatten(theta, p), p) for p in range(len(self.layout.fragments))]
+        self.anchor = [part.copy() for part in self.theta]
+        self.progress = Progress([0] * len(self.theta), [0] * len(self.theta))
+        self.step = 0
+        self._halt = threading.Event()
+        self._thread = threading.Thread(target=self._train, daemon=True)
+
+    def start(self) -> NumpyUnit:
+        self.exchange.start(self.progress.versions, 0, "seeded by the test")
+        self._thread.start()
+        return self
+
+    def hold_nothing(self) -> None:
+        """Every fragment must come from the syncer first."""
+        self.progress = Progress([-1] * len(self.theta), [0] * len(self.theta))
+
+    def halt(self) -> None:
+        """As a killed process: the loop ends and the link breaks."""
+        self._halt.set()
+        self._thread.join(5)
+        self.exchange.close(5)
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def _mine(self, flat: np.ndarray, p: int) -> np.ndarray:
+        start, stop = self.bounds[p]
+        whole = np.zeros(self.padded[p], np.float32)
+        whole[: flat.size] = flat
+        return whole[start:stop]
+
+    def _train(self) -> None:
+        dtype = DTYPES[self.run.outer.codec]
+        while not (self._halt.is_set() or self.exchange.stop() or self.exchange.error()):
+            arrivals = self.exchange.arrived()
+            if self.progress.see(cut := self.exchange.cut()):
+                self.exchange.mark(cut, self.progress.trained)
+            for p, arrival in arrivals.items():
+                self.theta[p] = arrival.part.astype(np.float32)
+                self.anchor[p] = self.theta[p].copy()
+                self.progress.adopt(p, arrival.version)
+                self.received[p] = arrival.version
+            self._halt.wait(self.step_seconds)
+            self.step += 1
+            self.progress.step(self.tokens)
+            for part in self.theta:
+                part += 0.05 * (np.float32(self.target) - part)
+            for p, ask in self.exchange.pulls().items():
+                offer = self.progress.offer(p, ask.least)
+                if offer is not None:
+                    delta = (self.anchor[p] - self.theta[p]).astype(dtype)
+                    self.exchange.contribute(p, ask, delta, offer, self.step)
+                    self.contributed += 1
+            losses = [np.mean((part - self.target) ** 2) for part in self.theta if part.size]
+            loss = float(np.mean(losses))
+            self.exchange.report(self.step, self.tokens, loss, self.step_seconds, self.step)
+
+
+@pytest.fixture(name="numpy_unit")
+def numpy_unit_fixture() -> Iterator[Callable[..., NumpyUnit]]:
+    """Makes units, and halts those that the test left running."""
+    units: list[NumpyUnit] = []
+
+    def make(*args: Any, **keywords: Any) -> NumpyUnit:
+        units.append(NumpyUnit(*args, **keywords))
+        return units[-1]
+
+    yield make
+    for unit in units:
+        unit.halt()
+
+
+class Syncer:
+    """`python -m atoll_runtime.syncer`, one shard, started as often as the test likes on the same volume."""
+
+    def __init__(self, run: RunContract, tls: Path, folder: Path, shard: int = 0) -> None:
+        self.run, self.tls, self.folder, self.shard = run, tls, folder, shard
+        self.log = folder / "syncer.log"
+        folder.mkdir(exist_ok=True)
+        (folder / "run.json").write_text(dump(run))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def away(self) -> bool:
+        return self.process is None or self.process.poll() is not None
+
+    def start(self) -> None:
+        environment = os.environ | {
+            ENV_RUN_FILE: str(self.folder / "run.json"),
+            ENV_TLS_DIR: str(self.tls),
+            ENV_JOURNAL_DIR: str(self.folder / "volume"),
+            ENV_SHARD: str(self.shard),
+        }
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "atoll_runtime.syncer"], env=environment, stdout=log, stderr=log
+            )
+
+    def end(self, number: int) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(20)
+
+    def status(self) -> SyncerStatus | None:
+        """The report over HTTPS with the syncer's own certificate; None when nobody answers."""
+        context = ssl.create_default_context(cafile=str(self.tls / "ca.crt"))
+        context.load_cert_chain(self.tls / "tls.crt", self.tls / "tls.key")
+        url = f"https://localhost:{self.run.shards[self.shard].status_port}/status"
+        try:
+            with urllib.request.urlopen(url, timeout=5, context=context) as answer:
+                return SyncerStatus.model_validate_json(answer.read())
+        except OSError:
+            return None
+
+    def plain(self, path: str) -> str:
+        url = f"http://localhost:{self.run.shards[self.shard].health_port}{path}"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return str(answer.read().decode())
+
+
+@pytest.fixture(name="syncer")
+def syncer_fixture(tmp_path: Path) -> Iterator[Callable[..., Syncer]]:
+    started: list[Syncer] = []
+
+    def start(run: RunContract, tls: Path, shard: int = 0) -> Syncer:
+        started.append(Syncer(run, tls, tmp_path / f"syncer-{shard}-of-{len(run.shards)}", shard))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for each in started:
+        if not each.away:
+            each.end(signal.SIGKILL)
+
+
+class Learner:
+    """A host of a unit that learns in numpy, as a process of its own (`numpy_learner.py`)."""
+
+    def __init__(self, run: RunContract, tls: Path, unit: str, incarnation: int, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        (folder / "run.json").write_text(dump(run))
+        self.unit, self.incarnation = unit, incarnation
+        script = Path(__file__).with_name("numpy_learner.py")
+        arguments = [str(folder / "run.json"), str(tls), unit, str(incarnation)]
+        with (folder / f"{unit}.log").open("ab") as log:
+            self.process = subprocess.Popen([sys.executable, str(script), *arguments], stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+
+@pytest.fixture(name="learner_process")
+def learner_process_fixture(tmp_path: Path) -> Iterator[Callable[..., Learner]]:
+    started: list[Learner] = []
+
+    def start(run: RunContract, tls: Path, unit: str, incarnation: int = 1) -> Learner:
+        started.append(Learner(run, tls, unit, incarnation, tmp_path / "learners"))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()

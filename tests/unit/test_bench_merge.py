@@ -1,0 +1,79 @@
+"""`atoll bench merge`: what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from atoll_bench.merge import layout_of, measure
+from atoll_cli.__main__ import main
+from atoll_runtime.sync.fragments import TensorInfo, build_layout
+
+
+def test_a_figure_has_the_speed_of_merge_and_copy_and_the_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = [TensorInfo("layers", (6, 5000), stacked=True, embedding=False)]
+    monkeypatch.setattr("atoll_bench.merge.layout_of", lambda _, fragments: build_layout(tensors, fragments))
+    monkeypatch.setattr("atoll_bench.merge.COLD", 1 << 20)
+    command = ["bench", "merge", "--json", "--learners", "2,3", "--fragments", "3", "--threads", "2"]
+    assert main(command) == 0
+    figures: list[dict[str, Any]] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(figure["codec"], figure["learners"]) for figure in figures] == [
+        ("bf16", 2),
+        ("bf16", 3),
+        ("float32", 2),
+        ("float32", 3),
+    ]
+    for figure in figures:
+        assert figure["figure"] == "merge_bytes_per_second"
+        assert figure["parameters"] == 30_000
+        assert figure["ratio_spread"][0] <= figure["ratio"] <= figure["ratio_spread"][1]
+        assert 0 < figure["ratio_with_scan"] < figure["ratio"]
+        assert min(figure["value"], figure["copy"], figure["scan_bytes_per_second"]) > 0
+        inputs = figure["learners"] * 10_000 * (2 if figure["codec"] == "bf16" else 4)
+        assert inputs < figure["peak_bytes"] < inputs + 3 * 10_000 * 10 + 4096
+
+
+def test_people_get_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = [TensorInfo("w", (1000,), stacked=False, embedding=False)]
+    monkeypatch.setattr("atoll_bench.merge.layout_of", lambda _, fragments: build_layout(tensors, fragments))
+    monkeypatch.setattr("atoll_bench.merge.COLD", 1 << 16)
+    assert main(["bench", "merge", "--learners", "1", "--codec", "bf16", "--fragments", "1"]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split()[:5] == ["LEARNERS", "CODEC", "MERGE", "COPY", "RATIO"]
+    assert row.split()[:2] == ["1", "bf16"]
+
+
+def test_the_model_has_at_least_the_parameters_that_were_asked_for() -> None:
+    layout = layout_of(64_000_000, 24)
+    assert 64_000_000 <= layout.size < 71_000_000
+    sizes = [fragment.size for fragment in layout.fragments]
+    assert max(sizes) <= 4 / 3 * layout.size / 24
+
+
+def test_one_thread_measures_too() -> None:
+    layout = build_layout([TensorInfo("w", (1000,), stacked=False, embedding=True)], 1)
+    assert measure(layout, 1, "float32", "Mean", threads=1, repeat=1, cold=1 << 16).threads == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--learners", "4,none"], "--learners 'none': a whole number from 1 to 256"),
+        (["--parameters", "-3"], "--parameters '-3': a whole number"),
+        (["--parameters", "9000000000"], "--parameters 9000000000: at most"),
+        (["--fragments", "1000"], "--fragments: "),
+        (["--threads", "0"], "--threads '0'"),
+        (["--repeat", "x"], "--repeat 'x'"),
+    ],
+)
+def test_a_wrong_value_is_one_line_that_names_the_option_and_status_2(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "merge", *options]) == 2
+    message = capsys.readouterr().err
+    assert words in message
+    assert message.count("\n") == 1

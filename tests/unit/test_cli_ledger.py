@@ -1,0 +1,106 @@
+"""`atoll ledger`: the figures, the verdict and the exit status, with a kubectl that prints what the test says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll_cli.__main__ import main
+
+ONE = {"fragments": 8, "trained": 8000, "merged": 6000, "inFlight": 804, "discarded": {"Missed": 1196}}
+TWO = {"fragments": 8, "trained": 80_000_000, "merged": 80_000_000, "inFlight": 0, "discarded": {}}
+BOTH = {
+    "fragments": 8,
+    "trained": 80_008_000,
+    "merged": 80_006_000,
+    "inFlight": 804,
+    "discarded": {"Missed": 1196},
+}
+
+
+def item(kind: str, name: str, run: str, ledger: dict[str, Any] | None) -> dict[str, Any]:
+    spec = {"run": run} if kind == "LearnerUnit" else {}
+    return {
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec,
+        "status": {"ledger": ledger} if ledger else {},
+    }
+
+
+def listing(one: dict[str, Any] | None = ONE, own: dict[str, Any] | None = BOTH) -> list[dict[str, Any]]:
+    return [
+        item("TrainingRun", "demo", "", own),
+        item("TrainingRun", "else", "", None),
+        item("LearnerUnit", "demo-a-0", "demo", one),
+        item("LearnerUnit", "demo-b-0", "demo", TWO),
+        item("LearnerUnit", "else-a-0", "else", {**TWO, "merged": 0}),
+    ]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """Runs `atoll ledger` on a cluster that has these objects; exit status, output, errors."""
+
+    def call(items: list[dict[str, Any]], *arguments: str) -> tuple[int, str, str]:
+        (tmp_path / "items").write_text(json.dumps({"items": items}))
+        program = tmp_path / "kubectl"
+        program.write_text(f"#!/bin/sh\ncat {tmp_path / 'items'}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr("atoll_cli.ledger.find_kubectl", lambda: program)
+        status = main(["ledger", *arguments])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+def test_the_table_is_in_tokens_by_unit_and_in_all(ledger) -> None:
+    status, out, _ = ledger(listing(), "demo")
+    lines = [line.split() for line in out.splitlines()]
+    assert status == 0
+    assert lines[0] == ["UNIT", "TRAINED", "MERGED", "MISSED", "IN", "FLIGHT", "SHARE", "MERGED"]
+    assert lines[1] == ["demo-a-0", "1,000", "750", "149.5", "100.5", "75.0", "%"]
+    assert lines[2] == ["demo-b-0", "10,000,000", "10,000,000", "0", "0", "100.0", "%"]
+    assert lines[3] == ["total", "10,001,000", "10,000,750", "149.5", "100.5", "100.0", "%"]
+    assert lines[4][0] == "balanced:"
+    assert len(lines) == 5
+
+
+def test_a_token_without_a_fate_is_told_and_is_status_1(ledger) -> None:
+    status, out, _ = ledger(listing({**ONE, "trained": 8012}), "demo")
+    assert status == 1
+    assert out.splitlines()[-1] == "does not balance: demo-a-0 by 1.5 tokens (12 token-fragments)"
+
+
+def test_a_token_with_two_fates_in_the_runs_own_ledger_is_told_too(ledger) -> None:
+    status, out, _ = ledger(listing(own={**BOTH, "merged": BOTH["merged"] + 8}), "demo")
+    assert status == 1
+    assert out.splitlines()[-1] == "does not balance: demo by -1 tokens (-8 token-fragments)"
+
+
+def test_json_is_exact(ledger) -> None:
+    huge = 9_007_199_254_740_993  # no float has this value
+    large = {"fragments": 24, "trained": huge, "merged": huge - 1, "inFlight": 1, "discarded": {}}
+    status, out, _ = ledger(listing(large, large), "demo", "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert (found["run"], found["balanced"], set(found["units"])) == ("demo", True, {"demo-a-0", "demo-b-0"})
+    assert found["units"]["demo-a-0"] == large | {"balance": 0}
+    assert found["total"]["trained"] == huge + 80_000_000
+    assert found["own"]["merged"] == huge - 1
+
+
+@pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        ("dmeo", "atoll: no TrainingRun is called 'dmeo' in this namespace\n"),
+        ("else", "atoll: 'else' has no ledger yet: no unit has told its syncer of a token\n"),
+    ],
+)
+def test_a_run_without_a_ledger_is_one_sentence_and_status_1(ledger, run: str, says: str) -> None:
+    assert ledger(listing(), run) == (1, "", says)

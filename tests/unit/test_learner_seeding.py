@@ -1,0 +1,553 @@
+"""Where AdamW's moments and a new incarnation's state come from: a unit's saves, and peers that go on training."""
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+
+from atoll_runtime.checkpoint import Cut, GlobalStore
+from atoll_runtime.checkpoint.units import FragmentPart, HostManifest, UnitStore
+from atoll_runtime.contract import (
+    CheckpointSpec,
+    DataSpec,
+    Dimensions,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    QuorumSpec,
+    RunContract,
+    SyncerAddress,
+    TargetSpec,
+    UnitContract,
+    identity,
+)
+from atoll_runtime.learner import saver as saver_module
+from atoll_runtime.learner import seed
+from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.fragments import Fragments, wire_type
+from atoll_runtime.learner.inner import Inner
+from atoll_runtime.learner.mesh import span
+from atoll_runtime.learner.peers import Peers
+from atoll_runtime.learner.saver import Saver
+from atoll_runtime.learner.serving import Serving
+from atoll_runtime.learner.snapshot import NOTHING, Facts, Snapshots
+from atoll_runtime.model import describe, initial
+from atoll_runtime.sync.fragments import build_layout, part_bounds
+from atoll_runtime.transport.messages import DirectoryReply, PeerAddress
+from atoll_runtime.transport.peer import PeerClient, PeerServer, SnapshotRequest
+from atoll_runtime.transport.tls import Tls
+from atoll_runtime.transport.transport import TransportError
+
+SPEC = ModelSpec(dimensions=Dimensions(layers=2, width=16, heads=2, kv_heads=1, hidden=32))
+BATCH, LENGTH, FRAGMENTS, SHARDS = 2, 8, 3, 2
+LAYOUT = build_layout(describe(SPEC), FRAGMENTS, SHARDS)
+COUNT = len(LAYOUT.fragments)
+SIZES = [fragment.size for fragment in LAYOUT.fragments]
+ONES = (1,) * COUNT
+RUN = RunContract(
+    name="run",
+    namespace="default",
+    uid="1",
+    model=SPEC,
+    data=DataSpec(uri="file:///nowhere", sequence_length=LENGTH),
+    inner=InnerSpec(learning_rate=1e-2),
+    outer=OuterSpec(fragments=FRAGMENTS, interval=FRAGMENTS, codec="float32"),
+    quorum=QuorumSpec(),
+    target=TargetSpec(global_steps=100),
+    checkpoint=CheckpointSpec(uri="file:///nowhere"),
+    shards=(SyncerAddress(host="localhost"),) * SHARDS,
+    seed="Peer",
+)
+
+
+def unit(name, incarnation=1, host=0, hosts=1):
+    return UnitContract(
+        unit=name,
+        incarnation=incarnation,
+        host=host,
+        hosts=hosts,
+        coordinator="localhost:1",
+        batch=BATCH,
+        stream=0,
+        streams=1,
+    )
+
+
+def facts(cut=240, versions=ONES):
+    return Facts(cut=cut, inner_step=cut + 7, tokens=1000, cursor=33, versions=versions)
+
+
+def tokens(step):
+    return np.random.default_rng(step).integers(0, 256, (BATCH, LENGTH + 1)).astype(np.int32)
+
+
+def whole(tensors):
+    return {name: np.array(value) for name, value in tensors.items()}
+
+
+def same(left, right):
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        np.testing.assert_array_equal(value, right[name], err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return span(jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def agreement(mesh):
+    return Agreement(mesh)
+
+
+@pytest.fixture(scope="module")
+def inner(mesh):
+    """Trained a little, so that no moment is zero by chance; each test goes on with it."""
+    inner = Inner(mesh, RUN.inner, initial(SPEC), BATCH, LENGTH)
+    for step in range(3):
+        inner.step(tokens(step), 1e-2)
+    return inner
+
+
+@pytest.fixture(scope="module")
+def fragments(mesh, inner):
+    return Fragments(mesh, LAYOUT, wire_type("float32"), inner.theta)
+
+
+@pytest.fixture
+def units(tmp_path):
+    return UnitStore(f"file://{tmp_path}/run")
+
+
+class Learner:
+    """A unit that steps its model in a thread and answers those who want its snapshots, as the loop does."""
+
+    def __init__(self, name, inner, fragments, folder, patience=10.0, step_seconds=0.002):
+        self.name, self.inner, self.fragments = name, inner, fragments
+        self.versions = ONES
+        self.steps = 0
+        self.snapshots = Snapshots(SIZES, ONES, lambda snapshot: None)
+        self.serving = Serving(RUN, unit(name), LAYOUT, fragments.bounds, self.snapshots, patience)
+        self.server = PeerServer(self.serving, Tls.read(folder), 0)
+        self.address = f"localhost:{self.server.port}"
+        self.gate = threading.Semaphore(10**6)
+        """One permit for each capture."""
+        self._seconds = step_seconds
+        self._halt = threading.Event()
+        self._thread = threading.Thread(target=self._train, daemon=True)
+
+    def start(self):
+        self._thread.start()
+        return self
+
+    def advance(self):
+        """One step, as `Loop.until_end` makes it."""
+        versions = self.versions
+        wanted = self.snapshots.wanted(versions)
+        if wanted != NOTHING and self.gate.acquire(blocking=False):
+            self.snapshots.capture(wanted, versions[wanted], self.inner, self.fragments)
+        loss = self.inner.step(tokens(self.steps), 1e-3)
+        self.snapshots.collect()
+        float(loss)
+        self.steps += 1
+
+    def halt(self):
+        self._halt.set()
+        if self._thread.is_alive():
+            self._thread.join(10)
+        self.snapshots.close()
+        self.server.close(0.0)
+
+    def _train(self):
+        while not self._halt.wait(self._seconds):
+            self.advance()
+
+
+@pytest.fixture
+def certificates(authority):
+    """By unit, the folder of its identity."""
+    run = authority("run")
+    return {
+        name: run.issue(name, identity(RUN.namespace, RUN.name, "unit", name)) for name in ("new", "a", "b")
+    }
+
+
+@pytest.fixture
+def make_learner(inner, fragments, certificates):
+    learners = []
+
+    def make(name="a", **options):
+        learners.append(Learner(name, inner, fragments, certificates[name], **options))
+        return learners[-1]
+
+    yield make
+    for learner in learners:
+        learner.halt()
+
+
+@pytest.fixture
+def make_peers(certificates):
+    """The newcomer's view of these learners; `localhost` is the name in all test certificates."""
+
+    def make(*learners, versions=ONES, deadline=20.0, order=None, identity="new"):
+        tls = Tls.read(certificates[identity])
+        found = tuple(PeerAddress(each.name, 1, (each.address,)) for each in learners)
+        width = LAYOUT.width
+        replies = [
+            DirectoryReply("lineage", tuple(versions[s * width : (s + 1) * width]), found)
+            for s in range(SHARDS)
+        ]
+        return Peers(
+            directory=lambda: replies,
+            connect=lambda name, address: PeerClient(address, tls, "localhost"),
+            random=order or random.Random(0),
+            deadline=deadline,
+            first_wait=0.01,
+        )
+
+    return make
+
+
+class InOrder(random.Random):
+    """Tries peers as they are listed."""
+
+    def sample(self, population, k, **_):
+        return list(population)[:k]
+
+
+def roll(inner, fragments, save, cut=240):
+    """A whole snapshot between two steps."""
+    snapshots = Snapshots(SIZES, ONES, save)
+    snapshots.record(facts(cut))
+    while (number := snapshots.wanted(ONES)) != NOTHING:
+        snapshots.capture(number, 1, inner, fragments)
+        snapshots.collect()
+
+
+def saved(units, inner, fragments, name="a", cut=240, eventually=None):
+    """A real saver writes a real snapshot."""
+    saver = Saver(units, unit(name), LAYOUT, fragments.bounds)
+    try:
+        roll(inner, fragments, saver.put, cut)
+        eventually(lambda: saver.saved)
+    finally:
+        saver.close(10)
+
+
+def manifest_of(name, cut, host, hosts, layout=LAYOUT, incarnation=1):
+    return HostManifest(
+        unit=name,
+        incarnation=incarnation,
+        host=host,
+        hosts=hosts,
+        cut=cut,
+        inner_step=5,
+        tokens=6,
+        cursor=7,
+        versions=(1,) * len(layout.fragments),
+        count=9,
+        fingerprint=layout.fingerprint,
+        shards=layout.shards,
+        time=0.0,
+    )
+
+
+def write_hosts(units, tensors, name="a", cut=10, hosts=1, devices=1, layout=LAYOUT, only=None, **options):
+    """A save of `hosts` hosts with `devices` each; `mu` and its square as `nu`."""
+    for host in range(hosts) if only is None else only:
+        parts = {}
+        for number, fragment in enumerate(layout.fragments):
+            split = part_bounds(fragment.size, hosts * devices)
+            mine = split[host * devices : (host + 1) * devices]
+            start, stop = mine[0][0], mine[-1][1]
+            padded = np.zeros(split[-1][1], np.float32)
+            padded[: fragment.size] = layout.flatten(tensors, number)
+            if fragment.size:
+                parts[number] = FragmentPart(start, stop, 1, padded[start:stop], padded[start:stop] ** 2)
+        units.save(manifest_of(name, cut, host, hosts, layout, **options), parts)
+
+
+def test_saved_moments_come_back_bit_for_bit(units, inner, fragments, eventually):
+    mu, nu = whole(inner.mu), whole(inner.nu)
+    saved(units, inner, fragments, eventually=eventually)
+    save, skipped = units.newest("a", LAYOUT)
+    assert not skipped
+    same(save.moments.mu, mu)
+    same(save.moments.nu, nu)
+    assert (save.cut, save.inner_step, save.tokens, save.cursor) == (240, 247, 1000, 33)
+    assert save.moments.count == inner.updates > 0
+
+
+@pytest.mark.parametrize(("hosts", "devices", "shards"), [(3, 2, 2), (1, 5, 1)])
+def test_moments_are_the_same_whatever_hosts_devices_and_shards_they_were_saved_by(
+    units, hosts, devices, shards
+):
+    tensors = initial(SPEC)
+    write_hosts(units, tensors, hosts=hosts, devices=devices, layout=LAYOUT.split(shards))
+    save, skipped = units.newest("a", LAYOUT)
+    assert not skipped
+    same(save.moments.mu, tensors)
+    same(save.moments.nu, {name: value**2 for name, value in tensors.items()})
+
+
+def test_a_damaged_or_half_written_or_foreign_save_is_passed_over_with_its_reason(units, tmp_path):
+    tensors = initial(SPEC)
+    write_hosts(units, tensors, cut=10)
+    write_hosts(units, tensors, cut=20)
+    write_hosts(units, tensors, cut=30, hosts=2, only=[1])
+    write_hosts(units, {name: value * np.nan for name, value in tensors.items()}, cut=40)
+    write_hosts(units, tensors, cut=50, layout=build_layout(describe(SPEC), FRAGMENTS + 1, SHARDS))
+    write_hosts(units, tensors, cut=60, hosts=2, only=[0], incarnation=1)
+    write_hosts(units, tensors, cut=60, hosts=2, only=[1], incarnation=2)
+    damaged = tmp_path / "run/units/a/20/host-0-of-1/1"
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 2] ^= 1
+    damaged.write_bytes(data)
+    save, skipped = units.newest("a", LAYOUT)
+    assert save.cut == 10
+    assert [each.step for each in skipped] == [60, 50, 40, 30, 20]
+    reasons = {each.step: each.reason for each in skipped}
+    assert "incarnations [1, 2]" in reasons[60]
+    assert "fragment layout" in reasons[50]
+    assert "not finite" in reasons[40]
+    assert "half-written" in reasons[30]
+    assert reasons[20].endswith("host-0-of-1/1: 9344 bytes: the checksum does not match")
+
+
+def test_only_the_newest_two_complete_saves_are_kept(units, tmp_path):
+    tensors = initial(SPEC)
+    for cut in (10, 20, 30):
+        write_hosts(units, tensors, cut=cut)
+    write_hosts(units, tensors, cut=5, hosts=2, only=[0])
+    write_hosts(units, tensors, cut=40, hosts=2, only=[0])
+    write_hosts(units, tensors, name="b", cut=1)
+    units.prune("a", 2)
+    assert units.saves() == {"a": {40: 0, 30: 1, 20: 1}, "b": {1: 1}}
+
+
+def test_a_unit_takes_its_own_moments_before_anothers_newer_ones_and_without_any_the_newest(
+    units, tmp_path, agreement
+):
+    store = GlobalStore(units.bucket.uri)
+    theta = initial(SPEC)
+    momentum = {name: np.zeros_like(value) for name, value in theta.items()}
+    meta = {"fingerprint": LAYOUT.fingerprint}
+    store.save(Cut(100, theta, momentum, (100,) * FRAGMENTS, meta))
+    write_hosts(units, theta, name="a", cut=90)
+    write_hosts(units, theta, name="b", cut=100)
+    write_hosts(units, theta, name="c", cut=95)
+
+    def seeded(name):
+        return seed.from_checkpoint(store, units, name, LAYOUT, agreement)
+
+    assert seeded("a").message == "seeded from step 100; moments from step 90 of a"
+    new = seeded("new")
+    assert new.message == "seeded from step 100; moments from step 100 of b"
+    assert len(new.cut.versions) == COUNT
+    same(new.moments.mu, theta)
+    for name in "abc":
+        units.bucket.delete_tree(f"units/{name}")
+    cold = seeded("new")
+    assert cold.moments is None
+    assert cold.message == "seeded from step 100; moments of zero"
+
+
+def test_a_healed_unit_makes_the_step_that_the_old_one_would_have_made(
+    units, mesh, inner, fragments, agreement, eventually
+):
+    saved(units, inner, fragments, eventually=eventually)
+    theta = whole(inner.theta)
+    save, _ = units.newest("a", LAYOUT)
+    healed = Inner(mesh, RUN.inner, theta, BATCH, LENGTH, save.moments)
+    losses = [each.step(tokens(77), 3e-3) for each in (inner, healed)]
+    assert float(losses[0]) == float(losses[1])
+    same(whole(healed.theta), whole(inner.theta))
+    same(whole(healed.mu), whole(inner.mu))
+    same(whole(healed.nu), whole(inner.nu))
+    assert healed.updates == inner.updates
+
+
+def test_a_cut_that_comes_while_one_rolls_waits_and_only_the_newest_does(inner, fragments):
+    done = []
+    snapshots = Snapshots(SIZES, ONES, done.append)
+    cuts = {0: 10, 1: 20, 2: 30}
+    for step in range(2 * COUNT + 2):
+        if step in cuts:
+            snapshots.record(facts(cuts[step]))
+        if (number := snapshots.wanted(ONES)) != NOTHING:
+            snapshots.capture(number, 1, inner, fragments)
+        snapshots.collect()
+    assert [each.facts.cut for each in done] == [10, 30]
+    rolled = [number for number, size in enumerate(SIZES) if size]
+    assert [[each.number for each in snapshot.captures] for snapshot in done] == [rolled, rolled]
+
+
+def test_a_bucket_that_fails_is_tried_again_and_training_does_not_notice(
+    units, inner, fragments, tmp_path, monkeypatch, eventually
+):
+    monkeypatch.setattr(saver_module, "FIRST_WAIT", 0.02)
+    obstacle = tmp_path / "run"
+    obstacle.write_text("a file where the bucket should be")
+    saver = Saver(units, unit("a"), LAYOUT, fragments.bounds)
+    try:
+        roll(inner, fragments, saver.put, cut=10)
+        eventually(lambda: saver.failed)
+        roll(inner, fragments, saver.put, cut=20)
+        obstacle.unlink()
+        eventually(lambda: saver.saved)
+    finally:
+        saver.close(10)
+    assert 20 in units.saves()["a"]
+
+
+def test_a_newcomer_gets_a_peers_state_while_the_peer_goes_on(
+    make_learner, make_peers, agreement, fragments, inner, eventually
+):
+    anchors = {}
+    for number, size in enumerate(SIZES):
+        if size:
+            anchor = np.asarray(fragments.capture(inner.mu, inner.nu, number)[0])[:size]
+            LAYOUT.unflatten(number, anchor, anchors)
+    learner = make_learner().start()
+    eventually(lambda: learner.snapshots.healthy)
+    learner.versions = tuple(range(5, 5 + COUNT))
+    before = learner.steps
+    found = seed.from_peer(make_peers(learner, versions=(5,) * COUNT), unit("new"), LAYOUT, agreement)
+    taken = learner.steps - before
+    assert found.message == f"seeded from peer a at step {4 + COUNT}"
+    assert found.cut.versions == tuple(
+        version if size else 5 for version, size in zip(learner.versions, SIZES, strict=True)
+    )
+    assert taken >= COUNT - SIZES.count(0) - 1, "one fragment a step; the last step need not have ended"
+    same(found.cut.theta, anchors)
+    assert all(value.any() for value in found.moments.nu.values())
+    assert 0 < found.moments.count <= inner.updates
+    eventually(lambda: learner.serving.clients == 0)
+    assert not learner.snapshots.taps
+    moving = learner.steps
+    eventually(lambda: learner.steps > moving)
+
+
+def test_when_a_peer_dies_in_the_middle_the_next_one_seeds(make_learner, make_peers, agreement, eventually):
+    dying = make_learner("a").start()
+    eventually(lambda: dying.snapshots.healthy)
+    dying.gate = threading.Semaphore(2)  # two fragments go out, no more
+    peers = make_peers(dying, deadline=20.0)
+    result = []
+    newcomer = threading.Thread(
+        target=lambda: result.append(seed.from_peer(peers, unit("new"), LAYOUT, agreement))
+    )
+    newcomer.start()
+    eventually(lambda: not dying.gate._value and dying.serving.clients == 1)
+    dying.halt()
+    newcomer.join(30)
+    assert isinstance(result[0], str)
+    assert result[0].startswith("not seeded from a peer: a: localhost:")
+
+    healthy = make_learner("b").start()
+    eventually(lambda: healthy.snapshots.healthy)
+    both = make_peers(dying, healthy, order=InOrder())
+    found = seed.from_peer(both, unit("new"), LAYOUT, agreement)
+    assert found.message.startswith("seeded from peer b at step 1; a: ")
+
+
+def test_a_newcomer_that_dies_frees_its_slot(make_learner, certificates, eventually):
+    learner = make_learner().start()
+    eventually(lambda: learner.snapshots.healthy)
+    learner.gate = threading.Semaphore(1)
+    client = PeerClient(learner.address, Tls.read(certificates["new"]), "localhost")
+    stream = client.snapshot(request(), tuple(SIZES), 20.0)
+    assert next(stream).head.version == 1
+    assert learner.serving.clients == 1
+    client.close()
+    eventually(lambda: learner.serving.clients == 0)
+    assert not learner.snapshots.taps
+    assert learner.snapshots.wanted(ONES) == NOTHING
+    with pytest.raises((TransportError, ValueError)):
+        list(stream)
+
+
+def request(**changes):
+    fields = {
+        "unit": "new",
+        "incarnation": 1,
+        "fingerprint": LAYOUT.fingerprint,
+        "shards": SHARDS,
+        "least": ONES,
+    }
+    return SnapshotRequest(**(fields | changes))
+
+
+def ask(learner, folder, wanted, seconds=20.0):
+    client = PeerClient(learner.address, Tls.read(folder), "localhost")
+    try:
+        return next(client.snapshot(wanted, tuple(SIZES), seconds))
+    finally:
+        client.close()
+
+
+def test_a_peer_that_has_not_seen_the_clock_waits_and_then_refuses(make_learner, certificates, eventually):
+    learner = make_learner(patience=0.3).start()
+    eventually(lambda: learner.snapshots.healthy)
+    ahead = (9,) * COUNT
+    begun = time.monotonic()
+    with pytest.raises(TransportError, match=r"fragment 0 is at version 1, 9 is wanted, for 0\.3 s"):
+        ask(learner, certificates["new"], request(least=ahead))
+    assert time.monotonic() - begun >= 0.3
+    eventually(lambda: learner.serving.clients == 0)
+
+
+def test_a_peer_that_sees_the_clock_in_time_serves(make_learner, certificates, eventually):
+    learner = make_learner().start()
+    eventually(lambda: learner.snapshots.healthy)
+    timer = threading.Timer(0.1, lambda: setattr(learner, "versions", (9,) * COUNT))
+    timer.start()
+    assert ask(learner, certificates["new"], request(least=(9,) * COUNT)).head.version == 9
+    timer.join()
+
+
+def test_a_peer_refuses_whom_it_may_not_or_cannot_serve(make_learner, certificates, eventually):
+    learner = make_learner()
+    new = certificates["new"]
+    with pytest.raises(TransportError, match="a has not caught up itself"):
+        ask(learner, new, request())
+    learner.start()
+    eventually(lambda: learner.snapshots.healthy)
+    with pytest.raises(TransportError, match="the certificate is not that of unit 'b' of this run"):
+        ask(learner, new, request(unit="b"))
+    with pytest.raises(TransportError, match=f"another fragment layout: this unit has {COUNT} in 2 shards"):
+        ask(learner, new, request(shards=1))
+    with pytest.raises(TransportError, match="incarnation 1 of 'a' asks itself"):
+        ask(learner, certificates["a"], request(unit="a"))
+    learner.gate = threading.Semaphore(0)
+    slow = [PeerClient(learner.address, Tls.read(new), "localhost") for _ in range(2)]
+    streams = [client.snapshot(request(), tuple(SIZES), 20.0) for client in slow]
+    with ThreadPoolExecutor(2) as pool:
+        firsts = [pool.submit(next, stream) for stream in streams]
+        eventually(lambda: learner.serving.clients == 2)
+        with pytest.raises(TransportError, match="a is serving 2 others"):
+            ask(learner, new, request())
+        learner.gate.release(1)
+        assert [first.result(10).head.number for first in firsts] == [0, 0], "one capture serves both"
+    for stream in streams:
+        stream.close()
+    eventually(lambda: learner.serving.clients == 0)
+
+
+def test_without_a_peer_or_a_directory_the_reason_is_told_and_the_checkpoint_is_next(make_peers, agreement):
+    assert seed.from_peer(make_peers(), unit("new"), LAYOUT, agreement) == (
+        "not seeded from a peer: no peer is learning"
+    )
+
+    def unreachable():
+        raise TransportError("localhost:1: UNAVAILABLE")
+
+    peers = Peers(unreachable, lambda *_: None, random.Random(0), first_wait=0.01)
+    assert seed.from_peer(peers, unit("new"), LAYOUT, agreement) == (
+        "not seeded from a peer: no directory: localhost:1: UNAVAILABLE"
+    )

@@ -1,0 +1,368 @@
+"""The merge: radial-directional averaging, Nesterov, the wire, threads, hosts' parts, and the memory they use."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import atoll_runtime
+from atoll_runtime.sync.buffers import Buffers
+from atoll_runtime.sync.fragments import Fragment, TensorInfo, build_layout
+from atoll_runtime.sync.gradients import Codec, Gradient, Part, scan
+from atoll_runtime.sync.merge import RANGE, MergeError, Result, Rule, merge_step, warm
+from atoll_runtime.transport import codecs
+
+Vector = np.ndarray[Any, np.dtype[np.float32]]
+
+CODECS: tuple[Codec, ...] = ("bf16", "float32")
+WEIGHTS = st.lists(st.floats(0.1, 1e3), min_size=1, max_size=9)
+
+
+def fragment_of(*sizes: int, embedding: bool = False) -> Fragment:
+    tensors = [TensorInfo(f"t{i}", (n,), stacked=False, embedding=embedding) for i, n in enumerate(sizes)]
+    return build_layout(tensors, 1).fragments[0]
+
+
+ONE = fragment_of(30)
+THREE = fragment_of(301, 700, 4099)
+TABLE = fragment_of(30, embedding=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> Iterator[None]:
+    for codec in CODECS:
+        warm(codec)
+    yield
+
+
+def vectors(count: int, size: int, seed: int = 0) -> list[Vector]:
+    return list(np.random.default_rng(seed).standard_normal((count, size)).astype(np.float32))
+
+
+def rounded(vector: Vector, codec: Codec) -> Vector:
+    """What is left of a vector after the wire."""
+    out = np.empty_like(vector)
+    codecs.decode(codecs.encode(vector, codec, vector.size), codec, out)
+    return out
+
+
+def gradient(
+    fragment: Fragment, weight: float, delta: Vector, codec: Codec = "float32", hosts: int = 1
+) -> Gradient:
+    """As `hosts` hosts would send it: even parts, the last one padded."""
+    share = -(-fragment.size // hosts)
+    body = codecs.encode(delta, codec, share * hosts)
+    width = len(body) // (share * hosts)
+    parts = []
+    for start in range(0, share * hosts, share):
+        piece = bytearray(body[start * width : (start + share) * width])
+        parts.append(Part(start, piece, scan(fragment, piece, codec, start)))
+    return Gradient(weight, tuple(parts))
+
+
+def step(
+    fragment: Fragment,
+    inputs: Sequence[Gradient],
+    theta: Vector | None = None,
+    momentum: Vector | None = None,
+    *,
+    rule: Rule = "RDA",
+    codec: Codec = "float32",
+    rate: float = 1.0,
+    mu: float = 0.0,
+    **more: Any,
+) -> Result:
+    return merge_step(
+        fragment,
+        inputs,
+        np.zeros(fragment.size, np.float32) if theta is None else theta,
+        np.zeros(fragment.size, np.float32) if momentum is None else momentum,
+        codec=codec,
+        rule=rule,
+        learning_rate=rate,
+        outer_momentum=mu,
+        **more,
+    )
+
+
+def merged(fragment: Fragment, rule: Rule, *pairs: tuple[float, Vector]) -> Vector:
+    """The merged outer gradient: Θ = 0 moves to its negative."""
+    return -step(fragment, [gradient(fragment, w, v) for w, v in pairs], rule=rule).theta
+
+
+def oracle(fragment: Fragment, weights: Sequence[float], deltas: Sequence[Vector], rule: Rule) -> Vector:
+    """The formulas as they are published, in float64, a piece at a time."""
+    shares = np.array(weights) / sum(weights)
+    out = np.empty(fragment.size)
+    for piece, start in zip(fragment.pieces, fragment.offsets, strict=True):
+        at = slice(start, start + piece.size)
+        rows = np.array([delta[at] for delta in deltas], np.float64)
+        out[at] = shares @ rows
+        if rule == "RDA" and not piece.embedding:
+            norms = np.linalg.norm(rows, axis=1)
+            direction = shares @ (rows / norms[:, None])
+            out[at] = (shares @ norms) * direction / np.linalg.norm(direction)
+    return out
+
+
+def close(found: Vector, expected: Vector, tolerance: float = 1e-6) -> bool:
+    """The difference is short in comparison with the vector."""
+    return bool(np.linalg.norm(found - expected) <= tolerance * np.linalg.norm(expected))
+
+
+@given(st.integers(1, 30), st.floats(1e-6, 1e6))
+def test_m_orthogonal_gradients_of_norm_r_merge_to_norm_r_and_their_mean_does_not(
+    count: int, radius: float
+) -> None:
+    rows = [(3.0, row) for row in np.float32(radius) * np.eye(30, dtype=np.float32)[:count]]
+    assert np.linalg.norm(merged(ONE, "RDA", *rows)) == pytest.approx(radius, rel=1e-6)
+    assert np.linalg.norm(merged(ONE, "Mean", *rows)) == pytest.approx(radius / count**0.5, rel=1e-6)
+
+
+@settings(deadline=None)
+@given(WEIGHTS, st.integers(0, 99), st.sampled_from(["RDA", "Mean"]), st.sampled_from(CODECS))
+def test_a_merge_is_the_published_formula(weights: list[float], seed: int, rule: Rule, codec: Codec) -> None:
+    deltas = vectors(len(weights), THREE.size, seed)
+    inputs = [gradient(THREE, w, v, codec) for w, v in zip(weights, deltas, strict=True)]
+    found = -step(THREE, inputs, rule=rule, codec=codec).theta
+    assert close(found, oracle(THREE, weights, [rounded(v, codec) for v in deltas], rule))
+
+
+@settings(deadline=None)
+@given(WEIGHTS, st.integers(0, 99), st.sampled_from(["RDA", "Mean"]), st.randoms(use_true_random=False))
+def test_the_order_of_learners_does_not_matter(
+    weights: list[float], seed: int, rule: Rule, random: Any
+) -> None:
+    pairs = list(zip(weights, vectors(len(weights), 30, seed), strict=True))
+    shuffled = random.sample(pairs, len(pairs))
+    assert close(merged(ONE, rule, *shuffled), merged(ONE, rule, *pairs), 2e-6)
+
+
+@settings(deadline=None)
+@given(WEIGHTS, st.integers(0, 99), st.sampled_from(["RDA", "Mean"]), st.integers(-20, 20))
+def test_a_merge_scales_with_its_inputs_and_not_with_their_weights(
+    weights: list[float], seed: int, rule: Rule, power: int
+) -> None:
+    pairs = list(zip(weights, vectors(len(weights), 30, seed), strict=True))
+    plain, factor = merged(ONE, rule, *pairs), np.float32(2.0**power)
+    assert close(merged(ONE, rule, *[(w, factor * v) for w, v in pairs]), factor * plain)
+    assert close(merged(ONE, rule, *[(5 * w, v) for w, v in pairs]), plain)
+
+
+@given(WEIGHTS, st.sampled_from(["RDA", "Mean"]))
+def test_a_learner_of_weight_zero_might_as_well_be_absent(weights: list[float], rule: Rule) -> None:
+    *rows, other = vectors(len(weights) + 1, 30)
+    pairs = list(zip(weights, rows, strict=True))
+    assert np.array_equal(merged(ONE, rule, (0.0, other), *pairs), merged(ONE, rule, *pairs))
+
+
+@settings(deadline=None)
+@given(st.integers(0, 99), st.floats(0.1, 1.5), st.floats(0.0, 0.99), st.sampled_from(CODECS))
+def test_one_learner_is_a_plain_outer_step_bit_for_bit(
+    seed: int, rate: float, mu: float, codec: Codec
+) -> None:
+    theta, momentum, sent = vectors(3, THREE.size, seed)
+    delta, eta, m = rounded(sent, codec), np.float32(rate), np.float32(mu)
+    found = step(THREE, [gradient(THREE, 7.0, sent, codec)], theta, momentum, codec=codec, rate=rate, mu=mu)
+    b = m * momentum + delta
+    assert np.array_equal(found.momentum, b)
+    assert np.array_equal(found.theta, theta - eta * (m * b + delta))
+
+
+def test_the_outer_step_is_nesterov_by_hand() -> None:
+    fragment = fragment_of(2)
+    theta, momentum = np.array([1.0, -2.0], np.float32), np.array([0.5, 0.0], np.float32)
+    sent = gradient(fragment, 1.0, np.array([0.1, 0.2], np.float32))
+    found = step(fragment, [sent], theta, momentum, rate=0.7, mu=0.9)
+    assert found.momentum == pytest.approx([0.9 * 0.5 + 0.1, 0.2])  # b ← μb + Δ
+    assert found.theta == pytest.approx([1.0 - 0.7 * (0.1 + 0.9 * 0.55), -2.0 - 0.7 * (0.2 + 0.9 * 0.2)])
+    assert theta.tolist() == [1.0, -2.0] and momentum.tolist() == [0.5, 0.0]  # a version never changes
+
+
+def test_directions_that_cancel_fall_back_to_the_mean_of_that_piece_alone() -> None:
+    a, b = vectors(2, THREE.size)
+    middle = slice(THREE.offsets[1], THREE.offsets[2])
+    opposite = b.copy()
+    opposite[middle] = -3 * a[middle]
+    found = merged(THREE, "RDA", (1.0, a), (1.0, opposite))
+    assert close(found[middle], -a[middle])
+    expected = oracle(THREE, [1.0, 1.0], [a, opposite], "RDA")
+    assert close(np.delete(found, middle), np.delete(expected, middle))
+
+
+def test_learners_that_did_not_move_take_no_direction() -> None:
+    moved, still = vectors(1, 30)[0], np.zeros(30, np.float32)
+    assert not merged(ONE, "RDA", (1.0, still), (2.0, still)).any()
+    assert close(merged(ONE, "RDA", (1.0, moved), (3.0, still)), moved / 4)
+
+
+def test_embeddings_are_averaged_directly() -> None:
+    a, b = vectors(2, 30)
+    assert np.array_equal(merged(TABLE, "RDA", (3.0, a), (1.0, b)), merged(TABLE, "Mean", (3.0, a), (1.0, b)))
+    assert close(merged(TABLE, "RDA", (3.0, a), (1.0, b)), 0.75 * a + 0.25 * b)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_number_of_threads_does_not_change_a_bit(codec: Codec) -> None:
+    fragment = fragment_of(RANGE + 77, 2 * RANGE - 1, 5000)
+    theta, momentum, *deltas = vectors(5, fragment.size)
+    inputs = [gradient(fragment, 1.0 + i, v, codec) for i, v in enumerate(deltas)]
+    found = []
+    for threads in (0, 1, 3):
+        with ThreadPoolExecutor(max(1, threads)) as pool:
+            made = step(
+                fragment,
+                inputs,
+                theta,
+                momentum,
+                codec=codec,
+                rate=0.7,
+                mu=0.9,
+                pool=pool if threads else None,
+            )
+        found.append((made.theta.tobytes(), made.momentum.tobytes(), made.wire.tobytes()))
+    assert found[0] == found[1] == found[2]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=5),
+    st.sampled_from(CODECS),
+    st.sampled_from(["RDA", "Mean"]),
+)
+def test_it_does_not_matter_over_how_many_hosts_a_unit_is_spread(
+    hosts: list[int], codec: Codec, rule: Rule
+) -> None:
+    deltas = vectors(len(hosts), THREE.size)
+    whole = [gradient(THREE, 1.0 + i, v, codec) for i, v in enumerate(deltas)]
+    split = [
+        gradient(THREE, 1.0 + i, v, codec, n) for i, (v, n) in enumerate(zip(deltas, hosts, strict=True))
+    ]
+    expected, found = (step(THREE, each, rule=rule, codec=codec).theta for each in (whole, split))
+    assert np.array_equal(found, expected) if rule == "Mean" else close(found, expected)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_goes_over_the_wire_is_the_new_theta_in_its_codec(codec: Codec) -> None:
+    theta, delta = vectors(2, THREE.size)
+    made = step(THREE, [gradient(THREE, 1.0, delta, codec)], theta, codec=codec, rate=0.7)
+    assert made.wire == codecs.encode(made.theta, codec, THREE.size)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_scan_has_the_squares_of_each_piece_and_sees_what_is_not_finite(codec: Codec) -> None:
+    delta = vectors(1, THREE.size)[0]
+    pieces = np.split(rounded(delta, codec).astype(np.float64), THREE.offsets[1:])
+    parts = gradient(THREE, 1.0, delta, codec, hosts=3).parts
+    for p, piece in enumerate(pieces):
+        assert math.fsum(part.scan.squares[p] for part in parts) == pytest.approx(piece @ piece, rel=1e-12)
+    for bad in (np.nan, np.inf):
+        delta[-1] = bad
+        assert [part.scan.finite for part in gradient(THREE, 1.0, delta, codec, 3).parts] == [
+            True,
+            True,
+            False,
+        ]
+    huge = gradient(ONE, 1.0, np.full(30, 3e38, np.float32), codec)
+    assert huge.parts[0].scan.finite
+
+
+def test_what_cannot_be_merged_is_an_error() -> None:
+    delta = vectors(1, 30)[0]
+    whole = gradient(ONE, 1.0, delta, hosts=3)
+    with pytest.raises(MergeError, match="weights sum to 0"):
+        step(ONE, [gradient(ONE, 0.0, delta)])
+    with pytest.raises(MergeError, match="weights sum to nan"):
+        step(ONE, [gradient(ONE, float("nan"), delta)])
+    with pytest.raises(MergeError, match="one starts at 20, where 10 is wanted"):
+        step(ONE, [Gradient(1.0, (whole.parts[0], whole.parts[2]))])
+    with pytest.raises(MergeError, match="stop at 20, and the fragment at 30"):
+        step(ONE, [Gradient(1.0, whole.parts[:2])])
+    huge = gradient(ONE, 1.0, np.full(30, 3e38, np.float32))
+    with pytest.raises(MergeError, match="not finite"):
+        step(ONE, [huge], np.full(30, -3e38, np.float32), rule="Mean")
+    nan = gradient(ONE, 1.0, np.full(30, np.nan, np.float32))
+    for rule in ("RDA", "Mean"):
+        with pytest.raises(MergeError, match="not finite"):
+            step(ONE, [nan], rule=rule)
+
+
+def test_a_fragment_of_a_shard_may_be_empty() -> None:
+    made = step(Fragment(0, (), 0, ()), [Gradient(1.0, ())])
+    assert made.theta.size == made.momentum.size == len(made.wire) == 0
+
+
+def test_a_merge_takes_no_memory_but_for_the_new_version() -> None:
+    fragment = fragment_of(2 * RANGE, RANGE)
+    inputs = [gradient(fragment, 1.0, v, "bf16") for v in vectors(6, fragment.size)]
+    theta, momentum = vectors(2, fragment.size)
+    tracemalloc.start()
+    try:
+        made = step(fragment, inputs, theta, momentum, codec="bf16")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= made.theta.nbytes + made.momentum.nbytes + made.wire.nbytes + (RANGE >> 1)
+
+
+def test_memory_is_used_again_when_nothing_refers_to_it_and_not_before() -> None:
+    buffers = Buffers(limit=8000)
+    first = buffers.take(1000, np.float32)
+    first[:] = 7
+    view = memoryview(first[10:20].view(np.uint8).data)
+    del first
+    other = buffers.take(900, np.float32)
+    other[:] = 9
+    assert np.frombuffer(view, np.float32).tolist() == [7] * 10
+    assert buffers.spare == 0
+    del view
+    assert buffers.spare == 4000
+    again = buffers.take(600, np.float32)  # of nearly the same size: the memory of the first
+    assert buffers.spare == 0 and again[10:20].tolist() == [7] * 10
+    more = buffers.take(1000, np.float32)
+    del again, other, more
+    assert buffers.spare == 8000  # no more than the limit is kept
+
+
+def test_where_no_folder_can_be_written_each_process_compiles_for_itself(tmp_path: Path) -> None:
+    package = Path(atoll_runtime.__file__).parent
+    with zipfile.ZipFile(tmp_path / "installed.zip", "w") as archive:
+        for name in (
+            "__init__.py",
+            "sync/__init__.py",
+            "sync/kernels.py",
+            "sync/vectors.py",
+            "sync/buffers.py",
+        ):
+            archive.write(package / name, f"atoll_runtime/{name}")
+    code = (
+        "import numpy as np; from atoll_runtime.sync import kernels\n"
+        "print(kernels.__file__, kernels.squares(np.ones(3, np.float32)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": "/proc/none",
+            "PYTHONPATH": os.pathsep.join([str(tmp_path / "installed.zip"), *sys.path]),
+        },
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "installed.zip" in done.stdout and done.stdout.endswith(" 3.0\n")
