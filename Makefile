@@ -10,7 +10,7 @@ SEED ?=
 SCHEDULES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit schedules soak control e2e lint format crds programs images cluster-up cluster-down clean
+.PHONY: help setup demo test unit schedules soak protocol control e2e lint format crds programs images cluster-up cluster-down clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml
 demo: setup ## Train on a real Kubernetes on this machine, kill a unit, watch it heal (KEEP=1 leaves the cluster)
 	@$(BIN)/atoll demo $(if $(KEEP),--keep) $(ARGS)
 
-test: unit schedules control e2e ## Everything that must pass before a change lands
+test: unit schedules protocol control e2e ## Everything that must pass before a change lands
 
 unit: setup ## Unit tests: no cluster, no root
 	$(BIN)/pytest tests/unit $(ARGS)
@@ -38,8 +38,8 @@ schedules: setup ## 10,000 random schedules of the protocol in simulated time (S
 soak: setup ## Many more of them, on all cores: make soak SCHEDULES=200000 SEED=…
 	$(BIN)/python -m atoll_runtime.simulate.soak --count $(or $(SCHEDULES),200000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-protocol: setup ## The protocol in simulated time and with real processes, all of which are killed
-	$(BIN)/pytest tests/schedules tests/protocol $(ARGS)
+protocol: setup ## The protocol on real sockets and disks, with processes that are killed
+	$(BIN)/pytest tests/protocol $(ARGS)
 
 control: setup ## The operator against a real API server
 	$(BIN)/pytest tests/control $(ARGS)

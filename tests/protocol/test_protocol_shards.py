@@ -50,7 +50,7 @@ def assert_balanced(status: SyncerStatus) -> None:
 def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in_three_shards(
     make_run: Any, syncer: Any, numpy_unit: Any, tls: Any, eventually: Any
 ) -> None:
-    run = make_run(shards=2, target=TargetSpec(global_steps=240))
+    run = make_run(shards=2, target=TargetSpec(global_steps=600))
     shards = [syncer(run, tls("syncer"), s) for s in (0, 1)]
     a = numpy_unit(run, "a", transports(run, tls("a"))).start()
     pair = [numpy_unit(run, "b", transports(run, tls("b")), host=host, hosts=2).start() for host in (0, 1)]
@@ -59,6 +59,7 @@ def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in
     assert shards[1].end(signal.SIGKILL) == -signal.SIGKILL
     stalled, step = told(shards[0]).rounds, a.step
     width = a.layout.width
+    eventually(lambda: a.step > step + 5)  # what had come before the kill is taken now
     held = [max(version for p, version in a.received.items() if p // width == s) for s in (0, 1)]
     eventually(lambda: told(shards[0]).rounds >= stalled + 12)
     assert a.step > step
@@ -72,17 +73,17 @@ def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in
     )
     eventually(lambda: a.exchange.stop() and all(each.exchange.stop() for each in pair), 40)
     ends = [eventually(lambda each=each: (s := told(each)).phase == "Finished" and s) for each in shards]
-    assert {end.final_checkpoint for end in ends} == {f"{run.checkpoint.uri}/global/240"}
+    assert {end.final_checkpoint for end in ends} == {f"{run.checkpoint.uri}/global/600"}
     for end in ends:
         assert_balanced(end)
-    cut = GlobalStore(run.checkpoint.uri).load(240)
+    cut = GlobalStore(run.checkpoint.uri).load(600)
     assert cut.shards == 2 and len(cut.versions) == 2 * width
     theta = np.concatenate([tensor.ravel() for tensor in cut.theta.values()])
     assert np.mean((theta - 1.0) ** 2) < 0.05
     for each in shards:
         each.end(signal.SIGTERM)
 
-    more = make_run(shards=3, target=TargetSpec(global_steps=300))
+    more = make_run(shards=3, target=TargetSpec(global_steps=660))
     again = [syncer(more, tls("syncer"), s) for s in range(3)]
     units = [numpy_unit(more, name, transports(more, tls(name)), incarnation=2) for name in "ab"]
     for unit in units:
@@ -90,11 +91,11 @@ def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in
         unit.start()
     eventually(lambda: all(unit.exchange.stop() for unit in units), 40)
     ends = [eventually(lambda each=each: (s := told(each)).phase == "Finished" and s) for each in again]
-    assert [end.global_step for end in ends] == [300] * 3
+    assert [end.global_step for end in ends] == [660] * 3
     assert all(end.tokens > min(e.tokens for e in ends) // 2 > 0 for end in ends)
     for end in ends:
         assert_balanced(end)
-    last = GlobalStore(run.checkpoint.uri).load(300)
+    last = GlobalStore(run.checkpoint.uri).load(660)
     assert last.shards == 3 and last.theta.keys() == cut.theta.keys()
     assert np.mean((np.concatenate([t.ravel() for t in last.theta.values()]) - 1.0) ** 2) < 0.02
 

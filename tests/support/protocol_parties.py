@@ -243,6 +243,7 @@ class NumpyUnit:
                 self.theta[p] = arrival.part.astype(np.float32)
                 self.anchor[p] = self.theta[p].copy()
                 self.progress.adopt(p, arrival.version)
+                self.exchange.adopt(p, arrival)
                 self.received[p] = arrival.version
             self._halt.wait(self.step_seconds)
             self.step += 1

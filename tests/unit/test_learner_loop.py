@@ -72,6 +72,7 @@ class Script:
     offers: list[Offer] = field(default_factory=list)
     cuts: dict[int, CutId] = field(default_factory=dict)
     marks: list[tuple] = field(default_factory=list)
+    adopted: list[tuple] = field(default_factory=list)
     open_rounds: dict[int, Ask] = field(default_factory=dict)
 
     def arrived(self):
@@ -86,6 +87,9 @@ class Script:
         del self.open_rounds[number]
         self.sent.append((number, part, offer.steps, offer.tokens, offer.anchor, cursor))
         self.offers.append(offer)
+
+    def adopt(self, number, arrival):
+        self.adopted.append((number, arrival.version))
 
     def cut(self):
         return self.cuts.get(self.asked, NO_CUT)
@@ -319,6 +323,12 @@ def test_a_cut_that_one_host_has_seen_and_a_capture_that_one_wants_count_for_all
     rows = np.stack([offer.values(1) for offer in offers])
     agreed = offers[1].agreed(rows.min(0), rows.max(0))
     assert (agreed.cut, agreed.capture) == (CutId(40, True), 3)
+
+
+def test_hosts_that_hold_the_same_version_of_two_lineages_do_not_take_it():
+    offers = [Proposal({0: Arrival(3, np.zeros(1), lineage)}, {}) for lineage in ("old", "new")]
+    rows = np.stack([offer.values(1) for offer in offers])
+    assert not offers[0].agreed(rows.min(0), rows.max(0)).arrivals
 
 
 def test_the_gravest_ending_of_any_host_ends_all():

@@ -13,8 +13,21 @@ from atoll_runtime.simulate.scenario import Island, Scenario, Weather
 from atoll_runtime.simulate.shard import ShardProcess
 from atoll_runtime.simulate.unit import UnitProcess
 from atoll_runtime.simulate.world import World
-from atoll_runtime.sync.events import Effect, Joined, Merge, Part, Release, Reported, RoundId, SendPull, Tick
+from atoll_runtime.sync.events import (
+    NO_CUT,
+    Effect,
+    Joined,
+    Merge,
+    Part,
+    Release,
+    Reported,
+    RoundId,
+    SendPull,
+    Tick,
+)
+from atoll_runtime.sync.link import Link
 from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.progress import Progress
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.waiting import why
 
@@ -310,6 +323,7 @@ def test_hosts_that_disagree_are_dropped_and_counted() -> None:
     [
         ({"incarnation": 9}, "not the current one"),
         ({"round": RoundId(99, 0, 0)}, "is over"),
+        ({"round": RoundId(2, 1, 0, "lost")}, "is over"),
         ({"anchor": 5}, "not a known version"),
         ({"steps": 0}, "weigh nothing"),
         ({"trained": 20}, "less than the 30 tokens"),
@@ -332,3 +346,26 @@ def test_a_part_that_comes_twice_or_late_is_counted_and_not_merged_again() -> No
     again = machine.handle(part, 20.1)
     assert sum(isinstance(each, Merge) for each in first + again) == 1
     assert machine.units["a"].dropped == 1
+
+
+def test_a_fragment_of_a_lost_lineage_is_contributed_only_after_the_new_one_was_taken() -> None:
+    link = Link([4], lineage="lost")
+    link.welcomed("new", 4, [4], NO_CUT)
+    link.asked(RoundId(6, 0, 0, "new"), 4)
+    link.adopt(0, 4, "lost")  # what was under way when the journal was lost
+    assert not link.answerable() and not link.answered(RoundId(6, 0, 0, "new"))
+    errand = link.errand()
+    assert errand is not None and link.fetched(errand, 4, NO_CUT)
+    link.asked(RoundId(6, 0, 1, "new"), 4)
+    assert not link.answerable()  # fetched, but not the anchor yet
+    link.adopt(0, 4, "new")
+    assert link.answerable() and link.answered(RoundId(6, 0, 1, "new"))
+
+
+def test_a_unit_that_was_promised_a_version_of_a_lost_lineage_is_content_with_what_there_is() -> None:
+    progress = Progress([3], [10])
+    progress.step(10)
+    assert progress.offer(0, 3) is None
+    progress.adopt(0, 3)
+    progress.step(10)
+    assert progress.offer(0, 3) is not None

@@ -152,7 +152,11 @@ class GlobalStore:
             shards=shards,
             versions=tuple(version for part in parts for version in part.versions),
             time=time.time(),
-            meta={**meta, "machines": [part.meta.get("machine", {}) for part in parts]},
+            meta={
+                **meta,
+                "machines": [part.meta.get("machine", {}) for part in parts],
+                "lineages": [part.meta.get("lineage", "") for part in parts],
+            },
         )
         self.bucket.write(manifest.name(step), whole.model_dump_json().encode())
 

@@ -81,8 +81,14 @@ class Exchange:
                 setattr(total, name, getattr(total, name) + value)
         return total
 
-    def start(self, versions: Sequence[int], seeded_step: int, seed_message: str) -> None:
-        """Says what this host holds; connects to every shard in the background."""
+    def start(
+        self, versions: Sequence[int], seeded_step: int, seed_message: str, lineages: Sequence[str] = ()
+    ) -> None:
+        """Says what this host holds; connects to every shard in the background.
+
+        Args:
+            lineages: that the versions belong to, by shard; empty where that is not known.
+        """
         if len(versions) != len(self._layout.fragments):
             raise ValueError(f"versions: {len(versions)} for {len(self._layout.fragments)} fragments")
         sizes = [fragment.size for fragment in self._layout.fragments]
@@ -90,7 +96,8 @@ class Exchange:
         self._held = tuple(version if size else 0 for version, size in zip(versions, sizes, strict=True))
         for s, transport in enumerate(self._transports):
             own = slice(s * self._layout.width, (s + 1) * self._layout.width)
-            box = Mailbox(self._held[own], 2 * self._run.outer.overlap)
+            lineage = lineages[s] if lineages else ""
+            box = Mailbox(self._held[own], 2 * self._run.outer.overlap, lineage)
             self._boxes.append(box)
             self._wires.append(
                 Wire(
@@ -133,12 +140,17 @@ class Exchange:
             box.put_report(step, tokens, loss, step_seconds, cursor, clocks)
 
     def arrived(self) -> dict[int, Arrival]:
-        """The newest complete version of each fragment, if not taken yet; taken, it is the anchor."""
+        """The newest complete version of each fragment, if it was not given out yet."""
         return {
             self._number(s, p): arrival
             for s, box in enumerate(self._boxes)
             for p, arrival in box.take_arrivals().items()
         }
+
+    def adopt(self, number: int, arrival: Arrival) -> None:
+        """The loop has taken an arrival: it is the anchor now."""
+        s, p = divmod(number, self._layout.width)
+        self._boxes[s].adopt(p, arrival)
 
     def pulls(self) -> dict[int, Ask]:
         """The open rounds that want a contribution, by fragment, once the version they need was taken."""

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh, Sharding
+from jax.sharding import Mesh
 
 from atoll_runtime.learner.mesh import local_range
 from atoll_runtime.model.axes import over_devices
@@ -45,7 +45,16 @@ class Fragments:
         """This host's [start, stop) of each padded fragment."""
         self._flatten = jax.jit(_flatten, static_argnames=("padded",), out_shardings=self._sharding)
         self._delta = jax.jit(_delta, static_argnames=("wire",), out_shardings=self._sharding)
-        self._apply = jax.jit(_apply, static_argnames=("sizes", "places"), donate_argnums=0)
+        self._apply = {
+            names: jax.jit(
+                _apply,
+                static_argnames=("sizes",),
+                donate_argnums=0,
+                # As the step leaves them, or what comes after is compiled again for each set of tensors.
+                out_shardings=({name: theta[name].sharding for name in names}, self._sharding),
+            )
+            for names in {_names(fragment) for fragment in layout.fragments}
+        }
         self._anchors = [self._flat(theta, number) for number in range(len(layout.fragments))]
 
     def extract(self, theta: dict[str, Array], number: int) -> Array:
@@ -70,10 +79,11 @@ class Fragments:
         """
         fragment = self._layout.fragments[number]
         flat = jax.make_array_from_process_local_data(self._sharding, part, (self.padded[number],))
-        touched = {piece.tensor: theta[piece.tensor] for piece in fragment.pieces}
-        places = tuple((name, value.sharding) for name, value in touched.items())
+        names = _names(fragment)
         sizes = tuple((piece.tensor, piece.size) for piece in fragment.pieces)
-        touched, anchor = self._apply(touched, flat, _layers(fragment), sizes=sizes, places=places)
+        touched, anchor = self._apply[names](
+            {name: theta[name] for name in names}, flat, _layers(fragment), sizes=sizes
+        )
         self._anchors[number] = anchor
         return {**theta, **touched}
 
@@ -85,14 +95,20 @@ class Fragments:
 
 
 def host_part(flat: Array) -> np.ndarray:
-    """This host's contiguous part of a flat array over the mesh; waits for the copy."""
+    """This host's contiguous part of a flat array over the mesh, read-only; waits for the copy."""
     shards = sorted(flat.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-    return np.concatenate([np.asarray(shard.data) for shard in shards])
+    parts = [np.asarray(shard.data) for shard in shards]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def wire_type(codec: str) -> Any:
     """The dtype of a codec's name in the contract."""
     return jnp.bfloat16 if codec == "bf16" else jnp.float32
+
+
+def _names(fragment: Fragment) -> tuple[str, ...]:
+    """The tensors that it has pieces of."""
+    return tuple(sorted({piece.tensor for piece in fragment.pieces}))
 
 
 def _layers(fragment: Fragment) -> list[Any]:
@@ -121,7 +137,6 @@ def _apply(
     layers: Sequence[Any],
     *,
     sizes: tuple[tuple[str, int], ...],
-    places: tuple[tuple[str, Sharding], ...],
 ) -> tuple[dict[str, Array], Array]:
     anchor = flat.astype(jnp.float32)
     start = 0
@@ -133,5 +148,4 @@ def _apply(
             theta[name] = piece.reshape(old.shape)
         else:
             theta[name] = jax.lax.dynamic_update_index_in_dim(old, piece.reshape(old.shape[1:]), layer, 0)
-    placed = {name: jax.lax.with_sharding_constraint(theta[name], place) for name, place in places}
-    return placed, anchor
+    return theta, anchor

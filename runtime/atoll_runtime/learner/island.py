@@ -81,7 +81,8 @@ def train(
         seeded.moments.nu.clear()
 
     exchange = Exchange(run, unit, layout, fragments.bounds, fragments.padded, transports)
-    exchange.start(seeded.cut.versions, seeded.cut.step, seeded.message)
+    lineages = seeded.cut.meta.get("lineages", [])
+    exchange.start(seeded.cut.versions, seeded.cut.step, seeded.message, lineages)
     start = _start(exchange, agreement, seeded.cut, unit.unit, cold)
     log.info("global step %d, inner step %d, cursor %d", start.global_step, start.inner_step, start.cursor)
     batches = Prefetch(lambda at: reader.example(stream.index(at)), start.cursor, unit.batch, inner.rows)

@@ -171,6 +171,7 @@ class Loop:
         for number, arrival in arrivals.items():
             self.inner.theta = self.fragments.receive(self.inner.theta, number, arrival.part)
             self.progress.adopt(number, arrival.version)
+            self.exchange.adopt(number, arrival)
             if arrival.version > self._seen[0]:
                 self._seen = arrival.version, self.step
 

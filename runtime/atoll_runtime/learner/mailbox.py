@@ -42,6 +42,8 @@ class Arrival:
     version: int
     part: NDArray[Any]
     """This host's contiguous part of the padded fragment, in the wire's dtype (bfloat16 or float32)."""
+    lineage: str = ""
+    """That the version belongs to."""
 
 
 @dataclass
@@ -57,9 +59,9 @@ class Counters:
 
 
 class Mailbox:
-    """`limit`: contributions that may wait to be sent."""
+    """`limit`: contributions that may wait to be sent; `lineage`: of `versions`, where it is known."""
 
-    def __init__(self, versions: Sequence[int], limit: int) -> None:
+    def __init__(self, versions: Sequence[int], limit: int, lineage: str = "") -> None:
         self.lock = threading.Condition()
         self.counters = Counters()
         self.welcome: Welcome | None = None
@@ -67,7 +69,7 @@ class Mailbox:
         self.error: Fenced | Refused | None = None
         self.report: Report | None = None
         self._limit = limit
-        self._link = Link(list(versions))
+        self._link = Link(list(versions), lineage=lineage)
         self._arrivals: dict[int, Arrival] = {}
         self._pushes: deque[tuple[PushHead, NDArray[Any]]] = deque()
         self._mark: Mark | None = None
@@ -124,12 +126,15 @@ class Mailbox:
             self.lock.notify_all()
 
     def take_arrivals(self) -> dict[int, Arrival]:
-        """What arrived since the last call becomes the loop's anchor."""
+        """What arrived since the last call."""
         with self.lock:
             taken, self._arrivals = self._arrivals, {}
-            for p, arrival in taken.items():
-                self._link.adopt(p, arrival.version)
             return taken
+
+    def adopt(self, p: int, arrival: Arrival) -> None:
+        """The loop has taken it: it is the anchor now."""
+        with self.lock:
+            self._link.adopt(p, arrival.version, arrival.lineage)
 
     def pulls(self) -> dict[int, Ask]:
         """Open rounds whose least anchor the loop has taken."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -39,12 +40,12 @@ class Proposal:
     ending: Ending = Ending.NONE
 
     def values(self, fragments: int) -> np.ndarray:
-        """int32 [3·fragments + 3]: versions, round steps, round attempts, cut, capture, ending."""
-        table = np.full((3, fragments), NOTHING, np.int32)
+        """int32 [4·fragments + 3]: versions, their lineages, round steps, round attempts, cut, capture, ending."""
+        table = np.full((4, fragments), NOTHING, np.int32)
         for number, arrival in self.arrivals.items():
-            table[0, number] = arrival.version
+            table[:2, number] = arrival.version, zlib.crc32(arrival.lineage.encode()) >> 1
         for number, pull in self.pulls.items():
-            table[1:, number] = pull.round.step, pull.round.attempt
+            table[2:, number] = pull.round.step, pull.round.attempt
         facts = [2 * self.cut.step + self.cut.final, self.capture, self.ending]
         return np.append(table.reshape(-1), np.array(facts, np.int32))
 
@@ -55,14 +56,18 @@ class Proposal:
         what any host would copy, all copy, for it is a collective program.
         """
         same = np.where(low == high, low, NOTHING)
-        table = same[:-3].reshape(3, -1)
+        table = same[:-3].reshape(4, -1)
         step, final = divmod(int(high[-3]), 2)
         return Proposal(
-            arrivals={number: one for number, one in sorted(self.arrivals.items()) if table[0, number] >= 0},
+            arrivals={
+                number: one
+                for number, one in sorted(self.arrivals.items())
+                if table[0, number] >= 0 and table[1, number] >= 0
+            },
             pulls={
                 number: one
                 for number, one in sorted(self.pulls.items())
-                if table[1, number] >= 0 and table[2, number] >= 0
+                if table[2, number] >= 0 and table[3, number] >= 0
             },
             cut=CutId(step, bool(final)),
             capture=int(high[-2]),

@@ -148,7 +148,8 @@ def _for_shards(cut: Cut, layout: Layout) -> Cut:
     if cut.shards == layout.shards:
         return cut
     versions = translate(cut.versions, layout.split(cut.shards), layout, cut.step)
-    return replace(cut, versions=versions, shards=layout.shards)
+    meta = {**cut.meta, "lineages": []}  # other shards, other histories
+    return replace(cut, versions=versions, shards=layout.shards, meta=meta)
 
 
 def _newest_moments(units: UnitStore, unit: str, layout: Layout) -> tuple[UnitSave | None, str]:

@@ -137,7 +137,7 @@ class Wire:
                 attempt += 1
             else:
                 attempt = 0
-                self._box.put_arrival(errand, Arrival(head.version, part), head.cut)
+                self._box.put_arrival(errand, Arrival(head.version, part, errand.lineage), head.cut)
 
     def _push_all(self) -> None:
         while (waiting := self._box.next_push()) is not None:

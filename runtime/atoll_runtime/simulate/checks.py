@@ -49,7 +49,7 @@ class Checks:
                 raise Violation(f"{process}: {value} was seen and is lost")
         for (s, lineage, name), incarnation in self._welcomed.items():
             mine = s == slot.number and lineage == process.volume.lineage
-            if mine and machine.units[name].incarnation < incarnation:
+            if mine and (name not in machine.units or machine.units[name].incarnation < incarnation):
                 raise Violation(f"{process}: {name}.{incarnation} was welcomed and is forgotten")
         self._steps[slot.number] = machine.step
         for p, value in enumerate(process.memory):

@@ -167,7 +167,8 @@ class UnitProcess:
                     self._arrivals[host][self._number(s, p)] = arrived
                 pulls |= {self._number(s, p): ask for p, ask in link.link.answerable().items()}
             arrivals = {
-                n: Arrival(arrived.value.version, NO_ARRAY) for n, arrived in self._arrivals[host].items()
+                n: Arrival(arrived.value.version, NO_ARRAY, arrived.lineage)
+                for n, arrived in self._arrivals[host].items()
             }
             cut = max(link.link.cut for link in links)
             proposals.append(Proposal(arrivals, pulls, cut, ending=ending(links)))
@@ -196,8 +197,6 @@ class UnitProcess:
     def _receive(self, numbers: list[int]) -> None:
         for number in numbers:
             arrived = [arrivals[number] for arrivals in self._arrivals]
-            if len({one.lineage for one in arrived}) > 1:
-                continue
             values = [arrivals.pop(number).value for arrivals in self._arrivals]
             s, p = divmod(number, self.world.scenario.rules.fragments)
             for links in self.links:

@@ -11,8 +11,9 @@ from atoll_runtime.simulate.bucket import Bucket
 from atoll_runtime.simulate.checks import Checks
 from atoll_runtime.simulate.content import Value, Violation
 from atoll_runtime.simulate.scenario import Scenario
-from atoll_runtime.simulate.shard import ShardProcess, ShardSlot
+from atoll_runtime.simulate.shard import ShardProcess
 from atoll_runtime.simulate.unit import UnitSlot
+from atoll_runtime.simulate.volume import ShardSlot
 
 RESTART_SECONDS = 20.0
 """A shard or unit that was killed is there again within this time."""
@@ -131,6 +132,10 @@ class World:
             self.cut_off(unit, rng.random() * CUT_OFF_SECONDS)
         else:
             raise ValueError(f"fault: {fault!r} is not known")
+
+    def launch(self, shard: ShardSlot) -> ShardProcess:
+        """A process of a shard, from its volume."""
+        return ShardProcess(shard)
 
     def crash(self, shard: ShardSlot, volume: bool = False) -> None:
         """kill -9, and a start some time later."""

@@ -119,13 +119,9 @@ class Link:
         self.held[p] = version
         return True
 
-    def adopt(self, p: int, version: int, lineage: str | None = None) -> None:
-        """The training loop has taken it: it is the anchor now.
-
-        Args:
-            lineage: of the errand that brought it; None: the shard's now.
-        """
-        if lineage in (None, self.lineage):
+    def adopt(self, p: int, version: int, lineage: str) -> None:
+        """The training loop has taken what an errand in `lineage` brought: it is the anchor now."""
+        if lineage == self.lineage:
             self.adopted[p] = version
             self.foreign.discard(p)
 

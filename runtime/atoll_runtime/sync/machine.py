@@ -213,10 +213,10 @@ class Syncer:
             machines: records of all shards in the cut.
             versions: of this shard's fragments in it.
             step: the cut's.
-            uri: the cut's address; where it is the final one, the run is finished.
+            uri: the cut's address; where it is the final one, the run is finished. Empty: it has more to do since.
         """
         same = len(machines) == rules.shards
-        final = all(machine["cut"][1] for machine in machines)
+        final = bool(uri) and all(machine["cut"][1] for machine in machines)
         record = dict(machines[rules.shard] if same else machines[0])
         record["versions"] = list(versions)
         record["history"] = [[version] for version in versions]

@@ -19,7 +19,7 @@ from atoll_runtime.syncer.recovery import Store
 log = logging.getLogger(__name__)
 
 GATHER_SECONDS = 120.0
-"""A cut whose parts are not all there after this time is given up; the final one never is."""
+"""A cut whose parts are not all there after this time is given up; the first and the final one never are."""
 POLL_SECONDS = (0.05, 2.0)
 """First and longest wait between two looks at the bucket for other shards' parts."""
 
@@ -95,7 +95,8 @@ class Cuts:
                 waiting = str(error)
             if not waiting:
                 return True
-            if not job.cut.final and asyncio.get_running_loop().time() > deadline:
+            first = self.newest is None  # without one no unit can be seeded
+            if not (job.cut.final or first) and asyncio.get_running_loop().time() > deadline:
                 self._fail(f"checkpoint of global step {job.cut.step} given up: {waiting}", waiting)
                 return False
             await backoff.wait()

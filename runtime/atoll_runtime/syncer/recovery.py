@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from atoll_runtime.checkpoint import Cut, Part, Skipped, StoreError
 from atoll_runtime.contract import RunContract
-from atoll_runtime.sync import ledger
+from atoll_runtime.sync.events import CutId
 from atoll_runtime.sync.fragments import Layout, translate
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import Rules
@@ -82,6 +82,7 @@ def recover(
         message = f"resumed from the journal at global step {machine.step}"
         return Start(machine, state, journal, restarts, newest, message)
 
+    lineage = uuid.uuid4().hex
     cut, skipped = store.newest()
     message = "; ".join(str(each) for each in skipped)
     if cut is None:
@@ -95,18 +96,18 @@ def recover(
         theta = initial()
         state = State.from_tensors(layout, run.outer.codec, theta, None, [0] * len(sizes))
         machine = Syncer.begin(rules, sizes, list(state.versions))
-        first = {**machine.committed, "vector": machine.vector()}
-        store.save_part(part_of(rules, layout, machine.step, state.snapshot(), first))
+        first = machine.part(CutId(machine.step))
+        store.save_part(part_of(rules, layout, machine.step, state.snapshot(), first, lineage))
         message = join("started from the initial model", message)
     else:
         check(cut, whole, store.uri)
         versions = translate(cut.versions, whole.split(cut.shards), whole, cut.step)
         own = versions[rules.shard * whole.width : (rules.shard + 1) * whole.width]
         state = State.from_tensors(layout, run.outer.codec, cut.theta, cut.momentum, own)
-        machine = restored(run, rules, sizes, cut, own)
+        machine = restored(run, rules, sizes, cut, own, f"{store.uri}/global/{cut.step}")
         message = join(f"started from the checkpoint of global step {cut.step}", message)
     newest = None if cut is None else cut.step
-    journal = Journal(directory, owner, layout, uuid.uuid4().hex)
+    journal = Journal(directory, owner, layout, lineage)
     journal.begin(state.snapshot(), durable(machine.record(), 0, newest))
     return Start(machine, state, journal, 0, newest, message)
 
@@ -117,11 +118,16 @@ def durable(record: Mapping[str, Any], restarts: int, newest_cut: int | None) ->
 
 
 def part_of(
-    rules: Rules, layout: Layout, step: int, fragments: tuple[Version, ...], record: Mapping[str, Any]
+    rules: Rules,
+    layout: Layout,
+    step: int,
+    fragments: tuple[Version, ...],
+    record: Mapping[str, Any],
+    lineage: str,
 ) -> Part:
     """This shard's part of a cut. `record`: the machine's, with its vector clock."""
     machine = dict(record)
-    meta = {"vector": machine.pop("vector"), "machine": machine}
+    meta = {"vector": machine.pop("vector"), "machine": machine, "lineage": lineage}
     versions = tuple(each.version for each in fragments)
     return Part(step, rules.shard, rules.shards, slices(layout, fragments), versions, meta)
 
@@ -133,8 +139,14 @@ def meta_of(run: RunContract, whole: Layout, marks: Mapping[str, Mapping[str, in
         "run_uid": run.uid,
         "model": run.model.model_dump(by_alias=True, exclude_none=True),
         "fingerprint": whole.fingerprint,
+        "target": target_of(run),
         "marks": {name: dict(clock) for name, clock in marks.items()},
     }
+
+
+def target_of(run: RunContract) -> dict[str, Any]:
+    """A finished run whose target was raised goes on."""
+    return run.target.model_dump(by_alias=True, exclude_none=True)
 
 
 def check(cut: Cut, layout: Layout, uri: str) -> None:
@@ -149,28 +161,13 @@ def check(cut: Cut, layout: Layout, uri: str) -> None:
 
 
 def restored(
-    run: RunContract, rules: Rules, sizes: tuple[int, ...], cut: Cut, versions: Sequence[int]
+    run: RunContract, rules: Rules, sizes: tuple[int, ...], cut: Cut, versions: Sequence[int], uri: str
 ) -> Syncer:
     """The machine as of a cut, in whatever number of shards it was taken."""
     if cut.meta.get("run_uid") != run.uid:  # an earlier run's model; its units are not ours to fence
         return Syncer.begin(rules, sizes, list(versions), cut.step)
-    machines = cut.meta["machines"]
-    same = len(machines) == rules.shards
-    record = dict(machines[rules.shard] if same else machines[0])
-    record["versions"] = list(versions)
-    record["history"] = [[version] for version in versions]
-    record["step"] = max(cut.step, *versions)
-    record["final"], record["cut"] = "", [cut.step, False]
-    # A new lineage begins: every unit receives every fragment anew, so no anchor is spent.
-    record["units"] = {
-        name: {**unit, "spent": [], "marks": [], "joined": []} for name, unit in record["units"].items()
-    }
-    if not same:
-        owned = sum(size > 0 for size in sizes)
-        for name, unit in record["units"].items():
-            accounts = [machine["units"][name]["account"] for machine in machines if name in machine["units"]]
-            unit["account"] = ledger.carried(accounts, owned)
-    return Syncer.restore(rules, sizes, record)
+    same = cut.meta.get("target") == target_of(run)
+    return Syncer.continued(rules, sizes, cut.meta["machines"], versions, cut.step, uri if same else "")
 
 
 def join(*parts: str) -> str:

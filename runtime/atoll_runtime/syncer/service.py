@@ -102,6 +102,7 @@ class Service:
     ) -> None:
         self.run, self.machine, self.state = run, start.machine, start.state
         self.whole = whole
+        self.machine.rounds.lineage = start.journal.lineage
         self.restarts, self.message = start.restarts, start.message
         self.journal, self.tape = start.journal, tape
         self.sessions = Sessions()
@@ -134,8 +135,8 @@ class Service:
         self.tape.begin(Facts.of(self.run, self.machine.rules.shard, self.state.layout), self._tape_snapshot)
         self._spawn(self.cuts.serve())
         if self.cuts.newest is None:  # units are seeded from it
-            first = {**self.machine.committed, "vector": self.machine.vector()}
-            self._record(CutId(self.machine.step), first)
+            cut = CutId(self.machine.step)
+            self._record(cut, self.machine.part(cut))
         self._feed(Tick())
 
     async def close(self) -> None:
@@ -367,7 +368,14 @@ class Service:
     def _record(self, cut: CutId, record: Mapping[str, Any]) -> None:
         """Fixes the durable fragments, which are never written to, and has them saved."""
         fragments, layout, rules = self.state.snapshot(), self.state.layout, self.machine.rules
-        self.cuts.submit(Job(cut, lambda: part_of(rules, layout, cut.step, fragments, record)))
+        lineage = self.journal.lineage
+        job = Job(cut, lambda: part_of(rules, layout, cut.step, fragments, record, lineage))
+
+        async def submit() -> None:
+            await self._durable()  # a cut that stands in the bucket must not be forgotten by its shard
+            self.cuts.submit(job)
+
+        self._spawn(submit())
 
     def _tape_snapshot(self) -> Snapshot:
         return Snapshot(self.machine, self.now(), self.state.snapshot())
