@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from atoll_cli.errors import UsageError
+from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.text import amount, table
 
 if TYPE_CHECKING:
+    from atoll_bench.learner import LearnerFigure
     from atoll_bench.merge import MergeFigure
+
+LONGEST_PHASE = 20
+"""Seconds: the syncer takes a unit that stands still for longer than 30 s for silent."""
 
 
 def add_options(bench: argparse.ArgumentParser) -> None:
@@ -31,6 +36,27 @@ def add_options(bench: argparse.ArgumentParser) -> None:
         "--repeat", default="5", metavar="N", help="times the whole model; default %(default)s"
     )
     merge.add_argument("--threads", metavar="N", help="default: all cores")
+    learner = figures.add_parser(
+        "learner", help="an island's inner steps against a plain loop's; minutes", allow_abbrev=False
+    )
+    learner.add_argument("--json", action="store_true", help="one JSON line a figure")
+    learner.add_argument("--preset", default="10m", metavar="NAME", help="default %(default)s")
+    learner.add_argument("--batch", default="4", metavar="N", help="sequences of a step; default %(default)s")
+    learner.add_argument(
+        "--length", default="128", metavar="N", help="tokens of a sequence; default %(default)s"
+    )
+    learner.add_argument(
+        "--checkpoint-interval", default="50", metavar="N", help="global steps; default %(default)s"
+    )
+    learner.add_argument(
+        "--pairs", default="10", metavar="N", help="phases of each loop, in turns; default %(default)s"
+    )
+    learner.add_argument("--seconds", default="8", metavar="N", help="of a phase, about; default %(default)s")
+    learner.add_argument(
+        "--cores",
+        metavar="LEARNER/SYNCER",
+        help="such as 0-2/3; default: a core each, then one core for both",
+    )
 
 
 def run_bench(options: argparse.Namespace) -> int:
@@ -38,7 +64,86 @@ def run_bench(options: argparse.Namespace) -> int:
 
     Raises:
         UsageError: an option's value cannot be used.
+        CommandError: the figure could not be measured.
     """
+    return {"merge": _merge, "learner": _learner}[options.figure](options)
+
+
+def _learner(options: argparse.Namespace) -> int:
+    from atoll_runtime.contract import PRESETS
+
+    batch = _count("--batch", options.batch, 1_048_576)
+    length = _count("--length", options.length, 65_536, least=8)
+    interval = _count("--checkpoint-interval", options.checkpoint_interval, 1_000_000)
+    pairs = _count("--pairs", options.pairs, 1000)
+    seconds = _count("--seconds", options.seconds, LONGEST_PHASE)
+    if options.preset not in PRESETS:
+        raise UsageError(f"--preset {options.preset!r}: one of {', '.join(PRESETS)} is wanted")
+    try:
+        from atoll_bench.cores import CoresError
+        from atoll_bench.figures import line
+        from atoll_bench.learner import BenchError, Cores, Setting, measure, placements
+    except ImportError as error:
+        raise UsageError(
+            f"bench needs the packages of both ends, pip install 'atoll[operator,runtime]': {error}"
+        ) from error
+    try:
+        places = placements() if options.cores is None else [Cores.parse(options.cores)]
+    except CoresError as error:
+        raise UsageError(f"--cores {error}") from error
+    if options.cores is None and len(places) == 1:
+        print("one core alone may be used: learner and syncer share it", file=sys.stderr)
+    found = []
+    try:
+        for figure in measure(Setting(options.preset, batch, length, interval, pairs, seconds), places):
+            found.append(figure)
+            if options.json:
+                print(line("inner_steps_per_second", asdict(figure)), flush=True)
+    except BenchError as error:
+        raise CommandError(str(error)) from error
+    if not options.json:
+        print(_learner_table(found))
+    return 0
+
+
+def _learner_table(figures: list[LearnerFigure]) -> str:
+    head = (
+        "PLACEMENT",
+        "CORES",
+        "PLAIN",
+        "EXCHANGE",
+        "RATIO",
+        "QUARTILES",
+        "OF CORE TIME",
+        "MERGES",
+        "CUTS",
+        "IN",
+        "OUT",
+        "OTHERS",
+    )
+    return table(
+        head,
+        [
+            (
+                figure.placement,
+                "/".join(",".join(map(str, cores)) for cores in (figure.learner_cores, figure.syncer_cores)),
+                f"{figure.plain:.2f}/s",
+                f"{figure.exchange:.2f}/s",
+                f"{figure.ratio:.3f}",
+                f"{figure.ratio_quartiles[0]:.3f} to {figure.ratio_quartiles[1]:.3f}",
+                f"{figure.ratio_of_core_time:.3f}",
+                f"{figure.merges} in {figure.steps} steps",
+                str(figure.cuts),
+                amount(figure.bytes_in, "B"),
+                amount(figure.bytes_out, "B"),
+                f"{figure.others:.1f} cores",
+            )
+            for figure in figures
+        ],
+    )
+
+
+def _merge(options: argparse.Namespace) -> int:
     learners = [_count("--learners", text, 256) for text in options.learners.split(",")]
     parameters = _count("--parameters", options.parameters, 10**10)
     fragments = _count("--fragments", options.fragments, 1024)
@@ -65,11 +170,11 @@ def run_bench(options: argparse.Namespace) -> int:
             if options.json:
                 print(line("merge_bytes_per_second", asdict(figure)), flush=True)
     if not options.json:
-        print(_table(found))
+        print(_merge_table(found))
     return 0
 
 
-def _table(figures: list[MergeFigure]) -> str:
+def _merge_table(figures: list[MergeFigure]) -> str:
     head = (
         "LEARNERS",
         "CODEC",
@@ -100,11 +205,11 @@ def _table(figures: list[MergeFigure]) -> str:
     )
 
 
-def _count(option: str, text: str, most: int) -> int:
+def _count(option: str, text: str, most: int, least: int = 1) -> int:
     try:
         value = int(text)
     except ValueError:
-        value = 0
-    if not 1 <= value <= most:
-        raise UsageError(f"{option} {text!r}: a whole number from 1 to {most} is wanted")
+        value = least - 1
+    if not least <= value <= most:
+        raise UsageError(f"{option} {text!r}: a whole number from {least} to {most} is wanted")
     return value

@@ -1,0 +1,162 @@
+"""Two loops over the same model and data in one process: an island's, and a plain one that knows nothing of Atoll."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from atoll_runtime.checkpoint import GlobalStore
+from atoll_runtime.checkpoint.units import UnitStore
+from atoll_runtime.contract import RunContract, UnitContract
+from atoll_runtime.data import Prefetch, Reader, Stream
+from atoll_runtime.learner import seed
+from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.exchange import Exchange
+from atoll_runtime.learner.fragments import Fragments, wire_type
+from atoll_runtime.learner.inner import REMAT_FROM, Inner, adamw
+from atoll_runtime.learner.loop import DATA_TIMEOUT, Loop, Start
+from atoll_runtime.learner.mesh import span
+from atoll_runtime.learner.proposal import Ending
+from atoll_runtime.learner.saver import Saver
+from atoll_runtime.learner.schedule import learning_rate
+from atoll_runtime.learner.snapshot import Snapshots
+from atoll_runtime.model import decoder, describe, tree
+from atoll_runtime.sync.fragments import build_layout
+from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.tls import Tls
+
+WELCOME_TIMEOUT = 20.0
+CLOSE_TIMEOUT = 5.0
+
+
+class Ended(RuntimeError):
+    """The island's loop has ended, which nobody asked for."""
+
+
+def batches(run: RunContract, unit: UnitContract) -> Prefetch:
+    """The unit's stream from its beginning; each loop has one of its own."""
+    reader = Reader(run.data.uri, "train", run.data.sequence_length)
+    stream = Stream(reader.examples, run.data.seed, unit.stream, unit.streams)
+    return Prefetch(lambda at: reader.example(stream.index(at)), 0, unit.batch, (0, unit.batch))
+
+
+class Island:
+    """A unit of one host as `learner.island.train` builds it, but for its peer server; stopped between two steps.
+
+    Its steps' times leave out those in which it stood still, as if it had not.
+    """
+
+    def __init__(self, run: RunContract, unit: UnitContract, tls: Tls) -> None:
+        layout = build_layout(describe(run.model), run.outer.fragments, len(run.shards))
+        mesh = span(jax.devices())
+        agreement = Agreement(mesh)
+        units = UnitStore(run.checkpoint.uri)
+        seeded = seed.from_checkpoint(GlobalStore(run.checkpoint.uri), units, unit.unit, layout, agreement)
+        self.theta = dict(seeded.cut.theta)
+        """First values, on the host."""
+        inner = Inner(mesh, run.inner, self.theta, unit.batch, run.data.sequence_length)
+        fragments = Fragments(mesh, layout, wire_type(run.outer.codec), inner.theta)
+        transports = [GrpcTransport(shard.host, shard.port, tls) for shard in run.shards]
+        self.exchange = Exchange(run, unit, layout, fragments.bounds, fragments.padded, transports)
+        self.exchange.start(seeded.cut.versions, seeded.cut.step, seeded.message)
+        self._batches = batches(run, unit)
+        self.saver = Saver(units, unit, layout, fragments.bounds)
+        sizes = [fragment.size for fragment in layout.fragments]
+        self._filled = [number for number, size in enumerate(sizes) if size]
+        welcome = self.exchange.welcome(WELCOME_TIMEOUT)
+        if welcome is None:
+            raise Ended(f"the syncer did not answer within {WELCOME_TIMEOUT:g} s")
+        start = Start(seeded.cut.versions, welcome.versions, welcome.global_step)
+        self._snapshots = Snapshots(sizes, start.targets, self.saver.put)
+        self._stood, self._halted = 0.0, time.monotonic()
+        self.loop = Loop(
+            run,
+            inner,
+            fragments,
+            self.exchange,
+            agreement,
+            self._batches,
+            start,
+            threading.Event(),
+            self._snapshots,
+            clock=lambda: time.monotonic() - self._stood,
+        )
+
+    @property
+    def warm(self) -> bool:
+        """Every fragment was merged and received, and the moments were saved: no program is left to compile."""
+        versions = self.loop.progress.versions
+        return self.saver.saved > 0 and all(versions[number] for number in self._filled)
+
+    def advance(self, steps: int) -> None:
+        """Raises `Ended` when the unit was refused or stopped."""
+        self._stood += time.monotonic() - self._halted
+        for _ in range(steps):
+            ending = self.loop.advance()
+            if ending is not Ending.NONE:
+                raise Ended(f"the island's loop ended: {ending.name}: {self.exchange.error()}")
+        self._halted = time.monotonic()
+
+    def close(self) -> None:
+        self._batches.close()
+        self._snapshots.close()
+        self.saver.close(CLOSE_TIMEOUT)
+        self.exchange.close(CLOSE_TIMEOUT)
+
+
+class Plain:
+    """The same decoder, AdamW, schedule and data in one jitted step on one device, and nothing else.
+
+    It waits for no step but the last one of a call, so that the next one is always under way.
+    """
+
+    def __init__(self, run: RunContract, unit: UnitContract, theta: Mapping[str, np.ndarray]) -> None:
+        self._run = run
+        self._theta = {name: jnp.array(value) for name, value in theta.items()}
+        self._optimiser = adamw(run.inner, self._theta)
+        self._moments = self._optimiser.init(self._theta)
+        self._step = jax.jit(self._advance, donate_argnums=(0, 1))
+        self._batches = batches(run, unit)
+        self._weights = jnp.ones(unit.batch, jnp.float32)
+        self._steps = 0
+
+    def advance(self, steps: int) -> None:
+        for _ in range(steps):
+            batch = self._batches.take(DATA_TIMEOUT)
+            rate = learning_rate(
+                self._run.inner, self._run.target.global_steps, self._steps, self._steps, healed=False
+            )
+            self._theta, self._moments, _ = self._step(
+                self._theta, self._moments, batch.tokens, np.float32(rate)
+            )
+            self._steps += 1
+        jax.block_until_ready(self._theta)
+
+    def close(self) -> None:
+        self._batches.close()
+
+    def _advance(
+        self, theta: dict[str, Array], moments: optax.OptState, tokens: Array, rate: Array
+    ) -> tuple[dict[str, Array], optax.OptState, Array]:
+        size = sum(value.size for value in theta.values())
+        on_cpu = jax.default_backend() == "cpu"
+
+        def loss(theta: dict[str, Array]) -> Array:
+            return decoder.loss(
+                tree(theta),
+                {"tokens": tokens, "weights": self._weights},
+                dtype=jnp.float32 if on_cpu else jnp.bfloat16,
+                remat=size >= REMAT_FROM,
+            )
+
+        value, gradient = jax.value_and_grad(loss)(theta)
+        update, moments = self._optimiser.update(gradient, moments, theta)
+        theta = jax.tree.map(lambda old, change: old - rate * change, theta, update)
+        return theta, moments, value

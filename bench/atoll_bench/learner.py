@@ -1,0 +1,246 @@
+"""Inner steps per second of an island that exchanges, against a plain loop of the same model, in turns.
+
+One process holds both loops: they take phases of equal steps in turn (plain, island, island, plain, …), and what does
+not run stands still. The syncer is a process of its own on other cores, or on the same. A phase of the island ends
+only when its threads (transfers, saves) have come to rest; the seconds of a core that this took after the last step,
+in the syncer too where both share cores, are added to the phase. So nothing that the exchange costs is left out,
+and none of it falls into the plain loop's phases.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import jax
+
+from atoll_bench import cores
+from atoll_bench.island import Ended, Island, Plain
+from atoll_bench.rates import Pair, Rates, rates
+from atoll_bench.syncer import UNIT, Syncer, SyncerError
+from atoll_runtime.contract import ModelSpec, UnitContract
+
+WARM_STEPS = 400
+"""At most, until every program is compiled."""
+REST_SECONDS = 0.25
+REST = 0.05
+"""Share of a core: below it, over REST_SECONDS, a process is at rest."""
+REST_TIMEOUT = 15.0
+"""The syncer takes a unit for silent after 30 s."""
+
+
+class BenchError(RuntimeError):
+    """A measurement that could not be made; says why."""
+
+
+@dataclass(frozen=True)
+class Cores:
+    """Where the two processes run."""
+
+    learner: tuple[int, ...]
+    syncer: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Cores:
+        """From `LEARNER/SYNCER`, each a list as taskset's.
+
+        Raises:
+            CoresError: see `cores.parse`.
+        """
+        learner, slash, syncer = text.partition("/")
+        if not slash:
+            raise cores.CoresError(f"{text!r}: LEARNER/SYNCER is wanted, such as 0/1")
+        return cls(cores.parse(learner), cores.parse(syncer))
+
+    @property
+    def placement(self) -> Literal["apart", "shared"]:
+        return "shared" if set(self.learner) & set(self.syncer) else "apart"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is trained and for how long; P, H and τ are a run's defaults."""
+
+    preset: str
+    batch: int
+    length: int
+    """Tokens of a sequence."""
+    checkpoint_interval: int
+    """Global steps between two cuts."""
+    pairs: int
+    seconds: float
+    """Of a phase of the plain loop, about."""
+
+
+@dataclass(frozen=True)
+class LearnerFigure(Rates):
+    """One placement's result."""
+
+    placement: Literal["apart", "shared"]
+    learner_cores: tuple[int, ...]
+    syncer_cores: tuple[int, ...]
+    preset: str
+    parameters: int
+    batch: int
+    length: int
+    merges: int
+    cuts: int
+    """Saves of the unit's moments that were completed."""
+    staleness: int
+    """Global steps since the unit's last merge, at most, at a phase's end."""
+    bytes_in: int
+    bytes_out: int
+    others: float
+    """Cores that other work on this machine kept busy, on average."""
+
+
+def placements() -> list[Cores]:
+    """One core each, then the same core for both; the latter alone where there is but one."""
+    own = cores.usable()
+    apart = [Cores(own[:1], own[1:2])] if len(own) > 1 else []
+    return [*apart, Cores(own[:1], own[:1])]
+
+
+def measure(setting: Setting, places: list[Cores]) -> Iterator[LearnerFigure]:
+    """A figure for each placement, which must have the learner on the same cores.
+
+    Raises:
+        BenchError: it could not be measured.
+    """
+    model = ModelSpec(preset=setting.preset)
+    before = cores.usable()
+    cores.pin(os.getpid(), places[0].learner)  # before JAX counts them
+    try:
+        if len(jax.devices()) != 1:
+            raise BenchError(f"the plain loop is one device's; {len(jax.devices())} are visible")
+        with (
+            tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder,
+            Syncer(Path(folder), model, setting.length, setting.checkpoint_interval) as syncer,
+        ):
+            syncer.await_running()
+            with contextlib.closing(_Bench(setting, syncer)) as bench:
+                for place in places:
+                    yield bench.figure(place)
+    except (SyncerError, Ended, OSError) as error:
+        raise BenchError(str(error)) from error
+    finally:
+        cores.pin(os.getpid(), before)
+
+
+@dataclass(frozen=True)
+class _Now:
+    """A moment, and the seconds of a core that either process has taken until then."""
+
+    wall: float
+    learner: float
+    syncer: float
+
+    def taken(self, since: _Now, both: bool) -> float:
+        """By the learner since then, or by both."""
+        return self.learner - since.learner + (self.syncer - since.syncer if both else 0.0)
+
+
+class _Bench:
+    """Both loops, and the syncer that one of them talks to."""
+
+    def __init__(self, setting: Setting, syncer: Syncer) -> None:
+        self.setting, self.syncer = setting, syncer
+        unit = UnitContract(
+            unit=UNIT,
+            incarnation=1,
+            host=0,
+            hosts=1,
+            coordinator="localhost:1",
+            batch=setting.batch,
+            stream=0,
+            streams=1,
+        )
+        self.island = Island(syncer.run, unit, syncer.tls)
+        self.plain = Plain(syncer.run, unit, self.island.theta)
+        self.parameters = sum(value.size for value in self.island.theta.values())
+        self.steps = 0
+        """Of a phase; 0 until the programs are compiled."""
+
+    def close(self) -> None:
+        self.plain.close()
+        self.island.close()
+
+    def figure(self, place: Cores) -> LearnerFigure:
+        self.syncer.pin(place.syncer)
+        self._warm()
+        self._rest()
+        busy, began = cores.busy(), self._now()
+        before, status, saved = self.island.exchange.counters, self.syncer.status(), self.island.saver.saved
+        pairs, staleness = [], 0
+        for number in range(self.setting.pairs):
+            pairs.append(self._pair(place, plain_first=number % 2 == 0))
+            staleness = max(staleness, self.syncer.status().units[UNIT].staleness)
+        after, merges = self.island.exchange.counters, self.syncer.status().rounds - status.rounds
+        if merges == 0:
+            raise BenchError(f"nothing was merged: {self.syncer.status().message}")
+        ended = self._now()
+        others = (cores.busy() - busy - ended.taken(began, True)) / (ended.wall - began.wall)
+        return LearnerFigure(
+            **vars(rates(pairs)),
+            placement=place.placement,
+            learner_cores=place.learner,
+            syncer_cores=place.syncer,
+            preset=self.setting.preset,
+            parameters=self.parameters,
+            batch=self.setting.batch,
+            length=self.setting.length,
+            merges=merges,
+            cuts=self.island.saver.saved - saved,
+            staleness=staleness,
+            bytes_in=after.bytes_in - before.bytes_in,
+            bytes_out=after.bytes_out - before.bytes_out,
+            others=max(0.0, others),
+        )
+
+    def _warm(self) -> None:
+        """Compiles everything, and finds out how many steps a phase has."""
+        self.plain.advance(2)
+        while not self.island.warm:
+            if self.island.loop.step >= WARM_STEPS:
+                raise BenchError(f"not every fragment was merged and saved within {WARM_STEPS} steps")
+            self.island.advance(4)
+        began = time.monotonic()
+        self.plain.advance(4)
+        self.steps = self.steps or max(2, round(self.setting.seconds * 4 / (time.monotonic() - began)))
+
+    def _pair(self, place: Cores, plain_first: bool) -> Pair:
+        plain = self._plain() if plain_first else None
+        began = self._now()
+        self.island.advance(self.steps)
+        ended = self._now()
+        rested = self._rest()
+        both = place.placement == "shared"
+        tail = rested.taken(ended, both)
+        seconds, taken = ended.wall - began.wall, rested.taken(began, both)
+        plain = plain or self._plain()
+        return Pair(self.steps, plain[0], seconds + tail, tail, plain[1], taken)
+
+    def _plain(self) -> tuple[float, float]:
+        began = self._now()
+        self.plain.advance(self.steps)
+        ended = self._now()
+        return ended.wall - began.wall, ended.taken(began, False)
+
+    def _rest(self) -> _Now:
+        """Waits until both processes are at rest; gives when that was."""
+        deadline, now = time.monotonic() + REST_TIMEOUT, self._now()
+        while time.monotonic() < deadline:
+            time.sleep(REST_SECONDS)
+            last, now = now, self._now()
+            if max(now.learner - last.learner, now.syncer - last.syncer) <= REST * REST_SECONDS:
+                return now
+        raise BenchError(f"learner and syncer did not come to rest within {REST_TIMEOUT:g} s")
+
+    def _now(self) -> _Now:
+        return _Now(time.monotonic(), time.process_time(), self.syncer.used)
