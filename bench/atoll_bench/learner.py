@@ -26,8 +26,8 @@ from atoll_bench.rates import Pair, Rates, rates
 from atoll_bench.syncer import UNIT, Syncer, SyncerError
 from atoll_runtime.contract import ModelSpec, UnitContract
 
-WARM_STEPS = 400
-"""At most, until every program is compiled."""
+WARM_STEPS = 200
+"""At most, besides those until the first cut: then every program is compiled."""
 REST_SECONDS = 0.25
 REST = 0.05
 """Share of a core: below it, over REST_SECONDS, a process is at rest."""
@@ -206,9 +206,10 @@ class _Bench:
     def _warm(self) -> None:
         """Compiles everything, and finds out how many steps a phase has."""
         self.plain.advance(2)
+        limit = WARM_STEPS + self.setting.checkpoint_interval
         while not self.island.warm:
-            if self.island.loop.step >= WARM_STEPS:
-                raise BenchError(f"not every fragment was merged and saved within {WARM_STEPS} steps")
+            if self.island.loop.step >= limit:
+                raise BenchError(f"not every fragment was merged and saved within {limit} steps")
             self.island.advance(4)
         began = time.monotonic()
         self.plain.advance(4)

@@ -74,7 +74,7 @@ def _learner(options: argparse.Namespace) -> int:
 
     batch = _count("--batch", options.batch, 1_048_576)
     length = _count("--length", options.length, 65_536, least=8)
-    interval = _count("--checkpoint-interval", options.checkpoint_interval, 1_000_000)
+    interval = _count("--checkpoint-interval", options.checkpoint_interval, 1000)
     pairs = _count("--pairs", options.pairs, 1000)
     seconds = _count("--seconds", options.seconds, LONGEST_PHASE)
     if options.preset not in PRESETS:
