@@ -292,7 +292,11 @@ def test_a_killed_unit_comes_back_from_the_bucket_and_from_a_peer_and_the_run_fi
     stalled = world.status().rounds
     world.wait_for(lambda s: s.rounds > stalled + 3, "shard 0 merging on without shard 1")
     syncers[1] = world.start_syncer(1)
-    world.wait_for(lambda s: s.restarts == 1, "shard 1 back from its journal", shard=1)
+    world.wait_for(
+        lambda s: s.restarts == 1 and s.units["single"].step_seconds > 0,
+        "shard 1 back from its journal, and counting on the other unit again",
+        shard=1,
+    )
 
     for process in second:
         process.kill()
