@@ -6,8 +6,6 @@ import re
 
 GLOBAL = "global"
 UNITS = "units"
-ITEM = "state"
-"""Orbax's item inside a step."""
 
 _MANIFEST = re.compile(rf"{GLOBAL}/(\d+)/manifest\.json")
 _STEP = re.compile(rf"{GLOBAL}/(\d+)/.+")
@@ -20,9 +18,14 @@ def step_folder(step: int) -> str:
     return f"{GLOBAL}/{step}"
 
 
-def state(step: int) -> str:
-    """Orbax's folder of one global checkpoint."""
-    return f"{GLOBAL}/{step}/{ITEM}"
+def item(step: int, shard: int, shards: int) -> str:
+    """Orbax's folder of a shard's part."""
+    return f"{GLOBAL}/{step}/state-{shard}-of-{shards}"
+
+
+def part(step: int, shard: int, shards: int) -> str:
+    """The object whose existence makes a shard's part complete."""
+    return f"{GLOBAL}/{step}/shard-{shard}-of-{shards}.json"
 
 
 def manifest(step: int) -> str:

@@ -61,21 +61,6 @@ class Manifest(BaseModel):
     meta: dict[str, Any]
 
 
-def name(step: int) -> str:
-    """The object whose existence makes a checkpoint complete."""
-    return f"global/{step}/manifest.json"
-
-
-def part_name(step: int, shard: int, shards: int) -> str:
-    """The object whose existence makes a shard's part complete."""
-    return f"global/{step}/shard-{shard}-of-{shards}.json"
-
-
-def item_name(step: int, shard: int, shards: int) -> str:
-    """Orbax's folder of a shard's part."""
-    return f"global/{step}/state-{shard}-of-{shards}"
-
-
 M = TypeVar("M", bound=BaseModel)
 
 

@@ -95,7 +95,7 @@ class GlobalStore:
             )
             for name, own in part.tensors.items()
         }
-        item = manifest.item_name(part.step, part.shard, part.shards)
+        item = layout.item(part.step, part.shard, part.shards)
         where = self.bucket.address(item)
         tree = {
             "theta": {name: own.theta for name, own in part.tensors.items()},
@@ -116,7 +116,7 @@ class GlobalStore:
             tensors=entries,
             meta=part.meta,
         )
-        name = manifest.part_name(part.step, part.shard, part.shards)
+        name = layout.part(part.step, part.shard, part.shards)
         self.bucket.write(name, whole.model_dump_json().encode())
 
     def read_part(self, step: int, shard: int, shards: int) -> Part:
@@ -131,7 +131,7 @@ class GlobalStore:
     def missing(self, step: int, shards: int) -> list[int]:
         """Shards whose part of the cut does not stand yet; one listing."""
         there = set(self.bucket.list(layout.step_folder(step)))
-        return [s for s in range(shards) if manifest.part_name(step, s, shards) not in there]
+        return [s for s in range(shards) if layout.part(step, s, shards) not in there]
 
     def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None:
         """Writes the manifest over all parts, which stand.
@@ -158,11 +158,11 @@ class GlobalStore:
                 "lineages": [part.meta.get("lineage", "") for part in parts],
             },
         )
-        self.bucket.write(manifest.name(step), whole.model_dump_json().encode())
+        self.bucket.write(layout.manifest(step), whole.model_dump_json().encode())
 
     def is_complete(self, step: int) -> bool:
         """The cut's manifest stands."""
-        return manifest.name(step) in self.bucket.list(layout.step_folder(step))
+        return layout.manifest(step) in self.bucket.list(layout.step_folder(step))
 
     def save(self, cut: Cut) -> None:
         """A whole cut of one shard, at once."""
@@ -179,7 +179,7 @@ class GlobalStore:
         Raises:
             StoreError: no manifest, unreadable arrays, or a wrong checksum.
         """
-        name = manifest.name(step)
+        name = layout.manifest(step)
         found = manifest.parse(manifest.Manifest, self.bucket.read(name), self.bucket.address(name))
         parts = [self._part(step, s, found.shards) for s in range(found.shards)]
         return Cut(
@@ -223,24 +223,24 @@ class GlobalStore:
         for step in layout.all_steps(paths):
             if step in kept or step > complete[0]:
                 continue
-            self.bucket.delete(manifest.name(step))
+            self.bucket.delete(layout.manifest(step))
             self.bucket.delete_tree(layout.step_folder(step))
 
     def _stands_whole(self, step: int, shard: int, shards: int) -> bool:
         """Whether a part is there and readable; the manifests over an unreadable one are taken away."""
-        name = manifest.part_name(step, shard, shards)
+        name = layout.part(step, shard, shards)
         if name not in self.bucket.list(layout.step_folder(step)):
             return False
         try:
             self.read_part(step, shard, shards)
         except StoreError:
-            self.bucket.delete(manifest.name(step))
+            self.bucket.delete(layout.manifest(step))
             self.bucket.delete(name)
             return False
         return True
 
     def _part(self, step: int, shard: int, shards: int) -> manifest.PartManifest:
-        name = manifest.part_name(step, shard, shards)
+        name = layout.part(step, shard, shards)
         return manifest.parse(manifest.PartManifest, self.bucket.read(name), self.bucket.address(name))
 
     def _assemble(

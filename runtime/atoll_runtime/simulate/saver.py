@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from atoll_runtime.simulate.bucket import CutPart
-from atoll_runtime.sync import clocks
 from atoll_runtime.sync.events import CutEnded, CutId, FinalCut
 from atoll_runtime.sync.machine import COORDINATOR
 
@@ -67,12 +66,8 @@ class Saver:
             return part.final and part.step not in bucket.cuts
         if bucket.missing(part.step):
             return True
-        marks = {}
-        for name, (incarnation, trained) in self._process.machine.cuts.marks.items():
-            who = clocks.unit(name, incarnation)
-            marks[who] = {who: trained}
         before = set(bucket.cuts)
-        wrong = bucket.complete(part.step, marks)
+        wrong = bucket.complete(part.step, self._process.machine.cuts.clocks())
         if wrong:
             self._world.log(f"shard {part.shard}: cut {part.step} is no consistent cut: {wrong}")
             self._world.checks.refused(part.step, wrong)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from atoll_runtime.sync import clocks
 from atoll_runtime.sync.events import NO_CUT, CutId
 
 
@@ -50,6 +51,13 @@ class Cuts:
         if host == 0:
             self.marks[unit] = incarnation, trained
         return self.channels.pop((unit, host), None) is not None
+
+    def clocks(self) -> dict[str, dict[str, int]]:
+        """Vector clocks of the units that have recorded themselves for the newest cut."""
+        marked = {
+            clocks.unit(name, incarnation): trained for name, (incarnation, trained) in self.marks.items()
+        }
+        return {who: {who: trained} for who, trained in marked.items()}
 
     def drop(self, unit: str, host: int) -> None:
         """The host is gone, and its channel with it."""

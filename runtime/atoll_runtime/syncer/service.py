@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from atoll_runtime.contract import RunContract
-from atoll_runtime.sync import clocks
 from atoll_runtime.sync.buffers import Buffers
 from atoll_runtime.sync.events import (
     CutEnded,
@@ -115,7 +114,7 @@ class Service:
             start.newest_cut,
             rules.shards,
             rules.shard == COORDINATOR,
-            lambda: meta_of(run, whole, self._marks()),
+            lambda: meta_of(run, whole, self.machine.cuts.clocks()),
             self._cut_ended,
         )
         self._store = store
@@ -385,14 +384,6 @@ class Service:
             self._feed(FinalCut(f"{self._store.uri}/global/{cut.step}"))
         else:
             self._feed(CutEnded(cut))
-
-    def _marks(self) -> dict[str, dict[str, int]]:
-        """Vector clocks of the units that have recorded themselves for the newest cut."""
-        marks = {}
-        for name, (incarnation, trained) in self.machine.cuts.marks.items():
-            who = clocks.unit(name, incarnation)
-            marks[who] = {who: trained}
-        return marks
 
     async def _stop_all(self, step: int) -> None:
         await self._durable()
