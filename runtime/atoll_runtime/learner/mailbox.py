@@ -181,25 +181,15 @@ class Mailbox:
 
     def deliver(self, message: Down) -> None:
         """A message of the shard."""
-        link = self._link
         with self.lock:
             match message:
                 case Welcome():
                     self._welcomed(message)
-                case Pull(round_id, least):
-                    link.asked(round_id, least)
-                case Over(round_id):
-                    link.over(round_id)
-                case Announce(p, version):
-                    link.announced(p, version)
-                case Marker(cut):
-                    link.marked(cut)
-                case Clock(clock):
-                    link.told(clock)
                 case Stop():
                     self.stop = message
                 case Fenced() | Refused():
                     self.error = message
+            tell(self._link, message)
             self.lock.notify_all()
 
     def next_errand(self) -> Errand | None:
@@ -248,5 +238,21 @@ class Mailbox:
         self.counters.connections += 1
         if self._link.lineage and self._link.lineage != message.lineage:
             self._arrivals.clear()
-        self._link.welcomed(message.lineage, message.global_step, message.versions, message.cut)
         self.welcome = self.welcome or message
+
+
+def tell(link: Link, message: Down) -> None:
+    """What a shard's message says of fragments, rounds, cuts and clocks; of the rest nothing."""
+    match message:
+        case Welcome():
+            link.welcomed(message.lineage, message.global_step, message.versions, message.cut)
+        case Pull(round_id, least):
+            link.asked(round_id, least)
+        case Over(round_id):
+            link.over(round_id)
+        case Announce(p, version):
+            link.announced(p, version)
+        case Marker(cut):
+            link.marked(cut)
+        case Clock(clock):
+            link.told(clock)

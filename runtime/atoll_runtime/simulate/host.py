@@ -7,22 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from atoll_runtime.learner.mailbox import tell
 from atoll_runtime.simulate.content import Delta, Value
 from atoll_runtime.simulate.network import Channel
 from atoll_runtime.sync.events import NO_CUT, CutId, ShardClock
 from atoll_runtime.sync.link import Errand, Link
 from atoll_runtime.transport.messages import (
     PROTOCOL,
-    Announce,
-    Clock,
     Down,
     Fenced,
     FetchHead,
     Hello,
     Mark,
-    Marker,
-    Over,
-    Pull,
     PushHead,
     Refused,
     Report,
@@ -115,22 +111,12 @@ class HostLink:
                 self._dials = 0
                 if link.lineage and link.lineage != message.lineage:
                     self._arrivals.clear()
-                link.welcomed(message.lineage, message.global_step, message.versions, message.cut)
                 self.welcome = self.welcome or message
-            case Pull(round_id, least):
-                link.asked(round_id, least)
-            case Over(round_id):
-                link.over(round_id)
-            case Announce(p, version):
-                link.announced(p, version)
-            case Marker(cut):
-                link.marked(cut)
-            case Clock(clock):
-                link.told(clock)
             case Stop():
                 self.stop = message
             case Fenced() | Refused():
                 self.error = message
+        tell(link, message)
         self.unit.heard(message)
         self._fetch()
 

@@ -40,15 +40,10 @@ from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.sessions import Sessions
 from atoll_runtime.transport.messages import (
-    Announce,
-    Clock,
     Fenced,
     FetchHead,
     Hello,
     Mark,
-    Marker,
-    Over,
-    Pull,
     PushHead,
     Report,
     Stop,
@@ -198,8 +193,8 @@ class ShardProcess:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case SendPull(round_id, unit, least):
-                self.sessions.send(unit, Pull(round_id, least))
+            case SendPull() | SendMarkers() | SendClock() | Evict():
+                self.sessions.carry_out(effect)
             case Merge():
                 self._merge(effect)
             case Release(round_id, unit):
@@ -208,23 +203,16 @@ class ShardProcess:
                     del parts[key]
                 if not parts:
                     self.held.pop(round_id, None)
-                if unit is None:
-                    self.sessions.send_all(Over(round_id))
+                self.sessions.carry_out(effect)
             case Persist(round_id, record):
                 self._write(self._persisted, round_id, record)
             case Remember(record):
                 self._write(self._remembered, record)
             case Publish(p, version):
                 self.world.checks.published(self, p, version)
-                self.sessions.send_all(Announce(p, version))
+                self.sessions.carry_out(effect)
             case RecordCut(cut, record):
                 self._record(cut, record)
-            case SendMarkers(cut):
-                self.sessions.send_all(Marker(cut))
-            case SendClock(clock):
-                self.sessions.send_all(Clock(clock))
-            case Evict(unit, newest):
-                self.sessions.fence(unit, newest)
             case StopAll(step):
                 self._when_durable(self._stop_all, step)
             case Wake(at):

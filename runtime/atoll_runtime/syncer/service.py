@@ -58,8 +58,6 @@ from atoll_runtime.syncer.state import Version
 from atoll_runtime.syncer.tape import Snapshot, Tape
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (
-    Announce,
-    Clock,
     DirectoryReply,
     DirectoryRequest,
     Down,
@@ -68,10 +66,7 @@ from atoll_runtime.transport.messages import (
     FetchRequest,
     Hello,
     Mark,
-    Marker,
-    Over,
     PeerAddress,
-    Pull,
     PushHead,
     PushReply,
     Refused,
@@ -289,28 +284,19 @@ class Service:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case SendPull(round_id, unit, least):
-                self.sessions.send(unit, Pull(round_id, least))
+            case SendPull() | Publish() | SendMarkers() | SendClock() | Evict():
+                self.sessions.carry_out(effect)
             case Merge():
                 self._spawn(self._merge(effect))
             case Release(round_id, unit):
                 self.parts.release(round_id, unit)
-                if unit is None:
-                    self.sessions.send_all(Over(round_id))
+                self.sessions.carry_out(effect)
             case Persist(round_id, record):
                 self._persist(round_id, self._facts(record))
             case Remember(record):
                 self._write(functools.partial(self.journal.remember, self._facts(record)))
-            case Publish(p, version):
-                self.sessions.send_all(Announce(p, version))
             case RecordCut(cut, record):
                 self._record(cut, record)
-            case SendMarkers(cut):
-                self.sessions.send_all(Marker(cut))
-            case SendClock(clock):
-                self.sessions.send_all(Clock(clock))
-            case Evict(unit, newest):
-                self.sessions.fence(unit, newest)
             case StopAll(step):
                 self._spawn(self._stop_all(step))
             case Note(entry):

@@ -6,7 +6,8 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
-from atoll_runtime.transport.messages import Down, Fenced
+from atoll_runtime.sync.events import Effect, Evict, Publish, Release, SendClock, SendMarkers, SendPull
+from atoll_runtime.transport.messages import Announce, Clock, Down, Fenced, Marker, Over, Pull
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,22 @@ class Sessions:
     def send_all(self, message: Down) -> None:
         for session in self._open.values():
             session.send(message)
+
+    def carry_out(self, effect: Effect) -> None:
+        """Sends what the machine wants hosts to be told; of other effects nothing."""
+        match effect:
+            case SendPull(round_id, unit, least):
+                self.send(unit, Pull(round_id, least))
+            case Release(round_id, None):
+                self.send_all(Over(round_id))
+            case Publish(p, version):
+                self.send_all(Announce(p, version))
+            case SendMarkers(cut):
+                self.send_all(Marker(cut))
+            case SendClock(clock):
+                self.send_all(Clock(clock))
+            case Evict(unit, newest):
+                self.fence(unit, newest)
 
     def end_all(self) -> None:
         for session in self._open.values():
