@@ -194,6 +194,7 @@ class _Bench:
             outer_momentum=MOMENTUM,
             buffers=self.buffers,
             pool=self.pool,
+            helpers=self.threads - 1,
         )
         merged = time.perf_counter() - began
         began = time.perf_counter()

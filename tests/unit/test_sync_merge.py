@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 import tracemalloc
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,8 @@ import atoll_runtime
 from atoll_runtime.sync.buffers import Buffers
 from atoll_runtime.sync.fragments import Fragment, TensorInfo, build_layout
 from atoll_runtime.sync.gradients import Codec, Gradient, Part, scan
-from atoll_runtime.sync.merge import RANGE, MergeError, Result, Rule, merge_step, warm
+from atoll_runtime.sync.merge import MergeError, Result, Rule, merge_step, warm
+from atoll_runtime.sync.turns import BOTH, COMBINE, RANGE, STEP, turns
 from atoll_runtime.transport import codecs
 
 Vector = np.ndarray[Any, np.dtype[np.float32]]
@@ -217,12 +219,12 @@ def test_embeddings_are_averaged_directly() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_number_of_threads_does_not_change_a_bit(codec: Codec) -> None:
-    fragment = fragment_of(RANGE + 77, 2 * RANGE - 1, 5000)
+    fragment = fragment_of(RANGE + 77, 20 * RANGE - 1, 5000)
     theta, momentum, *deltas = vectors(5, fragment.size)
     inputs = [gradient(fragment, 1.0 + i, v, codec) for i, v in enumerate(deltas)]
     found = []
-    for threads in (0, 1, 3):
-        with ThreadPoolExecutor(max(1, threads)) as pool:
+    for helpers in (0, 1, 3):
+        with ThreadPoolExecutor(max(1, helpers)) as pool:
             made = step(
                 fragment,
                 inputs,
@@ -231,10 +233,47 @@ def test_the_number_of_threads_does_not_change_a_bit(codec: Codec) -> None:
                 codec=codec,
                 rate=0.7,
                 mu=0.9,
-                pool=pool if threads else None,
+                pool=pool,
+                helpers=helpers,
             )
         found.append((made.theta.tobytes(), made.momentum.tobytes(), made.wire.tobytes()))
     assert found[0] == found[1] == found[2]
+
+
+def test_a_merge_does_not_wait_for_helpers_that_are_busy() -> None:
+    delta, freed = vectors(1, THREE.size)[0], threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(freed.wait, 30)
+        found = step(THREE, [gradient(THREE, 1.0, delta)], pool=pool, helpers=1)
+        assert not busy.done()
+        freed.set()
+    assert np.array_equal(found.theta, -delta)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3 * RANGE), st.booleans()), min_size=1, max_size=12),
+    st.sets(st.integers(1, 10 * RANGE), max_size=4),
+)
+def test_every_element_gets_its_turn_and_no_thread_waits_for_work_nobody_has_begun(
+    sizes: list[tuple[int, bool]], splits: set[int]
+) -> None:
+    fragment, direct = fragment_of(*(size for size, _ in sizes)), tuple(plain for _, plain in sizes)
+    bounds = tuple(sorted({0, fragment.size, *(cut for cut in splits if cut < fragment.size)}))
+    work = turns(fragment, bounds, direct)
+    begun, seen = [0] * len(sizes), {what: np.zeros(fragment.size, int) for what in (COMBINE, STEP, BOTH)}
+    for what, p, low, high, segment, place in work.jobs.tolist():
+        assert low < high <= low + RANGE and bounds[segment] <= low and high <= bounds[segment + 1]
+        assert fragment.offsets[p] <= low and high <= fragment.offsets[p] + fragment.pieces[p].size
+        seen[what][low:high] += 1
+        if what == STEP:
+            assert begun[p] == work.places[p + 1] - work.places[p]
+        else:
+            assert place == work.places[p] + begun[p]
+            begun[p] += 1
+    plain = np.repeat(np.array(direct, int), [piece.size for piece in fragment.pieces])
+    assert (
+        (seen[BOTH] == plain).all() and (seen[COMBINE] == 1 - plain).all() and (seen[STEP] == 1 - plain).all()
+    )
 
 
 @settings(deadline=None)
@@ -315,7 +354,7 @@ def test_a_merge_takes_no_memory_but_for_the_new_version() -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak <= made.theta.nbytes + made.momentum.nbytes + made.wire.nbytes + (RANGE >> 1)
+    assert peak <= made.theta.nbytes + made.momentum.nbytes + made.wire.nbytes + RANGE
 
 
 def test_memory_is_used_again_when_nothing_refers_to_it_and_not_before() -> None:
@@ -344,6 +383,7 @@ def test_where_no_folder_can_be_written_each_process_compiles_for_itself(tmp_pat
             "__init__.py",
             "sync/__init__.py",
             "sync/kernels.py",
+            "sync/turns.py",
             "sync/vectors.py",
             "sync/buffers.py",
         ):

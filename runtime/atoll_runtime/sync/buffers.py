@@ -25,31 +25,32 @@ class Buffers:
         """Keeps at most `limit` bytes that nobody uses."""
         self.limit = limit
         self._largest = 0
-        self._spare: dict[int, NDArray[np.uint8]] = {}
+        self._spare: dict[int, list[NDArray[np.uint8]]] = {}
+        """By size."""
 
     @property
     def spare(self) -> int:
         """Bytes held that nobody uses."""
-        return sum(raw.size for raw in list(self._spare.values()))
+        return sum(size * len(raws) for size, raws in list(self._spare.items()))
 
     def take(self, size: int, dtype: DTypeLike) -> NDArray[Any]:
         """An array of `size` elements with arbitrary contents, its first byte at a multiple of ALIGNED."""
         if size == 0:
             return np.empty(0, dtype)
         needed = self._room(size) * np.dtype(dtype).itemsize
-        raw = next((raw for raw in list(self._spare.values()) if raw.size == needed), None)
-        if raw is None:
+        spare = self._spare.get(needed)
+        if spare:
+            raw = spare.pop()
+        else:
             whole = np.empty(needed + ALIGNED, np.uint8)
             first = -whole.ctypes.data % ALIGNED
             raw = whole[first : first + needed]
-        else:
-            del self._spare[id(raw)]
         return np.asarray(_Loan(raw, self)).view(dtype)[:size]
 
     def give(self, raw: NDArray[np.uint8]) -> None:
         """Takes memory back, or lets it go beyond the limit."""
         if self.spare + raw.size <= self.limit:
-            self._spare[id(raw)] = raw
+            self._spare.setdefault(raw.size, []).append(raw)
 
     def _room(self, size: int) -> int:
         """Elements to take: fragments are nearly equal, so that the memory of one fits the others if rounded up."""

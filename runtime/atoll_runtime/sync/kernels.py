@@ -6,6 +6,8 @@ multiply-add, sums in a fixed order, so a result does not depend on the machine'
 
 from __future__ import annotations
 
+import hashlib
+import pkgutil
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -20,8 +22,24 @@ from atoll_runtime.sync.vectors import LINE, STREAMED, combine_line, element, fe
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def _sources() -> bytes:
+    """A digest of all that is compiled into one another."""
+    found = hashlib.sha256()
+    for name in ("vectors.py", "kernels.py", "turns.py"):
+        found.update(pkgutil.get_data(__package__, name) or b"")
+    return found.digest()
+
+
+SOURCES = _sources()
+
+
 class _Cache(FunctionCache):  # type: ignore[misc]
     """Compiled code on the disk; without a folder that can be written, each process compiles for itself."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        stamped = self._cache_file  # with its own file alone: a kernel that calls another would outlive it
+        stamped._source_stamp = (stamped._source_stamp, SOURCES)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         with suppress(OSError):  # read-only, or full

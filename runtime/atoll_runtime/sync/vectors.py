@@ -167,8 +167,40 @@ def _fence(_: Any) -> Any:
     return types.boolean(), emit
 
 
+def _fetch_add(_: Any, address: Any, amount: Any) -> Any:
+    """Adds to the int64 at an address, one thread after the other; gives what it was."""
+
+    def emit(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        address, amount = arguments
+        return builder.atomic_rmw("add", builder.inttoptr(address, _LONG.as_pointer()), amount, "seq_cst")
+
+    return types.int64(types.int64, types.int64), emit
+
+
+def _fetch_load(_: Any, address: Any) -> Any:
+    """The int64 at an address as other threads have left it, with all that they wrote before."""
+
+    def emit(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(arguments[0], _LONG.as_pointer()), "acquire", 8)
+
+    return types.int64(types.int64), emit
+
+
+def _give_way(_: Any) -> Any:
+    """Offers the core to another thread (POSIX sched_yield)."""
+
+    def emit(_: Any, builder: Any, __: Any, ___: Any) -> Any:
+        kind = ir.FunctionType(_WORD, [])
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
+
+    return types.int32(), emit
+
+
 float32 = intrinsic(_float32)
 element = intrinsic(_element)
 combine_line = intrinsic(_combine_line)
 nesterov_line = intrinsic(_nesterov_line)
 fence = intrinsic(_fence)
+fetch_add = intrinsic(_fetch_add)
+fetch_load = intrinsic(_fetch_load)
+give_way = intrinsic(_give_way)

@@ -116,7 +116,8 @@ class Service:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
         self._worker = ThreadPoolExecutor(1, "syncer-worker")
-        self._mergers = ThreadPoolExecutor(os.cpu_count(), "syncer-merge")
+        self._helpers = len(os.sched_getaffinity(0)) - 1
+        self._mergers = ThreadPoolExecutor(max(1, self._helpers), "syncer-merge")
         largest = max(fragment.size for fragment in start.state.layout.fragments)
         self._buffers = Buffers(run.outer.overlap * 12 * largest)
         self._fresh: dict[RoundId, Version] = {}
@@ -326,6 +327,7 @@ class Service:
                 outer_momentum=spec.momentum,
                 buffers=self._buffers,
                 pool=self._mergers,
+                helpers=self._helpers,
             )
 
         try:
