@@ -44,7 +44,9 @@ def add_options(bench: argparse.ArgumentParser) -> None:
     )
     learner.add_argument("--json", action="store_true", help="one JSON line a figure")
     learner.add_argument("--preset", default="10m", metavar="NAME", help="default %(default)s")
-    learner.add_argument("--batch", default="4", metavar="N", help="sequences of a step; default %(default)s")
+    learner.add_argument(
+        "--batch", default="16", metavar="N", help="sequences of a step; default %(default)s"
+    )
     learner.add_argument(
         "--length", default="128", metavar="N", help="tokens of a sequence; default %(default)s"
     )

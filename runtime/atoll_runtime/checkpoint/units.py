@@ -107,7 +107,7 @@ class UnitStore:
         self.bucket.delete(layout.unit_manifest(*where))  # of an older incarnation: no half of each may stand
         entries = {}
         for number, part in parts.items():
-            data = np.concatenate([part.mu, part.nu]).astype("<f4", copy=False).tobytes()
+            data = b"".join(np.ascontiguousarray(each, "<f4").data for each in (part.mu, part.nu))
             self.bucket.write(layout.unit_part(*where, number), data)
             entries[number] = PartEntry(
                 start=part.start, stop=part.stop, version=part.version, crc=google_crc32c.value(data)

@@ -20,7 +20,7 @@ class Held:
     """One host's part, as it came."""
 
     head: PushHead
-    body: bytearray
+    body: memoryview
     scan: Scan
 
 

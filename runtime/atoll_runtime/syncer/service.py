@@ -212,7 +212,7 @@ class Service:
             self._feed(Declined(part, refusal))
         return refusal
 
-    async def deliver(self, peer: Peer, head: PushHead, body: bytearray | None) -> PushReply:
+    async def deliver(self, peer: Peer, head: PushHead, body: memoryview | None) -> PushReply:
         """See `Endpoint`."""
         if body is None:
             self.parts.unreserve(head.size)

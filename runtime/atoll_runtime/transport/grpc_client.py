@@ -79,7 +79,7 @@ class GrpcTransport:
             raise TransportError(f"{self._address}: {type(reply).__name__} came instead of PushReply")
         return reply
 
-    def fetch(self, request: FetchRequest) -> tuple[FetchHead, bytearray]:
+    def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
         """See `Transport`."""
         with self._errors():
             stream = self._fetch(encode(request), timeout=TRANSFER_SECONDS)

@@ -99,7 +99,7 @@ class GrpcServer:
         refusal = self._endpoint.admit(peer, head)
         if refusal:
             return encode(PushReply(False, refusal))
-        body: bytearray | None = None
+        body: memoryview | None = None
         try:
             assembly = Assembly(head.size)
             async for data in stream:

@@ -46,12 +46,12 @@ class InProcessTransport:
             return (
                 PushReply(False, refusal)
                 if refusal
-                else await self._endpoint.deliver(PEER, head, bytearray(body))
+                else await self._endpoint.deliver(PEER, head, memoryview(bytearray(body)))
             )
 
         return self._call(call())
 
-    def fetch(self, request: FetchRequest) -> tuple[FetchHead, bytearray]:
+    def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
         """See `Transport`."""
 
         async def call() -> tuple[FetchHead, memoryview] | str:
@@ -60,7 +60,7 @@ class InProcessTransport:
         found = self._call(call())
         if isinstance(found, str):
             raise TransportError(found)
-        return found[0], bytearray(found[1])
+        return found[0], memoryview(bytearray(found[1]))
 
     def directory(self, request: DirectoryRequest) -> DirectoryReply:
         """See `Transport`."""

@@ -212,7 +212,8 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     crc: int
     """crc32c of `data`."""
-    data: bytes
+    data: memoryview
+    """Of the message's memory."""
 
 
 Up = Hello | Report | Mark

@@ -46,7 +46,7 @@ class Transport(Protocol):
     def push(self, head: PushHead, body: memoryview) -> PushReply:
         """Sends a part. Raises `TransportError`."""
 
-    def fetch(self, request: FetchRequest) -> tuple[FetchHead, bytearray]:
+    def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
         """Gets a part. Raises `TransportError`."""
 
     def directory(self, request: DirectoryRequest) -> DirectoryReply:
@@ -77,7 +77,7 @@ class Endpoint(Protocol):
     def admit(self, peer: Peer, head: PushHead) -> str:
         """Why the part is not wanted, before its body is read; empty when it is: its bytes are reserved."""
 
-    async def deliver(self, peer: Peer, head: PushHead, body: bytearray | None) -> PushReply:
+    async def deliver(self, peer: Peer, head: PushHead, body: memoryview | None) -> PushReply:
         """Takes an admitted part; None gives the reservation back (the body did not arrive whole)."""
 
     def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview] | str:
