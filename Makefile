@@ -36,7 +36,7 @@ schedules: setup ## 10,000 random schedules of the protocol in simulated time (S
 	SEED=$(SEED) SCHEDULES=$(SCHEDULES) $(BIN)/pytest tests/schedules $(ARGS)
 
 soak: setup ## Many more of them, on all cores: make soak SCHEDULES=200000 SEED=…
-	$(BIN)/python -m atoll_runtime.simulate.soak --count $(or $(SCHEDULES),200000) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	$(BIN)/python -m atoll_runtime.simulate.schedules.soak --count $(or $(SCHEDULES),200000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 protocol: setup ## The protocol on real sockets and disks, with processes that are killed
 	$(BIN)/pytest tests/protocol $(ARGS)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from atoll_runtime.simulate.soak import soak
+from atoll_runtime.simulate.schedules.soak import soak
 
 SEED = int(os.environ.get("SEED") or random.SystemRandom().randrange(10**9))
 COUNT = int(os.environ.get("SCHEDULES") or 10_000)

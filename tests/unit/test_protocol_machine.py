@@ -1,4 +1,4 @@
-"""Stories that hypothesis tells: faults of every party at any moment, between the checks of `simulate/checks.py`."""
+"""Stories that hypothesis tells: faults of every party at any moment, between the checks of `simulate/schedules/checks.py`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from atoll_runtime.simulate.scenario import Weather, draw
-from atoll_runtime.simulate.world import World
+from atoll_runtime.simulate.schedules.scenario import Weather, draw
+from atoll_runtime.simulate.schedules.world import World
 
 CLEAR = Weather(0.02)
 STORMS = {

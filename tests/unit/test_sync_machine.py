@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from atoll_runtime.simulate.content import Value
-from atoll_runtime.simulate.scenario import Island, Scenario, Weather
-from atoll_runtime.simulate.shard import ShardProcess
-from atoll_runtime.simulate.unit import UnitProcess
-from atoll_runtime.simulate.world import World
+from atoll_runtime.simulate.schedules.content import Value
+from atoll_runtime.simulate.schedules.scenario import Island, Scenario, Weather
+from atoll_runtime.simulate.schedules.shard import ShardProcess
+from atoll_runtime.simulate.schedules.unit import UnitProcess
+from atoll_runtime.simulate.schedules.world import World
 from atoll_runtime.sync.events import (
     NO_CUT,
     Effect,

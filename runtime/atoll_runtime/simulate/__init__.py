@@ -1,1 +1,1 @@
-"""Drives the very state machines of `sync/` in simulated time, with faults, and checks them from outside."""
+"""What is answered in simulated time: `schedules` tests the protocol, `fleet` and `wan` forecast what users rent."""

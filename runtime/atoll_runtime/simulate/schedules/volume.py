@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atoll_runtime.simulate.content import Value
+from atoll_runtime.simulate.schedules.content import Value
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import Rules
 
 if TYPE_CHECKING:
-    from atoll_runtime.simulate.shard import ShardProcess
-    from atoll_runtime.simulate.world import World
+    from atoll_runtime.simulate.schedules.shard import ShardProcess
+    from atoll_runtime.simulate.schedules.world import World
 
 
 @dataclass

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll_runtime.learner.mailbox import tell
-from atoll_runtime.simulate.content import Delta, Value
-from atoll_runtime.simulate.network import Channel
+from atoll_runtime.simulate.schedules.content import Delta, Value
+from atoll_runtime.simulate.schedules.network import Channel
 from atoll_runtime.sync.events import NO_CUT, CutId, ShardClock
 from atoll_runtime.sync.link import Errand, Link
 from atoll_runtime.transport.messages import (
@@ -27,8 +27,8 @@ from atoll_runtime.transport.messages import (
 )
 
 if TYPE_CHECKING:
-    from atoll_runtime.simulate.shard import ShardProcess
-    from atoll_runtime.simulate.unit import UnitProcess
+    from atoll_runtime.simulate.schedules.shard import ShardProcess
+    from atoll_runtime.simulate.schedules.unit import UnitProcess
 
 BACKOFF_SECONDS = (0.2, 5.0)
 PUSH_ATTEMPTS = 6

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from atoll_runtime.simulate.bucket import CutPart, WholeCut
-from atoll_runtime.simulate.content import Delta, Incarnation, Value, Violation
+from atoll_runtime.simulate.schedules.bucket import CutPart, WholeCut
+from atoll_runtime.simulate.schedules.content import Delta, Incarnation, Value, Violation
 from atoll_runtime.sync.events import CutId, Event, FinalCut, Joined, Merge, Merged, MergeFailed
 from atoll_runtime.sync.ledger import MISSED, OVERWRITTEN, Account
 from atoll_runtime.sync.waiting import why
 from atoll_runtime.sync.weights import weight
 
 if TYPE_CHECKING:
-    from atoll_runtime.simulate.shard import ShardProcess
-    from atoll_runtime.simulate.unit import UnitProcess
-    from atoll_runtime.simulate.world import World
+    from atoll_runtime.simulate.schedules.shard import ShardProcess
+    from atoll_runtime.simulate.schedules.unit import UnitProcess
+    from atoll_runtime.simulate.schedules.world import World
 
 Mark = tuple[CutId, int, tuple[Value, ...]]
 """A cut at which an incarnation recorded itself, the tokens trained and the versions held at that moment."""

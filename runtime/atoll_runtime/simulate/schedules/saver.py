@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from atoll_runtime.simulate.bucket import CutPart
+from atoll_runtime.simulate.schedules.bucket import CutPart
 from atoll_runtime.sync.events import CutEnded, CutId, FinalCut
 from atoll_runtime.sync.machine import COORDINATOR
 
 if TYPE_CHECKING:
-    from atoll_runtime.simulate.shard import ShardProcess
+    from atoll_runtime.simulate.schedules.shard import ShardProcess
 
 GATHER_SECONDS = 20.0
 POLL_SECONDS = 0.3

@@ -9,17 +9,17 @@ import numpy as np
 
 from atoll_runtime.learner.exchange import Arrival
 from atoll_runtime.learner.proposal import Ending, Proposal
-from atoll_runtime.simulate.bucket import WholeCut
-from atoll_runtime.simulate.content import Delta, Value
-from atoll_runtime.simulate.host import Arrived, HostLink
-from atoll_runtime.simulate.scenario import Island
+from atoll_runtime.simulate.schedules.bucket import WholeCut
+from atoll_runtime.simulate.schedules.content import Delta, Value
+from atoll_runtime.simulate.schedules.host import Arrived, HostLink
+from atoll_runtime.simulate.schedules.scenario import Island
 from atoll_runtime.sync.events import CutId
 from atoll_runtime.sync.link import Ask
 from atoll_runtime.sync.progress import Offer, Progress
 from atoll_runtime.transport.messages import Down, Fenced, PushHead, Stop, Welcome
 
 if TYPE_CHECKING:
-    from atoll_runtime.simulate.world import World
+    from atoll_runtime.simulate.schedules.world import World
 
 SEED_SECONDS = 0.5
 WELCOME_SECONDS = 5.0

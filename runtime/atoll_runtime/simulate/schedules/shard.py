@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from atoll_runtime.simulate.bucket import CutPart
-from atoll_runtime.simulate.content import Delta, Value
-from atoll_runtime.simulate.saver import Saver
-from atoll_runtime.simulate.volume import ShardSlot, new_lineage
+from atoll_runtime.simulate.schedules.bucket import CutPart
+from atoll_runtime.simulate.schedules.content import Delta, Value
+from atoll_runtime.simulate.schedules.saver import Saver
+from atoll_runtime.simulate.schedules.volume import ShardSlot, new_lineage
 from atoll_runtime.sync.events import (
     CutId,
     Declined,
@@ -51,7 +51,7 @@ from atoll_runtime.transport.messages import (
 )
 
 if TYPE_CHECKING:
-    from atoll_runtime.simulate.network import Channel
+    from atoll_runtime.simulate.schedules.network import Channel
 
 MERGE_SECONDS = WRITE_SECONDS = 0.05
 """Longest time of a merge, and of a write."""

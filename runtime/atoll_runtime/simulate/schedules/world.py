@@ -7,13 +7,13 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
-from atoll_runtime.simulate.bucket import Bucket
-from atoll_runtime.simulate.checks import Checks
-from atoll_runtime.simulate.content import Value, Violation
-from atoll_runtime.simulate.scenario import Scenario
-from atoll_runtime.simulate.shard import ShardProcess
-from atoll_runtime.simulate.unit import UnitSlot
-from atoll_runtime.simulate.volume import ShardSlot
+from atoll_runtime.simulate.schedules.bucket import Bucket
+from atoll_runtime.simulate.schedules.checks import Checks
+from atoll_runtime.simulate.schedules.content import Value, Violation
+from atoll_runtime.simulate.schedules.scenario import Scenario
+from atoll_runtime.simulate.schedules.shard import ShardProcess
+from atoll_runtime.simulate.schedules.unit import UnitSlot
+from atoll_runtime.simulate.schedules.volume import ShardSlot
 
 RESTART_SECONDS = 20.0
 """A shard or unit that was killed is there again within this time."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from atoll_runtime.simulate.content import Value
+from atoll_runtime.simulate.schedules.content import Value
 from atoll_runtime.sync import clocks
 
 KEEP = 2

@@ -8,8 +8,8 @@ from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.transport.messages import Down, Hello, Mark, Report
 
 if TYPE_CHECKING:
-    from atoll_runtime.simulate.host import HostLink
-    from atoll_runtime.simulate.shard import ShardProcess
+    from atoll_runtime.simulate.schedules.host import HostLink
+    from atoll_runtime.simulate.schedules.shard import ShardProcess
 
 NOTICE_SECONDS = 2.0
 """A broken session is noticed within this time, by each side."""

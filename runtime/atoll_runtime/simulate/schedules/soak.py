@@ -1,4 +1,4 @@
-"""`python -m atoll_runtime.simulate.soak`: many schedules of the protocol, by seed, on all cores."""
+"""`python -m atoll_runtime.simulate.schedules.soak`: many schedules of the protocol, by seed, on all cores."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from atoll_runtime.simulate.scenario import draw
-from atoll_runtime.simulate.world import World
+from atoll_runtime.simulate.schedules.scenario import draw
+from atoll_runtime.simulate.schedules.world import World
 
 BATCH = 50
-COMMAND = "python -m atoll_runtime.simulate.soak --seed {seed} --count 1 --trace"
+COMMAND = "python -m atoll_runtime.simulate.schedules.soak --seed {seed} --count 1 --trace"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,9 @@ def soak(first: int, count: int, processes: int) -> Iterator[list[Outcome]]:
 
 def main() -> int:
     """0 when every schedule kept every promise."""
-    parser = argparse.ArgumentParser(prog="python -m atoll_runtime.simulate.soak", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m atoll_runtime.simulate.schedules.soak", description=__doc__
+    )
     parser.add_argument(
         "--seed", type=int, default=random.SystemRandom().randrange(10**9), help="of the first"
     )
