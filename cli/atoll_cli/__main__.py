@@ -10,6 +10,7 @@ from pathlib import Path
 from atoll_cli.bench import add_options as add_bench_options
 from atoll_cli.errors import CommandError
 from atoll_cli.replay import add_options as add_replay_options
+from atoll_cli.simulate import add_options as add_simulate_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,6 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from atoll_cli.bench import run_bench
 
             return run_bench(options)
+        if options.command == "simulate":
+            from atoll_cli.simulate import run_simulate
+
+            return run_simulate(options)
         from importlib.metadata import version
 
         print(f"atoll {version('atoll')}")
@@ -73,6 +78,9 @@ def parser() -> argparse.ArgumentParser:
         commands.add_parser("replay", help="re-run a recorded syncer, bit for bit", allow_abbrev=False)
     )
     add_bench_options(commands.add_parser("bench", help="measure this machine", allow_abbrev=False))
+    add_simulate_options(
+        commands.add_parser("simulate", help="what to expect before renting chips", allow_abbrev=False)
+    )
     commands.add_parser("version", help="the version of this program")
     return top
 

@@ -1,4 +1,4 @@
-"""Stories that hypothesis tells: faults of every party at any moment, between the checks of `simulate/schedules/checks.py`."""
+"""Stories that hypothesis tells: faults of every party at any moment, and the checks of `simulate/schedules`."""
 
 from __future__ import annotations
 

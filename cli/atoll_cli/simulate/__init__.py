@@ -1,0 +1,56 @@
+"""`atoll simulate`: what a planner asks before renting chips. Each question has a file of its own."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+from typing import Any, NoReturn
+
+from atoll_cli.errors import UsageError
+
+QUESTIONS = {
+    "goodput": "useful share of the chips' time under failures",
+    "bandwidth": "Gbit/s that a site needs",
+    "heterogeneity": "fast and slow learners: quorum and grace",
+    "scavenge": "learners that come and go: time to the end",
+    "plan": "what to expect of a TrainingRun, and what would do better",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """What is not known is wrong, whoever asked."""
+        found, strange = super().parse_known_args(args, namespace)
+        if strange:
+            self.error(f"{' '.join(strange)}: no such option")
+        return found, strange
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def add_options(simulate: argparse.ArgumentParser) -> None:
+    """The questions and their options; each file reads and checks its own values."""
+    questions = simulate.add_subparsers(
+        dest="question", required=True, metavar="QUESTION", parser_class=Parser
+    )
+    for name, what in QUESTIONS.items():
+        question = questions.add_parser(name, help=what, description=what, allow_abbrev=False)
+        import_module(f"atoll_cli.simulate.{name}").add_options(question)
+
+
+def run_simulate(options: argparse.Namespace) -> int:
+    """Answers one question.
+
+    Raises:
+        UsageError: an option's value cannot be used, or the runtime's packages are not there.
+    """
+    try:
+        status: int = import_module(f"atoll_cli.simulate.{options.question}").run(options)
+    except ImportError as error:
+        raise UsageError(
+            f"simulate needs numpy and, for plots, matplotlib, pip install 'atoll[simulate]': {error}"
+        ) from error
+    return status

@@ -1,0 +1,67 @@
+"""Options' values, read once; a bad one is one line that names the option, the value and what would be right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from atoll_cli.errors import UsageError
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0, "y": 31_557_600.0}
+PREFIXES = {"k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+
+
+def count(option: str, text: str, least: int = 1, most: int = 10**12) -> int:
+    """A whole number such as `8`, `150k`, `1.2M`."""
+    value = _scaled(text)
+    if value is None or not math.isfinite(value) or value != int(value) or not least <= value <= most:
+        raise UsageError(
+            f"{option} {text!r}: a whole number from {least} to {most} is wanted, such as 8 or 1.2M"
+        )
+    return int(value)
+
+
+def number(option: str, text: str, least: float = 0.0, most: float = 1e18, *, above: bool = False) -> float:
+    """A number such as `0.95`, `5B`; `above`: `least` itself is too small."""
+    value = _scaled(text)
+    if value is None or not math.isfinite(value) or not least <= value <= most or (above and value == least):
+        range_ = f"above {least:g} and at most {most:g}" if above else f"from {least:g} to {most:g}"
+        raise UsageError(f"{option} {text!r}: a number {range_} is wanted")
+    return value
+
+
+def seconds(option: str, text: str, most: float = 1e12) -> float:
+    """A time above 0 such as `90s`, `15m`, `12h`, `7d`, `1y`; a bare number is seconds."""
+    body, unit = (text[:-1], UNITS[text[-1]]) if text[-1:] in UNITS else (text, 1.0)
+    try:
+        value = float(body) * unit
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= most:
+        raise UsageError(f"{option} {text!r}: a time above 0 is wanted, such as 90s, 15m, 12h, 7d or 1y")
+    return value
+
+
+def choice(option: str, text: str, choices: Sequence[str]) -> str:
+    """One of a few words."""
+    if text not in choices:
+        raise UsageError(f"{option} {text!r}: one of {', '.join(choices)} is wanted")
+    return text
+
+
+def numbers(
+    option: str, text: str, least: float = 0.0, most: float = 1e18, *, above: bool = False
+) -> list[float]:
+    """Numbers with commas between them, at least one and at most 4096."""
+    parts = text.split(",")
+    if len(parts) > 4096:
+        raise UsageError(f"{option}: {len(parts)} values; at most 4096 are taken")
+    return [number(option, part.strip(), least, most, above=above) for part in parts]
+
+
+def _scaled(text: str) -> float | None:
+    body, scale = (text[:-1], PREFIXES[text[-1]]) if text[-1:] in PREFIXES else (text, 1.0)
+    try:
+        return float(body) * scale
+    except ValueError:
+        return None
