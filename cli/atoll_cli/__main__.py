@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,40 +18,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; the exit status is 0, 1 (it did not happen) or 2 (usage or host)."""
     options = parser().parse_args(arguments)
     try:
-        if options.command == "demo":
-            from atoll_cli.demo.command import run_demo
-
-            return run_demo(options)
-        if options.command == "status":
-            from atoll_cli.status import show_status
-
-            return show_status(options)
-        if options.command == "ledger":
-            from atoll_cli.ledger import show_ledger
-
-            return show_ledger(options)
-        if options.command == "replay":
-            from atoll_cli.replay import run_replay
-
-            return run_replay(options)
-        if options.command == "bench":
-            from atoll_cli.bench import run_bench
-
-            return run_bench(options)
-        if options.command == "simulate":
-            from atoll_cli.simulate import run_simulate
-
-            return run_simulate(options)
-        from importlib.metadata import version
-
-        print(f"atoll {version('atoll')}")
-        return 0
+        status = run(options)
+        sys.stdout.flush()
+        return status
     except CommandError as error:
         print(f"atoll: {error}", file=sys.stderr)
         return error.status
     except KeyboardInterrupt:
         print("atoll: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # `| head` has seen enough; nothing is left to be flushed at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the command that was asked for; raises `CommandError`."""
+    if options.command == "demo":
+        from atoll_cli.demo.command import run_demo
+
+        return run_demo(options)
+    if options.command == "status":
+        from atoll_cli.status import show_status
+
+        return show_status(options)
+    if options.command == "ledger":
+        from atoll_cli.ledger import show_ledger
+
+        return show_ledger(options)
+    if options.command == "replay":
+        from atoll_cli.replay import run_replay
+
+        return run_replay(options)
+    if options.command == "bench":
+        from atoll_cli.bench import run_bench
+
+        return run_bench(options)
+    if options.command == "simulate":
+        from atoll_cli.simulate import run_simulate
+
+        return run_simulate(options)
+    from importlib.metadata import version
+
+    print(f"atoll {version('atoll')}")
+    return 0
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +48,8 @@ def run_replay(options: argparse.Namespace) -> int:
         return print_tapes(options) if options.print else rerun(options)
     except TapeError as error:
         raise UsageError(str(error)) from error
+    except BrokenPipeError:
+        raise  # it is not a tape's
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror or error}") from error
 
@@ -58,14 +58,10 @@ def print_tapes(options: argparse.Namespace) -> int:
     """A line for each record."""
     from atoll_runtime.replay import records
 
-    try:
-        for path in options.tapes:
-            for record in records(path):
-                if options.event is None or options.event.lower() in names(record):
-                    print(json.dumps(record))
-        sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for path in options.tapes:
+        for record in records(path):
+            if options.event is None or options.event.lower() in names(record):
+                print(json.dumps(record))
     return 0
 
 

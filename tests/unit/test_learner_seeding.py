@@ -4,8 +4,10 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import jax
+import msgspec
 import numpy as np
 import pytest
 
@@ -539,9 +541,21 @@ def test_a_peer_refuses_whom_it_may_not_or_cannot_serve(make_learner, certificat
     eventually(lambda: learner.serving.clients == 0)
 
 
+def test_a_directory_that_names_no_peer_yet_is_asked_again(make_learner, make_peers):
+    learner = make_learner().start()
+    peers = make_peers(learner)
+    answers = [[msgspec.structs.replace(reply, peers=()) for reply in peers.directory()], peers.directory()]
+    waiting = replace(peers, directory=lambda: answers.pop(0))
+    pulled, why = waiting.pull(unit("new"), LAYOUT)
+    assert pulled is not None and pulled.unit == learner.name and why == ""
+
+
 def test_without_a_peer_or_a_directory_the_reason_is_told_and_the_checkpoint_is_next(make_peers, agreement):
     assert seed.from_peer(make_peers(), unit("new"), LAYOUT, agreement) == (
         "not seeded from a peer: no peer is learning"
+    )
+    assert seed.from_peer(make_peers(versions=(0,) * COUNT), unit("new"), LAYOUT, agreement) == (
+        "not seeded from a peer: no peer is learning: nothing was merged yet"
     )
 
     def unreachable():

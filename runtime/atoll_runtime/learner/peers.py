@@ -65,8 +65,11 @@ class Peers:
             except TransportError as error:
                 reasons = [f"no directory: {error}"]
                 continue
-            if not peers:
-                return None, "; ".join([*reasons, "no peer is learning"])
+            if not any(least):
+                return None, "no peer is learning: nothing was merged yet"
+            if not peers:  # a shard that has just restarted counts none for a moment
+                reasons = ["no peer is learning"]
+                continue
             reasons.clear()
             for peer in self.random.sample(peers, len(peers)):
                 request = SnapshotRequest(

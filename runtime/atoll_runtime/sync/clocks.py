@@ -18,16 +18,6 @@ def unit(name: str, incarnation: int) -> str:
     return f"unit/{name}/{incarnation}"
 
 
-def join(a: Clock, b: Clock) -> dict[str, int]:
-    """What both know together."""
-    return {who: max(a.get(who, 0), b.get(who, 0)) for who in {*a, *b}}
-
-
-def covers(a: Clock, b: Clock) -> bool:
-    """Whoever holds `a` has seen all that `b` has."""
-    return all(a.get(who, 0) >= progress for who, progress in b.items())
-
-
 def inconsistency(records: Mapping[str, Clock]) -> str:
     """Why the parties' recorded clocks are no consistent cut; empty when they are.
 

@@ -62,3 +62,11 @@ class Cuts:
     def drop(self, unit: str, host: int) -> None:
         """The host is gone, and its channel with it."""
         self.channels.pop((unit, host), None)
+
+
+def given_up(cut: CutId, newest: int | None, waited: float, patience: float) -> bool:
+    """Whether a cut that lacks parts is left for the next one after `waited` seconds.
+
+    Never the final one, for it ends the run, nor the first (`newest` is None), without which no unit is seeded.
+    """
+    return not cut.final and newest is not None and waited > patience

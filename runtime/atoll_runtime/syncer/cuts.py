@@ -12,6 +12,7 @@ import numpy as np
 
 from atoll_runtime.checkpoint import Part, StoreError
 from atoll_runtime.contract import CheckpointSpec
+from atoll_runtime.sync.cuts import given_up
 from atoll_runtime.sync.events import CutId
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.recovery import Store
@@ -19,7 +20,7 @@ from atoll_runtime.syncer.recovery import Store
 log = logging.getLogger(__name__)
 
 GATHER_SECONDS = 120.0
-"""A cut whose parts are not all there after this time is given up; the first and the final one never are."""
+"""Patience with a cut whose parts are not all there."""
 POLL_SECONDS = (0.05, 2.0)
 """First and longest wait between two looks at the bucket for other shards' parts."""
 
@@ -86,7 +87,8 @@ class Cuts:
 
     async def _whole(self, job: Job) -> bool:
         """Waits until every part stands; the coordinator then writes the manifest. False when given up."""
-        deadline = asyncio.get_running_loop().time() + GATHER_SECONDS
+        clock = asyncio.get_running_loop().time
+        begun = clock()
         backoff = Backoff(*POLL_SECONDS)
         while self._next is None:
             try:
@@ -95,8 +97,7 @@ class Cuts:
                 waiting = str(error)
             if not waiting:
                 return True
-            first = self.newest is None  # without one no unit can be seeded
-            if not (job.cut.final or first) and asyncio.get_running_loop().time() > deadline:
+            if given_up(job.cut, self.newest, clock() - begun, GATHER_SECONDS):
                 self._fail(f"checkpoint of global step {job.cut.step} given up: {waiting}", waiting)
                 return False
             await backoff.wait()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from atoll_runtime.simulate.schedules.bucket import CutPart
+from atoll_runtime.sync.cuts import given_up
 from atoll_runtime.sync.events import CutEnded, CutId, FinalCut
 from atoll_runtime.sync.machine import COORDINATOR
 
@@ -45,17 +46,17 @@ class Saver:
             self._later(RETRY_SECONDS, self._save, part)
         else:
             self._world.bucket.save(part)
-            self._gather(part, self._world.now + GATHER_SECONDS)
+            self._gather(part, self._world.now)
 
-    def _gather(self, part: CutPart, deadline: float) -> None:
+    def _gather(self, part: CutPart, begun: float) -> None:
         if self._next is not None:
             self._end(part, whole=False)
         elif not self._waits(part):
             self._end(part, whole=True)
-        elif not part.final and self.newest is not None and self._world.now > deadline:
+        elif given_up(CutId(part.step, part.final), self.newest, self._world.now - begun, GATHER_SECONDS):
             self._end(part, whole=False)
         else:
-            self._later(POLL_SECONDS, self._gather, part, deadline)
+            self._later(POLL_SECONDS, self._gather, part, begun)
 
     def _waits(self, part: CutPart) -> bool:
         """The cut lacks something to be whole."""
