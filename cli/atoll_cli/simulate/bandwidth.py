@@ -1,18 +1,253 @@
-"""`atoll simulate bandwidth`."""
+"""`atoll simulate bandwidth`: Gbit/s that a site needs, or what a link allows."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from atoll_cli.errors import CommandError
-from atoll_cli.simulate.output import add_output_options
+from atoll_cli.errors import UsageError
+from atoll_cli.simulate import values
+from atoll_cli.simulate.output import Column, Report, add_output_options, deliver
+
+if TYPE_CHECKING:
+    from atoll_runtime.simulate.wan.traffic import Method, Traffic
+
+METHODS = ("data-parallel", "diloco", "streaming", "streaming-overlap", "decoupled")
+
+UTILIZATION = 0.95
+"""As in the published comparison of eight data centres."""
+
+CASE_OPTIONS = (
+    "params", "model", "step-time", "bits", "sites", "utilization", "interval", "fragments", "overlap",
+    "layers", "latency", "shared-link", "link-gbps",
+)  # fmt: skip
+"""Options that describe a case, and so need a method."""
+
+FIELDS = {
+    "step_seconds": "--step-time",
+    "gbps": "--link-gbps",
+    "outer.fragments": "--fragments",
+    "sizes": "--fragments",
+}
+"""Fields of the simulation whose option has another name."""
 
 
 def add_options(question: argparse.ArgumentParser) -> None:
     """Of this question."""
+    add = question.add_argument
+    add("--method", metavar="M", help=f"{', '.join(METHODS)}; without it, every published figure")
+    add("--params", metavar="N", help="parameters, such as 5B")
+    add("--model", metavar="PRESET", help="a preset instead of --params, with its own fragments")
+    add(
+        "--step-time",
+        metavar="S",
+        help="of one step's compute; with --link-gbps the shortest that stays hidden",
+    )
+    add("--bits", metavar="B", help="of a parameter on the wire, 16")
+    add("--sites", metavar="M", help="8")
+    add(
+        "--utilization",
+        metavar="U",
+        help=f"share of time that computes, {UTILIZATION}; decoupled learners never wait",
+    )
+    add("--interval", metavar="H", help="steps between two exchanges of a fragment; not for data-parallel")
+    add("--fragments", metavar="P", help="not for data-parallel and diloco")
+    add("--overlap", metavar="T", help="steps to hide a fragment behind; for streaming-overlap and decoupled")
+    add("--layers", metavar="L", help="of the model; else by its size")
+    add("--latency", metavar="S", help="there and back, 0")
+    add("--shared-link", action="store_true", help="one link carries both directions")
+    add("--link-gbps", metavar="G", help="links to judge, such as 2,5")
     add_output_options(question)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Not there yet: this file's owner writes it (issue 7)."""
-    raise CommandError("simulate bandwidth: not built yet")
+    """Answers for one case, for one case over given links, or with the published table.
+
+    Raises:
+        UsageError: an option's value cannot be used.
+    """
+    try:
+        report = _report(options)
+    except ValueError as error:  # of the simulation: "field: what is wrong"
+        field, _, reason = str(error).partition(": ")
+        raise UsageError(f"{FIELDS.get(field, '--' + field)}: {reason}") from error
+    deliver(report, options)
+    return 0
+
+
+def _report(options: argparse.Namespace) -> Report:
+    if options.method is None:
+        given = next(
+            (name for name in CASE_OPTIONS if getattr(options, name.replace("-", "_")) not in (None, False)),
+            None,
+        )
+        if given:
+            raise UsageError(f"--{given}: --method is wanted with it, one of {', '.join(METHODS)}")
+        from atoll_cli.simulate.bandwidth_published import published
+
+        return published()
+    from atoll_runtime.simulate.wan.traffic import Method
+
+    method = Method(values.choice("--method", options.method, METHODS))
+    target = (
+        UTILIZATION
+        if options.utilization is None
+        else values.number("--utilization", options.utilization, 0.0, 0.9999, above=True)
+    )
+    links = (
+        []
+        if options.link_gbps is None
+        else values.numbers("--link-gbps", options.link_gbps, 0.0, 1e6, above=True)
+    )
+    traffic = _traffic(options, method)
+    return _judged(method, traffic, target, links, options) if links else _needed(method, traffic, target)
+
+
+def _traffic(options: argparse.Namespace, method: Method) -> Traffic:
+    from atoll_runtime.simulate.wan.traffic import Traffic
+
+    if (options.params is None) == (options.model is None):
+        raise UsageError("--params: either --params or --model is wanted, and not both")
+    if options.step_time is None and options.link_gbps is None:
+        raise UsageError(
+            "--step-time: a time above 0 is wanted, such as 1 or 90s, unless --link-gbps is given"
+        )
+
+    def whole(name: str, most: int, least: int = 1) -> int | None:
+        text = getattr(options, name)
+        return None if text is None else values.count(f"--{name}", text, least, most)
+
+    traffic = Traffic(
+        params=1.0 if options.params is None else values.number("--params", options.params, 1, 1e15),
+        step_seconds=1.0
+        if options.step_time is None
+        else values.seconds("--step-time", options.step_time, 1e6),
+        bits=16 if options.bits is None else values.number("--bits", options.bits, 0, 64, above=True),
+        sites=whole("sites", 100_000) or 8,
+        interval=whole("interval", 100_000),
+        fragments=whole("fragments", 1024),
+        overlap=whole("overlap", 1024, 0),
+        layers=whole("layers", 1024),
+        latency=0.0 if options.latency is None else values.number("--latency", options.latency, 0, 3600),
+        shared=options.shared_link,
+    )
+    return traffic if options.model is None else _of_model(options.model, method, traffic)
+
+
+def _of_model(preset: str, method: Method, traffic: Traffic) -> Traffic:
+    from atoll_runtime.contract import PRESETS, ModelSpec
+    from atoll_runtime.model.parameters import describe
+    from atoll_runtime.model.presets import resolve
+    from atoll_runtime.simulate.wan.traffic import rounds, shares
+    from atoll_runtime.sync.fragments import build_layout
+
+    spec = ModelSpec(preset=values.choice("--model", preset, PRESETS))
+    traffic = replace(traffic, layers=traffic.layers or resolve(spec).layers)
+    layout = build_layout(describe(spec), rounds(method, traffic).fragments)
+    return replace(traffic, params=layout.size, sizes=shares(layout))
+
+
+def _case(method: Method, traffic: Traffic, target: float) -> dict[str, Any]:
+    """The question's own values and the answer."""
+    from atoll_runtime.simulate.wan.bandwidth import need
+    from atoll_runtime.simulate.wan.traffic import Method, rounds
+
+    schedule = rounds(method, traffic)
+    return {
+        "method": str(method),
+        "params": traffic.params,
+        "step_seconds": traffic.step_seconds,
+        "bits": traffic.bits,
+        "sites": traffic.sites,
+        "utilization": 1.0 if method is Method.DECOUPLED else target,
+        "interval": schedule.interval,
+        "fragments": schedule.fragments,
+        "overlap": schedule.overlap,
+        "layers": schedule.layers,
+        "largest_fragment": max(traffic.sizes or (1 / schedule.fragments,)),
+        "latency_seconds": traffic.latency,
+        "shared_link": traffic.shared,
+        **asdict(need(method, traffic, target)),
+    }
+
+
+def as_share(value: float) -> str:
+    """`95 %`."""
+    return f"{100 * value:.4g} %"
+
+
+def as_gbps(value: float) -> str:
+    """Three digits."""
+    return f"{value:.3g}"
+
+
+CASE = (
+    Column("method", "METHOD"),
+    Column("params", "PARAMS", lambda value: f"{value / 1e9:.4g}B"),
+    Column("step_seconds", "STEP s", lambda value: f"{value:.3g}"),
+    Column("bits", "BITS", lambda value: f"{value:g}"),
+    Column("sites", "SITES"),
+    Column("interval", "H"),
+    Column("fragments", "P"),
+    Column("overlap", "τ"),
+)
+NEED = (
+    Column("utilization", "UTILIZATION", as_share),
+    Column("gbps_peak", "PEAK", as_gbps),
+    Column("gbps_mean", "MEAN", as_gbps),
+    Column("gbps_link", "LINK", as_gbps),
+    Column("gbps_both_directions", "PEAK, BOTH", as_gbps),
+)
+
+
+def _needed(method: Method, traffic: Traffic, target: float) -> Report:
+    row = _case(method, traffic, target)
+    notes = ["Gbit/s of one site's link, " + ("both directions." if traffic.shared else "in one direction.")]
+    if row["gbps_peak"] < row["gbps_link"]:
+        notes.append(
+            f"PEAK is of one fragment's stream over its {row['overlap']} steps; several are on their way at "
+            "once and the link must carry LINK."
+        )
+    return Report("Bandwidth that a site needs", CASE + NEED, (row,), tuple(notes), _draw_case(traffic, row))
+
+
+def _judged(
+    method: Method, traffic: Traffic, target: float, links: list[float], options: argparse.Namespace
+) -> Report:
+    from atoll_runtime.simulate.wan.link import hidden_step, outlook
+
+    rows = []
+    for gbps in links:
+        held = traffic
+        if options.step_time is None:
+            # One site alone exchanges nothing; any step is hidden, so the one given stays.
+            held = replace(traffic, step_seconds=hidden_step(method, traffic, gbps, target) or 1.0)
+        view = asdict(outlook(method, held, gbps, target))
+        view["link_utilization"] = view.pop("utilization")
+        rows.append({"link_gbps": gbps, **_case(method, held, target), **view})
+    columns = (
+        Column("link_gbps", "LINK Gbit/s", as_gbps),
+        *CASE,
+        Column("link_utilization", "UTILIZATION", as_share),
+        Column("hidden_step_seconds", "HIDDEN FROM s", lambda value: f"{value:.3g}"),
+        Column("interval_reached", "REAL H", lambda value: f"{value:.3g}"),
+        Column("speedup_data_parallel", "x DATA-PARALLEL", lambda value: f"{value:.3g}"),
+        Column("speedup_diloco", "x DILOCO", lambda value: f"{value:.3g}"),
+    )
+    notes = (
+        f"Hidden: {'every fragment is there in time' if method == 'decoupled' else as_share(target) + ' compute'}.",
+        "Data-parallel and DiLoCo (H = 100) send bfloat16 over the same link.",
+        "Published: 12B over 2-5 Gbit/s, more than 20 times faster than synchronous training.",
+    )
+    return Report(
+        "What a link between sites allows", columns, tuple(rows), notes, _draw_case(traffic, rows[0])
+    )
+
+
+def _draw_case(traffic: Traffic, row: Mapping[str, Any]) -> Any:
+    from atoll_cli.simulate.bandwidth_chart import draw_case
+
+    return partial(draw_case, traffic=traffic, row=row)

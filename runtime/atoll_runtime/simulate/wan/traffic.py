@@ -1,0 +1,155 @@
+"""What crosses the links between sites: how much, how often, and when it must have arrived."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.sync.schedule import offset
+
+GIGA = 1e9
+
+LAYERS_OF_1B = 24
+"""Layers of the published 1B model. N = 12·L·width² (Kaplan) at a constant width/L makes L grow with N^(1/3):
+52 at 10B and 111 at 100B, which were published with 48 and 108."""
+
+LAYERS_PER_FRAGMENT = 3
+"""Streaming DiLoCo (arXiv 2501.18512)."""
+
+
+class Method(StrEnum):
+    """How the sites keep to one model."""
+
+    DATA_PARALLEL = "data-parallel"
+    """Gradients are reduced at every step."""
+    DILOCO = "diloco"
+    """Outer gradients of the whole model, once in H steps; training waits."""
+    STREAMING = "streaming"
+    """A fragment at a time; training waits for it."""
+    STREAMING_OVERLAP = "streaming-overlap"
+    """A fragment at a time, used τ steps later; training waits only for a late one."""
+    DECOUPLED = "decoupled"
+    """To and from a syncer, a fragment at a time; training never waits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """A model trained at several sites. None: as the method was published.
+
+    Raises:
+        ValueError: a value cannot be used; the message names the field.
+    """
+
+    params: float
+    """N."""
+    step_seconds: float
+    """ξ_step: one inner step where nothing has to be waited for."""
+    bits: float = 16
+    """b: of a parameter on the wire."""
+    sites: int = 8
+    """M. One site alone exchanges nothing."""
+    interval: int | None = None
+    """H: steps between two exchanges of the same fragment."""
+    fragments: int | None = None
+    """P."""
+    overlap: int | None = None
+    """τ: steps after which a fragment is used."""
+    layers: int | None = None
+    """None: from N."""
+    latency: float = 0.0
+    """Seconds that a fragment takes besides its bits, there and back."""
+    shared: bool = False
+    """One link carries both directions."""
+    sizes: tuple[float, ...] | None = None
+    """Shares of the fragments in the model, in the order of the schedule (`shares`); None: equal."""
+
+    def __post_init__(self) -> None:
+        for name in ("params", "step_seconds", "bits"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name}: {value} must be a number above 0")
+        for name in ("sites", "interval", "fragments", "layers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: {value} must be at least 1")
+        if self.overlap is not None and self.overlap < 0:
+            raise ValueError(f"overlap: {self.overlap} must be at least 0")
+        if not (math.isfinite(self.latency) and self.latency >= 0):
+            raise ValueError(f"latency: {self.latency} must be 0 s or more")
+
+    @property
+    def directions(self) -> int:
+        """Directions that one link carries."""
+        return 2 if self.shared else 1
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The schedule of a method: which layers leave after which step."""
+
+    interval: int
+    fragments: int
+    overlap: int
+    layers: int
+    """A multiple of `fragments`."""
+
+    def content(self, p: int) -> range:
+        """Layers of fragment `p`: every P-th, as published (strided)."""
+        return range(p, self.layers, self.fragments)
+
+    def phase(self, p: int) -> int:
+        """The step within an interval after which fragment `p` leaves; the product's own rule."""
+        return offset(p, self.fragments, self.interval)
+
+
+def rounds(method: Method, traffic: Traffic) -> Rounds:
+    """The schedule, with the method's published values where `traffic` gives none.
+
+    Raises:
+        ValueError: fragments or an overlap that do not fit the interval.
+    """
+    layers = traffic.layers or LAYERS_PER_FRAGMENT * max(
+        1, round(LAYERS_OF_1B / LAYERS_PER_FRAGMENT * (traffic.params / 1e9) ** (1 / 3))
+    )
+    if method is Method.DATA_PARALLEL:
+        return Rounds(interval=1, fragments=1, overlap=0, layers=layers)
+    if method is Method.DILOCO:
+        return Rounds(interval=traffic.interval or 100, fragments=1, overlap=0, layers=layers)
+    # Table 4 of arXiv 2501.18512 has H = 100 and, as its overlapped rows show, τ = 1;
+    # the main experiments of Decoupled DiLoCo (arXiv 2604.21428) have P = H = 24 and τ = 2.
+    interval, fragments, overlap = 100, max(1, layers // LAYERS_PER_FRAGMENT), 1
+    if method is Method.DECOUPLED:
+        interval, fragments, overlap = 24, 24, 2
+    interval = traffic.interval or interval
+    fragments = traffic.fragments or min(fragments, interval)
+    overlap = min(overlap, interval) if traffic.overlap is None else traffic.overlap
+    if method is Method.STREAMING:
+        overlap = 0
+    if fragments > interval:
+        raise ValueError(f"fragments: {fragments} must be at most the interval, {interval}")
+    least = 1 if method is Method.DECOUPLED else 0
+    if not least <= overlap <= interval:
+        raise ValueError(f"overlap: {overlap} must be from {least} to the interval, {interval}")
+    return Rounds(interval, fragments, overlap, fragments * max(1, round(layers / fragments)))
+
+
+def volume(method: Method, traffic: Traffic) -> float:
+    """Bits that one site's link carries in one interval; in one direction unless the link is shared.
+
+    A ring all-reduce among M sites moves 2(M−1)/M of the model; a learner sends its outer gradients to the
+    syncer, and receives the fragments, once.
+    """
+    if traffic.sites == 1:
+        return 0.0
+    ring = 1.0 if method is Method.DECOUPLED else 2 * (traffic.sites - 1) / traffic.sites
+    return ring * traffic.params * traffic.bits * traffic.directions
+
+
+def shares(layout: Layout) -> tuple[float, ...]:
+    """What part of the model each fragment is, all shards together."""
+    width = layout.width
+    return tuple(
+        sum(fragment.size for fragment in layout.fragments[p::width]) / layout.size for p in range(width)
+    )

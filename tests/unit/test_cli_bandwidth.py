@@ -1,0 +1,133 @@
+"""`atoll simulate bandwidth`, as a script sees it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll_cli.__main__ import main
+
+CASE = ("--method", "decoupled", "--params", "5e9", "--step-time", "1", "--bits", "16", "--sites", "8")
+
+
+def ask(*arguments: str) -> int:
+    return main(["simulate", "bandwidth", *arguments])
+
+
+def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    assert ask(*arguments, "--json") == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_one_case_is_one_object_with_the_question_and_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = rows(capsys, *CASE)
+    assert row["gbps_peak"] == pytest.approx(5 / 3)
+    assert row["gbps_mean"] == pytest.approx(10 / 3)
+    assert row["gbps_link"] == pytest.approx(10 / 3)
+    assert row["gbps_both_directions"] == pytest.approx(10 / 3)
+    assert (row["method"], row["params"], row["step_seconds"], row["bits"]) == ("decoupled", 5e9, 1, 16)
+    assert (row["sites"], row["interval"], row["fragments"], row["overlap"]) == (8, 24, 24, 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "bits", "share", "published"),
+    [
+        pytest.param("data-parallel", "16", "0.5", 86.8, id="data-parallel"),
+        pytest.param("diloco", "16", "0.8", 6.2, id="diloco"),
+        pytest.param("streaming", "16", "0.95", 16, id="streaming"),
+        pytest.param("streaming-overlap", "16", "0.99", 11, id="overlap"),
+        pytest.param("streaming-overlap", "4", "0.99", 3.0, id="overlap-fp4"),
+    ],
+)
+def test_a_cell_of_the_published_table_is_asked_for_with_options(
+    capsys: pytest.CaptureFixture[str], method: str, bits: str, share: str, published: float
+) -> None:
+    case = ("--params", "1B", "--step-time", "0.1", "--sites", "2", "--bits", bits, "--utilization", share)
+    (row,) = rows(capsys, "--method", method, *case)
+    assert published / 1.207 < row["gbps_peak"] < published * 1.207
+    assert row["gbps_mean"] <= row["gbps_peak"]
+
+
+def test_the_options_of_the_schedule_reach_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = rows(capsys, *CASE, "--interval", "48", "--fragments", "12", "--overlap", "4")
+    assert row["gbps_peak"] == pytest.approx(5 * 16 / (12 * 4))
+    assert row["gbps_mean"] == pytest.approx(5 * 16 / 48)
+
+
+def test_data_parallel_over_decoupled_is_the_published_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+    (wide,) = rows(capsys, "--method", "data-parallel", *CASE[2:], "--utilization", "0.95")
+    (narrow,) = rows(capsys, *CASE, "--bits", "4")
+    assert wide["gbps_peak"] == pytest.approx(198, rel=0.1)
+    assert narrow["gbps_link"] == pytest.approx(0.84, rel=0.1)
+    assert wide["gbps_peak"] / narrow["gbps_link"] == pytest.approx(235.7, rel=0.1)
+
+
+def test_a_preset_brings_its_own_parameters_and_its_largest_fragment(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (row,) = rows(capsys, "--method", "decoupled", "--model", "1b", "--step-time", "1")
+    assert row["params"] == pytest.approx(1e9, rel=0.15)
+    assert row["largest_fragment"] > 1 / 24
+    assert row["gbps_peak"] == pytest.approx(row["largest_fragment"] * row["params"] * 16 / 2 / 1e9)
+
+
+def test_links_are_judged_one_row_each(capsys: pytest.CaptureFixture[str]) -> None:
+    case = ("--method", "decoupled", "--params", "12B", "--sites", "4", "--link-gbps", "2,5")
+    thin, thick = rows(capsys, *case)
+    assert (thin["link_gbps"], thick["link_gbps"]) == (2, 5)
+    assert thin["hidden_step_seconds"] == pytest.approx(4)
+    assert thick["hidden_step_seconds"] == pytest.approx(1.6)
+    assert min(thin["speedup_data_parallel"], thick["speedup_data_parallel"]) > 20
+    (pressed,) = rows(capsys, *case[:-1], "2", "--step-time", "1")
+    assert (pressed["link_utilization"], pressed["interval_reached"]) == (1, pytest.approx(96))
+
+
+def test_without_options_every_published_figure_stands_beside_ours(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert ask("--csv", str(tmp_path / "bandwidth.csv"), "--plot", str(tmp_path / "bandwidth.png")) == 0
+    text = capsys.readouterr().out
+    assert "8 sites, data-parallel / decoupled" in text
+    assert "49 of 50 cells within one step" in text
+    with (tmp_path / "bandwidth.csv").open() as file:
+        assert {row["published"] for row in csv.DictReader(file)} >= {"86.8", "235.7", "0.84"}
+    assert (tmp_path / "bandwidth.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_case_can_be_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert ask(*CASE, "--plot", str(tmp_path / "case.svg")) == 0
+    assert "decoupled, 16 bits" in (tmp_path / "case.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        pytest.param(("--method", "gossip"), "--method 'gossip'", id="method"),
+        pytest.param(("--params", "5B"), "--params", id="no-method"),
+        pytest.param(("--method", "diloco", "--step-time", "1"), "--params", id="no-model"),
+        pytest.param(("--method", "diloco", "--params", "5B"), "--step-time", id="no-step"),
+        pytest.param((*CASE, "--params", "many"), "--params 'many'", id="params"),
+        pytest.param((*CASE, "--step-time", "0"), "--step-time '0'", id="step"),
+        pytest.param((*CASE, "--bits", "0"), "--bits '0'", id="bits"),
+        pytest.param((*CASE, "--sites", "0"), "--sites '0'", id="sites"),
+        pytest.param((*CASE, "--utilization", "95"), "--utilization '95'", id="utilization"),
+        pytest.param((*CASE, "--interval", "1.5"), "--interval '1.5'", id="interval"),
+        pytest.param((*CASE, "--fragments", "30"), "--fragments", id="more-fragments-than-steps"),
+        pytest.param((*CASE, "--overlap", "30"), "--overlap", id="overlap"),
+        pytest.param((*CASE, "--latency", "2"), "--latency", id="latency"),
+        pytest.param((*CASE, "--link-gbps", "2,x"), "--link-gbps 'x'", id="links"),
+        pytest.param((*CASE, "--model", "1b"), "--params", id="two-models"),
+        pytest.param(("--method", "diloco", "--model", "7b", "--step-time", "1"), "--model '7b'", id="model"),
+        pytest.param((*CASE, "--plot", "x.gif"), "--plot 'x.gif'", id="plot"),
+    ],
+)
+def test_a_bad_value_ends_with_2_and_one_line_that_names_the_option(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], option: str
+) -> None:
+    assert ask(*arguments) == 2
+    said = capsys.readouterr()
+    assert option in said.err and said.err.count("\n") == 1 and not said.out
