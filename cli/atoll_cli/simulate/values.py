@@ -15,9 +15,7 @@ def count(option: str, text: str, least: int = 1, most: int = 10**12) -> int:
     """A whole number such as `8`, `150k`, `1.2M`."""
     value = _scaled(text)
     if value is None or not math.isfinite(value) or value != int(value) or not least <= value <= most:
-        raise UsageError(
-            f"{option} {text!r}: a whole number from {least} to {most} is wanted, such as 8 or 1.2M"
-        )
+        raise UsageError(f"{option} {text!r}: a whole number from {least} to {most} is wanted")
     return int(value)
 
 

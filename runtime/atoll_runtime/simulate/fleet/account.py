@@ -1,0 +1,107 @@
+"""Chip-seconds of a fleet by what they were spent on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+
+from atoll_runtime.simulate.fleet.setting import Fleet
+from atoll_runtime.simulate.fleet.timeline import Timeline
+from atoll_runtime.sync.quorum import Ready, decide
+
+CAUSES: Mapping[str, str] = {
+    "useful": "steps that count",
+    "scale_down": "pauses in which a learner takes slices out",
+    "scale_up": "pauses in which a learner takes slices in, and none out",
+    "restart": "a whole learner starts again on hardware that is there",
+    "waiting": "a whole learner waits for hardware",
+    "slowest": "fast chips wait for the slowest of their learner",
+    "repair": "slices that are away while their learner goes on",
+    "standby": "healthy slices outside the mesh: spares, and those that wait to join",
+    "seeding": "state is loaded, and brought up to date",
+    "lost_work": "steps that were lost with their learner",
+    "below_quorum": "steps while fewer than K learners live, so that nothing can be merged",
+}
+
+
+@dataclass(frozen=True)
+class Account:
+    """Chip-seconds by cause; they sum to the allocated chips times `seconds`."""
+
+    chip_seconds: Mapping[str, float]
+    seconds: float
+    stepping_seconds: float
+    """At least one learner steps."""
+    interruptions: int
+
+    @property
+    def share(self) -> dict[str, float]:
+        """Of the allocated chip-time, by cause."""
+        whole = sum(self.chip_seconds.values())
+        return {cause: spent / whole for cause, spent in self.chip_seconds.items()}
+
+    @property
+    def goodput(self) -> float:
+        """Useful training's share of the allocated chip-time."""
+        return self.share["useful"]
+
+    @property
+    def uptime(self) -> float:
+        """Share of the time in which at least one learner steps."""
+        return self.stepping_seconds / self.seconds
+
+
+def account(fleet: Fleet, lines: Sequence[Timeline], seconds: float, in_step: float = 1.0) -> Account:
+    """Adds up the learners' time-lines.
+
+    Args:
+        in_step: share of a learner's stepping time in which its chips compute, and do not wait for slower ones.
+    """
+    spent = dict.fromkeys(CAUSES, 0.0)
+    for line in lines:
+        for cause, slice_seconds in line.idle.items():
+            spent[cause] += slice_seconds
+        for stretch in line.stretches:
+            spent["useful"] += stretch.slices * (stretch.end - stretch.start - stretch.lost)
+            spent["lost_work"] += stretch.slices * stretch.lost
+    stepping, unmerged = _together(lines, [_merges(live, fleet.quorum) for live in range(len(lines) + 1)])
+    spent["useful"] -= unmerged
+    spent["below_quorum"] = unmerged
+    spent["slowest"] = spent["useful"] * (1.0 - in_step)
+    spent["useful"] *= in_step
+    chips = fleet.learner_chips / fleet.slices
+    return Account(
+        {cause: slice_seconds * chips for cause, slice_seconds in spent.items()},
+        seconds,
+        stepping,
+        sum(line.interruptions for line in lines),
+    )
+
+
+def _merges(live: int, quorum: int) -> bool:
+    """Whether so many live learners make a round that is merged: the syncer's own rule."""
+    units = [str(unit) for unit in range(live)]
+    return isinstance(decide(units, (), minimum=quorum, grace_until=0.0, expires=inf, now=0.0), Ready)
+
+
+def _together(lines: Sequence[Timeline], merges: Sequence[bool]) -> tuple[float, float]:
+    """Seconds in which any learner steps, and slice-seconds of steps that count while nothing can be merged."""
+    live: Counter[float] = Counter()
+    useful: Counter[float] = Counter()
+    for line in lines:
+        for stretch in line.stretches:
+            live[stretch.start] += 1
+            live[stretch.end] -= 1
+            useful[stretch.start] += stretch.slices
+            useful[max(stretch.end - stretch.lost, stretch.start)] -= stretch.slices
+    learners = slices = 0
+    stepping = unmerged = 0.0
+    for start, end in pairwise(sorted({*live, *useful})):
+        learners += live[start]
+        slices += useful[start]
+        stepping += (end - start) * (learners > 0)
+        unmerged += (end - start) * slices * (not merges[learners])
+    return stepping, unmerged

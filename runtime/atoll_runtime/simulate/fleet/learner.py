@@ -1,0 +1,225 @@
+"""One incarnation of a learner in simulated time: the order of `learner/loop.py`, a step at a time, without tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from atoll_runtime.sync.events import NO_CUT, Part, Reported, RoundId
+from atoll_runtime.sync.link import Errand, Link
+from atoll_runtime.sync.progress import Progress
+
+if TYPE_CHECKING:
+    from atoll_runtime.simulate.fleet.rounds import World
+    from atoll_runtime.simulate.fleet.speeds import Drift
+
+TOKENS = 1000
+"""Of an inner step: a learner's batch does not depend on its speed."""
+SIZE = 1
+"""Elements of a simulated fragment."""
+FIRST_STEPS = 3
+"""Inner steps until the syncer knows a learner's pace: the first is not reported, two reports make a pace."""
+
+
+@dataclass(frozen=True)
+class Life:
+    """When an incarnation is there."""
+
+    unit: str
+    pace: float
+    """Mean seconds of an inner step."""
+    begins: float = 0.0
+    """Seconds since the run began; it is seeded with what is current then."""
+    incarnation: int = 1
+    last: int | None = None
+    """It is killed when it is asked for a round beyond this global step; None: it stays."""
+
+
+@dataclass
+class Hours:
+    """A unit's time, in seconds."""
+
+    busy: float = 0.0
+    """In inner steps that have ended."""
+    idle: float = 0.0
+
+
+@dataclass
+class Learner:
+    """Drives the link and the counters that run in the pods."""
+
+    world: World
+    life: Life
+    hours: Hours
+    drift: Drift
+    alive: bool = True
+    steps: int = 0
+    _waiting: float | None = None
+    """Since when it makes no step."""
+    _base: int | None = None
+    """Global step at which its own step 0 lies, known from the first round it is asked for."""
+    _newest: int = 0
+    """The newest merge that it has taken."""
+    _sent: float = 0.0
+    """When its last contribution is through the wire: they go one after the other."""
+    _fetching: bool = False
+    _arrivals: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        syncer = self.world.syncer
+        versions = list(self.world.durable)
+        self.link = Link(versions)
+        self.link.welcomed(syncer.rounds.lineage, syncer.step, versions, NO_CUT)
+        self.progress = Progress(versions, versions)
+
+    def iterate(self) -> None:
+        """Between two steps: answer, take what arrived, begin the next step."""
+        if self._killed():
+            return
+        self._answer()
+        self._receive()
+        if self._ahead():
+            self._wait()
+            return
+        self.rest()
+        seconds = self.drift.next()
+        self.world.at(self.world.now + seconds, self._finish, seconds)
+
+    def end(self) -> None:
+        """It was killed, or is fenced off."""
+        self.alive = False
+        self.rest()
+
+    def rest(self) -> None:
+        """Books a wait that ends now."""
+        if self._waiting is not None:
+            self.hours.idle += self.world.now - self._waiting
+            self._waiting = None
+
+    def pulled(self, round_id: RoundId, least: int) -> None:
+        """A round is open."""
+        self.link.asked(round_id, least)
+        if self._base is None:
+            self._base, self._newest = round_id.step - self.steps, round_id.step - 1
+        self._stir()
+
+    def announced(self, p: int, version: int) -> None:
+        """A version can be fetched."""
+        self.link.announced(p, version)
+        self._fetch()
+
+    def _answer(self) -> None:
+        for p, ask in self.link.answerable().items():
+            offer = None if self._early(ask.round) else self.progress.offer(p, ask.least)
+            if offer is None or not self.link.answered(ask.round):
+                continue
+            self._sent = max(self._sent, self.world.now) + self.world.scenario.costs.push
+            part = Part(
+                unit=self.life.unit,
+                incarnation=self.life.incarnation,
+                host=0,
+                hosts=1,
+                round=ask.round,
+                anchor=offer.anchor,
+                steps=offer.steps,
+                tokens=offer.tokens,
+                cursor=self.steps,
+                inner_step=self.steps,
+                start=0,
+                stop=SIZE,
+                padded=SIZE,
+                trained=offer.trained,
+            )
+            self.world.at(self._sent, self.world.feed, part)
+
+    def _receive(self) -> None:
+        for p, version in self._arrivals.items():
+            self.progress.adopt(p, version)
+            self.link.adopt(p, version, self.link.lineage)
+            self._newest = max(self._newest, version)
+        self._arrivals.clear()
+
+    def _finish(self, seconds: float) -> None:
+        if not self.alive:
+            return
+        self.steps += 1
+        self.hours.busy += seconds
+        self.progress.step(TOKENS)
+        if self.steps > 1:  # as the loop does: the first step's tokens go with the second's
+            self._report(seconds)
+        self.iterate()
+
+    def _report(self, seconds: float) -> None:
+        self.world.feed(
+            Reported(
+                unit=self.life.unit,
+                incarnation=self.life.incarnation,
+                host=0,
+                step=self.steps,
+                steps=self.steps,
+                tokens=self.progress.trained,
+                loss=0.0,
+                step_seconds=seconds,
+                cursor=self.steps,
+            )
+        )
+
+    def _wait(self) -> None:
+        if self._waiting is None:
+            self._waiting = self.world.now
+            self._remind(self._waiting)
+
+    def _remind(self, since: float) -> None:
+        """One that waits must not be taken for silent."""
+        if self.alive and self._waiting == since:
+            if self.world.now > since:
+                self._report(0.0)
+            self.world.at(self.world.now + self.world.scenario.rules.silence / 2, self._remind, since)
+
+    def _fetch(self) -> None:
+        errand = self.link.errand()
+        if errand is not None and not self._fetching:
+            self._fetching = True
+            self.world.at(self.world.now + self.world.scenario.costs.fetch, self._fetched, errand)
+
+    def _fetched(self, errand: Errand) -> None:
+        self._fetching = False
+        version = self.world.durable[errand.fragment]
+        if self.link.fetched(errand, version, NO_CUT):
+            self._arrivals[errand.fragment] = version
+            self._stir()
+        self._fetch()
+
+    def _stir(self) -> None:
+        """One that waits looks again, once what happens now has happened."""
+        if self._waiting is not None:
+            self.world.at(self.world.now, self._look)
+
+    def _look(self) -> None:
+        if self.alive and self._waiting is not None:
+            self.iterate()
+
+    def _killed(self) -> bool:
+        last = self.life.last
+        if last is None or all(round_id.step <= last for round_id in self.link.open):
+            return False
+        self.end()
+        self.world.left(self)
+        return True
+
+    def _early(self, round_id: RoundId) -> bool:
+        """A synchronous control has not made the round's step."""
+        return self.world.scenario.waits and self._clock < round_id.step
+
+    def _ahead(self) -> bool:
+        """A synchronous control must wait for a merge."""
+        if not self.world.scenario.waits:
+            return False
+        if self._base is None:
+            return self.steps >= FIRST_STEPS
+        rules = self.world.scenario.rules
+        return self._clock >= self._newest + rules.overlap * -(-rules.interval // rules.fragments)
+
+    @property
+    def _clock(self) -> int:
+        return self.steps + (self._base or 0)

@@ -1,0 +1,238 @@
+"""A fleet under failures: the simulation against closed forms, against the published table, and against itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll_runtime.simulate.fleet.account import Account
+from atoll_runtime.simulate.fleet.goodput import Case, Estimate, estimate, repeat, simulate, student
+from atoll_runtime.simulate.fleet.policies import POLICIES, READINGS, compare, finding
+from atoll_runtime.simulate.fleet.published import CALIBRATED, GRID, PUBLISHED, Cell
+from atoll_runtime.simulate.fleet.setting import DAY, YEAR, Fleet, Heal, Method, Recovery, seeding_seconds
+
+METHODS: tuple[Method, ...] = ("rigid", "elastic", "decoupled", "unit")
+CRASH = Recovery(notice=0.0)
+
+
+def make_account(
+    method: Method, recovery: Recovery | None = None, seconds: float = DAY, seed: int = 0, **fleet: Any
+) -> Account:
+    setting = Fleet(**{"chips": 600_000, **fleet})
+    return simulate(setting, method, recovery or Recovery(), seconds, np.random.default_rng(seed))
+
+
+def run_grid(recovery: Recovery) -> dict[Cell, Estimate]:
+    cells = [cell for cell in GRID if cell in PUBLISHED]
+    cases = [
+        Case(fleet=cell.fleet, method=cell.method, recovery=recovery, seconds=DAY / 2, repeats=4)
+        for cell in cells
+    ]
+    return dict(zip(cells, estimate(cases, workers=1), strict=True))
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_every_published_cell_is_met_within_four_points_by_one_set_of_constants(reading: str) -> None:
+    answers = run_grid(READINGS[reading])
+    errors = {cell: 100 * answer.goodput - PUBLISHED[cell] for cell, answer in answers.items()}
+    assert max(map(abs, errors.values())) < 4.0, errors
+    assert fmean(map(abs, errors.values())) < 2.0, errors
+    for cell, answer in answers.items():
+        assert cell.learners < 8 or answer.uptime > 0.9999
+
+
+def test_three_cells_set_the_constants() -> None:
+    cases = [Case(fleet=cell.fleet, method=cell.method, seconds=DAY, repeats=8) for cell in CALIBRATED]
+    answers = [100 * answer.goodput for answer in estimate(cases, workers=1)]
+    assert answers == pytest.approx([PUBLISHED[cell] for cell in CALIBRATED], abs=0.6)
+    assert sorted(CALIBRATED.values()) == ["patience", "pause", "repair"]
+
+
+@pytest.mark.parametrize("chips", [150_000, 1_200_000])
+def test_a_rigid_learner_follows_the_renewal_formula(chips: int) -> None:
+    between, down = YEAR / chips, CRASH.repair + CRASH.pause
+    answer = repeat(Fleet(chips=chips), "rigid", CRASH, seconds=2 * DAY, repeats=8, workers=1)
+    low, high = answer.interval
+    assert low - 0.003 < 1 / (1 + down / between) < high + 0.003
+    assert answer.uptime == pytest.approx(answer.goodput)
+
+
+def test_an_elastic_learner_with_spares_enough_pauses_once_an_interruption() -> None:
+    fleet = Fleet(chips=300_000, spare_slices=12)
+    answer = repeat(fleet, "elastic", CRASH, seconds=2 * DAY, repeats=8, workers=1)
+    expected = fleet.chips / fleet.allocated_chips / (1 + CRASH.pause / (YEAR / fleet.chips))
+    assert answer.interval[0] - 0.003 < expected < answer.interval[1] + 0.003
+    assert answer.share["scale_up"] == 0.0
+
+
+def test_a_unit_that_is_interrupted_while_it_heals_begins_anew() -> None:
+    fleet, heal = (
+        Fleet(chips=150_000),
+        Heal(detect=0, schedule=0, start=100, restore=0, catch_up=0, unmerged=0),
+    )
+    answer = repeat(fleet, "unit", replace(CRASH, repair=0.0), heal=heal, seconds=4 * DAY, workers=1)
+    rate = fleet.chips / YEAR
+    expected = exp(-rate * heal.start)  # 1/λ up, (e^(λD) - 1)/λ down
+    assert answer.interval[0] - 0.003 < expected < answer.interval[1] + 0.003
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_without_failures_everything_is_useful(method: Method) -> None:
+    answer = make_account(method, chips=8, mtbi_seconds=1e12)
+    assert (answer.goodput, answer.uptime, answer.interruptions) == (1.0, 1.0, 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    method=st.sampled_from(METHODS),
+    chips=st.sampled_from([40_000, 5_000, 300, 1]),
+    learners=st.integers(1, 6),
+    slice_chips=st.sampled_from([1, 16, 256, 8960]),
+    spares=st.integers(0, 3),
+    quorum=st.integers(1, 3),
+    notice=st.sampled_from([0.0, 2.0, 90.0]),
+    pause=st.sampled_from([0.0, 1.0, 23.0]),
+    patience=st.sampled_from([0.0, 260.0]),
+    repair=st.sampled_from([0.0, 55.0, 7200.0]),
+    seeding=st.sampled_from([0.0, 40.0]),
+    checkpoint=st.sampled_from([0.0, 600.0]),
+    in_place=st.sampled_from([None, None, None, 10.0]),
+    seconds=st.sampled_from([5000.0, 10.0]),
+    seed=st.integers(0, 99),
+)
+def test_every_chip_second_is_accounted_for_once(
+    method: Method, chips: int, learners: int, slice_chips: int, spares: int, quorum: int,
+    seconds: float, seed: int, **times: float | None,
+) -> None:  # fmt: skip
+    learners = 1 if method in ("rigid", "elastic") else min(learners, chips)
+    fleet = Fleet(
+        chips=chips, learners=learners, slice_chips=slice_chips, spare_slices=spares, quorum=min(quorum, learners),
+        mtbi_seconds=YEAR / 100,
+    )  # fmt: skip
+    rng = np.random.default_rng(seed)
+    answer = simulate(fleet, method, Recovery(**times), seconds, rng)  # type: ignore[arg-type]
+    whole = fleet.allocated_chips * seconds
+    assert sum(answer.chip_seconds.values()) == pytest.approx(whole)
+    assert min(answer.chip_seconds.values()) >= -1e-6 * whole
+    assert 0.0 <= answer.goodput <= answer.uptime + 1e-9 <= 1.0 + 2e-9
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    method=st.sampled_from(METHODS),
+    chips=st.integers(100_000, 1_000_000),
+    more=st.floats(1.3, 4.0),
+    seed=st.integers(0, 99),
+)
+def test_more_chips_lower_the_goodput(method: Method, chips: int, more: float, seed: int) -> None:
+    one = make_account(method, chips=chips, seed=seed)
+    assert make_account(method, chips=int(chips * more), seed=seed).goodput < one.goodput
+
+
+@settings(max_examples=20, deadline=None)
+@given(learners=st.integers(1, 8), method=st.sampled_from(["decoupled", "unit"]), seed=st.integers(0, 99))
+def test_more_learners_raise_goodput_and_uptime(learners: int, method: Method, seed: int) -> None:
+    few = make_account(method, learners=learners, seed=seed)
+    many = make_account(method, learners=2 * learners, seed=seed)
+    assert many.goodput > few.goodput
+    assert many.uptime >= few.uptime
+
+
+@settings(max_examples=10, deadline=None)
+@given(learners=st.integers(2, 16), seed=st.integers(0, 9))
+def test_learners_behave_like_one_with_fewer_chips(learners: int, seed: int) -> None:
+    together = make_account("decoupled", chips=200_000 * learners, learners=learners, seed=seed)
+    alone = make_account("elastic", chips=200_000, seconds=4 * DAY, seed=seed)
+    assert together.goodput == pytest.approx(alone.goodput, abs=0.02)
+
+
+def test_one_decoupled_learner_is_elastic_data_parallel() -> None:
+    assert make_account("decoupled") == make_account("elastic")
+
+
+def test_a_seed_gives_the_same_figures_whatever_the_number_of_processes() -> None:
+    cases = [
+        Case(fleet=Fleet(chips=150_000, learners=2), method="decoupled", seed=seed, seconds=3600.0, repeats=4)
+        for seed in (1, 1, 2)
+    ]
+    first, again, other = estimate(cases, workers=1)
+    assert first == again != other
+    assert estimate(cases, workers=2) == [first, again, other]
+
+
+def test_below_the_quorum_steps_count_for_nothing() -> None:
+    free, bound = (make_account("unit", learners=4, quorum=quorum) for quorum in (1, 4))
+    assert free.chip_seconds["below_quorum"] == 0.0
+    assert bound.chip_seconds["below_quorum"] > 0.1 * free.chip_seconds["useful"]
+    total = bound.chip_seconds["useful"] + bound.chip_seconds["below_quorum"]
+    assert total == pytest.approx(free.chip_seconds["useful"])
+
+
+def test_what_a_unit_loses_is_work_that_it_did_since_it_began() -> None:
+    fleet, heal = Fleet(chips=600_000), Heal(unmerged=1e9)
+    kept, lost = (
+        simulate(fleet, "unit", Recovery(), DAY, np.random.default_rng(0), each).chip_seconds
+        for each in (replace(heal, unmerged=0.0), heal)
+    )
+    assert lost["lost_work"] == pytest.approx(kept["useful"], rel=0.01)
+    assert lost["useful"] + lost["lost_work"] == pytest.approx(kept["useful"])
+
+
+def test_a_rigid_learner_that_is_stopped_more_often_than_it_saves_gets_nowhere() -> None:
+    kept, lost = (make_account("rigid", Recovery(checkpoint=every)) for every in (0.0, 3600.0))
+    assert kept.goodput > 0.3
+    assert lost.goodput < 0.02
+    assert kept.uptime == lost.uptime
+
+
+def test_a_slice_waits_for_company_no_longer_than_a_pause_would_cost() -> None:
+    patient, two = Recovery(patience=1e9), Fleet(chips=512, mtbi_seconds=30 * DAY)
+    waiting = simulate(two, "elastic", patient, 50 * DAY, np.random.default_rng(0))
+    longest = 256 * waiting.interruptions * (patient.pause * 2 + patient.pause)
+    assert 0 < waiting.chip_seconds["standby"] <= longest
+
+
+def test_seeding_keeps_a_slice_away_and_nobody_else() -> None:
+    seconds = seeding_seconds(5e9, gbps=1.0)
+    assert seconds == 480.0
+    quick, slow = (make_account("elastic", Recovery(seeding=each)) for each in (0.0, seconds))
+    assert slow.chip_seconds["seeding"] > 0.0 == quick.chip_seconds["seeding"]
+    assert slow.uptime == pytest.approx(quick.uptime, abs=0.02)
+
+
+def test_one_learner_goes_at_the_pace_of_its_slowest_chips_and_several_do_not() -> None:
+    speeds = (1.0, 1.18)
+    plain, mixed = (make_account("elastic", speeds=each) for each in ((1.0,), speeds))
+    assert mixed.goodput == pytest.approx(plain.goodput * (1 + 1.18) / 2 / 1.18)
+    assert make_account("elastic", speeds=speeds, jitter=0.1).goodput < mixed.goodput
+    assert make_account("decoupled", learners=2, speeds=speeds) == make_account("decoupled", learners=2)
+
+
+def test_the_interval_uses_students_t() -> None:
+    assert [student(n) for n in (4, 8, 30)] == pytest.approx([3.182, 2.365, 2.045], rel=0.01)
+
+
+def test_what_wins_at_eight_learners_wins_under_both_readings() -> None:
+    cases = [policy.case(recovery, DAY / 8, 0, 2) for policy in POLICIES for recovery in READINGS.values()]
+    rows = {(row.policy.name, row.policy.learners): row for row in compare(cases, workers=1)}
+    base = rows["as published", 8]
+    for name, learners in (
+        ("a slice that is back waits for the next loss", 8),
+        ("warm spare", 8),
+        ("smaller learners", 16),
+        ("unit, peer seed, warm spare", 32),
+    ):
+        row = rows[name, learners]
+        assert row.estimate.goodput > base.estimate.goodput
+        assert row.eager.goodput > base.eager.goodput
+    assert rows["unit re-created", 8].estimate.goodput < 0.7
+    assert rows["warm spare", 8].extra_chips == pytest.approx(8 * 256, rel=0.01)
+    assert rows["smaller learners", 16].gbps == pytest.approx(2 * base.gbps)
+    assert len(finding(list(rows.values()))) == 3

@@ -1,0 +1,67 @@
+"""Learners that come for the night."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll_runtime.simulate.fleet.scavenge import Setting, hours_to_work, speed
+
+IDEAL = Setting(join=0.0, reconfigure=0.0, allreduce=0.0)
+
+
+@pytest.mark.parametrize("method", ["data-parallel", "decoupled"])
+def test_without_costs_both_methods_gain_what_the_night_brings(method: str) -> None:
+    # Half the work by day; the other half at twice, at four times the rate.
+    assert hours_to_work(IDEAL, method, 4) == pytest.approx(12 + 6)
+    assert hours_to_work(IDEAL, method, 12) == pytest.approx(12 + 3)
+
+
+@pytest.mark.parametrize("method", ["data-parallel", "decoupled"])
+def test_without_extra_learners_nothing_is_lost(method: str) -> None:
+    for work in (5.0, 24.0, 300.0):
+        assert hours_to_work(Setting(work=work), method, 0) == pytest.approx(work)
+
+
+def test_the_published_wall_clock_is_met_within_two_points() -> None:
+    published = {"data-parallel": (1.00, 1.02, 0.80), "decoupled": (1.00, 0.75, 0.62)}
+    for method, row in published.items():
+        ours = [hours_to_work(Setting(), method, extra) / Setting().work for extra in (0, 4, 12)]
+        assert ours == pytest.approx(row, abs=0.02), method
+
+
+def test_decoupled_gains_with_each_learner_and_data_parallel_is_worse_before_it_is_better() -> None:
+    decoupled = [hours_to_work(Setting(), "decoupled", extra) for extra in range(33)]
+    assert decoupled == sorted(decoupled, reverse=True)
+    parallel = [hours_to_work(Setting(), "data-parallel", extra) for extra in range(33)]
+    assert parallel[4] > parallel[0] > parallel[12]
+
+
+def test_a_larger_world_is_faster_but_never_by_as_much_as_it_is_larger() -> None:
+    speeds = [speed(Setting(), n) for n in range(4, 65)]
+    assert speeds[0] == 4
+    assert speeds == sorted(speeds)
+    assert all(fast < n for fast, n in zip(speeds[1:], range(5, 65), strict=True))
+
+
+def test_a_run_of_many_days_tends_to_the_mean_of_day_and_night() -> None:
+    assert hours_to_work(replace(IDEAL, work=3600.0), "decoupled", 4) == pytest.approx(3600 / 1.5, rel=0.002)
+
+
+def test_work_that_is_never_done_is_an_error_and_not_an_endless_loop() -> None:
+    never = Setting(day=0.0, night=24.0, reconfigure=1.0, change=0.5)
+    with pytest.raises(ValueError, match=r"24\.0 hours are not done"):
+        hours_to_work(never, "data-parallel", 4)
+    assert hours_to_work(never, "decoupled", 4) < 24
+
+
+@given(st.floats(0, 1.0), st.floats(0, 1.0), st.floats(0.1, 3.0), st.floats(1.0, 23.0), st.integers(0, 40))
+def test_a_cost_never_helps(join: float, reconfigure: float, change: float, night: float, extra: int) -> None:
+    base = Setting(join=join, reconfigure=reconfigure, change=change, day=24 - night, night=night)
+    assert hours_to_work(replace(base, join=0.0), "decoupled", extra) <= hours_to_work(
+        base, "decoupled", extra
+    ) * (1 + 1e-12)
+    assert hours_to_work(base, "decoupled", extra) <= base.work * (1 + 1e-12)
