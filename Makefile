@@ -10,7 +10,7 @@ SEED ?=
 SCHEDULES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit schedules soak protocol control e2e lint format crds programs images cluster-up cluster-down clean
+.PHONY: help setup demo test unit schedules soak protocol control e2e figures lint format crds programs images cluster-up cluster-down clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ control: setup ## The operator against a real API server
 
 e2e: setup ## A run with a killed unit on real pods (root)
 	$(BIN)/pytest tests/e2e $(ARGS)
+
+figures: setup ## Write docs/results/: every published figure beside ours
+	$(BIN)/python -m atoll_cli.simulate.figures
 
 lint: setup ## Style, types, imports, generated files, chart
 	$(BIN)/ruff check .

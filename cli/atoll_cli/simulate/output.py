@@ -39,6 +39,10 @@ class Report:
     notes: tuple[str, ...] = ()
     """Lines below the table: constants, mean errors, what was assumed."""
     draw: Callable[[Figure], None] | None = None
+    above: tuple[str, ...] = ()
+    """Lines, or whole tables, between title and table."""
+    document: Mapping[str, Any] | None = None
+    """What JSON says where the answer is one object and not its rows."""
 
 
 def add_output_options(question: argparse.ArgumentParser) -> None:
@@ -71,10 +75,10 @@ def deliver(report: Report, options: argparse.Namespace) -> None:
             except OSError as error:
                 raise CommandError(f"{option} {str(path)!r}: {error.strerror or error}") from error
     if options.json:
-        for row in report.rows:
+        for row in report.rows if report.document is None else (report.document,):
             sys.stdout.write(json.dumps(row, sort_keys=False, allow_nan=False) + "\n")
         return
-    print(report.title)
+    print("\n".join((report.title, *report.above)))
     head = [column.title for column in report.columns]
     print(table(head, [[_cell(column, row) for column in report.columns] for row in report.rows]))
     for note in report.notes:

@@ -1,0 +1,124 @@
+"""A plan as JSON; the keys are explained in docs/simulate.md."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from atoll_runtime.simulate.fleet.setting import DAY
+from atoll_runtime.simulate.planner.choices import Choice
+from atoll_runtime.simulate.planner.estimate import Expectation, PoolEstimate
+from atoll_runtime.simulate.planner.heal import seed_gbps
+from atoll_runtime.simulate.planner.prices import cost
+from atoll_runtime.simulate.planner.run import Assumptions, Run
+
+
+def document(
+    planned: Run,
+    assumed: Assumptions,
+    prices: Mapping[str, float] | None,
+    rows: Sequence[Mapping[str, Any]],
+    expected: Expectation,
+) -> dict[str, Any]:
+    """The whole plan as one object; its keys are in docs/simulate.md."""
+    link = expected.link
+    return {
+        "run": planned.name,
+        "parameters": planned.parameters,
+        "chips": planned.chips,
+        "spec": knobs(planned),
+        "goodput": expected.goodput,
+        "interval": list(expected.interval),
+        "uptime": expected.uptime,
+        "below_quorum": expected.below_quorum,
+        "interruptions_per_day": expected.interruptions_per_day,
+        "lost_chip_hours_per_day": expected.lost_chip_hours,
+        "step_seconds": expected.step_seconds,
+        "gbps_peak": link.gbps_peak,
+        "gbps_mean": link.gbps_mean,
+        "gbps_link": link.gbps_link,
+        "gbps_both_directions": link.gbps_both_directions,
+        "syncer_gbps_mean": planned.units * link.gbps_mean,
+        "syncer_gbps_link": planned.units * link.gbps_link,
+        "checkpoint": {**dataclasses.asdict(expected.checkpoints), "gbps": expected.checkpoints.gbps},
+        "heal_seconds": {**dataclasses.asdict(expected.heal), "total": expected.heal.total},
+        "merged_share": expected.merged_share,
+        "tokens_per_second": expected.tokens_per_second,
+        "seconds_to_target": finite(expected.seconds_to_target),
+        "cost": costs(planned, expected, prices),
+        "pools": [pool_document(pool, link.gbps_link) for pool in expected.pools],
+        "choice": next(row for row in rows if row["best"]),
+        "choices": list(rows),
+        "assumed": {**dataclasses.asdict(assumed), "seed_gbps": seed_gbps(planned, assumed)},
+    }
+
+
+def pool_document(pool: PoolEstimate, gbps_link: float) -> dict[str, Any]:
+    """One pool as JSON."""
+    return {
+        "name": pool.pool.name,
+        "generation": pool.pool.generation,
+        "units": pool.pool.units,
+        "chips_per_unit": pool.pool.chips,
+        "chips": pool.pool.all_chips,
+        "step_seconds": pool.step.seconds,
+        "step_source": pool.step.source,
+        "tokens_per_step": pool.step.tokens,
+        "interruptions_per_day": pool.interruptions_per_day,
+        "live": pool.live,
+        "goodput": pool.goodput,
+        "interval": list(pool.interval),
+        "lost_chip_hours_per_day": dict(pool.lost_chip_hours),
+        "gbps_link": pool.pool.units * gbps_link,
+    }
+
+
+def knobs(planned: Run) -> dict[str, Any]:
+    """What can be chosen, by the paper's symbols."""
+    return {
+        "M": planned.units,
+        "K": planned.quorum,
+        "H": planned.interval,
+        "P": planned.fragments,
+        "tau": planned.overlap,
+        "codec": planned.codec,
+    }
+
+
+def row_of(choice: Choice) -> dict[str, Any]:
+    """One set of knobs as JSON."""
+    expected = choice.expected
+    return {
+        "knob": choice.knob,
+        **knobs(choice.run),
+        "chips_per_unit": {pool.name: pool.chips for pool in choice.run.pools},
+        "goodput": expected.goodput,
+        "interval": list(expected.interval),
+        "quality_points_lost": choice.points_lost,
+        "gbps_link": expected.link.gbps_link,
+        "gbps_mean": expected.link.gbps_mean,
+        "seconds_to_target": finite(expected.seconds_to_target),
+        "fits_link": choice.fits_link,
+        "refusal": choice.refusal,
+        "best": choice.best,
+        "reason": choice.reason,
+    }
+
+
+def costs(
+    planned: Run, expected: Expectation, prices: Mapping[str, float] | None
+) -> dict[str, float | None] | None:
+    """Dollars a day and until the target, or None without prices."""
+    if prices is None:
+        return None
+    return {
+        "per_day": cost(planned, prices, DAY),
+        "to_target": finite(cost(planned, prices, expected.seconds_to_target)),
+    }
+
+
+def finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else None

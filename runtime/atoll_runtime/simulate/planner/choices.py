@@ -1,0 +1,144 @@
+"""Which M, K, H and codec a run would do better with: one knob after the other, a few values each.
+
+The chips and the batch of all units together stay as they are. M comes first, for it alone moves the goodput by much;
+then what decides the traffic, codec and H; then K. Each knob is tried with the others as chosen so far.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from atoll_runtime.simulate.planner.chips import CHIPS
+from atoll_runtime.simulate.planner.estimate import Expectation, expect
+from atoll_runtime.simulate.planner.quality import ABLATED_UNITS, points_lost
+from atoll_runtime.simulate.planner.run import BUILT, CODEC_BITS, Assumptions, Run
+
+Knob = Literal["as it is", "M", "codec", "H", "K"]
+SPLITS = ((1, 4), (1, 2), (2, 1), (4, 1), (8, 1))
+"""Units for each unit that there is now."""
+INTERVALS = (24, 48, 96)
+"""H: the main experiments', and as far as Streaming DiLoCo's 100, up to which no loss of quality is published."""
+MOST_QUORUM = 1024
+"""K is at most so many (`contract.QuorumSpec`)."""
+TOLERANCE = 0.5
+"""Points. What is as good as this stays as the user wrote it: the simulation knows no better, nor do the constants."""
+STATE_BYTES = 16
+"""A parameter's in a unit's memory: weight, gradient and two moments, float32. Activations come on top."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One set of knobs, and what it would do."""
+
+    knob: Knob
+    """Which one was turned."""
+    run: Run
+    expected: Expectation
+    points_lost: float
+    """Of the text average, by the published ablations."""
+    fits_link: bool
+    refusal: str
+    """Why it cannot be chosen; empty where it can."""
+    best: bool = False
+    reason: str = ""
+
+    @property
+    def score(self) -> float:
+        """Points: goodput less lost quality, one for one. That exchange is a judgement; the rows show both."""
+        return 100 * self.expected.goodput - self.points_lost
+
+
+def choose(run: Run, assumed: Assumptions) -> tuple[Choice, ...]:
+    """The run as it is, and each other set that was tried; exactly one is the best, with the reason in words."""
+    rows = [current := _judged("as it is", run, assumed)]
+    for knob in ("M", "codec", "H", "K"):
+        others = [_judged(knob, other, assumed) for other in _values(knob, current.run)]
+        rows += others
+        current = _better(current, others, for_link=knob in ("codec", "H"))
+    reason = _reason(rows[0], current, assumed)
+    return tuple(replace(row, best=True, reason=reason) if row is current else row for row in rows)
+
+
+def _values(knob: Knob, run: Run) -> Iterator[Run]:
+    """Other values of one knob."""
+    if knob == "M":
+        for numerator, denominator in SPLITS:
+            pools = [pool.split(numerator, denominator) for pool in run.pools]
+            split = replace(run, pools=tuple(pool for pool in pools if pool is not None))
+            if len(split.pools) == len(pools):
+                yield replace(split, quorum=min(MOST_QUORUM, math.ceil(run.quorum * split.units / run.units)))
+    elif knob == "codec":
+        for codec in CODEC_BITS:
+            if codec != run.codec:
+                yield replace(run, codec=codec)
+    elif knob == "H":
+        for interval in INTERVALS:
+            if interval != run.interval:
+                fragments = min(interval, run.pieces)
+                yield replace(run, interval=interval, fragments=fragments, overlap=min(run.overlap, interval))
+    else:
+        for quorum in sorted({1, math.ceil(run.units / 2), run.units} - {run.quorum}):
+            if quorum <= MOST_QUORUM:
+                yield replace(run, quorum=quorum)
+
+
+def _judged(knob: Knob, run: Run, assumed: Assumptions) -> Choice:
+    expected = expect(run, assumed)
+    return Choice(
+        knob=knob,
+        run=run,
+        expected=expected,
+        points_lost=points_lost(run),
+        fits_link=assumed.link_gbps is None or expected.link.gbps_link <= assumed.link_gbps,
+        refusal=_refusal(run),
+    )
+
+
+def _refusal(run: Run) -> str:
+    if run.codec not in BUILT:
+        return f"{run.codec} is not built"
+    for pool in run.pools:
+        if STATE_BYTES * run.parameters > pool.chips * CHIPS[pool.generation].memory:
+            return f"{pool.chips} chips of {pool.generation} cannot hold the model's state"
+    return ""
+
+
+def _better(current: Choice, others: Sequence[Choice], *, for_link: bool) -> Choice:
+    """The one to go on with. What cannot be is left; and `for_link`, what does not fit, for the one that is nearest."""
+    able = [choice for choice in (current, *others) if not choice.refusal] or [current]
+    if for_link:
+        fitting = [choice for choice in able if choice.fits_link]
+        able = fitting or [min(able, key=lambda choice: choice.expected.link.gbps_link)]
+    top = max(choice.score for choice in able)
+    return next(choice for choice in able if choice.score >= top - TOLERANCE)
+
+
+def _reason(before: Choice, after: Choice, assumed: Assumptions) -> str:
+    """Why `after` and not the run as it is, with the figures that decided."""
+    new, changed = _symbols(after.run), _symbols(after.run).items() - _symbols(before.run).items()
+    turned = ", ".join(f"{symbol}={value}" for symbol, value in new.items() if (symbol, value) in changed)
+    lines = [choice.expected.link.gbps_link for choice in (before, after)]
+    if turned:
+        parts = [
+            f"{turned}: goodput {100 * before.expected.goodput:.1f} → {100 * after.expected.goodput:.1f} %",
+            f"{lines[0]:.3g} → {lines[1]:.3g} Gbit/s of a unit's link",
+        ]
+    else:
+        parts = [f"as it is: nothing tried gains {TOLERANCE:g} points of goodput less lost quality"]
+    if after.points_lost:
+        source = "the trend from M=8 to 16" if after.run.units > ABLATED_UNITS else "the published ablations"
+        parts.append(f"{after.points_lost:.1f} points of quality are lost by {source}")
+    if assumed.link_gbps is not None:
+        parts.append(
+            f"{'within' if after.fits_link else 'still more than'} the {assumed.link_gbps:g} Gbit/s that there are"
+        )
+    if after.refusal:
+        parts.append(after.refusal)
+    return "; ".join(parts)
+
+
+def _symbols(run: Run) -> dict[str, int | str]:
+    return {"M": run.units, "K": run.quorum, "H": run.interval, "P": run.fragments, "codec": run.codec}

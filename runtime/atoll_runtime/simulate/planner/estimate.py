@@ -1,0 +1,187 @@
+"""What to expect of a run: steps, goodput and what is lost, traffic, checkpoints, heals, time to the target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from atoll_runtime.simulate.fleet.goodput import Estimate, repeat
+from atoll_runtime.simulate.fleet.setting import DAY, Fleet, Heal, Recovery
+from atoll_runtime.simulate.planner.checkpoints import CheckpointTraffic, checkpoint_traffic
+from atoll_runtime.simulate.planner.heal import Timeline, simulated, timeline
+from atoll_runtime.simulate.planner.merging import merged_share
+from atoll_runtime.simulate.planner.quorum import below, below_while_living
+from atoll_runtime.simulate.planner.run import CODEC_BITS, Assumptions, Pool, Run
+from atoll_runtime.simulate.planner.steps import Step, global_step, step_of
+from atoll_runtime.simulate.wan.bandwidth import Need, need
+from atoll_runtime.simulate.wan.traffic import Method, Traffic, shares
+
+INTERRUPTIONS = 200
+"""That a pool sees in one simulated stretch at least: the goodput is then known to a few per cent of what is lost."""
+MOST_INTERRUPTIONS = 20_000
+"""At most: a tenth of a second."""
+REPEATS = 8
+"""Stretches: their spread is the interval."""
+STEPPING = ("useful", "lost_work", "below_quorum")
+"""What a unit does while it trains."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolEstimate:
+    """One pool, all its units together unless said otherwise."""
+
+    pool: Pool
+    step: Step
+    """Of one unit."""
+    interruptions_per_day: float
+    live: float
+    """Share of time in which a unit trains."""
+    goodput: float
+    interval: tuple[float, float]
+    """95 %, of the goodput."""
+    lost_chip_hours: Mapping[str, float]
+    """A day, by cause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """A whole run."""
+
+    pools: tuple[PoolEstimate, ...]
+    step_seconds: float
+    """Of the syncer's clock."""
+    goodput: float
+    interval: tuple[float, float]
+    uptime: float
+    """Share of time in which at least one unit trains."""
+    below_quorum: float
+    """Share of time in which fewer than K units live: nothing is merged."""
+    link: Need
+    """Of one unit."""
+    checkpoints: CheckpointTraffic
+    heal: Timeline
+    merged_share: float
+    """Of the trained tokens."""
+    tokens_per_second: float
+    """Merged."""
+    seconds_to_target: float
+    """Whichever of the run's targets comes first; infinite where none is in reach."""
+
+    @property
+    def interruptions_per_day(self) -> float:
+        return sum(pool.interruptions_per_day for pool in self.pools)
+
+    @property
+    def lost_chip_hours(self) -> dict[str, float]:
+        """A day, by cause, of all pools."""
+        causes = {cause for pool in self.pools for cause in pool.lost_chip_hours}
+        return {
+            cause: sum(pool.lost_chip_hours.get(cause, 0.0) for pool in self.pools)
+            for cause in sorted(causes)
+        }
+
+
+def expect(run: Run, assumed: Assumptions) -> Expectation:
+    """Simulates every pool under failures, and computes the rest.
+
+    Units fail independently of each other, so that each pool is simulated by itself and the quorum, which is of all
+    of them, is counted over their shares of living units.
+    """
+    step_seconds = global_step(run, assumed)
+    recovery, heal = simulated(run, step_seconds, assumed)
+    fleets = [_simulated(pool, recovery, heal, assumed.mtbi_of(pool), assumed.seed) for pool in run.pools]
+    live = [
+        (pool.units, sum(fleet.share[cause] for cause in STEPPING))
+        for pool, fleet in zip(run.pools, fleets, strict=True)
+    ]
+    pools = tuple(
+        _pool(run, assumed, fleet, index, live, below_while_living(live, run.quorum, index))
+        for index, fleet in enumerate(fleets)
+    )
+    weights = [pool.pool.all_chips / run.chips for pool in pools]
+    goodput = sum(weight * pool.goodput for weight, pool in zip(weights, pools, strict=True))
+    margin = math.hypot(
+        *(
+            weight * (pool.interval[1] - pool.interval[0]) / 2
+            for weight, pool in zip(weights, pools, strict=True)
+        )
+    )
+    stalled = below(live, run.quorum)
+    merged = merged_share(run, tuple(pool.step.seconds for pool in pools))
+    trained = sum(pool.pool.units * pool.step.tokens / pool.step.seconds * pool.goodput for pool in pools)
+    return Expectation(
+        pools=pools,
+        step_seconds=step_seconds,
+        goodput=goodput,
+        interval=(max(0.0, goodput - margin), min(1.0, goodput + margin)),
+        uptime=1.0 - below(live, 1),
+        below_quorum=stalled,
+        link=link_need(run, step_seconds),
+        checkpoints=checkpoint_traffic(run, step_seconds),
+        heal=timeline(run, step_seconds, assumed),
+        merged_share=merged,
+        tokens_per_second=merged * trained,
+        seconds_to_target=_seconds_to_target(run, (1.0 - stalled) / step_seconds, merged * trained),
+    )
+
+
+def link_need(run: Run, step_seconds: float) -> Need:
+    """Of one unit's link, with the fragments as the model is cut."""
+    return need(
+        Method.DECOUPLED,
+        Traffic(
+            params=run.parameters,
+            step_seconds=step_seconds,
+            bits=CODEC_BITS[run.codec],
+            sites=max(run.units, 2),  # a single unit talks to the syncer all the same
+            interval=run.interval,
+            fragments=run.fragments,
+            overlap=run.overlap,
+            sizes=shares(run.layout),
+        ),
+    )
+
+
+@lru_cache(maxsize=64)
+def _simulated(pool: Pool, recovery: Recovery, heal: Heal, mtbi: float, seed: int) -> Estimate:
+    fleet = Fleet(chips=pool.all_chips, learners=pool.units, mtbi_seconds=mtbi, slice_chips=pool.chips)
+    between = mtbi / pool.all_chips
+    seconds = min(max(DAY, INTERRUPTIONS * between), MOST_INTERRUPTIONS * between)
+    return repeat(fleet, "unit", recovery, heal=heal, seconds=seconds, seed=seed, repeats=REPEATS, workers=1)
+
+
+def _pool(
+    run: Run,
+    assumed: Assumptions,
+    fleet: Estimate,
+    index: int,
+    live: list[tuple[int, float]],
+    stalled: float,
+) -> PoolEstimate:
+    """`stalled`: of the time that a unit of this pool lives, the share in which too few live with it."""
+    pool = run.pools[index]
+    hours = pool.all_chips * DAY / 3600
+    lost = {cause: share * hours for cause, share in fleet.share.items() if cause != "useful" and share > 0}
+    if stalled > 0:
+        lost["below_quorum"] = fleet.goodput * stalled * hours
+    low, high = fleet.interval
+    return PoolEstimate(
+        pool=pool,
+        step=step_of(pool, run, assumed),
+        interruptions_per_day=pool.all_chips * DAY / assumed.mtbi_of(pool),
+        live=live[index][1],
+        goodput=fleet.goodput * (1.0 - stalled),
+        interval=(low * (1.0 - stalled), high * (1.0 - stalled)),
+        lost_chip_hours=lost,
+    )
+
+
+def _seconds_to_target(run: Run, steps_per_second: float, tokens_per_second: float) -> float:
+    times = [
+        amount / rate if rate > 0 else math.inf
+        for amount, rate in ((run.target_steps, steps_per_second), (run.target_tokens, tokens_per_second))
+        if amount is not None
+    ]
+    return min(times)

@@ -1,0 +1,74 @@
+"""How long a unit is away: from the loss of one of its hosts until it trains again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from atoll_runtime.simulate.fleet.setting import SEED_GBPS, Heal, Recovery, seeding_seconds
+from atoll_runtime.simulate.planner.checkpoints import SEED_BYTES
+from atoll_runtime.simulate.planner.run import CODEC_BITS, Assumptions, Run
+
+PULL = 30.0
+"""A slice that was replaced has no image yet: one or two gigabytes from a registry close by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Seconds of each stage, in this order."""
+
+    detect: float
+    schedule: float
+    hardware: float
+    """Further wait for a slice."""
+    pull: float
+    start: float
+    restore: float
+    catch_up: float
+
+    @property
+    def total(self) -> float:
+        stages: list[float] = [getattr(self, stage.name) for stage in fields(self)]
+        return sum(stages)
+
+
+def timeline(run: Run, step_seconds: float, assumed: Assumptions) -> Timeline:
+    """Of a unit that loses a host; `step_seconds` of the syncer's clock.
+
+    From the bucket Θ is as old as the newest cut, so that all fragments come once more from the syncer; a peer's are
+    of now. Then it is counted in with the next fragment that is due.
+    """
+    usual = Heal()
+    rate = seed_gbps(run, assumed)
+    stale = run.parameters * CODEC_BITS[run.codec] if run.seed == "Checkpoint" else 0.0
+    return Timeline(
+        detect=usual.detect,
+        schedule=usual.schedule,
+        hardware=max(0.0, assumed.repair_seconds - usual.detect - usual.schedule),
+        pull=PULL if assumed.repair_seconds else 0.0,
+        start=usual.start,
+        restore=seeding_seconds(run.parameters, rate, SEED_BYTES),
+        catch_up=stale / ((assumed.link_gbps or rate) * 1e9) + run.interval / run.fragments * step_seconds,
+    )
+
+
+def seed_gbps(run: Run, assumed: Assumptions) -> float:
+    """At which a unit of this run gets its state."""
+    return assumed.seed_gbps or SEED_GBPS["peer" if run.seed == "Peer" else "checkpoint"]
+
+
+def simulated(run: Run, step_seconds: float, assumed: Assumptions) -> tuple[Recovery, Heal]:
+    """The same, as the fleet's simulation takes it. A unit that loses a host stops at once.
+
+    What dies with it are the steps since each fragment was sent last, half an interval on average, and what was in
+    flight.
+    """
+    stages = timeline(run, step_seconds, assumed)
+    heal = Heal(
+        detect=stages.detect,
+        schedule=stages.schedule,
+        start=stages.pull + stages.start,
+        restore=stages.restore,
+        catch_up=stages.catch_up,
+        unmerged=(run.interval / 2 + run.overlap) * step_seconds,
+    )
+    return Recovery(notice=0.0, repair=assumed.repair_seconds), heal

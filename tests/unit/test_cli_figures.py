@@ -1,0 +1,57 @@
+"""`make figures`: what it writes, and that what is kept in docs/results is what it writes."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from atoll_cli.simulate.figures import FIGURES, FOLDER, Figure, index, write, write_all
+
+RESULTS = Path(__file__).resolve().parents[2] / FOLDER
+
+
+def rows_of(folder: Path, name: str) -> tuple[int, int]:
+    """In JSON and in CSV."""
+    answer = json.loads((folder / f"{name}.json").read_text())
+    with (folder / f"{name}.csv").open(newline="") as file:
+        return len(answer["choices"] if isinstance(answer, dict) else answer), len(list(csv.DictReader(file)))
+
+
+def test_a_figure_is_the_same_rows_as_json_and_csv_and_a_plot(tmp_path: Path) -> None:
+    assert write(Figure("night", "", ("scavenge",)), tmp_path) == 0
+    in_json, in_csv = rows_of(tmp_path, "night")
+    assert in_json == in_csv > 1
+    assert (tmp_path / "night.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_code_writes_the_same_bytes(tmp_path: Path) -> None:
+    figure, folders = Figure("night", "", ("scavenge",)), [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+        assert write(figure, folder) == 0
+    first, second = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders)
+    assert first == second
+
+
+def test_the_page_names_each_figure_with_the_command_that_made_it() -> None:
+    page = (RESULTS / "README.md").read_text()
+    assert page == index(FOLDER)
+    for figure in FIGURES:
+        assert f"`atoll simulate {' '.join(figure.question)} " in page
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
+def test_what_is_kept_is_whole_and_small(figure: Figure) -> None:
+    in_json, in_csv = rows_of(RESULTS, figure.name)
+    assert in_json == in_csv > 1
+    assert (RESULTS / f"{figure.name}.png").stat().st_size < 150_000
+
+
+def test_outside_a_checkout_it_says_where_to_call_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert write_all(tmp_path / "none") == 2
+    assert "call this at the root of a checkout" in capsys.readouterr().err

@@ -1,0 +1,310 @@
+"""`atoll simulate plan`: real TrainingRuns in, sensible figures out; what is wrong is one line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from atoll_cli.__main__ import main
+from atoll_cli.simulate.planjson import finite
+from atoll_cli.simulate.planview import duration
+from atoll_cli.simulate.runfile import read_run
+from atoll_operator.plan.tpu import GENERATIONS
+from atoll_runtime.simulate.planner.chips import CHIPS
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = sorted((ROOT / "manifests" / "samples").glob("*.yaml"))
+MIXED = ROOT / "manifests" / "samples" / "mixed-generations.yaml"
+SHARDED = ROOT / "manifests" / "samples" / "sharded.yaml"
+PRICES = ("--price", "v5e=1.2", "--price", "v5p=4.2", "--price", "v6e=2.7")
+
+
+def plan_of(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> dict[str, Any]:
+    assert main(["simulate", "plan", str(path), "--json", *options]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    plan: dict[str, Any] = json.loads(line)
+    return plan
+
+
+def keys(value: Any) -> Iterator[str]:
+    """Of all objects in it."""
+    if isinstance(value, dict):
+        for key, inside in value.items():
+            yield key
+            yield from keys(inside)
+    elif isinstance(value, list):
+        for inside in value:
+            yield from keys(inside)
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_every_sample_gives_finite_and_sensible_figures(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_of(capsys, path, *PRICES)
+    low, high = plan["interval"]
+    assert 0.99 < low <= plan["goodput"] <= high <= 1.0
+    assert plan["goodput"] <= plan["uptime"] <= 1.0
+    assert 0.9 < plan["merged_share"] < 1.0
+    assert 0.01 <= plan["step_seconds"] < 10
+    assert 0 < plan["gbps_peak"] <= plan["gbps_link"] < 100
+    assert 0 < plan["gbps_mean"] <= plan["gbps_link"] == plan["syncer_gbps_link"] / plan["spec"]["M"]
+    assert 600 < plan["heal_seconds"]["total"] < 900
+    stages = sum(seconds for stage, seconds in plan["heal_seconds"].items() if stage != "total")
+    assert stages == pytest.approx(plan["heal_seconds"]["total"])
+    assert sum(pool["chips"] for pool in plan["pools"]) == plan["chips"]
+    lost = sum(plan["lost_chip_hours_per_day"].values())
+    assert lost == pytest.approx(24 * plan["chips"] * (1 - plan["goodput"]))
+    assert 0 < plan["seconds_to_target"] < 86_400
+    assert plan["cost"]["to_target"] == pytest.approx(
+        plan["cost"]["per_day"] * plan["seconds_to_target"] / 86_400
+    )
+    assert [choice for choice in plan["choices"] if choice["best"]] == [plan["choice"]]
+
+
+def test_the_keys_are_those_that_others_script_against(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_of(capsys, SHARDED)
+    assert list(plan) == [
+        "run",
+        "parameters",
+        "chips",
+        "spec",
+        "goodput",
+        "interval",
+        "uptime",
+        "below_quorum",
+        "interruptions_per_day",
+        "lost_chip_hours_per_day",
+        "step_seconds",
+        "gbps_peak",
+        "gbps_mean",
+        "gbps_link",
+        "gbps_both_directions",
+        "syncer_gbps_mean",
+        "syncer_gbps_link",
+        "checkpoint",
+        "heal_seconds",
+        "merged_share",
+        "tokens_per_second",
+        "seconds_to_target",
+        "cost",
+        "pools",
+        "choice",
+        "choices",
+        "assumed",
+    ]
+    page = (ROOT / "docs" / "simulate.md").read_text()
+    explained = set(re.findall(r"`([A-Za-z0-9_]+)`", page))
+    names = {pool["name"] for pool in plan["pools"]}
+    assert {key for key in keys(plan)} - names - set(plan["lost_chip_hours_per_day"]) <= explained
+
+
+def test_a_run_is_read_by_the_operators_own_models() -> None:
+    run = read_run(MIXED)
+    assert [(pool.name, pool.generation, pool.units, pool.chips, pool.batch) for pool in run.pools] == [
+        ("v5e", "v5e", 4, 16, 64),
+        ("v5p", "v5p", 2, 16, 128),
+        ("v6e", "v6e", 2, 16, 128),
+    ]
+    assert (run.fragments, run.interval, run.overlap, run.codec, run.quorum) == (24, 24, 2, "bf16", 4)
+    assert (run.checkpoint_steps, run.target_tokens, run.target_steps) == (500, 20_000_000_000, None)
+    assert read_run(SHARDED).seed == "Peer"
+
+
+def test_every_accelerator_of_the_operator_has_figures() -> None:
+    prefixes = {generation.prefix.replace("litepod", "e") for generation in GENERATIONS}
+    assert prefixes == set(CHIPS)
+
+
+def test_the_table_has_pools_knobs_the_reason_and_no_cost_without_prices(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["simulate", "plan", str(MIXED), "--link-gbps", "0.9"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "mixed: 992.6 M parameters, 8 units, 128 chips"
+    assert any(line.startswith("v5p   2 × 16 v5p") for line in lines)
+    assert any(line.startswith("*  H") and " 48 " in line for line in lines)
+    assert any(line.startswith("* H=48, P=48: ") and "within the 0.9 Gbit/s" in line for line in lines)
+    assert not any(line.startswith("cost") for line in lines)
+
+
+def test_prices_make_a_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "plan", str(SHARDED), "--price", "v6e=2.70"]) == 0
+    assert re.search(r"^cost +\$4,147\.20 a day, ", capsys.readouterr().out, re.MULTILINE)  # 64 chips, 24 h
+
+
+def test_what_was_measured_replaces_what_is_computed(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_of(capsys, MIXED, "--step-time", "2s", "--step-time", "v6e=0.5")
+    assert [(pool["step_seconds"], pool["step_source"]) for pool in plan["pools"]] == [
+        (2.0, "given"),
+        (2.0, "given"),
+        (0.5, "given"),
+    ]
+    assert plan["step_seconds"] == 2.0
+
+
+def test_a_spot_pool_can_be_interrupted_more_often(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_of(capsys, MIXED, "--mtbi", "2y", "--mtbi", "v5e=1d")
+    v5e, v5p, _ = plan["pools"]
+    assert v5e["interruptions_per_day"] == pytest.approx(64.0)
+    assert v5p["interruptions_per_day"] == pytest.approx(32 / 730.5)
+    assert v5e["goodput"] < 0.95 < v5p["goodput"]
+
+
+def test_the_same_seed_gives_the_same_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    first, again, other = (
+        plan_of(capsys, SHARDED, "--mtbi", "1d", "--seed", seed) for seed in ("1", "1", "2")
+    )
+    assert first == again
+    assert first["goodput"] != other["goodput"]
+
+
+def test_a_target_far_out_of_reach_is_told_as_never(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = yaml.safe_load(SHARDED.read_text())
+    manifest["spec"]["pools"][0]["units"] = 16
+    manifest["spec"]["quorum"] = {"min": 16}
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(manifest))
+    assert main(["simulate", "plan", str(path), "--repair", "1y", "--price", "v6e=1"]) == 0
+    assert re.search(r"^target +never$", capsys.readouterr().out, re.MULTILINE)
+    assert finite(math.inf) is None
+
+
+def test_csv_and_plot_have_a_row_and_a_bar_for_each_set_of_knobs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, picture = tmp_path / "plan.csv", tmp_path / "plan.png"
+    plan = plan_of(capsys, SHARDED, "--csv", str(table), "--plot", str(picture))
+    with table.open(newline="") as file:
+        assert [int(row["M"]) for row in csv.DictReader(file)] == [choice["M"] for choice in plan["choices"]]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def changed(tmp_path: Path, where: str, value: Any) -> Path:
+    """The sharded sample with one field replaced; None: taken away."""
+    manifest = yaml.safe_load(SHARDED.read_text())
+    *path, last = [int(key) if key.isdigit() else key for key in where.split(".")]
+    node = manifest
+    for key in path:
+        node = node[key] if isinstance(key, int) else node.setdefault(key, {})
+    if value is None:
+        del node[last]
+    else:
+        node[last] = value
+    written = tmp_path / "run.yaml"
+    written.write_text(yaml.safe_dump(manifest))
+    return written
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "words"),
+    [
+        ("spec.pools.0.units", -1, "spec.pools[0].units: -1: Input should be greater than or equal to "),
+        ("spec.pools.0.topology", "3x3", "spec.pools[0].topology '3x3' does not exist for tpu-v6e-slice"),
+        ("spec.pools.0.topology", "2x4", "spec.pools[0].machineType is needed: 2x4 of tpu-v6e-slice"),
+        ("spec.pools.0.accelerator", "gpu", "spec.pools[0].accelerator 'gpu' is unknown"),
+        ("spec.pools.0.slicesPerUnit", 2, "spec.pools[0].slicesPerUnit: 2: 1 is wanted"),
+        ("spec.pools", [], "spec.pools: "),
+        ("spec.model.preset", "9b", "spec.model.preset: '9b' is unknown"),
+        ("spec.model.dimensions", {"layers": 1}, "spec.model.dimensions.width: Field required (and 3 more)"),
+        ("spec.outer.codec", "int4", "spec.outer.codec: 'int4': Input should be 'bf16' or 'float32'"),
+        ("spec.outer.fragments", 25, "spec.outer.fragments: 25: at most interval (24)"),
+        (
+            "spec.outer",
+            {"fragments": 500, "interval": 500},
+            "spec.outer.fragments: 500 does not fit this model",
+        ),
+        ("spec.outer.overlap", 30, "spec.outer.overlap: 30: at most interval (24)"),
+        ("spec.outer.speed", 1, "spec.outer.speed: 1: Extra inputs are not permitted"),
+        ("spec.quorum.min", 5, "spec.quorum.min: 5: at most the units of all pools (4)"),
+        ("spec.target", {}, "spec.target: globalSteps or tokens is wanted"),
+        ("spec.data", None, "spec.data: Field required"),
+        ("spec", None, "spec: Input should be"),
+        ("kind", "LearnerUnit", "one document of kind TrainingRun is wanted; there are 0"),
+    ],
+)
+def test_a_wrong_field_is_one_line_with_its_path(
+    where: str, value: Any, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(tmp_path, where, value)
+    assert main(["simulate", "plan", str(path)]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"atoll: {path}: {words}")
+    assert told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: [", "not YAML: "),
+        ("", "one document of kind TrainingRun is wanted; there are 0"),
+        ("kind: TrainingRun\n---\nkind: TrainingRun\n", "there are 2"),
+        ("- kind: TrainingRun\n", "there are 0"),
+    ],
+)
+def test_a_file_that_is_no_run_is_one_line(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    assert main(["simulate", "plan", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert words in told and told.startswith(f"atoll: {path}: ") and told.count("\n") == 1
+
+
+def test_a_file_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "plan", str(tmp_path / "none.yaml")]) == 2
+    assert capsys.readouterr().err == f"atoll: {tmp_path / 'none.yaml'}: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--price", "2.7"], "--price '2.7': GENERATION=DOLLARS is wanted, such as v6e=2.70"),
+        (["--price", "v9=1"], "--price 'v9': one of v5e, v5p, v6e is wanted"),
+        (["--price", "v6e=cheap"], "--price 'cheap': a number"),
+        (["--price", "v5e=1"], "--price: none is given for v6e, of which pool 'v6e' is"),
+        (["--mfu", "0"], "--mfu '0': a number above 0 and at most 1 is wanted"),
+        (["--mfu", "1.5"], "--mfu '1.5': a number above 0 and at most 1 is wanted"),
+        (["--step-time", "v7=1s"], "--step-time 'v7': one of v6e is wanted"),
+        (["--step-time", "0"], "--step-time '0': a time above 0 is wanted"),
+        (["--mtbi", "1s"], "--mtbi '1s': 60s or more is wanted"),
+        (["--link-gbps", "0"], "--link-gbps '0': a number above 0"),
+        (["--seed-gbps", "-1"], "--seed-gbps '-1': a number above 0"),
+        (["--repair", "soon"], "--repair 'soon': a time above 0 is wanted"),
+        (["--seed", "-1"], "--seed '-1': a whole number from 0"),
+    ],
+)
+def test_a_bad_option_is_one_line_that_names_it(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "plan", str(SHARDED), *options]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"atoll: {words}") and told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.012, "12 ms"),
+        (0.62, "0.62 s"),
+        (59.0, "59 s"),
+        (90.0, "1.5 min"),
+        (86_400.0, "1.0 d"),
+        (math.inf, "never"),
+    ],
+)
+def test_times_are_told_in_the_unit_that_suits_them(value: float, words: str) -> None:
+    assert duration(value) == words

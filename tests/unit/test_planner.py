@@ -1,0 +1,284 @@
+"""The planner: steps, traffic, heals, goodput and knobs of a run, against sums that can be done by hand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll_runtime.contract import ModelSpec
+from atoll_runtime.model import describe, initial
+from atoll_runtime.simulate.planner.checkpoints import checkpoint_traffic
+from atoll_runtime.simulate.planner.choices import TOLERANCE, choose
+from atoll_runtime.simulate.planner.estimate import expect, link_need
+from atoll_runtime.simulate.planner.heal import timeline
+from atoll_runtime.simulate.planner.merging import merged_share
+from atoll_runtime.simulate.planner.prices import cost
+from atoll_runtime.simulate.planner.quality import points_lost
+from atoll_runtime.simulate.planner.quorum import below, below_while_living, living
+from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
+from atoll_runtime.simulate.planner.steps import LEAST_SECONDS, global_step, step_of
+
+HOUR, DAY = 3600.0, 86_400.0
+BILLION = tuple(describe(ModelSpec(preset="1b")))
+V6E = Pool(name="v6e", generation="v6e", units=4, chips=16, batch=128, sizes=(1, 4, 8, 16, 32, 64))
+V5E = Pool(name="v5e", generation="v5e", units=4, chips=16, batch=64, sizes=(1, 4, 8, 16, 32, 64))
+RUN = Run(
+    name="run",
+    tensors=BILLION,
+    sequence_length=2048,
+    pools=(V6E, V5E),
+    fragments=24,
+    interval=24,
+    overlap=2,
+    codec="bf16",
+    quorum=1,
+    grace_fraction=0.8,
+    grace_steps=1.0,
+    checkpoint_steps=500,
+    target_tokens=20_000_000_000,
+)
+USUAL = Assumptions()
+OFTEN = Assumptions(mtbi=DAY)
+"""Each chip once a day: a unit of 16 every hour and a half, and away for eleven minutes."""
+
+
+def split_of(run: Run, units: int) -> Run:
+    """One pool of so many units, 64 chips in all."""
+    pool = replace(V6E, units=units, chips=64 // units, batch=512 // units, sizes=(1, 2, 4, 8, 16, 32, 64))
+    return replace(run, pools=(pool,))
+
+
+def test_the_parameters_are_those_of_the_model_that_is_trained() -> None:
+    spec = ModelSpec(preset="250k")
+    made = sum(array.size for array in initial(spec).values())
+    assert replace(RUN, tensors=tuple(describe(spec))).parameters == made
+
+
+def test_a_step_takes_its_flops_over_what_the_chips_reach() -> None:
+    tokens = 128 * 2048
+    step = step_of(V6E, RUN, replace(USUAL, mfu=0.5))
+    assert step.tokens == tokens
+    assert step.seconds == pytest.approx(6 * RUN.parameters * tokens / (16 * 918e12 * 0.5))
+    assert step.source == "compute"
+
+
+def test_a_small_model_does_not_step_faster_than_its_host() -> None:
+    small = replace(RUN, tensors=tuple(describe(ModelSpec(preset="1m"))))
+    assert step_of(V6E, small, USUAL).seconds == LEAST_SECONDS
+    assert step_of(V6E, small, USUAL).source == "least"
+
+
+def test_a_measured_step_counts_and_the_slowest_pool_sets_the_clock() -> None:
+    assert global_step(RUN, USUAL) == step_of(V5E, RUN, USUAL).seconds
+    measured = replace(USUAL, step_seconds={"v6e": 3.0})
+    assert step_of(V6E, RUN, measured).source == "given"
+    assert global_step(RUN, measured) == 3.0
+
+
+def test_a_cut_is_two_floats_a_parameter_and_two_more_of_each_unit() -> None:
+    saved = checkpoint_traffic(RUN, 0.5)
+    assert saved.seconds_between_cuts == 250.0
+    assert saved.cut_bytes == 8 * RUN.parameters
+    assert saved.moments_bytes == 8 * 8 * RUN.parameters
+    assert saved.bytes_per_day == pytest.approx(9 * 8 * RUN.parameters * DAY / 250.0)
+    assert saved.gbps == pytest.approx(9 * 8 * RUN.parameters * 8 / 250.0 / 1e9)
+
+
+def test_the_state_of_a_heal_comes_at_the_given_rate() -> None:
+    assert timeline(RUN, 1.0, replace(USUAL, seed_gbps=8.0)).restore == pytest.approx(
+        12 * RUN.parameters / 1e9
+    )
+
+
+def test_a_peers_state_is_there_sooner_and_is_of_now() -> None:
+    bucket, peer = (timeline(replace(RUN, seed=seed), 1.0, USUAL) for seed in ("Checkpoint", "Peer"))
+    assert peer.restore < bucket.restore
+    assert peer.catch_up == 1.0
+    assert bucket.catch_up > peer.catch_up
+
+
+def test_with_a_spare_slice_nobody_waits_for_hardware() -> None:
+    usual, spare = timeline(RUN, 1.0, USUAL), timeline(RUN, 1.0, replace(USUAL, repair_seconds=0.0))
+    assert usual.detect + usual.schedule + usual.hardware == USUAL.repair_seconds
+    assert (spare.hardware, spare.pull) == (0.0, 0.0)
+    assert usual.total - spare.total == usual.hardware + usual.pull
+
+
+shares = st.lists(st.tuples(st.integers(1, 3), st.floats(0, 1)), min_size=1, max_size=3)
+
+
+@given(shares)
+def test_living_units_are_counted_as_by_listing_every_case(pools: list[tuple[int, float]]) -> None:
+    each = [share for units, share in pools for _ in range(units)]
+    listed = [0.0] * (len(each) + 1)
+    for case in itertools.product((False, True), repeat=len(each)):
+        listed[sum(case)] += math.prod(
+            share if lives else 1 - share for share, lives in zip(each, case, strict=True)
+        )
+    assert living(pools) == pytest.approx(listed, abs=1e-12)
+
+
+@given(shares, st.integers(1, 9))
+def test_a_unit_that_lives_is_one_of_the_quorum(pools: list[tuple[int, float]], quorum: int) -> None:
+    """Too few live: this unit lives among too few, or it is away and too few live without it."""
+    units, share = pools[0]
+    rest = [(units - 1, share), *pools[1:]]
+    alone = below_while_living(pools, quorum, 0)
+    assert below(pools, quorum) == pytest.approx(share * alone + (1 - share) * below(rest, quorum), abs=1e-9)
+
+
+def test_without_interruptions_nothing_is_lost() -> None:
+    calm = expect(RUN, replace(USUAL, mtbi=1e15))
+    assert calm.goodput == pytest.approx(1.0, abs=1e-6)
+    assert calm.uptime == pytest.approx(1.0)
+
+
+def test_every_chip_hour_is_useful_or_lost_to_a_cause() -> None:
+    expected = expect(replace(RUN, quorum=7), OFTEN)
+    for pool in expected.pools:
+        hours = pool.pool.all_chips * 24
+        assert pool.goodput * hours + sum(pool.lost_chip_hours.values()) == pytest.approx(hours)
+    hours = RUN.chips * 24
+    assert expected.goodput * hours + sum(expected.lost_chip_hours.values()) == pytest.approx(hours)
+    assert expected.lost_chip_hours["below_quorum"] > 0
+
+
+def test_goodput_of_one_unit_is_its_share_of_time_between_two_heals() -> None:
+    """Closed form: mean time between interruptions T, away for D, the last unmerged seconds lost."""
+    run = replace(split_of(RUN, 1), overlap=1)
+    expected = expect(run, replace(USUAL, mtbi=64 * 100 * HOUR))
+    away = expected.heal.total
+    unmerged = (12 + 1) * expected.step_seconds
+    assert expected.goodput == pytest.approx(1 - (away + unmerged) / (100 * HOUR + away), abs=0.0005)
+    assert expected.interruptions_per_day == pytest.approx(0.24)
+
+
+def test_the_run_is_planned_twice_alike_and_another_seed_differs() -> None:
+    assert expect(RUN, OFTEN) == expect(RUN, OFTEN)
+    assert expect(RUN, OFTEN).goodput != expect(RUN, replace(OFTEN, seed=1)).goodput
+
+
+def test_more_units_of_the_same_chips_lose_less_to_each_interruption() -> None:
+    goodputs = [expect(split_of(RUN, units), OFTEN).goodput for units in (1, 2, 4, 8)]
+    assert goodputs == sorted(goodputs)
+    assert goodputs[-1] - goodputs[0] > 0.1
+
+
+def test_one_pool_that_fails_often_costs_its_own_chips_alone() -> None:
+    expected = expect(RUN, replace(USUAL, pool_mtbi={"v5e": DAY}))
+    v6e, v5e = expected.pools
+    assert v6e.goodput > 0.99 > 0.95 > v5e.goodput
+    assert expected.goodput == pytest.approx((v6e.goodput + v5e.goodput) / 2)
+
+
+def test_the_link_carries_the_largest_fragment_in_the_time_it_has() -> None:
+    largest = max(fragment.size for fragment in RUN.layout.fragments)
+    link = link_need(RUN, 1.0)
+    assert link.gbps_peak == pytest.approx(largest * 16 / 2.0 / 1e9)
+    assert link.gbps_mean == pytest.approx(RUN.parameters * 16 / 24 / 1e9)
+    assert link.gbps_link >= max(link.gbps_peak, link.gbps_mean)
+
+
+def test_the_first_target_to_be_reached_ends_the_run() -> None:
+    expected = expect(RUN, USUAL)
+    assert expected.seconds_to_target == pytest.approx(RUN.target_tokens / expected.tokens_per_second)
+    sooner = expect(replace(RUN, target_steps=10), USUAL)
+    assert sooner.seconds_to_target == pytest.approx(10 * sooner.step_seconds)
+
+
+def test_a_quorum_that_never_lives_reaches_no_target() -> None:
+    never = replace(RUN, quorum=8, target_tokens=None, target_steps=1000)
+    assert expect(never, replace(USUAL, repair_seconds=1000 * DAY)).seconds_to_target > 1000 * DAY
+
+
+def test_a_longer_interval_merges_more_of_what_was_trained() -> None:
+    near, far = (merged_share(replace(RUN, interval=interval), (0.3, 0.6)) for interval in (24, 96))
+    assert 0.9 < near < far < 1.0
+
+
+def test_rent_is_paid_for_every_chip_whatever_it_does() -> None:
+    assert cost(RUN, {"v6e": 2.0, "v5e": 1.0}, 10 * HOUR) == 10 * (64 * 2.0 + 64 * 1.0)
+
+
+def test_quality_is_lost_as_the_ablations_say() -> None:
+    assert points_lost(RUN) == 0.0
+    more = replace(RUN, pools=(replace(V6E, units=16),))
+    assert points_lost(more) == pytest.approx(0.9)
+    assert points_lost(replace(RUN, codec="int4")) == pytest.approx(0.1)
+    assert points_lost(replace(RUN, grace_fraction=0.0)) == pytest.approx(3.0)
+    assert points_lost(replace(RUN, grace_fraction=0.0, quorum=RUN.units)) == 0.0
+
+
+def best_of(run: Run, assumed: Assumptions) -> Run:
+    rows = choose(run, assumed)
+    assert [row.run for row in rows].count(run) == 1 and rows[0].run == run
+    (best,) = (row for row in rows if row.best)
+    assert best.reason and not any(row.reason for row in rows if row is not best)
+    return best.run
+
+
+def test_every_choice_has_the_same_chips_and_the_same_batch_in_slices_that_exist() -> None:
+    rows = choose(RUN, USUAL)
+    assert {row.run.chips for row in rows} == {RUN.chips}
+    assert len({sum(pool.units * pool.batch for pool in row.run.pools) for row in rows}) == 1
+    assert {pool.chips for row in rows for pool in row.run.pools} <= set(V6E.sizes)
+    assert {row.run.units for row in rows} == {2, 4, 8, 16, 32}
+
+
+def test_a_pool_has_no_more_units_than_it_may() -> None:
+    pools = [replace(pool, most_units=8) for pool in RUN.pools]
+    assert max(row.run.units for row in choose(replace(RUN, pools=tuple(pools)), USUAL)) == 16
+
+
+def test_what_is_as_good_as_the_rest_stays_as_it_was_written() -> None:
+    assert best_of(RUN, USUAL) == RUN
+
+
+def test_frequent_interruptions_ask_for_more_units() -> None:
+    run = split_of(RUN, 2)
+    assert best_of(run, OFTEN).units > run.units
+
+
+def test_more_units_than_were_published_must_pay_for_the_quality_they_lose() -> None:
+    for row in choose(RUN, OFTEN):
+        if row.best:
+            gained = 100 * (row.expected.goodput - expect(RUN, OFTEN).goodput)
+            assert gained > points_lost(row.run) + TOLERANCE or row.run == RUN
+
+
+def test_a_thin_link_asks_for_a_longer_interval_and_no_longer_than_it_must() -> None:
+    need = link_need(RUN, global_step(RUN, USUAL)).gbps_link
+    thin = best_of(RUN, replace(USUAL, link_gbps=need * 0.7))
+    assert (thin.interval, thin.codec) == (48, "bf16")
+
+
+def test_a_link_for_bf16_alone_ends_float32() -> None:
+    need = link_need(RUN, global_step(RUN, USUAL)).gbps_link
+    chosen = best_of(replace(RUN, codec="float32"), replace(USUAL, link_gbps=need * 1.01))
+    assert (chosen.interval, chosen.codec) == (24, "bf16")
+
+
+def test_what_is_not_built_is_shown_and_never_chosen() -> None:
+    rows = choose(RUN, replace(USUAL, link_gbps=0.01))
+    (int4,) = (row for row in rows if row.run.codec == "int4")
+    assert int4.refusal == "int4 is not built" and not int4.best
+    assert "still more than" in next(row.reason for row in rows if row.best)
+
+
+def test_a_quorum_of_all_units_is_given_up_where_units_are_often_away() -> None:
+    assert best_of(replace(RUN, quorum=RUN.units), OFTEN).quorum < RUN.units
+
+
+def test_units_that_cannot_hold_the_model_are_not_chosen() -> None:
+    pool = replace(V5E, units=8, chips=1, batch=64)
+    run = replace(RUN, pools=(pool,), sequence_length=128)
+    assert "cannot hold" not in choose(run, USUAL)[0].refusal
+    larger = replace(run, tensors=tuple(replace(t, shape=(4 * t.shape[0], *t.shape[1:])) for t in BILLION))
+    rows = choose(larger, USUAL)
+    assert "cannot hold the model's state" in rows[0].refusal
+    assert next(row.run.pools[0].chips for row in rows if row.best) > 1
