@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import signal
 import socket
@@ -64,10 +65,11 @@ class Syncer:
         self.folder = folder
         self.run = _contract(folder, model, length, interval)
         names = {"syncer": self.run.name, "unit": UNIT}
-        authority = Authority.new(self.run.name)
+        now = datetime.datetime.now(datetime.UTC)
+        authority = Authority.new(self.run.name, now)
         for role, name in names.items():
             uri = identity(self.run.namespace, self.run.name, "unit" if role == "unit" else "syncer", name)
-            pair = authority.issue(name, uri, ["localhost"])
+            pair = authority.issue(name, uri, ["localhost"], now)
             place = folder / role
             place.mkdir()
             (place / "ca.crt").write_bytes(authority.pair.certificate)

@@ -9,7 +9,7 @@ import sys
 
 from atoll_operator import credentials, logs, settings
 from atoll_operator.app import App
-from atoll_operator.errors import CredentialsError, Unreachable
+from atoll_operator.errors import CredentialsError, Refused, Unreachable
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
         asyncio.run(_run(configured, access))
     except KeyboardInterrupt:
         return 0
-    except (OSError, Unreachable) as error:
+    except (OSError, Refused, Unreachable) as error:
         logs.tell(logging.ERROR, "ends", error=f"{type(error).__name__}: {error}")
         return 1
     except Exception:

@@ -41,15 +41,20 @@ class Announcer:
         while len(self._told) > REMEMBERED:
             self._told.popitem(last=False)
         level = logging.INFO if notice.type == "Normal" else logging.WARNING
-        tell(
-            level, notice.message, object=f"{metadata['namespace']}/{metadata['name']}", reason=notice.reason
-        )
+        about = f"{body['kind']} {metadata['namespace']}/{metadata['name']}"
+        tell(level, notice.message, object=about, reason=notice.reason)
         try:
             await self._cluster.create(_event(body, notice, name, now))
         except AlreadyExists:
             return
         except (ApiError, Unreachable) as error:
-            tell(logging.WARNING, "an Event could not be written", reason=notice.reason, error=str(error))
+            tell(
+                logging.WARNING,
+                "an Event could not be written",
+                object=about,
+                reason=notice.reason,
+                error=str(error),
+            )
 
 
 def _event(body: Object, notice: Notice, name: str, now: float) -> Object:

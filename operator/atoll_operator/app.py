@@ -3,45 +3,55 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import logging
+import socket
+import uuid
 from collections import Counter
+from contextlib import AsyncExitStack
+
+import aiohttp
 
 from atoll_operator import handlers, health
 from atoll_operator.cluster import Cluster
 from atoll_operator.credentials import Credentials
-from atoll_operator.feed import Feeds
+from atoll_operator.leader import Leadership, lease_name
+from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
-from atoll_operator.reconcile_run import RunReconciler
-from atoll_operator.reconcile_unit import UnitReconciler
 from atoll_operator.settings import Settings
 from atoll_operator.store import Key, Store
-from atoll_operator.workqueue import WorkQueue
+from atoll_operator.term import Term
 
 DEFINITIONS_SECONDS = 120.0
 """An operator that starts before its definitions waits this long, and ends then."""
 EXIT_SECONDS = 10.0
 """For kopf to end its watches; less than the pod's grace period."""
-STUCK_SECONDS = 180.0
-"""A key older than this means that the process makes no progress: nine full time-outs of one call."""
+LEASE_TRIES = 4
+"""Tries of a renewal that fit into a lease, were each to time out."""
 
 
 class App:
-    """One operator."""
+    """One operator. The watches fill the store from the start; all else waits until this operator leads."""
 
     def __init__(self, settings: Settings, credentials: Credentials) -> None:
         self._settings = settings
         self._metrics = Metrics()
         self._store = Store()
-        self._cluster = Cluster(credentials, self._metrics)
-        self._queue: WorkQueue[Key] = WorkQueue(self._reconcile)
-        self._queue.on_error = self._failed
-        self._feeds = Feeds(settings, self._metrics, self._fed)
-        self._runs = RunReconciler(settings, self._cluster, self._store, self._queue, self._feeds)
-        self._units = UnitReconciler(
-            settings, self._cluster, self._store, self._queue, self._feeds, self._metrics
+        self._cluster = Cluster(credentials, self._metrics, may_write=self._may_write)
+        time_out = aiohttp.ClientTimeout(total=settings.lease_seconds / LEASE_TRIES)
+        self._lease_cluster = Cluster(credentials, self._metrics, time_out=time_out)
+        self._leadership = Leadership(
+            self._lease_cluster,
+            self._metrics,
+            namespace=settings.lease_namespace,
+            name=lease_name(settings.namespaces),
+            identity=settings.identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}",
+            seconds=settings.lease_seconds,
         )
+        self._term: Term | None = None
         self._ready = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._filled = False
+        """The first list of every kind is in the store."""
+        self._leading: asyncio.Task[None] | None = None
         self._stopping = False
 
     async def run(self) -> None:
@@ -51,72 +61,85 @@ class App:
             Exception: the first that ended a part.
         """
         server = await health.serve(
-            self._settings.health_port, self._metrics, self._alive, self._prepared, self._refresh
+            self._settings.health_port,
+            self._metrics,
+            alive=self._alive,
+            ready=self._prepared,
+            role=lambda: "stands by" if self._term is None else "leads",
+            refresh=self._refresh,
         )
         try:
-            async with self._cluster:
+            async with AsyncExitStack() as stack:
+                for cluster in (self._cluster, self._lease_cluster):
+                    await stack.enter_async_context(cluster)
                 await self._cluster.wait_until_served(DEFINITIONS_SECONDS)
-                self._tasks = [
-                    asyncio.create_task(self._queue.run(), name="work"),
-                    asyncio.create_task(self._resync(), name="resync"),
-                ]
+                leading = self._leading = asyncio.create_task(self._lead(), name="lead")
                 watching = asyncio.create_task(self._watch(), name="watch")
-                await asyncio.wait([watching, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([watching, leading], return_when=asyncio.FIRST_COMPLETED)
                 if not self._stopping:
                     watching.cancel()  # it is done already, or a part of ours died before it
                 await self._stop()
                 await asyncio.wait([watching], timeout=EXIT_SECONDS)
-                for task in (watching, *self._tasks):
+                for task in (watching, leading):
                     if task.done() and not task.cancelled():
                         task.result()
         finally:
             await server.cleanup()
 
+    async def _lead(self) -> None:
+        # From then on a signal ends the operator in order, and the lease is given back.
+        await self._ready.wait()
+        if self._settings.lease_namespace:
+            await self._leadership.hold(self._work)
+        else:
+            self._metrics.leader.set(1)
+            await self._work()
+
+    async def _work(self) -> None:
+        term = self._term = Term(self._settings, self._cluster, self._store, self._metrics)
+        try:
+            # Before the store is complete nothing may be looked at; kopf then tells of every object by itself.
+            await term.run(self._store.keys("TrainingRun", "LearnerUnit") if self._filled else ())
+        finally:
+            self._term = None
+
     async def _watch(self) -> None:
-        await handlers.watch(self._settings, self._store, self._queue.add, self._ready, self._stop)
+        nodes = await self._cluster.may_watch_nodes()
+        if not nodes:
+            tell(
+                logging.WARNING,
+                "may not watch nodes: the pods of a lost node are replaced when they are deleted",
+            )
+        await handlers.watch(self._settings, self._store, self._changed, self._ready, self._stop, nodes)
+
+    def _changed(self, key: Key) -> None:
+        self._filled = True
+        if self._term is not None:
+            self._term.queue.add(key)
 
     async def _stop(self) -> None:
-        """Ends all but the watches; nothing that a pass had begun needs to be finished."""
+        """Ends the work, and then the lease; the watches end by themselves."""
         self._stopping = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, self._feeds.close(), return_exceptions=True)
+        if self._leading is not None:
+            self._leading.cancel()
+            await asyncio.gather(self._leading, return_exceptions=True)
 
-    async def _reconcile(self, key: Key) -> None:
-        started = time.monotonic()
-        reconciler = self._runs if key.kind == "TrainingRun" else self._units
-        try:
-            await reconciler(key)
-        finally:
-            self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started)
+    def _may_write(self) -> bool:
+        return not self._settings.lease_namespace or self._leadership.leads()
 
-    async def _resync(self) -> None:
-        """Looks at everything again, also at what no watch tells of."""
-        while True:
-            await asyncio.sleep(self._settings.resync_seconds)
-            self._runs.review()
-            self._units.review()
-            for key in self._store.keys("TrainingRun", "LearnerUnit"):
-                self._queue.add(key)
-
-    def _fed(self, run: Key, units: frozenset[str]) -> None:
-        self._queue.add(run)
-        for name in units:
-            self._queue.add(Key("LearnerUnit", run.namespace, name))
-
-    def _failed(self, key: Key, error: Exception) -> None:
-        self._metrics.reconcile_errors.labels(key.kind, type(error).__name__).inc()
+    def _oldest(self) -> float:
+        return 0.0 if self._term is None else self._term.queue.oldest_seconds()
 
     def _alive(self) -> str:
-        age = self._queue.oldest_seconds()
-        return f"a key has waited for {age:.0f} s" if age > STUCK_SECONDS else ""
+        age = self._oldest()
+        return f"a key has waited for {age:.0f} s" if age > self._settings.stuck_seconds else ""
 
     def _prepared(self) -> str:
         return "" if self._ready.is_set() else "the watches have not started yet"
 
     def _refresh(self) -> None:
-        self._metrics.queue_depth.set(self._queue.depth)
-        self._metrics.queue_age.set(self._queue.oldest_seconds())
+        self._metrics.queue_depth.set(0 if self._term is None else self._term.queue.depth)
+        self._metrics.queue_age.set(self._oldest())
         bodies = (self._store.get(key) or {} for key in self._store.keys("TrainingRun"))
         phases = Counter(body.get("status", {}).get("phase", "Pending") for body in bodies)
         self._metrics.runs.clear()

@@ -1,22 +1,26 @@
-"""A certificate authority for each run, and the certificates of its pods."""
+"""The certificate authorities of a run, and the certificates of its pods."""
 
 from __future__ import annotations
 
 import datetime
+import re
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Self
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from atoll_operator.credentials import load_pair
+from atoll_operator.renewal import AUTHORITY_LIFE, LEAF_LIFE, Life, succession
 
-VALID = datetime.timedelta(days=3 * 365)
-"""A run lives for a year at most (`activeDeadlineSeconds`); nothing is renewed."""
 SKEW = datetime.timedelta(minutes=5)
+"""A certificate begins this long before it is made, for pods whose clock is behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,11 @@ class Pair:
 
 
 class Authority:
-    """Signs for one run."""
+    """Signs for one run. `certificate` and `key` are PEM.
+
+    Raises:
+        ValueError: one of them cannot be read.
+    """
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
@@ -37,15 +45,18 @@ class Authority:
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError("the key of the run's certificate authority is not an EC key")
         self._key = key
+        self.life = _life(self._certificate)
 
     @classmethod
-    def new(cls, run: str) -> Authority:
+    def new(cls, run: str, now: datetime.datetime) -> Self:
         """A fresh authority, EC P-256."""
         key = ec.generate_private_key(ec.SECP256R1())
-        name = _name(f"atoll {run}"[:64])
+        name = _name(
+            f"atoll {now:%Y-%m-%d} {run}"[:64]
+        )  # one subject for two authorities would confuse verifiers
         usage = {use: use in ("key_cert_sign", "crl_sign", "digital_signature") for use in _USES}
         certificate = (
-            _builder(name, name, key.public_key())
+            _builder(name, name, key.public_key(), now, now + AUTHORITY_LIFE)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(x509.KeyUsage(**usage), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -53,16 +64,24 @@ class Authority:
         )
         return cls(_pair(certificate, key))
 
-    def issue(self, common_name: str, uri: str, hosts: Sequence[str] = ()) -> Pair:
-        """For client and server use; `uri` is the identity, `hosts` are DNS names."""
+    def issue(
+        self,
+        common_name: str,
+        uri: str,
+        hosts: Sequence[str],
+        now: datetime.datetime,
+        life: datetime.timedelta = LEAF_LIFE,
+    ) -> Pair:
+        """For client and server use; `uri` is the identity, `hosts` are DNS names. Ends with the authority at last."""
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri)]
         names += [x509.DNSName(host) for host in hosts]
         usage = {use: use == "digital_signature" for use in _USES}
         purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        ends = min(now + life, self.life.ends)
         issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         certificate = (
-            _builder(_name(common_name[:64]), self._certificate.subject, key.public_key())
+            _builder(_name(common_name[:64]), self._certificate.subject, key.public_key(), now, ends)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.KeyUsage(**usage), critical=True)
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
@@ -73,23 +92,77 @@ class Authority:
         )
         return _pair(certificate, key)
 
-    def client_context(self, pair: Pair) -> ssl.SSLContext:
-        """Trusts this authority alone and shows `pair`."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_verify_locations(cadata=self.pair.certificate.decode())
+    def signed(self, certificate: x509.Certificate) -> bool:
+        try:
+            certificate.verify_directly_issued_by(self._certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
+
+
+class Authorities:
+    """Those of one run at one time: all that its pods trust, and the one that signs."""
+
+    def __init__(self, trusted: Sequence[Authority], signer: Authority) -> None:
+        self.trusted = tuple(trusted)
+        self.signer = signer
+
+    @classmethod
+    def of(cls, run: str, stored: Sequence[Authority], now: datetime.datetime) -> Self:
+        """What follows from those stored, oldest first; with a successor where one is due."""
+        plan = succession([each.life for each in stored], now)
+        trusted = [stored[place] for place in plan.trusted]
+        if plan.successor:
+            trusted.append(Authority.new(run, now))
+        return cls(trusted, trusted[-1] if plan.signer is None else stored[plan.signer])
+
+    @classmethod
+    def load(cls, certificates: bytes, keys: bytes) -> list[Authority]:
+        """From PEM, one key for each certificate, in the same order.
+
+        Raises:
+            ValueError: they cannot be read, or there is none.
+        """
+        pairs = list(zip(_blocks(certificates), _blocks(keys), strict=True))
+        if not pairs:
+            raise ValueError("there is no certificate")
+        return [Authority(Pair(certificate, key)) for certificate, key in pairs]
+
+    @property
+    def bundle(self) -> bytes:
+        """All certificates, PEM."""
+        return b"".join(each.pair.certificate for each in self.trusted)
+
+    @property
+    def keys(self) -> bytes:
+        """PEM, in the order of `bundle`."""
+        return b"".join(each.pair.key for each in self.trusted)
+
+    def accept(self, certificate: bytes, hosts: Sequence[str], now: datetime.datetime) -> bool:
+        """Whether a certificate, PEM, is signed by one of the trusted, has these DNS names, and need not be renewed."""
+        try:
+            found = x509.load_pem_x509_certificate(certificate)
+            names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except (ValueError, x509.ExtensionNotFound):
+            return False
+        if _life(found).due(now) or not any(each.signed(found) for each in self.trusted):
+            return False
+        return set(hosts) <= set(names.get_values_for_type(x509.DNSName))
+
+    def equip(self, context: ssl.SSLContext, pair: Pair) -> None:
+        """Makes a client's context, also one in use, trust these authorities and show `pair` from now on.
+
+        What it trusted before stays: an authority is left out of the bundle only when it has expired.
+        """
+        context.load_verify_locations(cadata=self.bundle.decode())
         load_pair(context, pair.certificate, pair.key)
-        return context
 
 
-def covers(certificate: bytes, hosts: Sequence[str]) -> bool:
-    """Whether a certificate, PEM, can be read and has all these DNS names."""
-    try:
-        extensions = x509.load_pem_x509_certificate(certificate).extensions
-        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (ValueError, x509.ExtensionNotFound):
-        return False
-    return set(hosts) <= set(names.get_values_for_type(x509.DNSName))
+def client_context() -> ssl.SSLContext:
+    """Trusts nobody yet."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
 
 
 _USES = (
@@ -102,18 +175,30 @@ def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
+def _life(certificate: x509.Certificate) -> Life:
+    return Life(certificate.not_valid_before_utc + SKEW, certificate.not_valid_after_utc)
+
+
+def _blocks(pem: bytes) -> list[bytes]:
+    end = re.compile(rb"-----END [A-Z ]+-----\n?")
+    return [pem[start:stop] for start, stop in pairwise([0, *(found.end() for found in end.finditer(pem))])]
+
+
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    begins: datetime.datetime,
+    ends: datetime.datetime,
 ) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - SKEW)
-        .not_valid_after(now + VALID)
+        .not_valid_before(begins - SKEW)
+        .not_valid_after(ends)
     )
 
 

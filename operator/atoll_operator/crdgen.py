@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ class Resource:
     short: str
     constrain: Callable[[Schema], None]
     columns: tuple[Column, ...]
+    scale: Mapping[str, str] = field(default_factory=dict)
+    """Paths of the scale subresource; empty: there is none."""
 
 
 RESOURCES = (
@@ -71,6 +73,11 @@ RESOURCES = (
             Column("Checkpoint", ".status.checkpoint.step", "integer", wide=True),
             AGE,
         ),
+        {
+            "specReplicasPath": ".spec.units",
+            "statusReplicasPath": ".status.units",
+            "labelSelectorPath": ".status.selector",
+        },
     ),
     Resource(
         LearnerUnit,
@@ -116,7 +123,10 @@ def definition(resource: Resource) -> dict[str, Any]:
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "subresources": {"status": {}},
+                    "subresources": {
+                        "status": {},
+                        **({"scale": dict(resource.scale)} if resource.scale else {}),
+                    },
                     "additionalPrinterColumns": [column.definition() for column in resource.columns],
                     "schema": {"openAPIV3Schema": schema},
                 }

@@ -4,8 +4,10 @@ ApiError              the API server refused
 ├── NotFound          404
 ├── AlreadyExists     409 at a create
 ├── Conflict          409: the object changed since it was read
+├── NamespaceEnding   403: the namespace is being deleted and takes nothing new
 └── Refused           400, 403, 422: it will be refused again until somebody changes something
 Unreachable           no answer, or 429 and 5xx to the end of all tries
+NotLeading            our lease has run out: a write was not sent
 Retry                 not now, for a reason that is no error
 CredentialsError      no way to the API server is configured
 """
@@ -34,12 +36,20 @@ class Conflict(ApiError):
     """The object is newer than the write assumed."""
 
 
+class NamespaceEnding(ApiError):
+    """Nothing can be created any more; what is there goes without us."""
+
+
 class Refused(ApiError):
     """Invalid, forbidden, or over quota."""
 
 
 class Unreachable(Exception):
     """The API server does not answer."""
+
+
+class NotLeading(Exception):
+    """Another operator may act by now."""
 
 
 class Retry(Exception):
@@ -54,8 +64,10 @@ class CredentialsError(Exception):
     """Neither a service account nor a kubeconfig is there, or it cannot be used."""
 
 
-def of_status(status: int, reason: str, message: str) -> ApiError:
-    """The exception for an answer."""
+def of_status(status: int, reason: str, message: str, cause: str = "") -> ApiError:
+    """The exception for an answer; `cause` is the first of its details' causes."""
+    if cause == "NamespaceTerminating":
+        return NamespaceEnding(status, reason, message)
     if status == 404:
         return NotFound(status, reason, message)
     if status == 409:

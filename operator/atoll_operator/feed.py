@@ -8,7 +8,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import aiohttp
 from pydantic import ValidationError
@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
 from atoll_operator.plan.names import shard_host
-from atoll_operator.plan.shards import UNAVAILABLE, FeedState, combine, heard
+from atoll_operator.plan.shards import UNAVAILABLE, CutOrder, FeedState, combine, cut_step, heard
 from atoll_operator.settings import Settings
 from atoll_operator.store import Key
-from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport
+from atoll_runtime.contract import LedgerReport, Order, SyncerStatus, UnitReport, dump
 
 TIME_OUT = aiohttp.ClientTimeout(total=5, connect=3)
 MAX_WAIT_SECONDS = 15.0
@@ -39,12 +39,18 @@ class _Feed:
     soon: asyncio.Event
     state: FeedState
     stopped: bool = False
+    saving: bool = False
+    """Whether the shards are to save all that they have."""
+    cut: CutOrder | None = None
+    asked: set[int] = field(default_factory=set)
+    """Shards that have taken the order."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where one shard serves its status, and the name that its certificate has to have."""
 
+    run: Key
     url: str
     host: str
     shard: int
@@ -94,6 +100,17 @@ class Feeds:
         self.stop(run)
         self._feeds.pop(run, None)
 
+    def save(self, run: Key, wanted: bool) -> None:
+        """Has the shards save a cut of all that they have, from the next poll on, or no more."""
+        if (feed := self._feeds.get(run)) and feed.saving != wanted:
+            feed.saving, feed.cut, feed.asked = wanted, None, set()
+            feed.soon.set()
+
+    def cut(self, run: Key, uid: str) -> CutOrder | None:
+        """What the shards were asked to save."""
+        feed = self._feeds.get(run)
+        return feed.cut if feed is not None and feed.uid == uid else None
+
     def poke(self, run: Key) -> None:
         """Asks now rather than at the next interval."""
         if feed := self._feeds.get(run):
@@ -112,6 +129,7 @@ class Feeds:
         url = self._settings.feed_url
         places = [
             _Place(
+                run=run,
                 url=url.format(run=run.name, namespace=run.namespace, shard=shard),
                 host=shard_host(run.name, run.namespace, shard),
                 shard=shard,
@@ -131,10 +149,13 @@ class Feeds:
                 )
                 states = await asyncio.gather(*polls)
                 new = combine(states)
+                ordered = self._feeds[run].cut
+                if self._feeds[run].saving:
+                    await self._order(session, places, states, self._feeds[run])
                 failures = 0 if new.answers else failures + 1
                 self._feeds[run].state = new
                 units = _news(old, new)
-                if old != new:
+                if old != new or ordered != self._feeds[run].cut:
                     self._changed(run, units)
                 wait = min(self._settings.feed_seconds * 2.0 ** min(failures, 8), MAX_WAIT_SECONDS)
                 if not failures:
@@ -145,41 +166,64 @@ class Feeds:
                     continue
                 soon.clear()
 
+    async def _order(
+        self, session: aiohttp.ClientSession, places: list[_Place], states: list[FeedState], feed: _Feed
+    ) -> None:
+        """Asks each shard once for the same cut, and again for a later one when something was merged meanwhile."""
+        step = cut_step(states, feed.cut)
+        if step is None:
+            return
+        if feed.cut is None or feed.cut.step != step:
+            feed.cut, feed.asked = CutOrder(step), set()
+        for place in places:
+            if place.shard in feed.asked or feed.cut.refused:
+                continue
+            try:
+                async with session.post(
+                    place.url, server_hostname=place.host, data=dump(Order(cut=step))
+                ) as response:
+                    if response.status < 300:
+                        feed.asked.add(place.shard)
+                    elif response.status < 500:
+                        feed.cut = CutOrder(step, f"it answers {response.status} to the order")
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                tell(logging.WARNING, "a shard could not be asked for a cut", url=place.url, error=str(error))
+
     async def _poll(self, session: aiohttp.ClientSession, place: _Place, old: FeedState) -> FeedState:
         url, uid = place.url, place.uid
         try:
             async with session.get(url, server_hostname=place.host) as response:
                 text = await response.content.read(BODY_LIMIT)
                 if response.status != 200:
-                    return self._lost(old, url, UNAVAILABLE, f"the syncer answers {response.status}")
+                    return self._lost(old, place, UNAVAILABLE, f"the syncer answers {response.status}")
             status = SyncerStatus.model_validate_json(text)
         except (
             aiohttp.ClientConnectorCertificateError,
             aiohttp.ClientConnectorSSLError,
             ssl.SSLError,
         ) as error:
-            return self._lost(old, url, CERTIFICATE, f"the syncer's certificate is not this run's: {error}")
+            return self._lost(old, place, CERTIFICATE, f"the syncer's certificate is not this run's: {error}")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return self._lost(
-                old, url, UNAVAILABLE, f"the syncer does not answer: {type(error).__name__}: {error}"
+                old, place, UNAVAILABLE, f"the syncer does not answer: {type(error).__name__}: {error}"
             )
         except ValidationError as error:
             return self._lost(
-                old, url, MALFORMED, f"the syncer's status cannot be read: {error.errors()[:3]}"
+                old, place, MALFORMED, f"the syncer's status cannot be read: {error.errors()[:3]}"
             )
         if status.run_uid != uid:
             return self._lost(
-                old, url, FOREIGN, f"the syncer serves the run of uid {status.run_uid}, not {uid}"
+                old, place, FOREIGN, f"the syncer serves the run of uid {status.run_uid}, not {uid}"
             )
         if (status.shard, status.shards) != (place.shard, place.shards):
             answer = f"shard {status.shard} of {status.shards} answers, not {place.shard} of {place.shards}"
-            return self._lost(old, url, MISPLACED, answer)
+            return self._lost(old, place, MISPLACED, answer)
         return heard(old, status, time.time())
 
-    def _lost(self, old: FeedState, url: str, reason: str, message: str) -> FeedState:
+    def _lost(self, old: FeedState, place: _Place, reason: str, message: str) -> FeedState:
         self._metrics.feed_errors.labels(reason).inc()
         if old.reason != reason:
-            tell(logging.WARNING, message, url=url, reason=reason)
+            tell(logging.WARNING, message, object=str(place.run), url=place.url, reason=reason)
         return replace(old, reason=reason, message=message, answering_since=None)
 
 

@@ -7,6 +7,7 @@ first list, and so no key is worked on before the store is complete.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -31,8 +32,12 @@ async def watch(
     add: Callable[[Key], None],
     ready: asyncio.Event,
     stop: Callable[[], Awaitable[None]],
+    nodes: bool = False,
 ) -> None:
     """Runs until a signal, or until a watch dies for good; `stop` ends the other tasks of the loop before kopf does.
+
+    Args:
+        nodes: whether to watch nodes too, which takes a right of the whole cluster.
 
     Raises:
         Exception: kopf's, when it cannot go on; the process has to end then.
@@ -41,6 +46,8 @@ async def watch(
     _register_setup(registry, stop)
     for kind, group, version, plural, labelled in WATCHED:
         _register(registry, store, add, kind, (group, version, plural), labelled)
+    if nodes:
+        _register_nodes(registry, store, add)
     await kopf.operator(
         registry=registry,
         # kopf would look the user up by name, and the image's user 65532 has none; only peering reads it.
@@ -101,3 +108,20 @@ def _register(
         parent = parent_key(kind, body)
         if parent is not None:
             add(parent)
+
+
+def _register_nodes(registry: kopf.OperatorRegistry, store: Store, add: Callable[[Key], None]) -> None:
+    """Of a node only a view is kept: it is some 20 KB on GKE, and its status is written every five minutes."""
+
+    @kopf.index("", "v1", "nodes", registry=registry, id="known-nodes")
+    async def learn(body: kopf.Body, **_: Any) -> None:
+        store.meet_node(
+            dict(body), time.time()
+        )  # kopf indexes before each event, which must find what is news
+
+    @kopf.on.event("", "v1", "nodes", registry=registry, id="changed-nodes")
+    async def changed(event: kopf.RawEvent, **_: Any) -> None:
+        body: dict[str, Any] = dict(event["object"])
+        deleted = event["type"] == "DELETED"
+        for key in store.drop_node(body) if deleted else store.put_node(body, time.time()):
+            add(key)

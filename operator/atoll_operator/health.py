@@ -14,19 +14,25 @@ Check = Callable[[], str]
 
 
 async def serve(
-    port: int, metrics: Metrics, alive: Check, ready: Check, refresh: Callable[[], None]
+    port: int,
+    metrics: Metrics,
+    *,
+    alive: Check,
+    ready: Check,
+    role: Callable[[], str],
+    refresh: Callable[[], None],
 ) -> web.AppRunner:
-    """Starts to listen; the caller cleans the runner up.
+    """Starts to listen; the caller cleans the runner up. An operator that stands by is as ready as one that leads.
 
     Raises:
         OSError: the port is taken.
     """
 
     async def health(_: web.Request) -> web.Response:
-        return _answer(alive())
+        return _answer(alive(), "ok")
 
     async def readiness(_: web.Request) -> web.Response:
-        return _answer(ready())
+        return _answer(ready(), f"ok, {role()}")
 
     async def figures(_: web.Request) -> web.Response:
         refresh()
@@ -44,5 +50,5 @@ async def serve(
     return runner
 
 
-def _answer(problem: str) -> web.Response:
-    return web.Response(status=503 if problem else 200, text=problem or "ok")
+def _answer(problem: str, fine: str) -> web.Response:
+    return web.Response(status=503 if problem else 200, text=problem or fine)

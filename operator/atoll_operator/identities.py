@@ -1,12 +1,19 @@
-"""The Secrets of a run: its authority, and one certificate for its syncer and for each unit. Read by name only."""
+"""The Secrets of a run: its authorities, and one certificate for its syncer and for each unit. Read by name only.
+
+Each is looked at again at every resync, and renewed in place long before it ends: the kubelet brings the files to the
+pods, which take them for new connections. No pod is touched.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import datetime
+import logging
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from atoll_operator.api.group import (
@@ -18,20 +25,24 @@ from atoll_operator.api.group import (
     controller_uid,
     owner,
 )
-from atoll_operator.certs import Authority, Pair, covers
+from atoll_operator.certs import Authorities, Pair, client_context
 from atoll_operator.cluster import Cluster
-from atoll_operator.errors import AlreadyExists, NotFound, Retry
+from atoll_operator.errors import AlreadyExists, NotFound, Refused, Retry
+from atoll_operator.logs import tell
 from atoll_operator.plan.names import ca_secret, shard_host, syncer, syncer_host, tls_secret
 from atoll_runtime.contract import identity
 
 
 @dataclass(slots=True)
 class _Known:
-    authority: Authority
-    context: ssl.SSLContext
-    """Of the operator as a client of the syncer; its certificate lives in memory only."""
+    context: ssl.SSLContext = field(default_factory=client_context)
+    """Of the operator as a client of the syncer. The feed keeps it, so it is renewed in place."""
+    pair: Pair = field(default_factory=lambda: Pair(b"", b""))
+    """The operator's own; it lives in memory only."""
+    authorities: Authorities | None = None
+    """None: to be read again."""
     issued: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Members whose Secret is known to be there, and the host names that its certificate has."""
+    """Members whose Secret is known to be right, and the host names that its certificate has."""
 
 
 class Identities:
@@ -44,18 +55,23 @@ class Identities:
     async def ensure(
         self, namespace: str, run: str, uid: str, shards: int, units: Iterable[str]
     ) -> ssl.SSLContext:
-        """Creates what is missing; a Secret that is there is rewritten only when its certificate lacks a host name.
+        """Creates what is missing, and renews what is due or lacks a host name or an authority.
 
         Raises:
             Retry: a Secret of an earlier run of this name has not gone yet.
+            Refused: the Secret of the authorities cannot be read.
         """
-        known = self._known.get(uid)
-        if known is None:
-            known = self._known[uid] = await self._open(namespace, run, uid)
+        known = self._known.setdefault(uid, _Known())
+        if known.authorities is None:
+            known.authorities = await self._open(known, namespace, run, uid)
+        authorities = known.authorities
         members = {syncer(run): _syncer_hosts(namespace, run, shards), **{unit: (unit,) for unit in units}}
         missing = {member: hosts for member, hosts in members.items() if known.issued.get(member) != hosts}
         await asyncio.gather(
-            *(self._issue(known, namespace, run, uid, member, hosts) for member, hosts in missing.items())
+            *(
+                self._issue(authorities, namespace, run, uid, member, hosts)
+                for member, hosts in missing.items()
+            )
         )
         known.issued.update(missing)
         return known.context
@@ -63,35 +79,65 @@ class Identities:
     def review(self) -> None:
         """Has every Secret looked for again; a resync calls this."""
         for known in self._known.values():
+            known.authorities = None
             known.issued.clear()
+
+    def revoke(self, uid: str, member: str) -> None:
+        """The member is gone; its Secret has to be looked for again when it comes back."""
+        if known := self._known.get(uid):
+            known.issued.pop(member, None)
 
     def forget(self, uid: str) -> None:
         self._known.pop(uid, None)
 
-    async def _open(self, namespace: str, run: str, uid: str) -> _Known:
+    async def _open(self, known: _Known, namespace: str, run: str, uid: str) -> Authorities:
+        now = datetime.datetime.now(datetime.UTC)
         name = ca_secret(run)
+        describe = partial(_secret, name, namespace, run, uid, "Opaque")
         try:
             secret = await self._cluster.get("Secret", namespace, name)
         except NotFound:
-            new = Authority.new(run).pair
-            data = {"ca.crt": new.certificate, "ca.key": new.key}
-            secret = await self._create(_secret(name, namespace, run, uid, "Opaque", data))
+            secret = await self._create(describe(_stored(Authorities.of(run, (), now))))
         _own(secret, uid)
-        authority = Authority(Pair(_datum(secret, "ca.crt"), _datum(secret, "ca.key")))
-        pair = authority.issue("atoll-operator", identity(namespace, run, "operator", "operator"))
-        return _Known(authority, authority.client_context(pair))
+        try:
+            stored = Authorities.load(_datum(secret, "ca.crt"), _datum(secret, "ca.key"))
+        except ValueError as error:
+            problem = (
+                f"Secret {name!r} holds no authority of the run: {error}; delete it to have a new one made"
+            )
+            raise Refused(422, "Invalid", problem) from error
+        authorities = Authorities.of(run, stored, now)
+        if authorities.bundle != _datum(secret, "ca.crt"):
+            body = describe(_stored(authorities))
+            body["metadata"]["resourceVersion"] = secret["metadata"]["resourceVersion"]
+            await self._cluster.apply(body)
+            tell(
+                logging.INFO,
+                "the run's authorities changed",
+                object=f"{RUN_KIND} {namespace}/{run}",
+                trusted=len(authorities.trusted),
+            )
+        if not authorities.accept(known.pair.certificate, (), now):
+            uri = identity(namespace, run, "operator", "operator")
+            known.pair = authorities.signer.issue("atoll-operator", uri, (), now)
+        authorities.equip(known.context, known.pair)
+        return authorities
 
     async def _issue(
-        self, known: _Known, namespace: str, run: str, uid: str, member: str, hosts: tuple[str, ...]
+        self,
+        authorities: Authorities,
+        namespace: str,
+        run: str,
+        uid: str,
+        member: str,
+        hosts: tuple[str, ...],
     ) -> None:
+        now = datetime.datetime.now(datetime.UTC)
+
         def new() -> Object:
             role: Literal["syncer", "unit"] = "syncer" if member == syncer(run) else "unit"
-            pair = known.authority.issue(member, identity(namespace, run, role, member), hosts)
-            data = {
-                "ca.crt": known.authority.pair.certificate,
-                "tls.crt": pair.certificate,
-                "tls.key": pair.key,
-            }
+            pair = authorities.signer.issue(member, identity(namespace, run, role, member), hosts, now)
+            data = {"ca.crt": authorities.bundle, "tls.crt": pair.certificate, "tls.key": pair.key}
             return _secret(tls_secret(member), namespace, run, uid, "kubernetes.io/tls", data)
 
         try:
@@ -99,8 +145,11 @@ class Identities:
         except NotFound:
             secret = await self._create(new())
         _own(secret, uid)
-        if not covers(_datum(secret, "tls.crt"), hosts):
+        current = _datum(secret, "ca.crt") == authorities.bundle
+        if not current or not authorities.accept(_datum(secret, "tls.crt"), hosts, now):
             await self._cluster.apply(new())
+            about = f"{RUN_KIND} {namespace}/{run}"
+            tell(logging.INFO, "a certificate was renewed", object=about, secret=tls_secret(member))
 
     async def _create(self, secret: Object) -> Object:
         """Or what another operator created in the same moment."""
@@ -132,6 +181,10 @@ def _secret(name: str, namespace: str, run: str, uid: str, kind: str, data: dict
     }
 
 
+def _stored(authorities: Authorities) -> dict[str, bytes]:
+    return {"ca.crt": authorities.bundle, "ca.key": authorities.keys}
+
+
 def _own(secret: Object, uid: str) -> None:
     if controller_uid(secret) != uid:
         name = secret["metadata"]["name"]
@@ -141,4 +194,5 @@ def _own(secret: Object, uid: str) -> None:
 
 
 def _datum(secret: Object, key: str) -> bytes:
-    return base64.b64decode(secret["data"][key])
+    """Empty where there is none."""
+    return base64.b64decode(secret.get("data", {}).get(key, ""))

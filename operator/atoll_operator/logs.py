@@ -12,15 +12,19 @@ LOG = logging.getLogger("atoll")
 
 
 class JsonFormatter(logging.Formatter):
-    """`extra={"fields": {...}}` become keys of the line."""
+    """Keys of every line: ts, level, msg, logger, and object, which is empty where the line is about no object.
+
+    `extra={"fields": {...}}` become further keys.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
         line = {
-            "time": moment.isoformat(timespec="milliseconds"),
+            "ts": moment.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
+            "msg": record.getMessage(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "object": "",
             **getattr(record, "fields", {}),
         }
         if record.exc_info:

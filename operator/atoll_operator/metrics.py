@@ -37,4 +37,5 @@ class Metrics:
         self.feed_errors = Counter(
             "atoll_feed_errors", "Polls of a syncer's status that failed.", ["reason"], registry=registry
         )
+        self.leader = Gauge("atoll_leader", "1 in the operator that acts, 0 in others.", registry=registry)
         self.runs = Gauge("atoll_runs", "TrainingRuns by phase.", ["phase"], registry=registry)

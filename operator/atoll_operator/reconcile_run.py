@@ -5,22 +5,26 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import time
 from dataclasses import replace
 
 from pydantic import ValidationError
 
 from atoll_operator.announce import Announcer
-from atoll_operator.api.group import Object
-from atoll_operator.api.learnerunit import LearnerUnitStatus
+from atoll_operator.api.group import Object, controller_uid
+from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.cluster import Cluster
-from atoll_operator.errors import NotFound, Refused, Retry
+from atoll_operator.errors import Conflict, NotFound, Refused, Retry
 from atoll_operator.feed import Feeds
 from atoll_operator.identities import Identities
+from atoll_operator.logs import tell
+from atoll_operator.plan.names import tls_secret
 from atoll_operator.plan.observe import view
+from atoll_operator.plan.pools import names
 from atoll_operator.plan.run import Reference, RunPlan, plan_run
-from atoll_operator.plan.runobjects import RunObserved, UnitFacts, pod_settings, unit_bodies
+from atoll_operator.plan.runobjects import RunObserved, UnitFacts, pod_settings
 from atoll_operator.plan.runstatus import invalid, with_problem
 from atoll_operator.settings import Settings
 from atoll_operator.statuswriter import StatusWriter
@@ -107,29 +111,34 @@ class RunReconciler:
             units={},
             syncer_pods=tuple(view(pod) for pod in self._store.syncer_pods(key)),
             feed=self._feeds.state(key, uid),
+            cut=self._feeds.cut(key, uid),
         )
-        names = {unit["metadata"]["name"] for unit in (*unit_bodies(run), *self._store.units_of(key))}
-        known = (self._store.get(Key("LearnerUnit", key.namespace, name)) for name in names)
+        mine = {unit["metadata"]["name"] for unit in self._store.units_of(key)}
+        wanted = names(key.name, spec)
+        known = (self._store.get(Key("LearnerUnit", key.namespace, name)) for name in {*wanted, *mine})
         return replace_units(run, [unit for unit in known if unit is not None])
 
     async def _act(self, key: Key, run: RunObserved, plan: RunPlan) -> str:
         """Secrets, objects, units, in that order; returns why the API server refused, or nothing."""
-        if run.spec.suspend:
+        if not plan.poll and run.spec.suspend:
             self._feeds.forget(key)
         elif not plan.poll:
             self._feeds.stop(key)
         try:
             if plan.poll:
-                names = [body["metadata"]["name"] for body in unit_bodies(run)]
                 shards = run.spec.syncer.shards
-                context = await self._identities.ensure(key.namespace, key.name, run.uid, shards, names)
+                units = names(key.name, run.spec)
+                context = await self._identities.ensure(key.namespace, key.name, run.uid, shards, units)
                 self._feeds.ensure(key, run.uid, shards, context)
+                self._feeds.save(key, plan.cut)
             for body in plan.apply:
                 await self._apply(run.uid, body)
             for body in plan.units:
                 self._store.put("LearnerUnit", await self._cluster.apply(body))
             for reference in plan.remove:
                 await self._remove(key, run.uid, reference)
+            for reference in plan.retire:
+                await self._retire(key, run.uid, reference)
         except Refused as error:
             return str(error)
         return ""
@@ -155,6 +164,16 @@ class RunReconciler:
         with contextlib.suppress(NotFound):
             await self._cluster.delete(reference.kind, key.namespace, reference.name)
         self._applied[name] = ""
+
+    async def _retire(self, key: Key, uid: str, unit: Reference) -> None:
+        """The garbage collector takes the unit's pods and Service; its certificate is the run's, so it goes here."""
+        try:
+            await self._cluster.delete("LearnerUnit", key.namespace, unit.name, unit.uid)
+        except (NotFound, Conflict):
+            tell(logging.INFO, "the unit was gone already", object=f"{key.namespace}/{unit.name}")
+        self._identities.revoke(uid, unit.name)
+        with contextlib.suppress(NotFound):
+            await self._cluster.delete("Secret", key.namespace, tls_secret(unit.name))
 
     async def _delete(self, key: Key, uid: str) -> None:
         with contextlib.suppress(NotFound):
@@ -191,7 +210,19 @@ def replace_units(run: RunObserved, units: list[Object]) -> RunObserved:
             name=unit["metadata"]["name"],
             run=unit["spec"]["run"],
             status=LearnerUnitStatus.model_validate(unit.get("status", {})),
+            spec=_spec(unit),
+            uid=unit["metadata"]["uid"],
+            owned=controller_uid(unit) == run.uid and "deletionTimestamp" not in unit["metadata"],
+            generation=unit["metadata"]["generation"],
         )
         for unit in units
     }
     return replace(run, units=facts)
+
+
+def _spec(unit: Object) -> LearnerUnitSpec | None:
+    """None for a spec that another version wrote and this one cannot read."""
+    try:
+        return LearnerUnitSpec.model_validate(unit["spec"])
+    except ValidationError:
+        return None

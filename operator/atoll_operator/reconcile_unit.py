@@ -13,15 +13,18 @@ from atoll_operator.cluster import Cluster
 from atoll_operator.errors import AlreadyExists, Conflict, NotFound, Refused, Retry
 from atoll_operator.feed import Feeds
 from atoll_operator.metrics import Metrics
-from atoll_operator.plan import ledger
+from atoll_operator.plan import hang, ledger
 from atoll_operator.plan.observe import view
+from atoll_operator.plan.removal import Removal
 from atoll_operator.plan.runobjects import pod_settings
-from atoll_operator.plan.unit import Removal, UnitPlan, plan_unit, refused
+from atoll_operator.plan.unit import plan_unit
+from atoll_operator.plan.unitplan import UnitPlan, refused
 from atoll_operator.plan.unitstatus import Orders, UnitObserved
 from atoll_operator.settings import Settings
 from atoll_operator.statuswriter import StatusWriter
 from atoll_operator.store import Key, Store
 from atoll_operator.workqueue import WorkQueue
+from atoll_runtime.contract import UnitReport
 
 
 class UnitReconciler:
@@ -46,14 +49,16 @@ class UnitReconciler:
         self._status = StatusWriter(cluster, store, queue)
         self._served: set[str] = set()
         """Uids of units whose Service is there."""
+        self._paces: dict[Key, hang.Pace] = {}
 
     async def __call__(self, key: Key) -> None:
         body = self._store.live(key)
         if body is None:
             self._status.forget(key)
+            self._paces.pop(key, None)
             return
         now = time.time()
-        plan = plan_unit(self._observe(key, body), now)
+        plan = plan_unit(self._observe(key, body, now), now)
         if plan.advance:
             plan = await self._confirmed(key, body, now)
         if plan.advance:
@@ -81,19 +86,20 @@ class UnitReconciler:
         """The plan by a fresh list of pods: a watch that lags behind another operator must not cost an incarnation."""
         pods = await self._cluster.pods(key.namespace, f"{LABEL_UNIT}={key.name}")
         self._store.replace_pods(key, pods)
-        return plan_unit(self._observe(key, body), now)
+        return plan_unit(self._observe(key, body, now), now)
 
     async def _advance(self, key: Key, body: Object, plan: UnitPlan, now: float) -> None:
-        """The new incarnation is durable before anything of the old one is touched."""
+        """The new incarnation, or that one is told to go, is durable before anything of the old one is touched."""
         if not await self._status.write(key, body, plan.status):
             return
         failure = plan.status.last_failure
-        if failure is not None and plan.status.heal_start_time is not None:
+        counted = plan.status.restart_count > body.get("status", {}).get("restartCount", 0)
+        if failure is not None and counted:
             self._metrics.restarts.labels(failure.reason).inc()
         self._queue.add(key)
         await self._announcer.tell(body, plan.notices, now)
 
-    def _observe(self, key: Key, body: Object) -> UnitObserved:
+    def _observe(self, key: Key, body: Object, now: float) -> UnitObserved:
         unit = LearnerUnit.model_validate({"spec": body["spec"], "status": body.get("status", {})})
         run_key = Key("TrainingRun", key.namespace, unit.spec.run)
         run = self._store.live(run_key)
@@ -104,6 +110,8 @@ class UnitReconciler:
         if any(pod.exit_code == 0 for pod in pods):
             self._feeds.poke(run_key)
         status = feed.status
+        report = status.units.get(key.name) if status is not None and feed.answers else None
+        answering_since = feed.answering_since if feed.serves and not feed.down else None
         return UnitObserved(
             name=key.name,
             namespace=key.namespace,
@@ -115,12 +123,26 @@ class UnitReconciler:
             orders=None
             if run is None
             else self._orders(run, status is not None and _finishing(status.phase)),
-            report=status.units.get(key.name) if status is not None and feed.answers else None,
+            report=report,
+            share=ledger.share(status.ledger, key.name) if status is not None else None,
             ledger=ledger.shown(status.ledger[key.name], status.fragments)
             if status is not None and key.name in status.ledger
             else None,
-            answering_since=feed.answering_since if feed.serves and not feed.down else None,
+            answering_since=answering_since,
+            pace=self._pace(key, report, answering_since, now),
+            nodes=self._store.nodes_of(pods),
+            departed=self._store.departed(key),
         )
+
+    def _pace(
+        self, key: Key, report: UnitReport | None, answering_since: float | None, now: float
+    ) -> hang.Pace | None:
+        pace = hang.follow(self._paces.get(key), report, answering_since, now)
+        if pace is None:
+            self._paces.pop(key, None)
+        else:
+            self._paces[key] = pace
+        return pace
 
     def _orders(self, run: Object, finishing: bool) -> Orders:
         spec = TrainingRunSpec.model_validate(run["spec"])

@@ -5,7 +5,7 @@ The lists come from `plan/tpu.py` and `plan/names.py`, so that the API and the p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from atoll_operator.plan.names import NAMES_LIMIT
@@ -15,9 +15,29 @@ from atoll_runtime.contract import PRESETS
 
 Rule = dict[str, Any]
 GCS_URI = r"^gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[^\s]*)?$"
-IMMUTABLE = ("model", "data", "inner", "outer", "quorum", "target", "checkpoint", "pools")
-IMMUTABLE_OPTIONAL = ("image", "serviceAccountName")
-IMMUTABLE_SYNCER = ("tape", "resources", "nodeSelector", "tolerations", "storageClassName", "storage")
+FIXED: Mapping[str, str] = {
+    "model": "every unit and every checkpoint has its shape",
+    "data": "the units' positions in it would mean something else",
+    "inner": "all units train by the same rule, and those that train now have read it",
+    "outer": "journals, checkpoints and units are laid out by it",
+}
+"""Sections of a run's spec that stay as they are, and why."""
+FIXED_POOL: Mapping[str, str] = {
+    "accelerator": "a pool's units are slices of one kind",
+    "topology": "a pool's units are slices of one kind",
+    "machineType": "a pool's units are slices of one kind",
+    "slicesPerUnit": "a pool's units are slices of one kind",
+    "capacity": "a pool's units are bought in one way",
+    "reservationName": "a pool's units are bought in one way",
+}
+FIXED_SYNCER: Mapping[str, str] = {
+    "tape": "a tape is of one depth from its beginning",
+    "storage": "Kubernetes does not change the volumes of a StatefulSet",
+    "storageClassName": "Kubernetes does not change the volumes of a StatefulSet",
+}
+FIXED_UNIT = ("run", "pool", "accelerator", "topology", "machineType", "slices", "stream", "streams")
+NEW_RUN = "make a new TrainingRun"
+NEW_POOL = "add a pool of another name and remove this one"
 
 
 def rule(expression: str, message: str, field: str = "") -> Rule:
@@ -85,6 +105,8 @@ def _pool_rules() -> Iterator[Rule]:
         "reservationName is needed with capacity Reservation, and only then",
         "capacity",
     )
+    for name, reason in FIXED_POOL.items():
+        yield _fixed(name, f"spec.pools cannot be changed in {name}: {reason}; {NEW_POOL}")
 
 
 def constrain_run(schema: Schema) -> None:
@@ -112,29 +134,49 @@ def constrain_run(schema: Schema) -> None:
     ]
     at(schema, "spec.pools[]")["x-kubernetes-validations"] = list(_pool_rules())
     at(schema, "spec.syncer")["x-kubernetes-validations"] = [
-        _immutable_optional(name, "spec.syncer") for name in IMMUTABLE_SYNCER
+        _fixed(name, f"spec.syncer.{name} cannot be changed: {reason}; {NEW_RUN}")
+        for name, reason in FIXED_SYNCER.items()
+    ]
+    at(schema, "spec.checkpoint")["x-kubernetes-validations"] = [
+        rule(
+            "self.uri == oldSelf.uri",
+            f"spec.checkpoint cannot be changed in uri: the run's checkpoints lie there; {NEW_RUN}",
+            "uri",
+        )
     ]
     spec = at(schema, "spec")
     spec["x-kubernetes-validations"] = [
         rule(
-            "self.quorum.min <= self.pools.map(p, p.units).sum()",
+            "self.pools.exists(p, p.units > 0)",
+            "spec.pools[0].units must be at least 1 where no other pool has units; to give all chips back scale the "
+            "run to 0 (spec.units) or suspend it",
+            "pools",
+        ),
+        rule(
+            "!self.pools.exists(p, p.units > 0) || self.quorum.min <= self.pools.map(p, p.units).sum()",
             "quorum.min is more than the units of all pools together: no round could ever be merged",
             "quorum.min",
+        ),
+        rule(
+            "self.target == oldSelf.target || self.inner.schedule == 'Constant'",
+            "spec.target cannot be changed with inner.schedule Cosine: the learning rate of every unit follows it; "
+            f"{NEW_RUN}",
+            "target",
         ),
         rule(
             "self.syncer.shards == oldSelf.syncer.shards || (self.suspend && oldSelf.suspend)",
             "syncer.shards can be changed only while the run is suspended: set spec.suspend to true first",
             "syncer.shards",
         ),
-        *(_immutable_optional(name) for name in IMMUTABLE_OPTIONAL),
+        _fixed(
+            "serviceAccountName",
+            f"spec.serviceAccountName cannot be changed: the bucket knows the run by it; {NEW_RUN}",
+        ),
     ]
-    for name in IMMUTABLE:
+    for name, reason in FIXED.items():
         part = at(schema, f"spec.{name}")
         part.setdefault("x-kubernetes-validations", []).append(
-            rule(
-                "self == oldSelf",
-                f"spec.{name} cannot be changed: the pods read it once; make a new TrainingRun",
-            )
+            rule("self == oldSelf", f"spec.{name} cannot be changed: {reason}; {NEW_RUN}")
         )
     schema["x-kubernetes-validations"] = [
         rule(
@@ -153,14 +195,17 @@ def constrain_unit(schema: Schema) -> None:
     """Lays the rules of a LearnerUnit over its schema."""
     _list_map(at(schema, "status.conditions"), "type")
     at(schema, "spec")["x-kubernetes-validations"] = [
-        rule("self == oldSelf", "spec cannot be changed: delete the unit and its run makes it again")
+        _fixed(name, f"spec.{name} cannot be changed: delete the unit and its run makes it again")
+        for name in FIXED_UNIT
     ]
 
 
-def _immutable_optional(name: str, parent: str = "spec") -> Rule:
+def _fixed(name: str, message: str) -> Rule:
+    """A field that may be absent, and then stays so."""
     return rule(
         f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
-        f"{parent}.{name} cannot be changed: the pods read it once; make a new TrainingRun",
+        message,
+        name,
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 FEED_URL = "https://{run}-syncer-{shard}.{run}-syncer.{namespace}.svc:7401/status"
+NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class SettingsError(Exception):
@@ -29,6 +31,14 @@ class Settings:
     resync_seconds: float = 300.0
     feed_seconds: float = 2.0
     feed_url: str = FEED_URL
+    stuck_seconds: float = 180.0
+    """A key at work for longer makes the process not alive; nine full time-outs of one call."""
+    lease_namespace: str = ""
+    """Of the Lease by which one of several operators leads. Empty: this one leads without asking."""
+    lease_seconds: int = 10
+    """A leader that was killed is followed after this long; one that cannot renew stops after 70 % of it."""
+    identity: str = ""
+    """Of this pod in the Lease, and of no other process that may be alive. Empty: made up at the start."""
 
 
 def read(environment: Mapping[str, str]) -> Settings:
@@ -50,6 +60,14 @@ def read(environment: Mapping[str, str]) -> Settings:
             f"ATOLL_FEED_URL is {url!r}; only {{run}}, {{namespace}} and {{shard}} are filled in"
         ) from error
     names = (name.strip() for name in environment.get("ATOLL_NAMESPACES", "").split(","))
+    lease_namespace = environment.get("ATOLL_LEASE_NAMESPACE", "")
+    if lease_namespace and not NAMESPACE.fullmatch(lease_namespace):
+        raise SettingsError(
+            f"ATOLL_LEASE_NAMESPACE is {lease_namespace!r}; the name of a namespace is needed"
+        )
+    lease_seconds = _number(environment, "ATOLL_LEASE_SECONDS", 10, 3, 120)
+    if lease_seconds != int(lease_seconds):
+        raise SettingsError(f"ATOLL_LEASE_SECONDS is {lease_seconds}; a Lease has whole seconds")
     return Settings(
         runtime_image=image,
         namespaces=tuple(name for name in names if name),
@@ -60,6 +78,10 @@ def read(environment: Mapping[str, str]) -> Settings:
         resync_seconds=_number(environment, "ATOLL_RESYNC_SECONDS", 300, 1, 86_400),
         feed_seconds=_number(environment, "ATOLL_FEED_SECONDS", 2, 0.05, 3600),
         feed_url=url,
+        stuck_seconds=_number(environment, "ATOLL_STUCK_SECONDS", 180, 1, 3600),
+        lease_namespace=lease_namespace,
+        lease_seconds=int(lease_seconds),
+        identity=environment.get("ATOLL_IDENTITY", ""),
     )
 
 

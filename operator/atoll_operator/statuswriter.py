@@ -44,7 +44,7 @@ class StatusWriter:
         try:
             answer = await self._cluster.write_status(body, new)
         except Conflict as error:
-            tell(logging.INFO, "the object changed; reads it afresh", key=str(key), error=str(error))
+            tell(logging.INFO, "the object changed; reads it afresh", object=str(key), error=str(error))
             await self._refresh(key, body)
             return False
         except NotFound:

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
-from atoll_operator.errors import Conflict, Retry, Unreachable
+from atoll_operator.errors import Conflict, NamespaceEnding, NotLeading, Retry, Unreachable
 from atoll_operator.logs import LOG, tell
 
 K = TypeVar("K", bound=Hashable)
@@ -70,10 +70,14 @@ class WorkQueue(Generic[K]):
         return _now() - min(since) if since else 0.0
 
     async def run(self) -> None:
-        """Works until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for _ in range(self._workers):
-                group.create_task(self._work())
+        """Works until cancelled; no timer outlives that."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._workers):
+                    group.create_task(self._work())
+        finally:
+            for timer in self._timers.values():
+                timer.cancel()
 
     async def _work(self) -> None:
         while True:
@@ -95,6 +99,9 @@ class WorkQueue(Generic[K]):
                 self.add(key)
 
     def _failed(self, key: K, error: Exception) -> None:
+        if isinstance(error, NamespaceEnding):  # no try can succeed; the object's own end comes as an event
+            tell(logging.INFO, "the namespace is being deleted", object=str(key), error=str(error))
+            return
         self.on_error(key, error)
         if isinstance(error, Retry):
             self.add_after(key, error.seconds * random.uniform(0.8, 1.2))
@@ -103,11 +110,11 @@ class WorkQueue(Generic[K]):
         wait = min(BACK_OFF_SECONDS * 2.0 ** min(count - 1, 16), MAX_BACK_OFF_SECONDS) * random.uniform(
             0.5, 1.0
         )
-        if isinstance(error, (Conflict, Unreachable)):
-            tell(logging.WARNING, "will try again", key=str(key), error=str(error), seconds=round(wait, 2))
+        if isinstance(error, (Conflict, NotLeading, Unreachable)):
+            tell(logging.WARNING, "will try again", object=str(key), error=str(error), seconds=round(wait, 2))
         else:
             LOG.error(
-                "a bug, or a refusal; will try again", exc_info=error, extra={"fields": {"key": str(key)}}
+                "a bug, or a refusal; will try again", exc_info=error, extra={"fields": {"object": str(key)}}
             )
         self.add_after(key, wait)
 

@@ -34,7 +34,7 @@ PRESETS = ("250k", "1m", "10m", "125m", "1b")
 SYNCER_PORT = 7400
 """gRPC with mTLS: sessions and fragments."""
 STATUS_PORT = 7401
-"""HTTPS with mTLS: `GET /status` returns `SyncerStatus`."""
+"""HTTPS with mTLS: `GET /status` returns `SyncerStatus`; the operator may `POST /status` an `Order`."""
 HEALTH_PORT = 7402
 """Plain HTTP: `/healthz`, `/readyz`, `/metrics`."""
 PEER_PORT = 7403
@@ -266,6 +266,8 @@ class CheckpointReport(Report):
     uri: str = ""
     error: str = ""
     """Why the last save failed; empty after a good one."""
+    current: bool = False
+    """The newest one holds every merge that was ever made."""
 
 
 class LedgerReport(Report):
@@ -317,6 +319,14 @@ class SyncerStatus(Report):
     """URI of the final cut, when `Finished`."""
     time: float = 0.0
     """Unix seconds of this report."""
+
+
+class Order(Section):
+    """What the operator asks of a shard (`POST /status`)."""
+
+    cut: Annotated[int, Field(ge=0)]
+    """Record the durable state now, as the cut of this global step; all shards get the same one. One that is older than
+    the newest cut is ignored."""
 
 
 def dump(section: BaseModel) -> str:

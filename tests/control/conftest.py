@@ -202,6 +202,10 @@ class Syncers:
         self._contexts: dict[str, ssl.SSLContext] = {}
         self.statuses: dict[str, Object] = {}
         """Path `namespace/run/shard` to the status; absent: 503."""
+        self.orders: dict[str, list[int]] = {}
+        """Path to the global steps of cuts that were ordered."""
+        self.reluctant: set[str] = set()
+        """Paths of shards whose cuts come to nothing."""
         self.callers: dict[str, str] = {}
         """Path to the identity that the last caller's certificate showed."""
         self.port = 0
@@ -222,6 +226,7 @@ class Syncers:
         base.sni_callback = self._choose
         application = web.Application()
         application.router.add_get("/{namespace}/{run}/{shard}", self._answer)
+        application.router.add_post("/{namespace}/{run}/{shard}", self._save)
         runner = web.AppRunner(application, access_log=None)
         self._loop.run_until_complete(runner.setup())
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=base)
@@ -247,6 +252,18 @@ class Syncers:
         self.callers[path] = names.get("URI", "")
         status = self.statuses.get(path)
         return web.json_response(status) if status is not None else web.Response(status=503)
+
+    async def _save(self, request: web.Request) -> web.Response:
+        """An order to save a cut, carried out at once."""
+        path = request.path.removeprefix("/")
+        status = self.statuses.get(path)
+        if status is None:
+            return web.Response(status=503)
+        step = (await request.json())["cut"]
+        self.orders.setdefault(path, []).append(step)
+        if path not in self.reluctant:
+            status["checkpoint"] = {"newestStep": step, "uri": "gs://bucket/run", "current": True}
+        return web.Response(status=202)
 
     def serve(
         self, namespace: str, run: str, status: Object, certificate_of: tuple[str, str] | None = None
@@ -274,6 +291,23 @@ class Operator:
         self.log = log
         self.process: subprocess.Popen[bytes] | None = None
 
+    def page(self, path: str) -> tuple[int, str]:
+        """What it serves to probes and Prometheus; (0, "") while it does not listen."""
+        url = f"http://127.0.0.1:{self.environment['ATOLL_HEALTH_PORT']}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def figures(self) -> dict[str, float]:
+        """Its metrics, name with labels to value."""
+        lines = (line.rsplit(" ", 1) for line in self.page("/metrics")[1].splitlines() if line[:1] != "#")
+        return {name: float(value) for name, value in lines}
+
     def start(self) -> None:
         with self.log.open("ab") as file:
             self.process = subprocess.Popen(
@@ -290,14 +324,14 @@ class Bench:
     """One namespace, and all that a test needs in it."""
 
     def __init__(
-        self, api: Api, namespace: str, kubelet: Kubelet, syncers: Syncers, start: Callable[[str], Operator]
+        self, api: Api, namespace: str, kubelet: Kubelet, syncers: Syncers, start: Callable[..., Operator]
     ) -> None:
         self.api, self.namespace, self.kubelet, self.syncers = api, namespace, kubelet, syncers
         self._start = start
 
-    def operator(self) -> Operator:
+    def operator(self, **environment: str) -> Operator:
         """A further operator for this namespace."""
-        return self._start(self.namespace)
+        return self._start(self.namespace, **environment)
 
     def get(self, kind: str, name: str) -> Object:
         return self.api.get(kind, self.namespace, name)
@@ -494,7 +528,7 @@ def bench(
     kubelet.namespaces.add(namespace)
     started: list[Operator] = []
 
-    def start(of: str) -> Operator:
+    def start(of: str, **changes: str) -> Operator:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -507,6 +541,7 @@ def bench(
             "ATOLL_HEALTH_PORT": str(port),
             "ATOLL_FEED_SECONDS": "0.2",
             "ATOLL_FEED_URL": f"https://127.0.0.1:{syncers.port}/{{namespace}}/{{run}}/{{shard}}",
+            **changes,
         }
         operator = Operator(environment, tmp_path / f"operator-{len(started)}.log")
         started.append(operator)
@@ -525,3 +560,62 @@ def bench(
     for pod in api.list("Pod", namespace):
         with contextlib.suppress(Refusal):
             api.delete("Pod", namespace, pod["metadata"]["name"], grace=0)
+
+
+class Relay:
+    """A way to the API server that can be cut without a word, as by a firewall: connections stay and carry nothing."""
+
+    def __init__(self, server: str, kubeconfig: Path, folder: Path) -> None:
+        host, port = server.removeprefix("https://").split(":")
+        self._target = host, int(port)
+        self._open = threading.Event()
+        self._open.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets: list[socket.socket] = []
+        config = yaml.safe_load(kubeconfig.read_text())
+        config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.kubeconfig = folder / "relayed"
+        self.kubeconfig.write_text(yaml.safe_dump(config))
+        self._threads = [threading.Thread(target=self._accept, name="relay")]
+        self._threads[0].start()
+
+    def cut(self) -> None:
+        self._open.clear()
+
+    def mend(self) -> None:
+        self._open.set()
+
+    def close(self) -> None:
+        self.mend()
+        for one in (self._listener, *self._sockets):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._target)
+                self._sockets += [near, far]
+                for pair in ((near, far), (far, near)):
+                    thread = threading.Thread(target=self._carry, args=pair, name="relay")
+                    self._threads.append(thread)
+                    thread.start()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                self._open.wait()
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture
+def relay(plane: ControlPlane, operator_kubeconfig: Path, tmp_path: Path) -> Iterator[Relay]:
+    one = Relay(plane.server, operator_kubeconfig, tmp_path)
+    yield one
+    one.close()

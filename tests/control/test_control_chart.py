@@ -47,7 +47,7 @@ def template(*options: str) -> Objects:
 
 def environment(objects: Objects) -> dict[str, str]:
     pod = objects["Deployment", "atoll-system", "atoll-operator"]["spec"]["template"]["spec"]
-    return {entry["name"]: entry["value"] for entry in pod["containers"][0]["env"]}
+    return {entry["name"]: entry["value"] for entry in pod["containers"][0]["env"] if "value" in entry}
 
 
 def test_helm_lint_finds_nothing() -> None:
@@ -113,6 +113,37 @@ def test_a_list_of_namespaces_takes_the_place_of_cluster_wide_rights() -> None:
         assert binding["subjects"][0]["namespace"] == "atoll-system"
 
 
+def test_several_operators_are_kept_apart_and_not_all_evicted_at_once() -> None:
+    budget = ("PodDisruptionBudget", "atoll-system", "atoll-operator")
+    assert budget not in template()
+    objects = template("--set=replicas=2,leaseSeconds=20")
+    spec = objects["Deployment", "atoll-system", "atoll-operator"]["spec"]
+    assert spec["replicas"] == 2
+    assert environment(objects)["ATOLL_LEASE_SECONDS"] == "20"
+    labels = spec["template"]["metadata"]["labels"].items()
+    assert objects[budget]["spec"]["selector"]["matchLabels"].items() <= labels
+    rule = spec["template"]["spec"]["affinity"]["podAntiAffinity"]
+    (preferred,) = rule["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert preferred["podAffinityTerm"]["labelSelector"]["matchLabels"].items() <= labels
+
+
+@pytest.mark.parametrize(
+    ("options", "granted"),
+    [
+        ((), True),
+        (("--set=watchNodes=never",), False),
+        (('--set-json=namespaces=["one"]',), False),
+        (('--set-json=namespaces=["one"]', "--set=watchNodes=always"), True),
+    ],
+)
+def test_nodes_may_be_read_where_the_whole_cluster_may_or_when_asked_for(options, granted) -> None:
+    objects = template(*options)
+    role = objects.get(("ClusterRole", "", "atoll-operator-nodes"), {"rules": []})
+    verbs = {verb for rule in role["rules"] if rule["resources"] == ["nodes"] for verb in rule["verbs"]}
+    assert verbs == ({"get", "list", "watch"} if granted else set())
+    assert (("ClusterRoleBinding", "", "atoll-operator-nodes") in objects) is granted
+
+
 def test_a_service_monitor_comes_when_asked_for() -> None:
     key = ("ServiceMonitor", "atoll-system", "atoll-operator")
     assert key not in template()
@@ -125,9 +156,12 @@ def test_a_service_monitor_comes_when_asked_for() -> None:
     [
         ("--set=logFormat=xml", "logFormat"),
         ("--set=resyncSeconds=1", "resyncSeconds"),
+        ("--set=replicas=9", "replicas"),
+        ("--set=leaseSeconds=1", "leaseSeconds"),
         ("--set=imag.tag=1", "imag"),
         ("--set=runtime.env.A=1", "runtime/env/A"),
         ('--set-json=namespaces=["Not_A_Name"]', "namespaces"),
+        ("--set=watchNodes=sometimes", "watchNodes"),
         ("--set=image.repository=", "image/repository"),
     ],
 )

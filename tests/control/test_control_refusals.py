@@ -132,7 +132,9 @@ def test_a_run_that_can_work_is_taken(api, changes) -> None:
         pytest.param({"data": {"seed": 5}}, "spec.data", id="data"),
         pytest.param({"outer": {"interval": 48}}, "spec.outer", id="outer"),
         pytest.param({"checkpoint": {"uri": "gs://bucket/other"}}, "spec.checkpoint", id="checkpoint"),
-        pytest.param({"image": "other:1"}, "spec.image", id="image"),
+        pytest.param({"inner": {"clipNorm": 2.0}}, "spec.inner", id="inner"),
+        pytest.param({"serviceAccountName": "other"}, "spec.serviceAccountName", id="identity"),
+        pytest.param({"target": {"globalSteps": 200}}, "spec.target", id="target-of-a-cosine"),
         pytest.param({"syncer": {"storage": "2Gi"}}, "spec.syncer.storage", id="volume"),
         pytest.param({"syncer": {"tape": "Contributions"}}, "spec.syncer.tape", id="tape"),
         pytest.param(
@@ -145,7 +147,7 @@ def test_a_run_that_can_work_is_taken(api, changes) -> None:
         ),
     ],
 )
-def test_what_the_pods_read_once_cannot_be_changed(api, change, field: str) -> None:
+def test_what_a_run_is_made_of_cannot_be_changed(api, change, field: str) -> None:
     body = changed({"metadata.name": f"fixed-{field.rsplit('.', 1)[-1].lower()}"})
     api.create(body, NAMESPACE)
     try:
@@ -157,3 +159,59 @@ def test_what_the_pods_read_once_cannot_be_changed(api, change, field: str) -> N
         assert taken["metadata"]["generation"] == 2
     finally:
         api.delete("TrainingRun", NAMESPACE, body["metadata"]["name"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"image": "other:1"}, id="image"),
+        pytest.param({"quorum": {"min": 2, "grace": {"fraction": 0.5}}}, id="quorum"),
+        pytest.param({"checkpoint": {"intervalSteps": 7, "keep": 9}}, id="checkpoints"),
+        pytest.param({"syncer": {"resources": {"requests": {"cpu": "2"}}}}, id="syncer-resources"),
+        pytest.param({"units": 0}, id="to-zero"),
+        pytest.param({"units": 300}, id="beyond-the-pools"),
+        pytest.param({"pools": [{**RUN["spec"]["pools"][0], "units": 5, "batch": 2}]}, id="pool-in-place"),
+        pytest.param(
+            {"pools": [{**RUN["spec"]["pools"][0], "name": "q", "topology": "1x1"}]}, id="another-pool"
+        ),
+        pytest.param({"recovery": {"belowQuorum": "Fail", "belowQuorumSeconds": 5}}, id="below-quorum"),
+    ],
+)
+def test_what_can_change_in_a_run_that_exists_is_taken(api, change) -> None:
+    body = changed({"metadata.name": "live"})
+    api.create(body, NAMESPACE)
+    try:
+        assert api.patch("TrainingRun", NAMESPACE, "live", {"spec": change})["metadata"]["generation"] == 2
+    finally:
+        api.delete("TrainingRun", NAMESPACE, "live")
+
+
+def test_the_target_of_a_constant_schedule_can_be_moved(api) -> None:
+    api.create(changed({"metadata.name": "moved", "spec.inner": {"schedule": "Constant"}}), NAMESPACE)
+    try:
+        taken = api.patch("TrainingRun", NAMESPACE, "moved", {"spec": {"target": {"globalSteps": 200}}})
+        assert taken["spec"]["target"] == {"globalSteps": 200}
+    finally:
+        api.delete("TrainingRun", NAMESPACE, "moved")
+
+
+def test_what_a_unit_is_cannot_be_changed_and_what_its_pods_are_made_of_can(api) -> None:
+    unit = {
+        "apiVersion": "atoll.dev/v1alpha1",
+        "kind": "LearnerUnit",
+        "metadata": {"name": "fixed-p-0"},
+        "spec": {
+            "run": "nobody", "pool": "p", "accelerator": "tpu-v6e-slice", "topology": "2x2", "batch": 8, "stream": 0,
+            "streams": 2,
+        },
+    }  # fmt: skip
+    api.create(unit, NAMESPACE)
+    try:
+        for change in ({"topology": "1x1"}, {"streams": 4}, {"machineType": "ct6e-standard-4t"}):
+            with pytest.raises(Exception) as refusal:
+                api.patch("LearnerUnit", NAMESPACE, "fixed-p-0", {"spec": change})
+            assert f"spec.{next(iter(change))} cannot be changed" in str(refusal.value)
+        taken = api.patch("LearnerUnit", NAMESPACE, "fixed-p-0", {"spec": {"image": "other:1", "batch": 4}})
+        assert taken["metadata"]["generation"] == 2
+    finally:
+        api.delete("LearnerUnit", NAMESPACE, "fixed-p-0")

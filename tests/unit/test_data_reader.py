@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from atoll_runtime.checkpoint import Bucket, StoreError
 from atoll_runtime.data import DataError, Prefetch, Reader, Stream, write_stdlib, write_text
-from atoll_runtime.data.stream import permute
+from atoll_runtime.data.stream import permute, spread
 from atoll_runtime.data.writer import held_out
 
 LENGTH = 32
@@ -159,6 +159,49 @@ def test_streams_are_disjoint_within_an_epoch(examples, streams, seed, epoch):
         start = epoch * stream.per_epoch
         drawn += [stream.index(cursor) for cursor in range(start, start + stream.per_epoch)]
     assert len(drawn) == len(set(drawn)) == examples // streams * streams
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    examples=st.integers(64, 400),
+    streams=st.integers(1, 5),
+    doublings=st.integers(1, 3),
+    seed=st.integers(0, 1000),
+    data=st.data(),
+)
+def test_a_stream_that_joins_repeats_nothing_that_a_running_one_reads_before_its_last_part(
+    examples, streams, doublings, seed, data
+):
+    finer = streams * 2**doublings
+    joining = data.draw(st.integers(streams, finer - 1))
+    late = Stream(examples, seed, joining, finer)
+    new = {late.index(cursor) for cursor in range(late.per_epoch)}
+    for number in range(streams):
+        running = Stream(examples, seed, number, streams)
+        read = [running.index(cursor) for cursor in range(running.per_epoch)]
+        if joining % streams == number:
+            assert new <= set(read), "the newcomer takes over a part of this one"
+            first = read[: (running.per_epoch + 2**doublings - 1) // 2**doublings]
+            assert not new & set(first), "the part that no finer stream takes is read first"
+        else:
+            assert not new & set(read)
+
+
+@settings(max_examples=60, deadline=None)
+@given(examples=st.integers(16, 400), streams=st.integers(1, 5), data=st.data())
+def test_an_older_and_a_newer_reader_of_the_same_part_come_from_its_two_ends(examples, streams, data):
+    number = data.draw(st.integers(0, streams - 1))
+    old, new = Stream(examples, 3, number, streams), Stream(examples, 3, number + streams, 2 * streams)
+    second_half = [old.index(cursor) for cursor in range(old.per_epoch - new.per_epoch, old.per_epoch)]
+    assert second_half[::-1] == [new.index(cursor) for cursor in range(new.per_epoch)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(length=st.integers(1, 500))
+def test_each_place_of_an_epoch_is_read_once_and_even_ones_first(length):
+    order = [spread(rank, length) for rank in range(length)]
+    assert sorted(order) == list(range(length))
+    assert all(place % 2 == 0 for place in order[: (length + 1) // 2])
 
 
 def test_epochs_and_seeds_are_shuffled_differently():

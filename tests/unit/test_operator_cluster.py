@@ -13,7 +13,7 @@ from aiohttp import web
 from atoll_operator import cluster as client
 from atoll_operator.cluster import Cluster
 from atoll_operator.credentials import Credentials
-from atoll_operator.errors import AlreadyExists, Conflict, NotFound, Refused, Unreachable
+from atoll_operator.errors import AlreadyExists, Conflict, NotFound, NotLeading, Refused, Unreachable
 from atoll_operator.metrics import Metrics
 
 Answer = Callable[[web.Request], tuple[int, dict[str, Any]]]
@@ -51,6 +51,25 @@ async def server(monkeypatch) -> AsyncIterator[Server]:
 def connect(server: Server, **token: Any) -> Cluster:
     address = f"http://127.0.0.1:{server.port}"
     return Cluster(Credentials(address, ssl.create_default_context(), **token), Metrics())
+
+
+async def test_nothing_is_written_when_another_operator_may_lead_by_now(server: Server) -> None:
+    leads = True
+    address = f"http://127.0.0.1:{server.port}"
+    access = Credentials(address, ssl.create_default_context())
+    async with Cluster(access, Metrics(), may_write=lambda: leads) as cluster:
+        await cluster.create(POD)
+
+        def lose(_: web.Request) -> tuple[int, dict[str, Any]]:
+            nonlocal leads
+            leads = False
+            return 503, {}
+
+        server.answers = [lose]
+        with pytest.raises(NotLeading, match="POST /api/v1/namespaces/n/pods"):
+            await cluster.create(POD)
+        await cluster.get("Pod", "n", "p")
+    assert [method for method, _, _ in server.requests] == ["POST", "POST", "GET"]
 
 
 def says(status: int, reason: str = "", **body: Any) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import json
 import ssl
 import subprocess
@@ -11,16 +12,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from cryptography import x509
 
 from atoll_operator import crdgen, settings
-from atoll_operator.certs import Authority, covers
+from atoll_operator.certs import Authorities, Authority, client_context
 from atoll_operator.credentials import CredentialsError, load, load_pair
 from atoll_operator.errors import Retry
 from atoll_operator.store import Key, Store
 from atoll_operator.workqueue import WorkQueue
 
 LEAST = {"ATOLL_RUNTIME_IMAGE": "runtime:1"}
+NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+DAY = datetime.timedelta(days=1)
 
 
 def test_settings_have_defaults_for_all_but_the_image() -> None:
@@ -46,6 +48,10 @@ def test_settings_are_read() -> None:
         ("ATOLL_FEED_SECONDS", "0"),
         ("ATOLL_LOG_FORMAT", "xml"),
         ("ATOLL_FEED_URL", "https://{host}"),
+        ("ATOLL_STUCK_SECONDS", "0"),
+        ("ATOLL_LEASE_NAMESPACE", "Not_A_Name"),
+        ("ATOLL_LEASE_SECONDS", "2"),
+        ("ATOLL_LEASE_SECONDS", "10.5"),
     ],
 )
 def test_a_wrong_setting_is_an_error_that_names_it(name, value) -> None:
@@ -146,18 +152,24 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None
     assert all(done)
 
 
-def server_context(authority: Authority, trust: Authority) -> ssl.SSLContext:
-    pair = authority.issue("r-syncer", "spiffe://atoll.dev/x", ["r-syncer.ns.svc"])
+def server_context(authorities: Authorities, trust: Authorities) -> ssl.SSLContext:
+    pair = authorities.signer.issue("r-syncer", "spiffe://atoll.dev/x", ["r-syncer.ns.svc"], NOW)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(cadata=trust.pair.certificate.decode())
+    context.load_verify_locations(cadata=trust.bundle.decode())
     load_pair(context, pair.certificate, pair.key)
     return context
 
 
+def equipped(authorities: Authorities) -> ssl.SSLContext:
+    context = client_context()
+    authorities.equip(context, authorities.signer.issue("operator", "spiffe://atoll.dev/o", (), NOW))
+    return context
+
+
 def test_members_of_one_run_trust_each_other_and_no_other_run() -> None:
-    ours, theirs = Authority.new("r"), Authority.new("other")
-    client = ours.client_context(ours.issue("unit", "spiffe://atoll.dev/unit"))
+    ours, theirs = Authorities.of("r", (), NOW), Authorities.of("other", (), NOW)
+    client = equipped(ours)
     handshake(server_context(ours, ours), client, "r-syncer.ns.svc")
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(server_context(theirs, ours), client, "r-syncer.ns.svc")
@@ -167,21 +179,42 @@ def test_members_of_one_run_trust_each_other_and_no_other_run() -> None:
         handshake(server_context(ours, ours), client, "elsewhere.ns.svc")
 
 
-def test_an_authority_signs_the_same_after_it_was_stored() -> None:
-    authority = Authority(Authority.new("r").pair)
-    certificate = x509.load_pem_x509_certificate(authority.issue("u", "spiffe://atoll.dev/u").certificate)
-    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.pair.certificate))
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["spiffe://atoll.dev/u"]
+def test_a_context_in_use_follows_a_succession() -> None:
+    old = Authorities.of("r", [Authority.new("r", NOW - 900 * DAY)], NOW)
+    client = equipped(Authorities([old.trusted[0]], old.signer))
+    new = Authorities.of("r", old.trusted, NOW + 2 * DAY)
+    assert new.signer is old.trusted[1]
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(server_context(new, new), client, "r-syncer.ns.svc")
+    new.equip(client, new.signer.issue("operator", "spiffe://atoll.dev/o", (), NOW))
+    handshake(server_context(new, new), client, "r-syncer.ns.svc")
 
 
-def test_a_certificate_covers_the_names_that_it_has_and_no_more() -> None:
+def test_authorities_sign_the_same_after_they_were_stored() -> None:
+    made = Authorities.of("r", [Authority.new("r", NOW - 900 * DAY)], NOW)
+    read = Authorities.of("r", Authorities.load(made.bundle, made.keys), NOW)
+    assert (read.bundle, read.keys, len(read.trusted)) == (made.bundle, made.keys, 2)
+    pair = made.signer.issue("u", "spiffe://atoll.dev/u", ["u"], NOW)
+    assert read.accept(pair.certificate, ["u"], NOW)
+    with pytest.raises(ValueError, match="no certificate"):
+        Authorities.load(b"", b"")
+    with pytest.raises(ValueError, match="zip"):
+        Authorities.load(made.bundle, made.signer.pair.key)
+
+
+def test_a_certificate_is_accepted_for_its_names_by_its_authority_while_more_than_a_third_of_its_life_is_left() -> (
+    None
+):
     one, two = (f"r-syncer-{shard}.r-syncer.ns.svc" for shard in (0, 1))
-    certificate = Authority.new("r").issue("r-syncer", "spiffe://atoll.dev/x", [one]).certificate
-    assert covers(certificate, [one])
-    assert not covers(certificate, [one, two])
-    assert not covers(Authority.new("r").pair.certificate, [one])
-    assert not covers(b"no certificate", [])
+    ours = Authorities.of("r", (), NOW)
+    certificate = ours.signer.issue("r-syncer", "spiffe://atoll.dev/x", [one], NOW).certificate
+    assert ours.accept(certificate, [one], NOW)
+    assert ours.accept(certificate, [one], NOW + 59 * DAY)
+    assert not ours.accept(certificate, [one], NOW + 60 * DAY)
+    assert not ours.accept(certificate, [one, two], NOW)
+    assert not ours.accept(ours.bundle, [one], NOW)
+    assert not ours.accept(b"no certificate", [], NOW)
+    assert not Authorities.of("r", (), NOW).accept(certificate, [one], NOW)
 
 
 def pod(uid: str, version: int, name: str = "u-1-0") -> dict:

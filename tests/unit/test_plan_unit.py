@@ -15,9 +15,12 @@ from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import find, is_true
+from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.unit import UnitPlan, plan_unit
+from atoll_operator.plan.removal import Removal
+from atoll_operator.plan.unit import plan_unit
+from atoll_operator.plan.unitplan import UnitPlan
 from atoll_operator.plan.unitstatus import Orders, UnitObserved
 from atoll_runtime.contract import UnitReport
 
@@ -227,11 +230,15 @@ def test_a_suspended_unit_has_no_pods_and_resumes_with_the_next_incarnation() ->
     assert (resumed.status.incarnation, resumed.status.restart_count) == (2, 0)
 
 
-def test_a_pod_that_will_not_go_is_removed_by_force() -> None:
+def test_a_pod_that_will_not_go_is_removed_by_force_where_that_is_wanted() -> None:
     stuck = make_pod(1, deletion_time=NOW - 31)
     status = LearnerUnitStatus(incarnation=2, placed_incarnation=2)
-    plan = plan_unit(make_unit((stuck, make_pod(2), make_pod(2, 1)), status=status), NOW)
+    unit = make_unit((stuck, make_pod(2), make_pod(2, 1)), status=status)
+    assert plan_unit(unit, NOW).remove == ()
+    wanted = replace(unit, orders=replace(ORDERS, recovery=RecoverySpec(force_delete=True)))
+    plan = plan_unit(wanted, NOW)
     assert [(removal.name, removal.grace_seconds) for removal in plan.remove] == [("r-two-0-1-0", 0)]
+    assert plan_unit(wanted, NOW - 2).wake == NOW - 1
 
 
 @pytest.mark.parametrize(
@@ -267,12 +274,15 @@ def test_pods_of_a_multi_host_slice_share_a_node_pool_and_carry_one_contract() -
 class World:
     """An API server and a kubelet for one unit; `turn` is one pass of an operator that may die between writes."""
 
+    force: bool
     now: float = NOW
     status: LearnerUnitStatus = field(default_factory=LearnerUnitStatus)
     pods: dict[str, PodView] = field(default_factory=dict)
+    nodes: dict[str, NodeView] = field(default_factory=dict)
 
     def observe(self) -> UnitObserved:
-        return make_unit(tuple(self.pods.values()), status=self.status)
+        orders = replace(ORDERS, recovery=RecoverySpec(force_delete=self.force))
+        return make_unit(tuple(self.pods.values()), status=self.status, orders=orders, nodes=self.nodes)
 
     def turn(self, writes: int = 100) -> bool:
         """Carries out at most so many writes of a plan; whether anything was left to do."""
@@ -286,52 +296,75 @@ class World:
                 name = action["metadata"]["name"]
                 assert name not in self.pods
                 incarnation, host = map(int, name.rsplit("-", 2)[1:])
-                self.pods[name] = make_pod(incarnation, host)
+                self.pods[name] = make_pod(incarnation, host, node=f"node-{incarnation}-{host}")
             else:
-                assert self.pods[action.name].unit == "r-two-0"
-                del self.pods[action.name]
+                self.remove(action)
         if writes < len(actions):
             return True
         changed = plan.status != self.status
         self.status = plan.status
         return changed or bool(actions)
 
+    def remove(self, removal: Removal) -> None:
+        """A kubelet that is there removes the pod; on a silent node it stays terminating unless forced."""
+        pod = self.pods[removal.name]
+        if pod.node in self.nodes and removal.grace_seconds:
+            self.pods[pod.name] = replace(pod, deletion_time=self.now + removal.grace_seconds)
+        else:
+            del self.pods[pod.name]
 
+    def lose(self, kind: str, number: int) -> None:
+        """Something happens to one of the pods, or to its node."""
+        name = sorted(self.pods)[number % len(self.pods)]
+        pod = self.pods[name]
+        if kind == "delete":
+            del self.pods[name]
+        elif kind == "fail":
+            self.pods[name] = replace(pod, phase="Failed", exit_code=1)
+        elif kind == "terminate":
+            self.pods[name] = replace(pod, deletion_time=self.now)
+        elif kind == "silence":
+            self.nodes[pod.node] = NodeView(name=pod.node, silent_since=self.now)
+        else:
+            self.nodes[pod.node] = NodeView(name=pod.node, maintenance="taint")
+
+
+LOSSES = ["fail", "delete", "terminate", "silence", "maintain"]
 EVENTS = st.one_of(
     st.tuples(st.just("turn"), st.integers(0, 4)),
-    st.tuples(st.sampled_from(["fail", "delete", "terminate"]), st.integers(0, 3)),
+    st.tuples(st.sampled_from(LOSSES), st.integers(0, 3)),
     st.tuples(st.just("wait"), st.integers(0, 400)),
 )
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(EVENTS, max_size=40))
-def test_whatever_fails_and_whenever_the_operator_dies_one_whole_gang_is_left(events) -> None:
-    world = World()
+@settings(max_examples=400, deadline=None)
+@given(st.booleans(), st.lists(EVENTS, max_size=40))
+def test_whatever_fails_and_whenever_the_operator_dies_one_whole_gang_is_left(force, events) -> None:
+    world = World(force)
     incarnation = 0
     for kind, number in events:
-        names = sorted(world.pods)
         if kind == "turn":
             world.turn(number)
         elif kind == "wait":
             world.now += number
-        elif names:
-            name = names[number % len(names)]
-            if kind == "delete":
-                del world.pods[name]
-            else:
-                loss = {"phase": "Failed", "exit_code": 1} if kind == "fail" else {"deletion_time": world.now}
-                world.pods[name] = replace(world.pods[name], **loss)
+        elif world.pods:
+            world.lose(kind, number)
         assert world.status.incarnation >= incarnation
         assert world.status.placed_incarnation <= world.status.incarnation
         incarnation = world.status.incarnation
     for _ in range(20):
         world.now += 400  # past every back-off, and in the end past the window
-        while world.turn():
-            pass
+        for _ in range(20):
+            if not world.turn():
+                break
+        else:
+            raise AssertionError("no rest within 20 passes")
     assert world.status.phase in ("Failed", "Joining", "Healing")
     if world.status.phase != "Failed":
         wanted = {f"r-two-0-{world.status.incarnation}-{host}" for host in range(2)}
-        assert set(world.pods) == wanted
-        assert not any(pod.ended for pod in world.pods.values())
+        left = {name for name in world.pods if name not in wanted}
+        assert wanted <= set(world.pods)
+        assert not any(world.pods[name].ended or world.pods[name].deletion_time for name in wanted)
+        assert all(world.pods[name].deletion_time for name in left)
+        assert not (force and left)
         assert world.status.placed_incarnation == world.status.incarnation

@@ -35,6 +35,17 @@ class Resources(Section):
     limits: Quantities = Field(default_factory=dict)
 
 
+class CostStatus(Report):
+    """What failures cost, from each to the first merge after it; heals that are under way are not in it yet."""
+
+    failures: int = 0
+    seconds: float = 0.0
+    chip_seconds: float = 0.0
+    """Seconds × chips of the unit."""
+    steps: int = 0
+    """Inner steps that the unit would have made in that time, by its pace."""
+
+
 MAX_REASONS = 16
 """Reasons that a ledger tells apart."""
 

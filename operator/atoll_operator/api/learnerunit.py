@@ -6,9 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atoll_operator.api.common import LedgerStatus, NodeSelector, Resources, Tolerations
+from atoll_operator.api.common import CostStatus, LedgerStatus, NodeSelector, Resources, Tolerations
 from atoll_operator.api.conditions import Conditions, Message, Time
 from atoll_runtime.contract import Report, Section
+
+MAX_RESTARTS = 1024
+"""Re-creations that a status remembers."""
+
+
+MAX_STREAM = 8191
+"""Twice the units that a run may have at once: streams of units that are gone are kept for their return."""
 
 
 class LearnerUnitSpec(Section):
@@ -21,9 +28,12 @@ class LearnerUnitSpec(Section):
     machine_type: Annotated[str, Field(max_length=63)] | None = None
     slices: Annotated[int, Field(ge=1, le=1)] = 1
     batch: Annotated[int, Field(ge=1, le=1_048_576)]
-    stream: Annotated[int, Field(ge=0, le=4095)]
+    stream: Annotated[int, Field(ge=0, le=MAX_STREAM)]
     """The unit's slot among `streams` disjoint data streams."""
-    streams: Annotated[int, Field(ge=1, le=4096)]
+    streams: Annotated[int, Field(ge=1, le=2 * (MAX_STREAM + 1))]
+    image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """Of its pods; that of its run where not given. A change of it, of `batch`, `resources`, `nodeSelector` or
+    `tolerations` makes the unit's next incarnation."""
     node_selector: NodeSelector = Field(default_factory=dict)
     tolerations: Tolerations = ()
     resources: Resources = Resources()
@@ -61,7 +71,7 @@ class LearnerUnitStatus(Report):
     """Goes up before each re-creation; fences off every older process."""
     placed_incarnation: int = 0
     """The incarnation all of whose pods were created; from then on a missing pod is a failure."""
-    restarts: Annotated[tuple[Restart, ...], Field(max_length=1024)] = ()
+    restarts: Annotated[tuple[Restart, ...], Field(max_length=MAX_RESTARTS)] = ()
     """Those within the budget's window."""
     restart_count: int = 0
     last_failure: Failure | None = None
@@ -73,7 +83,12 @@ class LearnerUnitStatus(Report):
     loss: float | None = None
     tokens_per_second: float = 0.0
     staleness: int = 0
+    """Global steps since its last merge."""
     contributions: int = 0
+    share_percent: float = 0.0
+    """Of all tokens that were merged."""
+    lost: CostStatus | None = None
+    """What its failures cost; None before the first."""
     seeded_step: int | None = None
     ledger: LedgerStatus | None = None
     """What became of this unit's tokens."""

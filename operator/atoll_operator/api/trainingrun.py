@@ -6,8 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atoll_operator.api.common import LedgerStatus, NodeSelector, Quantity, Resources, Tolerations
+from atoll_operator.api.common import (
+    CostStatus,
+    LedgerStatus,
+    NodeSelector,
+    Quantity,
+    Resources,
+    Toleration,
+    Tolerations,
+)
 from atoll_operator.api.conditions import Conditions, Message, Time
+from atoll_operator.api.learnerunit import MAX_STREAM
 from atoll_runtime.contract import (
     CheckpointSpec,
     DataSpec,
@@ -40,19 +49,21 @@ class Pool(Section):
     """Value of the node label cloud.google.com/gke-tpu-topology."""
     machine_type: Annotated[str, Field(max_length=63)] | None = None
     """Needed only where the topology exists on several machine types, such as 2x4 of v5e and v6e."""
-    units: Annotated[int, Field(ge=1, le=MAX_UNITS)]
+    units: Annotated[int, Field(ge=0, le=MAX_UNITS)]
+    """Can be changed while the run trains. The units with the highest numbers go first."""
     slices_per_unit: Annotated[int, Field(ge=1, le=64)] = 1
     batch: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
     """Sequences of one unit in one inner step; `spec.inner.batch` where not given."""
     capacity: Literal["OnDemand", "Spot", "Reservation"] = "OnDemand"
     reservation_name: Annotated[str, Field(min_length=1, max_length=63)] | None = None
     node_selector: NodeSelector = Field(default_factory=dict)
-    tolerations: Tolerations = ()
+    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=15)] = ()
+    """Besides those of TPU nodes and of spot nodes, which the operator adds."""
     resources: Resources = Resources()
 
 
 class RecoverySpec(Section):
-    """How a unit that failed comes back."""
+    """How a unit that failed comes back, and what becomes of the run when too few do."""
 
     seed: SeedSource = "Checkpoint"
     """Checkpoint: the newest complete global checkpoint in the bucket. Peer: a healthy unit, and the bucket where
@@ -61,7 +72,22 @@ class RecoverySpec(Section):
     """Re-creations of one unit within the window; after that the unit is Failed and the others go on."""
     window_seconds: Annotated[int, Field(ge=60, le=604_800)] = 3600
     startup_seconds: Annotated[int, Field(ge=30, le=86_400)] = 1800
-    """From the moment that all pods of a unit run until all its hosts are connected to the syncer."""
+    """From the moment that all pods of a unit run until all its hosts are connected to the syncer, and from then until
+    its first step."""
+    node_lost_seconds: Annotated[int, Field(ge=0, le=3600)] = 3
+    """For which a node may be not ready before its pods count as lost. Kubernetes calls a node not ready 40 to 55 s
+    after its last sign of life."""
+    hang_seconds: Annotated[int, Field(ge=0, le=86_400)] = 600
+    """For which no step may end while the pods run and the syncer answers; 0: for ever."""
+    force_delete: bool = False
+    """Whether pods that are still terminating 30 s after their time are deleted by force. No heal waits for them in
+    either case; by force the scheduler takes their chips for free although the node has not said so."""
+
+    below_quorum: Literal["Wait", "Fail"] = "Wait"
+    """When so many units are out of restarts that fewer than `quorum.min` are left: wait for somebody to mend or add
+    units, or fail the run."""
+    below_quorum_seconds: Annotated[int, Field(ge=0, le=604_800)] = 600
+    """With Fail: how long the run may stay below its quorum."""
 
 
 class SyncerSpec(Section):
@@ -85,6 +111,9 @@ class SyncerSpec(Section):
 class TrainingRunSpec(Section):
     """What the user asks for."""
 
+    units: Annotated[int, Field(ge=0, le=MAX_POOLS * MAX_UNITS)] | None = None
+    """Units of all pools together, where given; `kubectl scale` sets it. They fill the pools in their order, each up to
+    its own `units`; what is more goes to the first pool. 0 gives every chip back; the syncer waits."""
     model: ModelSpec
     data: DataSpec
     inner: InnerSpec = InnerSpec()
@@ -105,7 +134,28 @@ class TrainingRunSpec(Section):
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = None
 
 
-RunPhase = Literal["Pending", "Starting", "Running", "Finishing", "Suspended", "Complete", "Failed"]
+RunPhase = Literal[
+    "Pending", "Starting", "Running", "Finishing", "Suspending", "Suspended", "Complete", "Failed"
+]
+
+
+class StreamRange(Report):
+    """Units of one pool with consecutive numbers and consecutive streams."""
+
+    pool: Annotated[str, Field(max_length=63)]
+    index: int
+    """Number of the first."""
+    units: int
+    stream: int
+    """Of the first."""
+
+
+class StreamsStatus(Report):
+    """Which stream of the data each unit reads. Units that are gone keep theirs for their return."""
+
+    base: int
+    """Streams at the beginning of the run; further ones divide these."""
+    dealt: Annotated[tuple[StreamRange, ...], Field(max_length=MAX_STREAM + 1)] = ()
 
 
 class CheckpointStatus(Report):
@@ -122,8 +172,16 @@ class TrainingRunStatus(Report):
 
     phase: RunPhase = "Pending"
     message: Message = ""
+    units: int = 0
+    """LearnerUnits that exist."""
     units_ready: int = 0
+    """Those that learn."""
     units_wanted: int = 0
+    units_updated: int = 0
+    """Those that have the image, batch, resources and placement that `spec` says."""
+    streams: StreamsStatus | None = None
+    selector: Annotated[str, Field(max_length=256)] = ""
+    """Of the learners' pods, for `kubectl get --selector` and autoscalers."""
     units_summary: Annotated[str, Field(max_length=32)] = ""
     global_step: int = 0
     target_steps: int | None = None
@@ -134,8 +192,13 @@ class TrainingRunStatus(Report):
     quorum: Annotated[str, Field(max_length=128)] = ""
     bytes_in: int = 0
     bytes_out: int = 0
+    gbit_per_second_in: float = 0.0
+    """Into the syncer, all shards together; the mean of about half a minute."""
+    gbit_per_second_out: float = 0.0
     restarts: int = 0
     """Re-creations of all units."""
+    lost: CostStatus | None = None
+    """What failures cost the units that exist; None before the first."""
     last_heal_seconds: float | None = None
     syncer_restarts: int = 0
     """Times that shards resumed from their journals, all shards together."""
@@ -148,6 +211,8 @@ class TrainingRunStatus(Report):
     checkpoint: CheckpointStatus = CheckpointStatus()
     final_checkpoint: Annotated[str, Field(max_length=1024)] = ""
     start_time: Time | None = None
+    suspend_time: Time | None = None
+    """While `spec.suspend` is true: since when."""
     completion_time: Time | None = None
     estimated_seconds_left: int | None = None
     conditions: Conditions = ()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atoll_operator.api.learnerunit import Restart
+from atoll_operator.api.learnerunit import MAX_RESTARTS, Restart
 from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.plan.clock import parse_time
+from atoll_operator.plan.failure import HOST_MAINTENANCE
 
 BASE_SECONDS = 5.0
 MAX_SECONDS = 300.0
+SPREAD = 0.2
+"""Of a wait, either way: units that failed together do not come back together."""
+UNCOUNTED = frozenset({HOST_MAINTENANCE})
+"""Announced by the platform and no fault of the unit. They make a back-off all the same: no loop goes unbounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +27,26 @@ class Verdict:
     """Unix seconds; in the past: at once."""
     exhausted: bool
     recent: tuple[Restart, ...]
-    """Those still within the window."""
+    """Those still within the window, with room for one more."""
 
 
-def judge(restarts: Sequence[Restart], recovery: RecoverySpec, now: float) -> Verdict:
-    """The first heal in a window is immediate; the n-th after it waits 5 s · 2ⁿ⁻¹, at most 300 s, after the last."""
+def judge(restarts: Sequence[Restart], recovery: RecoverySpec, now: float, jitter: float) -> Verdict:
+    """The first heal in a window is immediate; the n-th after it waits 5 s · 2ⁿ⁻¹, at most 300 s, after the last.
+
+    Args:
+        jitter: from 0 to 1; the same for the same wait, or each look at it would move it.
+    """
     recent = tuple(item for item in restarts if parse_time(item.time) > now - recovery.window_seconds)
-    if len(recent) >= recovery.max_restarts:
-        return Verdict(not_before=now, exhausted=True, recent=recent)
+    recent = recent[-(MAX_RESTARTS - 1) :]
+    counted = sum(item.reason not in UNCOUNTED for item in recent)
+    exhausted = counted >= recovery.max_restarts
     if not recent:
-        return Verdict(not_before=now, exhausted=False, recent=recent)
-    wait = min(BASE_SECONDS * 2.0 ** (len(recent) - 1), MAX_SECONDS)
-    return Verdict(not_before=parse_time(recent[-1].time) + wait, exhausted=False, recent=recent)
+        return Verdict(not_before=now, exhausted=exhausted, recent=recent)
+    wait = min(BASE_SECONDS * 2.0 ** min(len(recent) - 1, 16), MAX_SECONDS)
+    wait *= 1 + SPREAD * (2 * jitter - 1)
+    return Verdict(not_before=parse_time(recent[-1].time) + wait, exhausted=exhausted, recent=recent)
+
+
+def jitter(uid: str, incarnation: int) -> float:
+    """From 0 to 1, the same for one wait of one unit, also in an operator that was restarted meanwhile."""
+    return zlib.crc32(f"{uid}/{incarnation}".encode()) / 2**32

@@ -14,3 +14,8 @@ def format_time(seconds: float) -> str:
 def parse_time(text: str) -> float:
     """Unix seconds of an RFC 3339 time."""
     return datetime.datetime.fromisoformat(text).timestamp()
+
+
+def earliest(*moments: float | None) -> float | None:
+    """Of those that are known."""
+    return min((moment for moment in moments if moment is not None), default=None)

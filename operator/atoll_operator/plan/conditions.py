@@ -18,7 +18,8 @@ State = tuple[ConditionStatus, str, str]
 FIGURES = frozenset(
     {
         "step", "tokens", "loss", "tokensPerSecond", "staleness", "contributions", "globalStep", "progressPercent",
-        "bytesIn", "bytesOut", "estimatedSecondsLeft", "quorum", "message", "ledger",
+        "bytesIn", "bytesOut", "gbitPerSecondIn", "gbitPerSecondOut", "estimatedSecondsLeft", "quorum", "message",
+        "ledger", "sharePercent",
     }
 )  # fmt: skip
 """Fields of a status that change all the time; a write for them alone can wait."""

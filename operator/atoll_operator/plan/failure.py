@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ POD_DELETED = "PodDeleted"
 UNEXPECTED_EXIT = "UnexpectedExit"
 FENCED = "Fenced"
 STARTUP_TIMED_OUT = "StartupTimedOut"
+HANG = "Hang"
 IMAGE_PULL = "ImagePull"
 CAPACITY_UNAVAILABLE = "CapacityUnavailable"
 
@@ -39,6 +41,8 @@ _POD_REASONS = {
     "NodeLost": NODE_LOST,
     "Preempting": PREEMPTED,
 }
+SIGNALLED = 128
+"""Exit statuses above it name a signal."""
 _TERMINATION = re.compile(r"^([A-Z][A-Za-z0-9]{0,63}): ?(.*)$", re.DOTALL)
 _IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
 
@@ -71,47 +75,57 @@ def terminated(pod: PodView) -> tuple[str, str]:
         return match[1], match[2]
     if pod.exit_reason == "OOMKilled":
         return OUT_OF_MEMORY, "the container used more memory than its limit"
-    if pod.exit_code is not None and pod.exit_code > 128:
-        return APP_ERROR, pod.exit_message or f"ended by signal {pod.exit_code - 128}"
+    if pod.exit_code is not None and pod.exit_code > SIGNALLED:
+        return APP_ERROR, pod.exit_message or f"ended by {_signal(pod.exit_code - SIGNALLED)}"
     return APP_ERROR, pod.exit_message or f"ended with exit status {pod.exit_code}"
 
 
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _reason(pod: PodView) -> tuple[str, str]:
+    """The kubelet's own word first: it marks evictions and shutdowns alike as `TerminationByKubelet`."""
+    node = pod.node or "unknown"
+    if pod.ended and pod.reason in _POD_REASONS:
+        return _POD_REASONS[pod.reason], pod.message or pod.reason
+    if pod.ended and pod.reason.startswith("OutOf"):
+        return ADMISSION_REJECTED, pod.message or pod.reason
     if pod.disruption in _DISRUPTIONS:
-        return _DISRUPTIONS[
-            pod.disruption
-        ], pod.message or f"{pod.disruption} on node {pod.node or 'unknown'}"
-    if pod.ended:
-        if pod.reason in _POD_REASONS:
-            return _POD_REASONS[pod.reason], pod.message or pod.reason
-        if pod.reason.startswith("OutOf"):
-            return ADMISSION_REJECTED, pod.message or pod.reason
-        if pod.exit_code == EXIT_FENCED:
-            return (
-                FENCED,
-                pod.exit_message or "a newer incarnation of this unit is registered with the syncer",
-            )
-        if pod.phase == "Succeeded" or pod.exit_code == EXIT_OK:
-            return UNEXPECTED_EXIT, "ended with exit status 0 before the run was finished"
-        if pod.exit_code is None:
-            return NODE_LOST, pod.message or f"failed without an exit status on node {pod.node or 'unknown'}"
-        return terminated(pod)
-    return POD_DELETED, f"deleted while it ran on node {pod.node or 'none'}"
+        return _DISRUPTIONS[pod.disruption], pod.message or f"{pod.disruption} on node {node}"
+    if not pod.ended:
+        return POD_DELETED, f"deleted while it ran on node {pod.node or 'none'}"
+    if pod.exit_code == EXIT_FENCED:
+        return FENCED, pod.exit_message or "a newer incarnation of this unit is registered with the syncer"
+    if pod.phase == "Succeeded" or pod.exit_code == EXIT_OK:
+        return UNEXPECTED_EXIT, "ended with exit status 0 before the run was finished"
+    if pod.exit_code is None:
+        return NODE_LOST, pod.message or f"failed without an exit status on node {node}"
+    return terminated(pod)
 
 
-def first_cause(pods: Sequence[PodView], missing: Sequence[str]) -> Cause | None:
+def first_cause(pods: Sequence[PodView], missing: Sequence[str], lost: Sequence[Cause] = ()) -> Cause | None:
     """The cause of a gang's loss: the pod that ended first, because its peers fail for want of it.
 
-    Pods that are merely deleted or missing explain less than pods that ended.
+    Pods that are merely deleted or missing explain less than pods that ended, and so do those that were told to end.
+
+    Args:
+        lost: what other witnesses say.
     """
-    causes = [cause for cause in map(classify, pods) if cause is not None]
+    causes = [*lost, *(cause for cause in map(classify, pods) if cause is not None)]
     causes += [Cause(POD_DELETED, "does not exist any more", name) for name in missing]
     return min(causes, key=_telling, default=None)
 
 
 def _telling(cause: Cause) -> tuple[bool, bool, float, str]:
-    never = cause.time is None
-    return cause.reason == POD_DELETED, never and cause.reason == NODE_LOST, cause.time or 0.0, cause.pod
+    vague = cause.reason == POD_DELETED or (
+        cause.reason == APP_ERROR and cause.exit_code == SIGNALLED + signal.SIGTERM
+    )
+    silent = cause.time is None and cause.reason == NODE_LOST
+    return vague, silent, cause.time or 0.0, cause.pod
 
 
 def waiting(pods: Sequence[PodView]) -> tuple[str, str] | None:

@@ -165,8 +165,12 @@ class Gang:
         }
 
     def _one_node_pool(self) -> Object:
-        """A multi-host slice is one node pool: near its own pods, away from those of other units."""
-        here = [{"topologyKey": NODE_POOL, "labelSelector": {"matchLabels": {LABEL_UNIT: self.unit}}}]
+        """A multi-host slice is one node pool: near its own pods, away from those of other units.
+
+        Its own are those of this incarnation: terminating pods of a lost one must not hold it in their pool.
+        """
+        own = {LABEL_UNIT: self.unit, LABEL_INCARNATION: str(self.incarnation)}
+        here = [{"topologyKey": NODE_POOL, "labelSelector": {"matchLabels": own}}]
         others = [
             {
                 "topologyKey": NODE_POOL,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from atoll_operator.api.common import MAX_REASONS, LedgerStatus
 from atoll_runtime.contract import LedgerReport
@@ -21,6 +21,12 @@ def add(reports: Iterable[LedgerReport]) -> LedgerReport:
         in_flight += report.in_flight
         discarded.update(report.discarded)
     return LedgerReport(trained=trained, merged=merged, discarded=dict(discarded), in_flight=in_flight)
+
+
+def share(ledger: Mapping[str, LedgerReport], unit: str) -> float | None:
+    """Of the tokens merged, 0 to 1; None where the ledger knows no such unit, or nothing was merged."""
+    merged = sum(report.merged for report in ledger.values())
+    return ledger[unit].merged / merged if merged and unit in ledger else None
 
 
 def shown(report: LedgerReport, fragments: int) -> LedgerStatus:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from atoll_operator.api.group import (
-    Object,
-)
+from atoll_operator.api.group import UNIT_KIND, Object
 from atoll_operator.api.trainingrun import TrainingRunStatus
-from atoll_operator.plan.clock import format_time, parse_time
+from atoll_operator.plan.clock import earliest, format_time, parse_time
 from atoll_operator.plan.failure import terminated
 from atoll_operator.plan.names import syncer as syncer_name
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.observe import PodView
-from atoll_operator.plan.runobjects import RunObserved, objects, unit_bodies
+from atoll_operator.plan.quorum import QuorumLost, quorum_lost
+from atoll_operator.plan.rollout import of_another_kind, plan_rollout
+from atoll_operator.plan.runobjects import RunObserved, dealt, objects, unit_body, unit_specs
 from atoll_operator.plan.runstatus import RunFacts, describe
+from atoll_operator.plan.suspension import plan_suspension
 from atoll_runtime.contract import EXIT_TERMINAL
 
 
@@ -25,21 +27,27 @@ class Reference:
 
     kind: str
     name: str
+    uid: str = ""
+    """Of that very object, where it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """What to do, in this order: apply, remove, write the status; or delete the run itself."""
+    """What to do, in this order: apply, units, remove, retire, write the status; or delete the run itself."""
 
     status: TrainingRunStatus
     apply: tuple[Object, ...] = ()
     units: tuple[Object, ...] = ()
-    """LearnerUnits to create where there are none."""
+    """LearnerUnits to create where there are none, or to give a new spec."""
     remove: tuple[Reference, ...] = ()
+    retire: tuple[Reference, ...] = ()
+    """LearnerUnits that are not wanted any more."""
     notices: tuple[Notice, ...] = ()
     wake: float | None = None
     poll: bool = False
     """Whether the syncer is to be asked for its status."""
+    cut: bool = False
+    """Whether it is to save all that it has."""
     delete: bool = False
     """The time to live after the end is over."""
 
@@ -56,7 +64,13 @@ class Outcome:
 def plan_run(run: RunObserved, now: float) -> RunPlan:
     """Decides for one run."""
     started = run.status.start_time or format_time(now)
-    wanted = tuple(unit_bodies(run))
+    streams = dealt(run)
+    wanted = unit_specs(run, streams)
+    units = {name: unit for name, unit in run.units.items() if unit.run == run.name}
+    rollout = plan_rollout(units, wanted, run.spec.quorum.min, run.feed.serves and not run.feed.down)
+    suspension = plan_suspension(run, now)
+    present = {name: unit.status for name, unit in units.items() if name in wanted}
+    lost = None if run.spec.suspend else quorum_lost(run.spec, len(wanted), present)
     facts = RunFacts(
         name=run.name,
         generation=run.generation,
@@ -66,33 +80,55 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
                 "start_time": started,
                 "syncer_shards": run.spec.syncer.shards,
                 "syncer_layout": _layout(run),
+                "streams": streams,
+                "suspend_time": suspension.since if suspension is not None else None,
             }
         ),
         wanted=len(wanted),
-        units={name: unit.status for name, unit in run.units.items() if unit.run == run.name},
+        units={name: unit.status for name, unit in units.items()},
+        outdated=len(rollout.outdated),
+        rollout=rollout.message,
+        suspension=suspension,
+        quorum_lost=lost.message if lost is not None else "",
         taken=_taken(run, wanted),
         syncer=run.feed.status,
         feed_reason=run.feed.reason,
         feed_message=run.feed.message,
+        traffic=run.feed.traffic,
         answers=run.feed.answers,
         shards_down=run.feed.down,
         syncer_wait="; ".join(filter(None, map(_syncer_wait, run.syncer_pods))),
     )
     if run.status.phase in ("Complete", "Failed"):
         return _ended(run, facts, now)
-    outcome = _outcome(run, parse_time(started), now)
+    outcome = _outcome(run, lost, parse_time(started), now)
     if outcome is not None:
         status = describe(facts, now, ended=(outcome.phase, outcome.reason, outcome.message))
         kind: Literal["Normal", "Warning"] = "Normal" if outcome.phase == "Complete" else "Warning"
         return RunPlan(status=status, notices=(Notice(kind, outcome.reason, outcome.message),))
     status = describe(facts, now)
     deadline = run.spec.active_deadline_seconds
+    suspended = suspension is not None and suspension.done
     return RunPlan(
         status=status,
-        apply=tuple(objects(run, 0 if run.spec.suspend else run.spec.syncer.shards, _layout(run))),
-        units=tuple(body for body in wanted if body["metadata"]["name"] not in run.units),
-        poll=not run.spec.suspend,
-        wake=parse_time(started) + deadline if deadline is not None else None,
+        apply=tuple(objects(run, 0 if suspended else run.spec.syncer.shards, _layout(run))),
+        units=tuple(
+            unit_body(run, name, spec)
+            for name, spec in wanted.items()
+            if name not in run.units or (name in rollout.now and not of_another_kind(run.units[name], spec))
+        ),
+        retire=tuple(
+            Reference(UNIT_KIND, name, unit.uid)
+            for name, unit in sorted(units.items())
+            if unit.owned and (name not in wanted or of_another_kind(unit, wanted[name]))
+        ),
+        poll=not suspended,
+        cut=suspension is not None and suspension.cut,
+        wake=earliest(
+            parse_time(started) + deadline if deadline is not None else None,
+            suspension.wake if suspension is not None else None,
+            lost.fails_at if lost is not None else None,
+        ),
     )
 
 
@@ -102,13 +138,12 @@ def _layout(run: RunObserved) -> int:
     return run.status.syncer_layout + changed
 
 
-def _taken(run: RunObserved, wanted: tuple[Object, ...]) -> tuple[str, ...]:
+def _taken(run: RunObserved, wanted: Iterable[str]) -> tuple[str, ...]:
     """Names of our units that another run's units bear."""
-    names = [body["metadata"]["name"] for body in wanted]
-    return tuple(name for name in names if name in run.units and run.units[name].run != run.name)
+    return tuple(name for name in wanted if name in run.units and run.units[name].run != run.name)
 
 
-def _outcome(run: RunObserved, started: float, now: float) -> Outcome | None:
+def _outcome(run: RunObserved, lost: QuorumLost | None, started: float, now: float) -> Outcome | None:
     report = run.feed.status
     if report is not None and report.phase == "Finished":
         target = f"step {report.global_step}, {report.tokens} tokens"
@@ -122,6 +157,8 @@ def _outcome(run: RunObserved, started: float, now: float) -> Outcome | None:
     deadline = run.spec.active_deadline_seconds
     if deadline is not None and started + deadline <= now:
         return Outcome("Failed", "DeadlineExceeded", f"not finished {deadline} s after the start")
+    if lost is not None and lost.fails_at is not None and lost.fails_at <= now:
+        return Outcome("Failed", "QuorumLost", lost.message)
     return None
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from pydantic import BaseModel
+
+from atoll_operator.api.common import Toleration
 from atoll_operator.api.group import (
     API_VERSION,
     LABEL_MANAGER,
@@ -16,12 +20,15 @@ from atoll_operator.api.group import (
     owner,
 )
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
-from atoll_operator.api.trainingrun import Pool, TrainingRunSpec, TrainingRunStatus
+from atoll_operator.api.trainingrun import Pool, StreamsStatus, TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan import syncer
+from atoll_operator.plan.conditions import is_true
 from atoll_operator.plan.names import config_map, shard_host, unit_name
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.shards import FeedState
+from atoll_operator.plan.pools import slots
+from atoll_operator.plan.shards import CutOrder, FeedState
+from atoll_operator.plan.streams import deal, streams_of, table
 from atoll_runtime.contract import RunContract, SyncerAddress, dump
 
 CAPACITY: Mapping[str, Mapping[str, str]] = {
@@ -30,12 +37,9 @@ CAPACITY: Mapping[str, Mapping[str, str]] = {
     "Reservation": {},
 }
 RESERVATION = "cloud.google.com/reservation-name"
-SPOT_TAINT = {
-    "key": "cloud.google.com/gke-spot",
-    "operator": "Equal",
-    "value": "true",
-    "effect": "NoSchedule",
-}
+SPOT_TOLERATION = Toleration(
+    key="cloud.google.com/gke-spot", operator="Equal", value="true", effect="NoSchedule"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,19 @@ class UnitFacts:
     name: str
     run: str
     status: LearnerUnitStatus
+    spec: LearnerUnitSpec | None = None
+    """None where it cannot be read by this version."""
+    uid: str = ""
+    owned: bool = True
+    """By this run and not being deleted; one that somebody made by hand is not ours to change or to delete."""
+    generation: int = 0
+
+    @property
+    def learning(self) -> bool:
+        """With the spec that it has now."""
+        return self.status.observed_generation == self.generation and is_true(
+            self.status.conditions, "Learning"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +79,8 @@ class RunObserved:
     """By name: all LearnerUnits of the namespace that carry one of this run's names or name this run."""
     syncer_pods: tuple[PodView, ...] = ()
     feed: FeedState = field(default_factory=FeedState)
+    cut: CutOrder | None = None
+    """What the syncer was asked to save before the run is suspended."""
 
 
 def pod_settings(
@@ -100,28 +119,46 @@ def contract(run: RunObserved) -> RunContract:
     )
 
 
-def unit_bodies(run: RunObserved) -> Iterator[Object]:
-    """The LearnerUnits of all pools. Streams are dealt in order of pool names, which an edit cannot change."""
-    streams = sum(pool.units for pool in run.spec.pools)
-    stream = 0
-    for pool in sorted(run.spec.pools, key=lambda item: item.name):
-        for index in range(pool.units):
-            yield {
-                "apiVersion": API_VERSION,
-                "kind": UNIT_KIND,
-                "metadata": {
-                    "name": unit_name(run.name, pool.name, index),
-                    "namespace": run.namespace,
-                    "labels": _labels(run.name),
-                    "ownerReferences": _owners(run),
-                },
-                "spec": _unit_spec(run, pool, stream, streams),
-            }
-            stream += 1
+def dealt(run: RunObserved) -> StreamsStatus:
+    """The streams of all units that are wanted, and of those that were."""
+    names = {unit_name(run.name, *slot): slot for slot in slots(run.spec)}
+    known = {
+        names[unit.name]: (unit.spec.stream, unit.spec.streams)
+        for unit in run.units.values()
+        if unit.owned and unit.spec is not None and unit.name in names
+    }
+    return deal(run.status.streams, known, list(names.values()))
 
 
-def _unit_spec(run: RunObserved, pool: Pool, stream: int, streams: int) -> Object:
-    spec = LearnerUnitSpec(
+def unit_specs(run: RunObserved, streams: StreamsStatus) -> dict[str, LearnerUnitSpec]:
+    """Every LearnerUnit that is wanted, by name."""
+    pools = {pool.name: pool for pool in run.spec.pools}
+    numbers = table(streams)
+    return {
+        unit_name(run.name, *slot): _unit_spec(
+            run, pools[slot[0]], numbers[slot], streams_of(numbers[slot], streams.base)
+        )
+        for slot in slots(run.spec)
+    }
+
+
+def unit_body(run: RunObserved, name: str, spec: LearnerUnitSpec) -> Object:
+    """A LearnerUnit as it is applied."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": UNIT_KIND,
+        "metadata": {
+            "name": name,
+            "namespace": run.namespace,
+            "labels": _labels(run.name),
+            "ownerReferences": _owners(run),
+        },
+        "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True),
+    }
+
+
+def _unit_spec(run: RunObserved, pool: Pool, stream: int, streams: int) -> LearnerUnitSpec:
+    return LearnerUnitSpec(
         run=run.name,
         pool=pool.name,
         accelerator=pool.accelerator,
@@ -130,18 +167,15 @@ def _unit_spec(run: RunObserved, pool: Pool, stream: int, streams: int) -> Objec
         batch=pool.batch or run.spec.inner.batch,
         stream=stream,
         streams=streams,
+        image=run.spec.image,
         node_selector={
             **pool.node_selector,
             **CAPACITY[pool.capacity],
             **({RESERVATION: pool.reservation_name} if pool.reservation_name else {}),
         },
-        tolerations=pool.tolerations,
+        tolerations=(*pool.tolerations, SPOT_TOLERATION) if pool.capacity == "Spot" else pool.tolerations,
         resources=pool.resources,
     )
-    document: Object = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    if pool.capacity == "Spot":
-        document["tolerations"].append(SPOT_TAINT)
-    return document
 
 
 def _labels(name: str) -> dict[str, str]:
@@ -168,5 +202,17 @@ def objects(run: RunObserved, replicas: int, layout: int) -> Iterator[Object]:
     }
     yield syncer.service(run.name, run.namespace, owners)
     yield syncer.stateful_set(
-        run.name, run.namespace, owners, run.spec.syncer, run.settings, replicas, layout
+        run.name,
+        run.namespace,
+        owners,
+        run.spec.syncer,
+        run.settings,
+        replicas,
+        layout,
+        _digest(run.spec.quorum, run.spec.target, run.spec.checkpoint),
     )
+
+
+def _digest(*sections: BaseModel) -> str:
+    """Of sections that may change in a run that exists and that its syncer reads once."""
+    return hashlib.sha256("\0".join(map(dump, sections)).encode()).hexdigest()[:16]

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, LEARNER
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import CheckpointStatus, RunPhase, TrainingRunSpec, TrainingRunStatus
-from atoll_operator.plan import ledger
+from atoll_operator.plan import cost, ledger
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import State, clip, find, is_true, state, transition
+from atoll_operator.plan.shards import Traffic
+from atoll_operator.plan.suspension import Suspension
 from atoll_runtime.contract import SyncerStatus
+
+BEFORE = ("Pending", "Starting", "Suspending", "Suspended")
+"""Phases out of which a run starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +29,21 @@ class RunFacts:
     old: TrainingRunStatus
     wanted: int
     units: Mapping[str, LearnerUnitStatus]
+    outdated: int
+    """Units that have yet to be made anew for a change of the spec."""
+    rollout: str
+    """Why they wait."""
+    quorum_lost: str
+    """Why too few units are left, in words; empty while enough are."""
+    suspension: Suspension | None
+    """None unless the run is to be suspended."""
     taken: tuple[str, ...]
     """Names of our units that another run's units bear."""
     syncer: SyncerStatus | None
     """Its last good answer."""
     feed_reason: str
     feed_message: str
+    traffic: Traffic
     answers: bool
     """Whether any shard does."""
     shards_down: str
@@ -46,9 +61,9 @@ def describe(facts: RunFacts, now: float, ended: tuple[str, str, str] | None = N
     figures = _figures(facts, now)
     if ended is not None:
         return _over(facts, figures, *ended, now)
-    if facts.spec.suspend:
-        phase: RunPhase = "Suspended"
-        states = _suspended()
+    if facts.suspension is not None:
+        phase: RunPhase = "Suspended" if facts.suspension.done else "Suspending"
+        states = _suspended(facts.suspension)
     else:
         phase = _phase(facts)
         states = _running(facts)
@@ -72,7 +87,7 @@ def _matters(name: str, status: str) -> bool:
 def _phase(facts: RunFacts) -> RunPhase:
     report = facts.syncer
     if report is None:
-        return "Starting" if facts.old.phase in ("Pending", "Starting", "Suspended") else facts.old.phase
+        return "Starting" if facts.old.phase in BEFORE else facts.old.phase
     if report.phase == "Finishing":
         return "Finishing"
     if facts.learning or (report.phase == "Running" and report.global_step > 0):
@@ -83,7 +98,13 @@ def _phase(facts: RunFacts) -> RunPhase:
 def _running(facts: RunFacts) -> dict[str, State]:
     quorum = facts.spec.quorum.min
     report = facts.syncer
-    if not facts.answers:
+    if not facts.wanted:
+        ready = state(
+            False, "ScaledToZero", "no units are wanted; the syncer waits with the state of the run"
+        )
+    elif facts.quorum_lost:
+        ready = state(False, "QuorumLost", facts.quorum_lost)
+    elif not facts.answers:
         ready = _unanswered(facts)
     elif report is None or report.phase == "Starting":
         ready = state(False, "SyncerStarting", report.message if report else "")
@@ -97,7 +118,9 @@ def _running(facts: RunFacts) -> dict[str, State]:
         text = f"{facts.learning} of {facts.wanted} units learn, {quorum} are needed"
         ready = state(False, "QuorumNotMet", f"{text}; {report.message}" if report.message else text)
     progressing = state(
-        ready[0] == "True", "Merging" if ready[0] == "True" else ready[1], report.message if report else ""
+        ready[0] == "True",
+        "Merging" if ready[0] == "True" else ready[1],
+        facts.rollout or (report.message if report else ""),
     )
     return {
         "Ready": ready,
@@ -112,7 +135,7 @@ def _running(facts: RunFacts) -> dict[str, State]:
 
 def _unanswered(facts: RunFacts) -> State:
     """The syncer does not answer: it starts, it is down, or it shows a wrong certificate."""
-    starting = facts.old.phase in ("Pending", "Starting", "Suspended") and facts.old.global_step == 0
+    starting = facts.old.phase in BEFORE and facts.old.global_step == 0
     reason = facts.feed_reason or "SyncerUnavailable"
     if starting and reason == "SyncerUnavailable":
         return state(False, "SyncerStarting", facts.syncer_wait or facts.feed_message)
@@ -151,13 +174,13 @@ def _degraded(facts: RunFacts) -> State:
     return state(False, "AsExpected")
 
 
-def _suspended() -> dict[str, State]:
-    text = "spec.suspend is true: no pods, the journal is kept"
+def _suspended(suspension: Suspension) -> dict[str, State]:
+    reason = "Suspended" if suspension.done else "Suspending"
     return {
-        "Ready": state(False, "Suspended"),
-        "Progressing": state(False, "Suspended"),
-        "Degraded": state(False, "Suspended"),
-        "Suspended": state(True, "Suspended", text),
+        "Ready": state(False, reason, "" if suspension.done else suspension.message),
+        "Progressing": state(False, reason),
+        "Degraded": state(False, reason),
+        "Suspended": state(suspension.done, reason, suspension.message),
         "Complete": state(False, "NotFinished"),
         "Failed": state(False, "NotFailed"),
         "Stalled": state(False, "NotStalled"),
@@ -185,6 +208,8 @@ def _over(
             "phase": phase,
             "message": clip(message),
             "tokens_per_second": 0.0,
+            "gbit_per_second_in": 0.0,
+            "gbit_per_second_out": 0.0,
             "estimated_seconds_left": None,
             "progress_percent": 100 if complete else figures.progress_percent,
             "completion_time": facts.old.completion_time or format_time(now),
@@ -197,12 +222,17 @@ def _figures(facts: RunFacts, now: float) -> TrainingRunStatus:
     """Counts of units, and the syncer's figures as last known."""
     over = facts.old.phase in ("Complete", "Failed")
     ready = facts.old.units_ready if over else facts.learning
+    costs = [unit.lost for unit in facts.units.values() if unit.lost is not None]
     update: dict[str, object] = {
+        "units": len(facts.units),
         "units_ready": ready,
         "units_wanted": facts.wanted,
+        "units_updated": len(facts.units) - facts.outdated,
+        "selector": f"{LABEL_RUN}={facts.name},{LABEL_COMPONENT}={LEARNER}",
         "units_summary": f"{ready}/{facts.wanted}",
         "restarts": sum(unit.restart_count for unit in facts.units.values()),
         "last_heal_seconds": _last_heal(facts),
+        "lost": cost.total(costs) if costs else None,
         "observed_generation": facts.generation,
     }
     report = facts.syncer
@@ -217,6 +247,8 @@ def _figures(facts: RunFacts, now: float) -> TrainingRunStatus:
             "quorum": report.quorum,
             "bytes_in": report.bytes_in,
             "bytes_out": report.bytes_out,
+            "gbit_per_second_in": round(facts.traffic.into, 3) if facts.answers else 0.0,
+            "gbit_per_second_out": round(facts.traffic.out, 3) if facts.answers else 0.0,
             "syncer_restarts": report.restarts,
             "checkpoint": _checkpoint(facts.old.checkpoint, report),
             "ledger": ledger.shown(ledger.add(report.ledger.values()), report.fragments)

@@ -6,6 +6,7 @@ shard that is behind. Figures are those of every shard that was heard of, units 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,8 +16,30 @@ from atoll_runtime.contract import CheckpointReport, SyncerStatus, UnitReport
 
 SyncerPhase = Literal["Starting", "Running", "Finishing", "Finished", "Failed"]
 UNAVAILABLE = "SyncerUnavailable"
+TRAFFIC_SECONDS = 30.0
+"""Time constant of the mean: a few rounds of the slowest fragments, and still a figure of now."""
 GROUPS = 4
 """Different messages of shards that are told at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Gbit/s of a shard or of the whole syncer, a moving mean."""
+
+    into: float = 0.0
+    out: float = 0.0
+
+    def next(self, old: SyncerStatus, new: SyncerStatus) -> Traffic:
+        """After another report; the same where no time went by, and where the counts began anew."""
+        seconds = new.time - old.time
+        received, sent = new.bytes_in - old.bytes_in, new.bytes_out - old.bytes_out
+        if seconds <= 0 or received < 0 or sent < 0:
+            return self
+        weight = 1 - math.exp(-seconds / TRAFFIC_SECONDS)
+        return Traffic(
+            self.into + weight * (received * 8e-9 / seconds - self.into),
+            self.out + weight * (sent * 8e-9 / seconds - self.out),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +54,7 @@ class FeedState:
     answering_since: float | None = None
     down: str = ""
     """Shards that do not serve while another one answers, and why."""
+    traffic: Traffic = Traffic()
 
     @property
     def answers(self) -> bool:
@@ -42,12 +66,39 @@ class FeedState:
         return self.answers and self.status is not None and self.status.phase != "Starting"
 
 
+@dataclass(frozen=True, slots=True)
+class CutOrder:
+    """A cut that the shards were asked for."""
+
+    step: int
+    refused: str = ""
+    """Why they will not take it; one that merely does not answer is asked again."""
+
+
+def cut_step(shards: Sequence[FeedState], old: CutOrder | None) -> int | None:
+    """The global step of the cut that holds all that is merged; None while a shard has yet to be heard of.
+
+    The step that the run has reached, or one more where a cut of that step stands and lacks what came after it.
+    """
+    reports = [shard.status for shard in shards if shard.status is not None]
+    if len(reports) < len(shards):
+        return None
+    reached = max(report.global_step for report in reports)
+    newest = reports[0].checkpoint.newest_step
+    if newest is not None and newest >= reached and all(report.checkpoint.current for report in reports):
+        return newest
+    if old is not None and old.step >= reached and (newest is None or newest < old.step):
+        return old.step
+    return max(reached, -1 if newest is None else newest + 1)
+
+
 def heard(old: FeedState, status: SyncerStatus, now: float) -> FeedState:
     """One shard after a good answer. One that starts again has no figures yet: those from before stand."""
     if status.phase == "Starting" and old.status is not None:
         change = {"phase": status.phase, "message": status.message, "units": {}}
         status = old.status.model_copy(update=change)
-    return FeedState(status=status, answering_since=old.answering_since or now)
+    traffic = old.traffic.next(old.status, status) if old.status is not None else old.traffic
+    return FeedState(status=status, answering_since=old.answering_since or now, traffic=traffic)
 
 
 def combine(shards: Sequence[FeedState]) -> FeedState:
@@ -58,7 +109,11 @@ def combine(shards: Sequence[FeedState]) -> FeedState:
     since = [shard.answering_since for shard in shards if shard.answering_since is not None]
     absent = [_absence(shard) for shard in shards]
     if since:
-        return FeedState(status=status, answering_since=max(since), down=told(absent))
+        traffic = Traffic(
+            sum(shard.traffic.into for shard in shards if shard.answers),
+            sum(shard.traffic.out for shard in shards if shard.answers),
+        )
+        return FeedState(status=status, answering_since=max(since), down=told(absent), traffic=traffic)
     reasons = [shard.reason for shard in shards if shard.reason not in ("", UNAVAILABLE)]
     reason = next(iter(reasons), UNAVAILABLE if any(shard.reason for shard in shards) else "")
     return FeedState(status=status, reason=reason, message=told([shard.message for shard in shards]))
@@ -112,7 +167,7 @@ def _merged(shards: Sequence[FeedState]) -> SyncerStatus | None:
         bytes_in=sum(report.bytes_in for report in figures),
         bytes_out=sum(report.bytes_out for report in figures),
         restarts=sum(report.restarts for report in figures),
-        checkpoint=coordinator.checkpoint if coordinator is not None else CheckpointReport(),
+        checkpoint=_checkpoint(coordinator, figures, all_known=len(known) == len(shards)),
         units=_units(
             _owning([shard.status for shard in shards if shard.serves and shard.status is not None])
         ),
@@ -125,6 +180,16 @@ def _merged(shards: Sequence[FeedState]) -> SyncerStatus | None:
         final_checkpoint=next((report.final_checkpoint for report in known if report.final_checkpoint), ""),
         time=min(report.time for report in figures),
     )
+
+
+def _checkpoint(
+    coordinator: SyncerStatus | None, figures: Sequence[SyncerStatus], all_known: bool
+) -> CheckpointReport:
+    """As the coordinator says; it holds everything when each shard's part does."""
+    if coordinator is None:
+        return CheckpointReport()
+    current = all_known and all(report.checkpoint.current for report in figures)
+    return coordinator.checkpoint.model_copy(update={"current": current})
 
 
 def _owning(reports: Sequence[SyncerStatus]) -> Sequence[SyncerStatus]:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from atoll_operator.api.group import LABEL_COMPONENT, LABEL_MANAGER, LABEL_RUN, MANAGER, SYNCER, Object
+from atoll_operator.api.group import (
+    GROUP,
+    LABEL_COMPONENT,
+    LABEL_MANAGER,
+    LABEL_RUN,
+    MANAGER,
+    SYNCER,
+    Object,
+)
 from atoll_operator.api.trainingrun import SyncerSpec
 from atoll_operator.plan.names import syncer
 from atoll_operator.plan.podspec import PodSettings, container, literals, pod_spec
 from atoll_runtime.contract import ENV_SHARD, HEALTH_PORT, JOURNAL_DIR, STATUS_PORT, SYNCER_PORT
 
+ANNOTATION_CONTRACT = f"{GROUP}/contract"
 POD_INDEX = "apps.kubernetes.io/pod-index"
 """Label of a StatefulSet's pods (Kubernetes 1.28)."""
 
@@ -45,11 +54,14 @@ def stateful_set(
     settings: PodSettings,
     replicas: int,
     layout: int,
+    contract: str = "",
 ) -> Object:
     """`replicas` 0 keeps the journals (suspended, failed); deleting the StatefulSet deletes them (finished).
 
     `layout` counts the changes of `spec.shards`. Each has a folder of its own on the volumes: a journal from before two
     changes may be of as many shards as there are now, and yet of a history that the others have left.
+
+    `contract` stands for what a syncer reads at its start: another one has the shards started anew, one after another.
     """
     main = container(
         settings,
@@ -95,7 +107,13 @@ def stateful_set(
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": {LABEL_RUN: run, LABEL_COMPONENT: SYNCER}},
             "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Retain"},
-            "template": {"metadata": {"labels": labels(run)}, "spec": pod},
+            "template": {
+                "metadata": {
+                    "labels": labels(run),
+                    **({"annotations": {ANNOTATION_CONTRACT: contract}} if contract else {}),
+                },
+                "spec": pod,
+            },
             "volumeClaimTemplates": [{"metadata": {"name": "journal"}, "spec": claim}],
         },
     }

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, UnitPhase
 from atoll_operator.api.trainingrun import RecoverySpec
-from atoll_operator.plan import failure
+from atoll_operator.plan import cost, failure
 from atoll_operator.plan.clock import parse_time
 from atoll_operator.plan.conditions import State, clip, find, state, transition
 from atoll_operator.plan.gang import Gang
+from atoll_operator.plan.hang import Pace
+from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.podspec import PodSettings
 from atoll_runtime.contract import UnitReport
+
+BACK_OFF = "BackOff"
+"""Reason of `Healing` while a lost gang waits for its successor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +53,16 @@ class UnitObserved:
     """The syncer's, None when it knows no such unit or does not answer."""
     ledger: LedgerStatus | None = None
     """As last known."""
+    share: float | None = None
+    """Of all tokens merged, 0 to 1; as last known."""
     answering_since: float | None = None
     """Unix seconds since which all of the syncer answers; None while any of it does not."""
+    pace: Pace | None = None
+    """Of the unit's steps; None while nothing is known."""
+    nodes: Mapping[str, NodeView] = field(default_factory=dict)
+    """Those that its pods are on, as far as the operator may see them."""
+    departed: Mapping[str, PodView] = field(default_factory=dict)
+    """The last that was seen of pods that are gone, by name: they tell why better than their absence does."""
 
 
 def describe(
@@ -82,12 +95,21 @@ def describe(
     learning = states["Learning"][0] == "True"
     healed: float | None = None
     notices: tuple[Notice, ...] = ()
+    before = find(unit.status.conditions, "Healing")
     if learning and status.heal_start_time is not None:
         merged = unit.report.first_merge_time if unit.report is not None else None
-        healed = round(max((merged or now) - parse_time(status.heal_start_time), 0.0), 2)
-        status = status.model_copy(update={"last_heal_seconds": healed, "heal_start_time": None})
-        told = f"incarnation {status.incarnation} was merged {healed:.1f} s after the failure"
-        notices = (Notice("Normal", "Healed", told, f"{status.incarnation}"),)
+        seconds = round(max((merged or now) - parse_time(status.heal_start_time), 0.0), 2)
+        pace = unit.report.step_seconds if unit.report is not None else 0.0
+        chips = gang.slice.hosts * gang.slice.chips_per_host
+        lost = cost.with_heal(status.lost, seconds, chips, pace)
+        status = status.model_copy(update={"heal_start_time": None, "lost": lost})
+        if (
+            before is None or before.reason != BACK_OFF
+        ):  # else the gang came back by itself and was not replaced
+            healed = seconds
+            status = status.model_copy(update={"last_heal_seconds": healed})
+            told = f"incarnation {status.incarnation} was merged {healed:.1f} s after the failure"
+            notices = (Notice("Normal", "Healed", told, f"{status.incarnation}"),)
     healing = status.heal_start_time is not None
     cause = status.last_failure
     why = f"{cause.reason}: {cause.message}" if cause is not None else ""
@@ -142,7 +164,9 @@ def _seeded(unit: UnitObserved, report: UnitReport) -> State:
 
 
 def with_ledger(unit: UnitObserved, status: LearnerUnitStatus) -> LearnerUnitStatus:
-    """The status with the ledger as last known; it is of all incarnations."""
+    """The status with ledger and share as last known; they are of all incarnations."""
+    if unit.share is not None:
+        status = status.model_copy(update={"share_percent": round(100 * unit.share, 1)})
     return status if unit.ledger is None else status.model_copy(update={"ledger": unit.ledger})
 
 

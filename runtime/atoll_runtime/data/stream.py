@@ -1,4 +1,10 @@
-"""Which example a unit reads at a cursor: a pure function of seed, stream and cursor."""
+"""Which example a unit reads at a cursor: a pure function of seed, stream and cursor.
+
+A run that grows deals further streams and changes none that is read. Stream s of n is the examples s, s + n, s + 2n, …
+of the epoch's permutation: its first half is stream s of 2n, its second half stream s + n of 2n from the end. So the
+two divisions fit together: a unit that joins with s + n of 2n begins with what the reader of s of n comes to last, and
+the two meet when both halves have been read once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,11 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One of `streams` disjoint streams over `examples`; each epoch is a new permutation."""
+    """One of `streams` disjoint streams over `examples`; each epoch is a new permutation.
+
+    Disjoint of every stream of this division, and of stream t of a finer one (streams · 2ᵏ) where t % streams is not
+    this stream; where it is, for the part of an epoch that comes before t's examples.
+    """
 
     examples: int
     seed: int
@@ -31,7 +41,21 @@ class Stream:
     def index(self, cursor: int) -> int:
         """The example at `cursor`, which counts this stream's sequences since the run began."""
         epoch, position = divmod(cursor, self.per_epoch)
-        return permute(position * self.streams + self.stream, self.examples, self.seed, epoch)
+        place = spread(position, self.per_epoch)
+        return permute(place * self.streams + self.stream, self.examples, self.seed, epoch)
+
+
+def spread(rank: int, length: int) -> int:
+    """A bijection of [0, length): even places, then odd ones from the end; and so on within each half."""
+    place, stride = 0, 1
+    while length > 1:
+        even = (length + 1) // 2
+        if rank < even:
+            length = even
+        else:
+            place, rank, length = place + stride, length - 1 - rank, length - even
+        stride *= 2
+    return place
 
 
 def permute(index: int, size: int, seed: int, epoch: int) -> int:

@@ -128,6 +128,13 @@ class Marked:
 
 
 @dataclass(frozen=True)
+class CutOrdered:
+    """The operator wants a cut: the run is about to be suspended, and no unit is left to carry a marker."""
+
+    cut: CutId
+
+
+@dataclass(frozen=True)
 class CutEnded:
     """The cut stands whole in the bucket, or was given up."""
 
@@ -188,6 +195,7 @@ Event = (
     | MergeFailed
     | Persisted
     | Marked
+    | CutOrdered
     | CutEnded
     | FinalCut
     | Tick

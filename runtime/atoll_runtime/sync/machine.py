@@ -13,6 +13,7 @@ from atoll_runtime.sync.events import (
     NO_CUT,
     CutEnded,
     CutId,
+    CutOrdered,
     Declined,
     Effect,
     Event,
@@ -151,6 +152,9 @@ class Syncer:
                 self._persisted(event.round, now)
             case Marked():
                 self._marked(event)
+            case CutOrdered(cut):
+                if not self.final:
+                    self._see(cut)
             case CutEnded(cut):
                 self.cuts.running = self.cuts.running and cut != self.cuts.newest
             case FinalCut():

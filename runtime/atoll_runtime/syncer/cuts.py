@@ -30,6 +30,8 @@ class Job:
     """A recorded cut, to be saved. `make` copies the arrays, on another thread."""
 
     cut: CutId
+    merges: int
+    """Merges that it holds."""
     make: Callable[[], Part]
 
 
@@ -48,6 +50,8 @@ class Cuts:
     ) -> None:
         """`meta`: of the manifest; `ended`: called on the event loop when a cut is whole or was given up."""
         self.newest, self.error = newest, ""
+        self.merges: int | None = None
+        """Merges in the newest one; None while none was saved since the start."""
         self._spec, self._store, self._shards, self._coordinator = spec, store, shards, coordinator
         self._meta, self._ended = meta, ended
         self._next: Job | None = None
@@ -67,7 +71,7 @@ class Cuts:
             if job is None:
                 continue
             if await self._save(job) and await self._whole(job):
-                self.newest, self.error = job.cut.step, ""
+                self.newest, self.merges, self.error = job.cut.step, job.merges, ""
                 state = "is whole" if self._coordinator else "has this shard's part"
                 log.info("checkpoint of global step %d %s", job.cut.step, state)
             self._ended(job.cut)

@@ -19,6 +19,7 @@ from atoll_runtime.sync.buffers import Buffers
 from atoll_runtime.sync.events import (
     CutEnded,
     CutId,
+    CutOrdered,
     Declined,
     Effect,
     Event,
@@ -256,6 +257,10 @@ class Service:
         ]
         return DirectoryReply(self.journal.lineage, self.state.versions, tuple(peers))
 
+    def cut(self, step: int) -> None:
+        """Records a cut of all that is durable; the report says when it stands in the bucket."""
+        self._feed(CutOrdered(CutId(step)))
+
     def now(self) -> float:
         """The machine's clock."""
         return time.monotonic()
@@ -356,7 +361,7 @@ class Service:
         """Fixes the durable fragments, which are never written to, and has them saved."""
         fragments, layout, rules = self.state.snapshot(), self.state.layout, self.machine.rules
         lineage = self.journal.lineage
-        job = Job(cut, lambda: part_of(rules, layout, cut.step, fragments, record, lineage))
+        job = Job(cut, record["merges"], lambda: part_of(rules, layout, cut.step, fragments, record, lineage))
 
         async def submit() -> None:
             await self._durable()  # a cut that stands in the bucket must not be forgotten by its shard

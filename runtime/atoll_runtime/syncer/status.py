@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aiohttp import web
+from pydantic import ValidationError
 
 from atoll_runtime.contract import (
     CheckpointReport,
     LedgerReport,
+    Order,
     RunContract,
     SyncerStatus,
     UnitReport,
     dump,
+    identity,
 )
 from atoll_runtime.sync.units import Unit
 from atoll_runtime.sync.waiting import why
@@ -70,7 +73,10 @@ class Status:
             bytes_out=service.bytes_out,
             restarts=service.restarts,
             checkpoint=CheckpointReport(
-                newest_step=service.cuts.newest, uri=self.run.checkpoint.uri, error=service.cuts.error
+                newest_step=service.cuts.newest,
+                uri=self.run.checkpoint.uri,
+                error=service.cuts.error,
+                current=service.cuts.merges == machine.rounds.merges,
             ),
             units={name: unit_report(unit, machine.step) for name, unit in sorted(machine.units.items())},
             shard=self.shard,
@@ -163,6 +169,7 @@ class StatusServer:
         """Raises `OSError` when a port is taken."""
         secure, plain = web.Application(), web.Application()
         secure.router.add_get("/status", self._report)
+        secure.router.add_post("/status", self._order)
         plain.router.add_get("/healthz", self._alive)
         plain.router.add_get("/readyz", self._ready)
         plain.router.add_get("/metrics", self._metrics)
@@ -179,6 +186,22 @@ class StatusServer:
 
     async def _report(self, _: web.Request) -> web.Response:
         return web.Response(text=dump(self._status.report()), content_type="application/json")
+
+    async def _order(self, request: web.Request) -> web.Response:
+        """The operator's alone: another member of the run has no say in its checkpoints."""
+        run, service = self._status.run, self._status.service
+        operator = identity(run.namespace, run.name, "operator", "operator")
+        certificate = request.get_extra_info("peercert") or {}
+        if ("URI", operator) not in certificate.get("subjectAltName", ()):
+            return web.Response(status=403, text=f"only {operator} may give orders\n")
+        try:
+            order = Order.model_validate_json(await request.read())
+        except ValidationError as error:
+            return web.Response(status=400, text=f"not an order: {error}\n")
+        if service is None:
+            return web.Response(status=503, text=f"{self._status.message}\n")
+        service.cut(order.cut)
+        return web.Response(status=202)
 
     async def _alive(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")

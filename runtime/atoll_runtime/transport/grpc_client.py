@@ -46,11 +46,16 @@ TRANSFER_SECONDS = 600.0
 
 
 class GrpcTransport:
-    """One channel, shared by the session and the transfers."""
+    """One channel, shared by the session and the transfers; after a renewal of the certificate, the next session's."""
 
     def __init__(self, host: str, port: int, tls: Tls) -> None:
         self._address = f"{host}:{port}"
-        self._channel = grpc.secure_channel(self._address, tls.client(), OPTIONS)
+        self._tls = tls
+        self._open()
+
+    def _open(self) -> None:
+        self._shown = self._tls.identity()
+        self._channel = grpc.secure_channel(self._address, self._tls.client(), OPTIONS)
         self._session = self._channel.stream_stream(f"/{SERVICE}/Session")
         self._push = self._channel.stream_unary(f"/{SERVICE}/Push")
         self._fetch = self._channel.unary_stream(f"/{SERVICE}/Fetch")
@@ -58,6 +63,9 @@ class GrpcTransport:
 
     def session(self, hello: Hello, next_up: Callable[[], Up | None]) -> Link:
         """See `Transport`. gRPC takes the messages from a thread of its own."""
+        if self._tls.identity() is not self._shown:
+            self._channel.close()  # the last session has ended, and with it all that its transfers were for
+            self._open()
 
         def outgoing() -> Iterator[bytes]:
             yield encode(hello)

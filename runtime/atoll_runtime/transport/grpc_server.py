@@ -61,8 +61,9 @@ class GrpcServer:
                 ),
             )
         )
+        self._credentials = tls.server()  # grpc.aio keeps no reference to what it asks at each handshake
         try:
-            self.port = self._server.add_secure_port(f"[::]:{port}", tls.server())
+            self.port = self._server.add_secure_port(f"[::]:{port}", self._credentials)
         except RuntimeError as error:
             raise OSError(f"port {port} cannot be listened on: {error}") from error
 

@@ -1,56 +1,139 @@
-"""A pod's own identity: the CA of its run and its key pair."""
+"""A pod's own identity: the CA of its run and its key pair, as the files hold them now.
+
+The operator renews a certificate in its Secret and the kubelet replaces the files. New connections use what the files
+hold by then; those that stand are not touched, and no process is restarted.
+"""
 
 from __future__ import annotations
 
+import logging
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
+log = logging.getLogger(__name__)
+
+NAMES = ("ca.crt", "tls.crt", "tls.key")
+Stamp = tuple[tuple[int, int, int], ...]
+"""Inode, time of change and size of each file."""
+
 
 class TlsError(Exception):
-    """The files are missing or unreadable; the message names them."""
+    """The files are missing, unreadable, or do not belong together; the message names them."""
 
 
-@dataclass(frozen=True)
-class Tls:
-    """PEM bytes of `ca.crt`, `tls.crt` and `tls.key`, and where they lie."""
+@dataclass(frozen=True, eq=False)
+class Identity:
+    """PEM bytes of `ca.crt`, `tls.crt` and `tls.key`, and the same as a server's context."""
 
-    directory: Path
     ca: bytes
     certificate: bytes
     key: bytes
+    context: ssl.SSLContext
+
+
+class Tls:
+    """The files of one directory. Safe to use from any thread."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises `TlsError`."""
+        self._directory = directory
+        self._stamp, self._identity = _load(directory)
 
     @classmethod
     def read(cls, directory: str | Path) -> Tls:
         """Raises `TlsError` naming the file that is missing or empty."""
-        folder = Path(directory)
-        contents = []
-        for name in ("ca.crt", "tls.crt", "tls.key"):
-            try:
-                content = (folder / name).read_bytes()
-            except OSError as error:
-                raise TlsError(f"{folder / name}: {error.strerror}") from error
-            if not content.strip():
-                raise TlsError(f"{folder / name} is empty")
-            contents.append(content)
-        return cls(folder, *contents)
+        return cls(Path(directory))
+
+    def identity(self) -> Identity:
+        """The newest that could be read: files that are just being replaced leave the last one in place."""
+        try:
+            if _stamp(self._directory) != self._stamp:
+                self._stamp, self._identity = _load(self._directory)
+                log.info("a new certificate was read from %s", self._directory)
+        except TlsError as error:
+            log.warning("keeps the certificate that it has: %s", error)
+        return self._identity
 
     def client(self) -> grpc.ChannelCredentials:
-        """Credentials of a learner."""
-        return grpc.ssl_channel_credentials(self.ca, self.key, self.certificate)
+        """Credentials of a learner, for one channel: gRPC reads them once."""
+        now = self.identity()
+        return grpc.ssl_channel_credentials(now.ca, now.key, now.certificate)
 
     def server(self) -> grpc.ServerCredentials:
-        """Credentials of the syncer; a client without a certificate of the run's CA is refused."""
-        return grpc.ssl_server_credentials(
-            [(self.key, self.certificate)], root_certificates=self.ca, require_client_auth=True
-        )
+        """Credentials of a server; a client without a certificate of the run's CA is refused.
+
+        gRPC asks them at each handshake. The caller keeps a reference as long as the server lives.
+        """
+        configuration, changed = self._configurations()
+        return grpc.dynamic_ssl_server_credentials(configuration, changed, require_client_authentication=True)
 
     def server_context(self) -> ssl.SSLContext:
         """The same for HTTPS."""
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=self.ca.decode())
-        context.load_cert_chain(self.directory / "tls.crt", self.directory / "tls.key")
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        return context
+        first = self.identity().context
+
+        def choose(connection: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext) -> None:
+            connection.context = self.identity().context
+
+        first.sni_callback = choose
+        return first
+
+    def _configurations(
+        self,
+    ) -> tuple[grpc.ServerCertificateConfiguration, Callable[[], grpc.ServerCertificateConfiguration | None]]:
+        served = self.identity()
+
+        def changed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal served
+            now = self.identity()
+            if now is served:
+                return None
+            served = now
+            return _configuration(now)
+
+        return _configuration(served), changed
+
+
+def _configuration(identity: Identity) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(identity.key, identity.certificate)], identity.ca)
+
+
+def _stamp(directory: Path) -> Stamp:
+    found = []
+    for name in NAMES:
+        try:
+            state = (directory / name).stat()
+        except OSError as error:
+            raise TlsError(f"{directory / name}: {error.strerror}") from error
+        found.append((state.st_ino, state.st_mtime_ns, state.st_size))
+    return tuple(found)
+
+
+def _load(directory: Path) -> tuple[Stamp, Identity]:
+    """All three of one generation: the kubelet turns one link that all three names go through."""
+    stamp = _stamp(directory)
+    ca, certificate, key = (_content(directory / name) for name in NAMES)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_verify_locations(cadata=ca.decode())
+        context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
+    except (OSError, ValueError) as error:
+        raise TlsError(f"the certificates in {directory} cannot be used: {error}") from error
+    if _stamp(directory) != stamp:
+        raise TlsError(f"the files in {directory} change at this moment")
+    return stamp, Identity(ca, certificate, key, context)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise TlsError(f"{path}: {error.strerror}") from error
+    if not content.strip():
+        raise TlsError(f"{path} is empty")
+    return content

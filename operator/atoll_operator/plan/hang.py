@@ -1,0 +1,52 @@
+"""A hang: the pods run, and no step ends.
+
+Judged by what the syncer tells of the unit's steps. While it does not answer nothing is judged, for then nobody knows,
+and the count starts again when it is back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atoll_operator.api.trainingrun import RecoverySpec
+from atoll_runtime.contract import UnitReport
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The last progress of one unit that was seen."""
+
+    incarnation: int
+    step: int
+    stepped: bool
+    """Whether this incarnation has ended a step; the first takes the compiler's time."""
+    since: float
+    """Unix seconds at which this operator saw it first."""
+
+
+def follow(
+    known: Pace | None, report: UnitReport | None, answering_since: float | None, now: float
+) -> Pace | None:
+    """The pace after one more look; None while the syncer does not answer or has not heard of the unit."""
+    if report is None or answering_since is None:
+        return None
+    pace = Pace(report.incarnation, report.step, report.loss is not None, now)
+    if known is not None and (known.incarnation, known.step, known.stepped) == (
+        pace.incarnation,
+        pace.step,
+        pace.stepped,
+    ):
+        return known
+    return pace
+
+
+def deadline(pace: Pace | None, incarnation: int, recovery: RecoverySpec) -> float | None:
+    """Unix seconds at which this incarnation hangs unless a step ends before; None when it is not judged.
+
+    Until the first step it has `startupSeconds`, as before its hosts are connected: seeding and compilation.
+    """
+    if pace is None or pace.incarnation != incarnation or recovery.hang_seconds == 0:
+        return None
+    return pace.since + (
+        recovery.hang_seconds if pace.stepped else max(recovery.hang_seconds, recovery.startup_seconds)
+    )

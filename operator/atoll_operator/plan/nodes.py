@@ -1,0 +1,107 @@
+"""A node as the plans see it: whether its pods are lost with it, and whether they should leave.
+
+Kubernetes deletes the pods of a silent node only after a toleration, and they stay terminating until the node is
+back. A unit does not wait for either: pods of a lost node count as lost at once, and incarnations fence what may
+still run there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from atoll_operator.api.group import Object
+from atoll_operator.plan.clock import earliest
+from atoll_operator.plan.failure import HOST_MAINTENANCE, NODE_LOST, Cause
+from atoll_operator.plan.observe import PodView
+
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+"""Taint by which an administrator says that a node is off for certain."""
+IMPENDING_TERMINATION = "cloud.google.com/impending-node-termination"
+"""Taint, from GKE's first notice of a maintenance until the machine goes; new pods do not tolerate it."""
+ACTIVE_MAINTENANCE = "cloud.google.com/active-node-maintenance"
+"""Label, `ONGOING` while GKE stops the workloads of a node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """What matters of one node."""
+
+    name: str
+    silent_since: float | None = None
+    """Unix seconds at which this operator first saw it not ready; clocks of nodes may be wrong."""
+    silence: str = ""
+    """In the words of the condition `Ready`."""
+    gone: bool = False
+    """It was there, and was deleted."""
+    out_of_service: bool = False
+    maintenance: str = ""
+    """What announces its maintenance; empty when nothing does."""
+
+
+def view_node(node: Object, known: NodeView | None, now: float) -> NodeView:
+    """From the API's JSON. A node that says nothing of `Ready` is taken for ready."""
+    metadata = node["metadata"]
+    conditions = node.get("status", {}).get("conditions", [])
+    ready: Object = next((item for item in conditions if item["type"] == "Ready"), {"status": "True"})
+    taints = {taint["key"] for taint in node.get("spec", {}).get("taints", [])}
+    silent = ready["status"] != "True"
+    since = known.silent_since if known is not None and known.silent_since is not None else now
+    return NodeView(
+        name=metadata["name"],
+        silent_since=since if silent else None,
+        silence=f"Ready is {ready['status']}: {ready.get('message', '')}" if silent else "",
+        out_of_service=OUT_OF_SERVICE in taints,
+        maintenance=_maintenance(taints, metadata.get("labels", {})),
+    )
+
+
+def gone(node: NodeView) -> NodeView:
+    """The same node after its deletion."""
+    return replace(node, gone=True)
+
+
+def lost(
+    pods: Iterable[PodView], nodes: Mapping[str, NodeView], seconds: float, now: float
+) -> tuple[list[Cause], float | None]:
+    """Pods that are lost with their nodes, and when to look again; a pod that has ended has its own story.
+
+    Args:
+        seconds: for which a node may be not ready.
+    """
+    causes, wake = [], None
+    for pod in pods:
+        node = nodes.get(pod.node)
+        if node is None or pod.ended:
+            continue
+        if node.gone:
+            causes.append(_cause(pod, "does not exist any more"))
+        elif node.out_of_service:
+            causes.append(_cause(pod, f"bears the taint {OUT_OF_SERVICE}"))
+        elif node.silent_since is not None and node.silent_since + seconds <= now:
+            causes.append(_cause(pod, f"has not been ready for {seconds:g} s: {node.silence}"))
+        elif node.silent_since is not None:
+            wake = earliest(wake, node.silent_since + seconds)
+    return causes, wake
+
+
+def leaving(pods: Iterable[PodView], nodes: Mapping[str, NodeView]) -> Cause | None:
+    """Why the gang should move: the first of its pods whose node is about to be taken away."""
+    for pod in sorted(pods, key=lambda pod: pod.host):
+        node = nodes.get(pod.node)
+        if node is not None and node.maintenance:
+            message = f"node {node.name} is about to be taken away: {node.maintenance}"
+            return Cause(HOST_MAINTENANCE, message, pod.name, node.name)
+    return None
+
+
+def _cause(pod: PodView, why: str) -> Cause:
+    return Cause(NODE_LOST, f"node {pod.node} {why}", pod.name, pod.node)
+
+
+def _maintenance(taints: set[str], labels: Mapping[str, str]) -> str:
+    if IMPENDING_TERMINATION in taints:
+        return f"taint {IMPENDING_TERMINATION}"
+    if labels.get(ACTIVE_MAINTENANCE) == "ONGOING":
+        return f"label {ACTIVE_MAINTENANCE}: ONGOING"
+    return ""

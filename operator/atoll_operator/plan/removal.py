@@ -1,0 +1,43 @@
+"""Which pods to delete, and when by force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from atoll_operator.plan.clock import earliest
+from atoll_operator.plan.observe import PodView
+
+STUCK_SECONDS = 30.0
+"""After its deletion time a pod is stuck: a kubelet that lives needs a few seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A pod to delete."""
+
+    name: str
+    uid: str
+    grace_seconds: int
+
+
+def removals(
+    pods: Iterable[PodView], grace: int, force: bool, now: float
+) -> tuple[tuple[Removal, ...], float | None]:
+    """Each pod once, and once more without grace when it is stuck and `force` is wanted; when the next may be stuck.
+
+    By force the object goes without a word from the kubelet: the scheduler then takes the chips of a node for free
+    on which the process may still run. No heal waits for it in either case.
+    """
+    remove: list[Removal] = []
+    wake: float | None = None
+    for pod in pods:
+        if pod.deletion_time is None:
+            remove.append(Removal(pod.name, pod.uid, 0 if pod.ended else grace))
+        elif not force:
+            continue
+        elif pod.deletion_time + STUCK_SECONDS <= now:
+            remove.append(Removal(pod.name, pod.uid, 0))
+        else:
+            wake = earliest(wake, pod.deletion_time + STUCK_SECONDS)
+    return tuple(remove), wake

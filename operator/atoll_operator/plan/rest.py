@@ -1,0 +1,51 @@
+"""A unit that has no gang: it cannot have one, it has failed for good, or its run is suspended or over."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from atoll_operator.api.learnerunit import UnitPhase
+from atoll_operator.plan.conditions import find, state
+from atoll_operator.plan.removal import removals
+from atoll_operator.plan.unitplan import UnitPlan
+from atoll_operator.plan.unitstatus import Orders, UnitObserved, lost, with_ledger, written
+
+GRACE_SECONDS = {"Suspended": 30, "Finished": 5}
+"""For the pods of a run that stops, and of one that is over."""
+
+
+def idle(unit: UnitObserved, now: float, phase: UnitPhase, reason: str, message: str) -> UnitPlan:
+    """Nothing is made and nothing removed."""
+    states = lost(reason, message) | {"Healing": state(False, reason)}
+    states["Scheduled"] = state(False, reason, message)
+    return UnitPlan(status=written(unit, unit.status, phase, message, states, now))
+
+
+def failed(unit: UnitObserved, orders: Orders, now: float) -> UnitPlan:
+    """The failed unit is kept to be looked at, with the pods that ended."""
+    running = tuple(pod for pod in unit.pods if not pod.ended)
+    remove, wake = removals(running, 1, orders.recovery.force_delete, now)
+    return UnitPlan(status=unit.status, remove=remove, wake=wake)
+
+
+def stopped(
+    unit: UnitObserved, orders: Orders, phase: Literal["Suspended", "Finished"], now: float
+) -> UnitPlan:
+    """Suspended or finished: no pods, the figures stay."""
+    remove, wake = removals(unit.pods, GRACE_SECONDS[phase], orders.recovery.force_delete, now)
+    if unit.status.phase == "Failed":
+        return UnitPlan(status=unit.status, remove=remove, wake=wake)
+    status = with_ledger(unit, unit.status).model_copy(
+        update={"heal_start_time": None, "placed_incarnation": 0}
+    )
+    seeded = find(unit.status.conditions, "Seeded")
+    states = {
+        "Scheduled": state(False, phase),
+        "PodsReady": state(False, phase),
+        "Seeded": (seeded.status, seeded.reason, seeded.message) if seeded else state(False, phase),
+        "Learning": state(False, phase),
+        "Healing": state(False, phase),
+        "Draining": state(bool(unit.pods), "Stopping" if unit.pods else phase),
+    }
+    status = written(unit, status, phase, "", states, now)
+    return UnitPlan(status=status, remove=remove, wake=wake)

@@ -1,0 +1,74 @@
+"""A change that pods have to be made anew for goes from unit to unit, under the quorum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.plan.runobjects import UnitFacts
+
+ROLLED = ("image", "batch", "resources", "node_selector", "tolerations")
+"""Fields of a LearnerUnit that may change; the API server refuses the others."""
+KIND = ("accelerator", "topology", "machine_type", "slices")
+"""Fields that make it another slice. A pool of the same name that was removed and added again may have others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What to change now, and what is still to come."""
+
+    now: tuple[str, ...] = ()
+    """Units that get their new spec in this pass."""
+    outdated: tuple[str, ...] = ()
+    """Units that have another spec than is wanted, those of `now` included."""
+    message: str = ""
+    """Why the others wait; empty when there are none."""
+
+
+def plan_rollout(
+    units: Mapping[str, UnitFacts], wanted: Mapping[str, LearnerUnitSpec], quorum: int, merging: bool
+) -> Rollout:
+    """The next step.
+
+    A unit that does not learn has nothing to lose and is changed at once: so a broken image can be mended. One that
+    learns is changed when every other one learns and K others are left; so at most one is away at a time.
+
+    Args:
+        units: those that exist.
+        wanted: specs of the units that are wanted, by name.
+        quorum: K.
+        merging: whether the whole syncer serves, so that what units say of themselves is true now.
+    """
+    own = {name: unit for name, unit in units.items() if unit.owned and name in wanted}
+    outdated = tuple(name for name, unit in sorted(own.items()) if _differs(unit, wanted[name], ROLLED))
+    idle = tuple(name for name in outdated if not own[name].learning)
+    if not outdated:
+        return Rollout()
+    learning = sum(unit.learning for unit in own.values())
+    waiting = [name for name in outdated if name not in idle]
+    if idle or not waiting:
+        return Rollout(
+            idle, outdated, f"{len(waiting)} of {len(wanted)} units wait for their turn" if waiting else ""
+        )
+    left = f"{len(waiting)} of {len(wanted)} units have yet to be made anew for the new spec"
+    if not merging:
+        return Rollout((), outdated, f"{left}; waits for the syncer")
+    if learning < len(wanted):
+        return Rollout((), outdated, f"{left}; waits until all others learn, {learning} of {len(wanted)} do")
+    if learning - 1 < quorum:
+        return Rollout(
+            (),
+            outdated,
+            f"{left}; quorum.min {quorum} of {len(wanted)} units spares none: lower it or add a unit",
+        )
+    return Rollout((waiting[0],), outdated, left)
+
+
+def of_another_kind(unit: UnitFacts, wanted: LearnerUnitSpec) -> bool:
+    """It has to go, and its successor of the same name to be made anew."""
+    return _differs(unit, wanted, KIND)
+
+
+def _differs(unit: UnitFacts, wanted: LearnerUnitSpec, fields: Iterable[str]) -> bool:
+    return unit.spec is not None and any(getattr(unit.spec, name) != getattr(wanted, name) for name in fields)

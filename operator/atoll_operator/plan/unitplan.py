@@ -1,0 +1,38 @@
+"""What to do for one LearnerUnit in one pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from atoll_operator.api.group import Object
+from atoll_operator.api.learnerunit import LearnerUnitStatus
+from atoll_operator.plan.conditions import clip, state, transition
+from atoll_operator.plan.notice import Notice
+from atoll_operator.plan.removal import Removal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitPlan:
+    """What to do. With `advance` nothing but the status is written, guarded, and the next plan acts on it."""
+
+    status: LearnerUnitStatus
+    advance: bool = False
+    service: Object | None = None
+    create: tuple[Object, ...] = ()
+    remove: tuple[Removal, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    wake: float | None = None
+    """Unix seconds of the next look without an event."""
+    healed_seconds: float | None = None
+    """Of a heal that this plan sees completed."""
+
+
+def refused(plan: UnitPlan, message: str, now: float) -> UnitPlan:
+    """The same plan, with a status that says why the API server does not take our objects."""
+    states = {item.type: (item.status, item.reason, item.message) for item in plan.status.conditions}
+    states["Scheduled"] = state(False, "ObjectRefused", message)
+    status = plan.status
+    conditions = transition(status.conditions, states, status.observed_generation, now)
+    return replace(
+        plan, status=status.model_copy(update={"message": clip(message), "conditions": conditions})
+    )

@@ -1,0 +1,66 @@
+"""What an operator does while it leads. Made anew for each term: in between another operator may have acted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+from atoll_operator.cluster import Cluster
+from atoll_operator.feed import Feeds
+from atoll_operator.metrics import Metrics
+from atoll_operator.reconcile_run import RunReconciler
+from atoll_operator.reconcile_unit import UnitReconciler
+from atoll_operator.settings import Settings
+from atoll_operator.store import Key, Store
+from atoll_operator.workqueue import WorkQueue
+
+
+class Term:
+    """The queue, and all that it feeds."""
+
+    def __init__(self, settings: Settings, cluster: Cluster, store: Store, metrics: Metrics) -> None:
+        self._settings = settings
+        self._store = store
+        self._metrics = metrics
+        self.queue: WorkQueue[Key] = WorkQueue(self._reconcile)
+        self.queue.on_error = self._failed
+        self._feeds = Feeds(settings, metrics, self._fed)
+        self._runs = RunReconciler(settings, cluster, store, self.queue, self._feeds)
+        self._units = UnitReconciler(settings, cluster, store, self.queue, self._feeds, metrics)
+
+    async def run(self, known: Iterable[Key]) -> None:
+        """Works until cancelled, on `known` first. Nothing that a pass had begun needs to be finished."""
+        for key in known:
+            self.queue.add(key)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.queue.run(), name="work")
+                group.create_task(self._resync(), name="resync")
+        finally:
+            await self._feeds.close()
+
+    async def _reconcile(self, key: Key) -> None:
+        started = time.monotonic()
+        reconciler = self._runs if key.kind == "TrainingRun" else self._units
+        try:
+            await reconciler(key)
+        finally:
+            self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started)
+
+    async def _resync(self) -> None:
+        """Looks at everything again, also at what no watch tells of."""
+        while True:
+            await asyncio.sleep(self._settings.resync_seconds)
+            self._runs.review()
+            self._units.review()
+            for key in self._store.keys("TrainingRun", "LearnerUnit"):
+                self.queue.add(key)
+
+    def _fed(self, run: Key, units: frozenset[str]) -> None:
+        self.queue.add(run)
+        for name in units:
+            self.queue.add(Key("LearnerUnit", run.namespace, name))
+
+    def _failed(self, key: Key, error: Exception) -> None:
+        self._metrics.reconcile_errors.labels(key.kind, type(error).__name__).inc()

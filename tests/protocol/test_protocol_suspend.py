@@ -1,0 +1,90 @@
+"""A run is suspended: its units leave, the operator orders a cut, and the shards go on at the same step later."""
+
+from __future__ import annotations
+
+import json
+import signal
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll_runtime.checkpoint import GlobalStore
+from atoll_runtime.contract import RunContract, SyncerStatus, TargetSpec, identity
+from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.tls import Tls
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(name="tls")
+def tls_fixture(authority: Any) -> Callable[[str], Path]:
+    """The folder of a member's certificate."""
+    ca = authority("walk")
+    roles = {
+        "syncer": identity("default", "walk", "syncer", "walk-syncer"),
+        "operator": identity("default", "walk", "operator", "operator"),
+    }
+    return lambda name: ca.issue(name, roles.get(name, identity("default", "walk", "unit", name)))
+
+
+def transports(run: RunContract, folder: Path) -> list[GrpcTransport]:
+    return [GrpcTransport(shard.host, shard.port, Tls.read(folder)) for shard in run.shards]
+
+
+def order(run: RunContract, shard: int, folder: Path, body: bytes) -> int:
+    """The answer's status."""
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    url = f"https://localhost:{run.shards[shard].status_port}/status"
+    try:
+        with urllib.request.urlopen(url, data=body, timeout=5, context=context) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def told(syncer: Any) -> SyncerStatus:
+    return syncer.status() or SyncerStatus(run_uid="", phase="Starting")
+
+
+def test_a_cut_that_is_ordered_when_the_units_are_gone_holds_all_and_the_run_goes_on_at_its_step(
+    make_run: Any, syncer: Any, numpy_unit: Any, tls: Any, eventually: Any
+) -> None:
+    run = make_run(shards=2, target=TargetSpec(global_steps=10_000))
+    shards = [syncer(run, tls("syncer"), s) for s in (0, 1)]
+    units = [numpy_unit(run, name, transports(run, tls(name))).start() for name in "ab"]
+    eventually(lambda: all(told(each).rounds >= 12 for each in shards), 40)
+    for unit in units:
+        unit.halt()
+    eventually(lambda: all({u.state for u in told(each).units.values()} == {"Gone"} for each in shards))
+
+    assert order(run, 0, tls("a"), b'{"cut": 100000}') == 403
+    assert order(run, 0, tls("operator"), b'{"stop": true}') == 400
+    before = [told(each).global_step for each in shards]
+    newest = told(shards[0]).checkpoint.newest_step or 0
+    step = max(*before, newest + 1)
+    for shard in (0, 1):
+        assert order(run, shard, tls("operator"), json.dumps({"cut": step}).encode()) == 202
+    eventually(lambda: told(shards[0]).checkpoint.newest_step == step)
+    eventually(lambda: all(told(each).checkpoint.current for each in shards))
+    cut = GlobalStore(run.checkpoint.uri).load(step)
+    assert max(cut.versions) == max(told(each).global_step for each in shards)
+    assert all(np.isfinite(tensor).all() for tensor in cut.theta.values())
+
+    ends = [told(each).global_step for each in shards]
+    for each in shards:
+        assert each.end(signal.SIGTERM) == 0
+        each.start()
+    eventually(lambda: [told(each).restarts for each in shards] == [1, 1])
+    eventually(lambda: [told(each).global_step for each in shards] == ends)
+    again = [numpy_unit(run, name, transports(run, tls(name)), incarnation=2) for name in "ab"]
+    for unit in again:
+        unit.hold_nothing()
+        unit.start()
+    eventually(lambda: all(told(each).global_step > end for each, end in zip(shards, ends, strict=True)), 40)

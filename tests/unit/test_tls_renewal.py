@@ -1,0 +1,247 @@
+"""Certificates that change on disk, with real gRPC and HTTPS: standing sessions stay, new ones use what is there."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll_operator.certs import Authority, Pair
+from atoll_runtime.contract import RunContract
+from atoll_runtime.sync.events import NO_CUT
+from atoll_runtime.syncer.status import Status, StatusServer
+from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.grpc_server import GrpcServer
+from atoll_runtime.transport.messages import Announce, Hello, Mark, Up, Welcome
+from atoll_runtime.transport.tls import Tls
+from atoll_runtime.transport.transport import Link, Peer, TransportError
+
+DAY = datetime.timedelta(days=1)
+HELLO = Hello(1, "uid", "a", 1, 0, 1, "f", "bf16", (0,), 0, "")
+
+
+def now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+class Mount:
+    """A Secret's volume as the kubelet keeps it: the names go through one link that is turned at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self._turn = 0
+        for name in ("ca.crt", "tls.crt", "tls.key"):
+            (folder / name).symlink_to(Path("..data") / name)
+
+    def put(self, ca: bytes, pair: Pair) -> None:
+        self._turn += 1
+        generation = self.folder / f"..{self._turn}"
+        generation.mkdir()
+        for name, content in (("ca.crt", ca), ("tls.crt", pair.certificate), ("tls.key", pair.key)):
+            (generation / name).write_bytes(content)
+        (self.folder / "..new").symlink_to(generation.name)
+        os.replace(self.folder / "..new", self.folder / "..data")
+
+
+class Echo:
+    """An endpoint that says who came, and answers each mark with its number."""
+
+    def __init__(self) -> None:
+        self.peers: list[str] = []
+
+    async def session(self, peer: Peer, incoming: AsyncIterator[Up]) -> AsyncIterator[Any]:
+        async for message in incoming:
+            if isinstance(message, Hello):
+                self.peers.append(peer.identities[0])
+                yield Welcome("l", 0, (), 0, 0)
+            else:
+                yield Announce(0, len(self.peers))
+
+
+class Session:
+    """One session, fed by hand. It opens in a thread, for the server runs in the test's loop."""
+
+    def __init__(self, link: Link, asked: threading.Semaphore) -> None:
+        self._link, self._asked = link, asked
+
+    @classmethod
+    async def open(cls, transport: GrpcTransport) -> Session:
+        """Raises TransportError."""
+        asked = threading.Semaphore(0)
+
+        def next_up() -> Up:
+            asked.acquire(timeout=20)
+            return Mark(NO_CUT, 0)
+
+        one = cls(await asyncio.to_thread(transport.session, HELLO, next_up), asked)
+        try:
+            assert isinstance(await asyncio.to_thread(one._link.receive), Welcome)
+        except TransportError:
+            one.close()
+            raise
+        return one
+
+    async def answer(self) -> Any:
+        self._asked.release()
+        return await asyncio.to_thread(self._link.receive)
+
+    def close(self) -> None:
+        self._link.close()
+        self._asked.release()
+
+
+@pytest.fixture
+def authority() -> Authority:
+    return Authority.new("r", now())
+
+
+@pytest.fixture
+def mounts(tmp_path: Path, authority: Authority) -> tuple[Mount, Mount]:
+    """The syncer's and a unit's, with certificates of the same authority."""
+    both = Mount(tmp_path / "syncer"), Mount(tmp_path / "unit")
+    for mount, name in zip(both, ("syncer", "unit"), strict=True):
+        mount.put(
+            authority.pair.certificate, authority.issue(name, f"spiffe://{name}/1", ["localhost"], now())
+        )
+    return both
+
+
+@pytest.fixture
+async def served(mounts: tuple[Mount, Mount]) -> AsyncIterator[tuple[Echo, GrpcTransport, int]]:
+    echo = Echo()
+    server = GrpcServer(echo, Tls.read(mounts[0].folder), 0)  # type: ignore[arg-type]
+    await server.start()
+    transport = GrpcTransport("localhost", server.port, Tls.read(mounts[1].folder))
+    yield echo, transport, server.port
+    await asyncio.to_thread(transport.close)
+    await server.stop(0)
+
+
+async def test_a_session_outlives_a_renewal_and_the_next_one_shows_the_new_certificate(
+    served: Any, mounts: tuple[Mount, Mount], authority: Authority
+) -> None:
+    echo, transport, _ = served
+    session = await Session.open(transport)
+    for mount, name in zip(mounts, ("syncer", "unit"), strict=True):
+        mount.put(
+            authority.pair.certificate, authority.issue(name, f"spiffe://{name}/2", ["localhost"], now())
+        )
+    assert isinstance(await session.answer(), Announce)
+    session.close()
+    again = await Session.open(transport)
+    assert echo.peers == ["spiffe://unit/1", "spiffe://unit/2"]
+    again.close()
+
+
+async def test_a_certificate_that_has_expired_is_refused_until_it_is_renewed(
+    served: Any, mounts: tuple[Mount, Mount], authority: Authority
+) -> None:
+    echo, transport, _ = served
+    ca = authority.pair.certificate
+    mounts[1].put(ca, authority.issue("unit", "spiffe://unit/old", ["localhost"], now() - 91 * DAY))
+    with pytest.raises(TransportError):
+        await Session.open(transport)
+    mounts[1].put(ca, authority.issue("unit", "spiffe://unit/new", ["localhost"], now()))
+    (await Session.open(transport)).close()
+    assert echo.peers == ["spiffe://unit/new"]
+
+
+async def test_a_server_whose_certificate_has_expired_is_refused_until_it_is_renewed(
+    served: Any, mounts: tuple[Mount, Mount], authority: Authority
+) -> None:
+    _, transport, port = served
+    ca = authority.pair.certificate
+    mounts[0].put(ca, authority.issue("syncer", "spiffe://syncer/old", ["localhost"], now() - 91 * DAY))
+    with pytest.raises(TransportError, match="TLS refused"):
+        await Session.open(transport)
+    mounts[0].put(ca, authority.issue("syncer", "spiffe://syncer/new", ["localhost"], now()))
+    fresh = GrpcTransport("localhost", port, Tls.read(mounts[1].folder))  # without the first one's back-off
+    (await Session.open(fresh)).close()
+    await asyncio.to_thread(fresh.close)
+
+
+async def test_an_authority_follows_another_while_both_are_trusted(
+    served: Any, mounts: tuple[Mount, Mount], authority: Authority
+) -> None:
+    echo, transport, _ = served
+    successor = Authority.new("r", now())
+    both = authority.pair.certificate + successor.pair.certificate
+    session = await Session.open(transport)
+    # The syncer is the first to have a certificate of the successor; the unit knows both, and shows the old one.
+    mounts[0].put(both, successor.issue("syncer", "spiffe://syncer/2", ["localhost"], now()))
+    mounts[1].put(both, authority.issue("unit", "spiffe://unit/1", ["localhost"], now()))
+    assert isinstance(await session.answer(), Announce)
+    session.close()
+    (await Session.open(transport)).close()
+    # Then the old one is trusted no more.
+    mounts[0].put(
+        successor.pair.certificate, successor.issue("syncer", "spiffe://syncer/3", ["localhost"], now())
+    )
+    mounts[1].put(both, authority.issue("unit", "spiffe://unit/late", ["localhost"], now()))
+    with pytest.raises(TransportError):
+        await Session.open(transport)
+    mounts[1].put(both, successor.issue("unit", "spiffe://unit/2", ["localhost"], now()))
+    (await Session.open(transport)).close()
+    assert echo.peers == ["spiffe://unit/1", "spiffe://unit/1", "spiffe://unit/2"]
+
+
+async def test_files_that_do_not_belong_together_leave_the_last_identity_in_place(
+    mounts: tuple[Mount, Mount], authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls = Tls.read(mounts[0].folder)
+    before = tls.identity()
+    one, other = (authority.issue("syncer", "spiffe://x", ["localhost"], now()) for _ in range(2))
+    mounts[0].put(authority.pair.certificate, Pair(one.certificate, other.key))
+    assert tls.identity() is before
+    assert "keeps the certificate that it has" in caplog.text
+    mounts[0].put(authority.pair.certificate, one)
+    assert tls.identity().certificate == one.certificate
+
+
+async def test_the_status_is_served_with_the_newest_certificate_to_clients_with_and_without_a_server_name(
+    mounts: tuple[Mount, Mount], authority: Authority, make_run: Any, free_ports: Any
+) -> None:
+    run: RunContract = make_run()
+    port, health = free_ports(2)
+    server = StatusServer(Status(run), Tls.read(mounts[0].folder).server_context(), port, health)
+    await server.start()
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.load_verify_locations(cadata=authority.pair.certificate.decode())
+    client.load_cert_chain(mounts[1].folder / "tls.crt", mounts[1].folder / "tls.key")
+
+    def ask(name: str | None) -> bytes:
+        with (
+            socket.create_connection(("127.0.0.1", port), 10) as plain,
+            client.wrap_socket(plain, server_hostname=name) as secure,
+        ):
+            secure.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+            if not secure.recv(1000).startswith(b"HTTP/1.0 200 OK"):
+                raise ConnectionError("closed without an answer")
+            found = secure.getpeercert(binary_form=True)
+        assert found is not None
+        return ssl.DER_cert_to_PEM_cert(found).encode()
+
+    async def shown(name: str | None) -> bytes:
+        return await asyncio.to_thread(ask, name)
+
+    renewed = authority.issue("syncer", "spiffe://syncer/2", ["localhost"], now())
+    try:
+        assert await shown("localhost") == (mounts[0].folder / "tls.crt").read_bytes()
+        mounts[0].put(authority.pair.certificate, renewed)
+        assert await shown("localhost") == await shown(None) == renewed.certificate
+        # Whom the server trusts changes with it.
+        mounts[0].put(Authority.new("another", now()).pair.certificate, renewed)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await shown("localhost")
+    finally:
+        await server.stop()
