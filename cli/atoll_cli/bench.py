@@ -13,6 +13,7 @@ from atoll_cli.text import amount, table
 if TYPE_CHECKING:
     from atoll_bench.learner import LearnerFigure
     from atoll_bench.merge import MergeFigure
+    from atoll_bench.verdict import Figure as OperatorFigure
 
 LONGEST_PHASE = 20
 """Seconds: the syncer takes a unit that stands still for longer than 30 s for silent."""
@@ -62,6 +63,20 @@ def add_options(bench: argparse.ArgumentParser) -> None:
         metavar="LEARNER/SYNCER",
         help="such as 0-2/3; default: a core each, then one core for both",
     )
+    operator = figures.add_parser(
+        "operator",
+        help="heals and creations on a real API server with fake nodes, against a bare client; "
+        "some 7 minutes a repeat",
+        allow_abbrev=False,
+    )
+    operator.add_argument("--json", action="store_true", help="one JSON line a figure")
+    operator.add_argument(
+        "--case",
+        default="a,b,c,d,e",
+        metavar="C,…",
+        help="a create, b one pod fails, c fifty fail, d idle, e fails while the operator is down; default all",
+    )
+    operator.add_argument("--repeat", default="3", metavar="N", help="rounds; default %(default)s")
 
 
 def run_bench(options: argparse.Namespace) -> int:
@@ -71,7 +86,61 @@ def run_bench(options: argparse.Namespace) -> int:
         UsageError: an option's value cannot be used.
         CommandError: the figure could not be measured.
     """
-    return {"merge": _merge, "learner": _learner}[options.figure](options)
+    return {"merge": _merge, "learner": _learner, "operator": _operator}[options.figure](options)
+
+
+def _operator(options: argparse.Namespace) -> int:
+    repeat = _count("--repeat", options.repeat, 100)
+    try:
+        from atoll_bench.client import BenchError
+        from atoll_bench.figures import line
+        from atoll_bench.operator import measure
+        from atoll_bench.verdict import CASES
+        from atoll_local.errors import ClusterError, HostError
+    except ImportError as error:
+        raise UsageError(
+            f"bench operator needs the packages of the operator and of the local cluster, "
+            f"pip install 'atoll[operator,runtime,local]': {error}"
+        ) from error
+    cases = options.case.split(",")
+    if not set(cases) <= set(CASES):
+        raise UsageError(f"--case {options.case!r}: of {','.join(CASES)} is wanted")
+    try:
+        found = measure(frozenset(cases), repeat, lambda text: print(text, file=sys.stderr, flush=True))
+    except (BenchError, ClusterError, HostError) as error:
+        raise CommandError(str(error)) from error
+    if options.json:
+        for figure in found:
+            print(line("operator", asdict(figure)), flush=True)
+    else:
+        print(_operator_table(found))
+    return 0
+
+
+def _operator_table(figures: list[OperatorFigure]) -> str:
+    def text(value: float | None) -> str:
+        return "" if value is None else f"{value:.3g}"
+
+    head = ("CASE", "PODS", "FIGURE", "UNIT", "MEDIAN", "SPREAD", "TARGET", "LIMIT", "RATIO", "TARGET", "MET")
+    return table(
+        head,
+        [
+            (
+                figure.case,
+                f"{figure.units} x {figure.pods // figure.units}",
+                figure.name,
+                figure.unit,
+                text(figure.value),
+                f"{text(figure.low)} to {text(figure.high)}",
+                text(figure.target),
+                text(figure.limit),
+                text(figure.ratio),
+                text(figure.ratio_target),
+                "" if figure.met is None else "yes" if figure.met else "no",
+            )
+            for figure in figures
+        ],
+    )
 
 
 def _learner(options: argparse.Namespace) -> int:

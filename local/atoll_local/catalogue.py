@@ -127,6 +127,14 @@ PROGRAMS: dict[str, Program] = {
             ),
         ),
         Program(
+            name="kwok",
+            version=KWOK,
+            module="sigs.k8s.io/kwok",
+            package="sigs.k8s.io/kwok/cmd/kwok",
+            linker_flags=(f"-X sigs.k8s.io/kwok/pkg/consts.Version=v{KWOK}",),
+            # Its releases have binaries without checksums, so there is no download to take.
+        ),
+        Program(
             name="fake-gcs-server",
             version=FAKE_GCS,
             module="github.com/fsouza/fake-gcs-server",

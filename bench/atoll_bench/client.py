@@ -1,0 +1,97 @@
+"""A bare asynchronous client of an API server: no tries, no cache, no logic."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+
+Object = dict[str, Any]
+JSON = "application/json"
+MERGE = "application/merge-patch+json"
+CALL_SECONDS = 120.0
+LINE_LIMIT = 2**20
+"""Bytes of one object in a watch."""
+
+
+class BenchError(RuntimeError):
+    """The bench cannot go on; the message names what did not happen."""
+
+
+class Client:
+    """Use as an async context manager. `connections` is the number of calls under way at a time."""
+
+    def __init__(self, server: str, context: ssl.SSLContext, token: str = "", connections: int = 32) -> None:
+        self._server = server
+        self._context = context
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._connections = connections
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Client:
+        self._session = aiohttp.ClientSession(
+            base_url=self._server,
+            connector=aiohttp.TCPConnector(limit=self._connections, ssl=self._context),
+            headers=self._headers,
+            timeout=aiohttp.ClientTimeout(total=CALL_SECONDS),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._open.close()
+
+    @property
+    def _open(self) -> aiohttp.ClientSession:
+        assert self._session is not None, "used outside its context"
+        return self._session
+
+    async def call(
+        self, method: str, path: str, body: Object | None = None, *, kind: str = JSON, missing: bool = False
+    ) -> Object:
+        """The answer; empty for a 404 where `missing` is fine.
+
+        Raises:
+            BenchError: the API server refused.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        async with self._open.request(method, path, data=data, headers={"Content-Type": kind}) as answer:
+            text = await answer.read()
+            if answer.status == 404 and missing:
+                return {}
+            if answer.status >= 400:
+                raise BenchError(f"{method} {path}: {answer.status}: {text[:500].decode(errors='replace')}")
+            found: Object = json.loads(text)
+            return found
+
+    async def watch(self, path: str) -> AsyncIterator[bytes]:
+        """The lines of a watch, until it ends."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
+        async with self._open.get(path, timeout=timeout, read_bufsize=LINE_LIMIT) as answer:
+            if answer.status != 200:
+                raise BenchError(f"GET {path}: {answer.status}")
+            async for line in answer.content:
+                yield line
+
+
+def pods_path(namespace: str, name: str = "") -> str:
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    return f"{path}/{name}" if name else path
+
+
+async def fail(client: Client, namespace: str, name: str, exit_code: int = 1) -> None:
+    """Ends a pod as its kubelet would say; one that is gone already cannot."""
+    ended = {"exitCode": exit_code, "reason": "Error"}
+    container = {
+        "name": "main",
+        "image": "none",
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
+        "state": {"terminated": ended},
+    }
+    status = {"phase": "Failed", "containerStatuses": [container]}
+    path = pods_path(namespace, name) + "/status"
+    await client.call("PATCH", path, {"status": status}, kind=MERGE, missing=True)

@@ -1,0 +1,164 @@
+"""The pods of one namespace as a watch tells of them, each with the times of what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from atoll_bench.client import BenchError, Client, pods_path
+from atoll_operator.api.group import LABEL_COMPONENT, LABEL_INCARNATION, LABEL_UNIT, LEARNER
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str
+    uid: str
+    labels: dict[str, str] = {}
+    resource_version: str = ""
+    deletion_timestamp: str = ""
+
+
+class _Status(msgspec.Struct):
+    phase: str = "Pending"
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Metadata
+    status: _Status
+
+
+class Event(msgspec.Struct):
+    """What is read of a line of a watch."""
+
+    type: str
+    object: _Pod
+
+
+_decode = msgspec.json.Decoder(Event).decode
+
+
+@dataclass(slots=True)
+class Life:
+    """One pod. Times are monotonic seconds at which the watch told of them; none: not yet."""
+
+    name: str
+    unit: str
+    incarnation: int
+    created: float
+    running: float | None = None
+    ended: float | None = None
+    """Failed or succeeded."""
+    deleting: float | None = None
+    gone: float | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Neither ended nor on its way out."""
+        return self.ended is None and self.deleting is None and self.gone is None
+
+
+class Pods:
+    """Learners' pods, by uid. Pods of the syncer are left out."""
+
+    def __init__(self) -> None:
+        self.lives: dict[str, Life] = {}
+        self.alive = 0
+        self.running = 0
+        self._changed = asyncio.Event()
+        self._version = ""
+
+    def see(self, line: bytes, at: float) -> None:
+        """Takes one event of the watch.
+
+        Raises:
+            BenchError: the watch has ended with an error.
+        """
+        try:
+            event = _decode(line)
+        except msgspec.MsgspecError as error:
+            raise BenchError(f"the watch of pods says {line[:300]!r}: {error}") from error
+        metadata = event.object.metadata
+        self._version = metadata.resource_version
+        if metadata.labels.get(LABEL_COMPONENT) != LEARNER:
+            return
+        life = self.lives.get(metadata.uid)
+        if life is None:
+            unit, incarnation = metadata.labels[LABEL_UNIT], int(metadata.labels[LABEL_INCARNATION])
+            life = self.lives[metadata.uid] = Life(metadata.name, unit, incarnation, at)
+            self.alive += 1
+        was = (life.alive, life.running is not None)
+        if event.type == "DELETED":
+            life.gone = at
+        elif metadata.deletion_timestamp and life.deleting is None:
+            life.deleting = at
+        phase = event.object.status.phase
+        if phase == "Running" and life.running is None:
+            life.running = at
+        elif phase in ("Failed", "Succeeded") and life.ended is None:
+            life.ended = at
+        now = (life.alive, life.running is not None)
+        self.alive += now[0] - was[0]
+        self.running += all(now) - all(was)
+        self._changed.set()
+
+    async def follow(self, client: Client, namespace: str) -> None:
+        """Watches until cancelled; the API server ends the watch of a reader that it takes for slow.
+
+        Raises:
+            BenchError: the watch cannot be resumed where it ended.
+        """
+        while True:
+            path = f"{pods_path(namespace)}?watch=1&timeoutSeconds=3600&resourceVersion={self._version}"
+            async for line in client.watch(path):
+                self.see(line, time.monotonic())
+
+    async def until(self, what: str, check: Callable[[], bool], seconds: float) -> None:
+        """Returns with the event that makes `check` true.
+
+        Raises:
+            BenchError: not within `seconds`.
+        """
+        deadline = time.monotonic() + seconds
+        while not check():
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), max(deadline - time.monotonic(), 0.0))
+            except TimeoutError:
+                state = f"{self.alive} pods alive, {self.running} of them running"
+                raise BenchError(f"not within {seconds:.0f} s: {what}; {state}") from None
+
+    async def until_running(self, count: int, seconds: float) -> None:
+        """All of so many pods run, and there is no other one."""
+        await self.until(f"{count} pods run", lambda: self.alive == self.running == count, seconds)
+
+    def born_since(self, start: float) -> list[Life]:
+        return [life for life in self.lives.values() if life.created >= start]
+
+    def last_running(self) -> float:
+        """When the last of the pods that live now began to run."""
+        return max(life.running for life in self.lives.values() if life.alive and life.running is not None)
+
+    def units(self) -> dict[str, tuple[int, int]]:
+        """Each unit that has running pods to its newest incarnation among them and that one's hosts."""
+        found: dict[str, tuple[int, int]] = {}
+        for life in self.lives.values():
+            if life.alive and life.running is not None:
+                incarnation, hosts = found.get(life.unit, (0, 0))
+                if life.incarnation >= incarnation:
+                    hosts = hosts + 1 if life.incarnation == incarnation else 1
+                    found[life.unit] = life.incarnation, hosts
+        return found
+
+
+def touched(lives: Iterable[Life], units: Iterable[str], since: float) -> tuple[int, int]:
+    """Pods made, ended or deleted since then: of these units, and of any other."""
+    ours, others, wanted = 0, 0, frozenset(units)
+    for life in lives:
+        times = (life.created, life.ended, life.deleting, life.gone)
+        if any(moment is not None and moment >= since for moment in times):
+            ours += life.unit in wanted
+            others += life.unit not in wanted
+    return ours, others

@@ -1,0 +1,83 @@
+"""`python -m atoll_operator` as a process of the bench."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+from atoll_bench.client import BenchError
+
+READY_SECONDS = 60.0
+END_SECONDS = 20.0
+
+
+class Operator:
+    """`python -m atoll_operator`, led by a Lease as the chart has it."""
+
+    def __init__(self, environment: Mapping[str, str], port: int, log: Path) -> None:
+        self._environment, self._port, self._log = environment, port, log
+        self._process: subprocess.Popen[bytes] | None = None
+        self.started = 0.0
+        """Monotonic seconds at which the process was made."""
+
+    def start(self) -> None:
+        with self._log.open("ab") as file:
+            self.started = time.monotonic()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "atoll_operator"],
+                env=dict(self._environment),
+                stdout=file,
+                stderr=file,
+            )
+
+    async def until_ready(self) -> None:
+        """Raises BenchError."""
+        deadline = time.monotonic() + READY_SECONDS
+        while not await asyncio.to_thread(self._ready):
+            if time.monotonic() > deadline or self._running.poll() is not None:
+                raise BenchError(f"the operator did not start: {self.tail()}")
+            await asyncio.sleep(0.1)
+
+    def _ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    @property
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "not started"
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self._running.pid
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes: resident now, and at most so far."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        fields = dict(line.split(":", 1) for line in lines)
+        now, most = (int(fields[name].split()[0]) << 10 for name in ("VmRSS", "VmHWM"))
+        return now, most
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Ends it, by SIGKILL after 20 s."""
+        if self._process is None:
+            return
+        self._process.send_signal(number)
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def tail(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-5:])

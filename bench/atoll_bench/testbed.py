@@ -1,0 +1,258 @@
+"""A real control plane with fake nodes, and the operator as a process of its own with the rights of its chart."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import ssl
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import yaml
+
+from atoll_bench import cores
+from atoll_bench.client import BenchError, Client, Object, pods_path
+from atoll_bench.process import Operator
+from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane, free_port
+from atoll_local.kwok import Kwok, node, tpu_node
+from atoll_local.paths import source_root
+from atoll_local.process import Daemon
+from atoll_local.programs import find
+from atoll_operator.cluster import CONNECTIONS
+
+SYSTEM = "atoll-system"
+READY_SECONDS = 60.0
+"""For what a controller makes in a new namespace."""
+EMPTY_SECONDS = 300.0
+"""For a namespace of 2,000 pods to be gone."""
+SHARE_OF_NODE = 2
+"""A fake node has the chips of so many slices: a new gang need not wait for the old one's chips, as it need not in a
+cluster with room. Exclusive placement still gives each unit a node pool of its own."""
+SYNCER_NODE = "cpu-0"
+QUIET_SECONDS = 120.0
+QUIET_SHARE = 0.15
+"""Of a core, for each part: a hundred nodes' leases alone keep the API server at a few hundredths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Units of one kind, each on one fake node that stands for the node pool of its slice."""
+
+    units: int
+    hosts: int
+    accelerator: str
+    topology: str
+    machine: str
+
+    @property
+    def pods(self) -> int:
+        return self.units * self.hosts
+
+    @property
+    def name(self) -> str:
+        return f"{self.units}x{self.hosts}"
+
+    @property
+    def nodes(self) -> int:
+        """A hundred, and more only where exclusive placement needs a node pool for each of more units."""
+        return max(100, self.units)
+
+
+class Testbed:
+    """Use as an async context manager: everything that it starts ends with it."""
+
+    def __init__(self, folder: Path, progress: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._progress = progress
+        self._plane = ControlPlane(folder / "plane", controllers=True, fast_failure=False, progress=progress)
+        self._kwok = Kwok(self._plane)
+        self._shape: Shape | None = None
+        self._operators: list[Operator] = []
+        self.admin: Client
+        """May do everything, and is not throttled."""
+        self.bare: Client
+        """With the operator's own rights and connections: throttled as it is."""
+
+    async def __aenter__(self) -> Self:
+        try:
+            await asyncio.to_thread(self._start)
+            context = self._context()
+            keys = self._folder / "plane/pki"
+            context.load_cert_chain(keys / "admin.crt", keys / "admin.key")
+            self.admin = await Client(self._plane.server, context, connections=256).__aenter__()
+            token = await self._token()
+            self._kubeconfig = self._write_kubeconfig(token)
+            self.bare = await Client(self._plane.server, self._context(), token, CONNECTIONS).__aenter__()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for operator in self._operators:
+            operator.stop(signal.SIGKILL)
+        for client in (getattr(self, "admin", None), getattr(self, "bare", None)):
+            if client is not None:
+                await client.__aexit__()
+        self._kwok.stop()
+        self._plane.stop()
+
+    def _start(self) -> None:
+        self._plane.start()
+        self._kwok.start()
+        kubectl = [str(find("kubectl")), f"--kubeconfig={self._plane.kubeconfig}"]
+        try:
+            manifests = str(source_root() / "manifests")
+        except FileNotFoundError as error:
+            raise BenchError(f"the operator's manifests are needed: {error}") from error
+        for arguments in (
+            ["apply", "--server-side", "-k", manifests],
+            ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"],
+            # The operator under test is a process of ours; the one in the manifests has no image here.
+            ["-n", SYSTEM, "scale", "deployment", "--all", "--replicas=0"],
+        ):
+            done = subprocess.run(
+                [*kubectl, *arguments], capture_output=True, text=True, timeout=60, check=False
+            )
+            if done.returncode != 0:
+                raise BenchError(f"kubectl {arguments[0]}: {done.stderr.strip()}")
+        self._kwok.add([node(SYNCER_NODE)])
+
+    def _context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self._folder / "plane/pki/ca.crt"))
+
+    async def _token(self) -> str:
+        path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/atoll-operator/token"
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 24 * 3600},
+        }
+        return str((await self.admin.call("POST", path, request))["status"]["token"])
+
+    def _write_kubeconfig(self, token: str) -> Path:
+        config = yaml.safe_load(self._plane.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token}
+        path = self._folder / "operator.kubeconfig"
+        path.touch(mode=0o600)
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    async def shape(self, shape: Shape) -> None:
+        """Has the cluster consist of this shape's node pools, one fake node each."""
+        if shape == self._shape:
+            return
+        if self._shape is not None:
+            await asyncio.to_thread(self._kwok.remove, _node_names(self._shape))
+        nodes = [
+            tpu_node(
+                name,
+                pool=name,
+                accelerator=shape.accelerator,
+                topology=shape.topology,
+                machine=shape.machine,
+                chips=4 * shape.hosts * SHARE_OF_NODE,
+            )
+            for name in _node_names(shape)
+        ]
+        await asyncio.to_thread(self._kwok.add, nodes)
+        self._shape = shape
+
+    async def make_namespace(self, name: str) -> None:
+        """Empty but for a service account and a volume that fits one syncer's claim."""
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        await self.admin.call("POST", "/api/v1/namespaces", body)
+        volume: Object = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": f"{name}-journal"},
+            "spec": {
+                "capacity": {"storage": "1Gi"},
+                "accessModes": ["ReadWriteOnce"],
+                "hostPath": {"path": "/nowhere"},
+            },
+        }
+        await self.admin.call("POST", "/api/v1/persistentvolumes", volume)
+        deadline = time.monotonic() + READY_SECONDS
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        while not await self.admin.call("GET", account, missing=True):
+            if time.monotonic() > deadline:
+                raise BenchError(f"no service account came to be in {name}")
+            await asyncio.sleep(0.1)
+
+    async def remove_namespace(self, name: str) -> None:
+        """With all that is in it; the operator must have ended. The next case finds a quiet cluster.
+
+        Raises:
+            BenchError: it was not gone within five minutes.
+        """
+        namespaced = f"/apis/atoll.dev/v1alpha1/namespaces/{name}"
+        for path in (f"{namespaced}/trainingruns", f"{namespaced}/learnerunits"):
+            await self.admin.call("DELETE", path, {"propagationPolicy": "Background"})
+        now = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+        await self.admin.call("DELETE", pods_path(name), now)
+        path = f"/api/v1/namespaces/{name}"
+        await self.admin.call("DELETE", path)
+        await self.admin.call("DELETE", f"/api/v1/persistentvolumes/{name}-journal", missing=True)
+        deadline = time.monotonic() + EMPTY_SECONDS
+        while await self.admin.call("GET", path, missing=True):
+            if time.monotonic() > deadline:
+                raise BenchError(f"namespace {name} was not gone after {EMPTY_SECONDS:.0f} s")
+            await asyncio.sleep(0.5)
+
+    def operator(self, namespace: str, feed_port: int) -> Operator:
+        """One for this namespace; `start` it."""
+        port = free_port()
+        environment = {
+            "PATH": os.environ.get("PATH", ""),
+            "KUBECONFIG": str(self._kubeconfig),
+            "ATOLL_NAMESPACES": namespace,
+            "ATOLL_LEASE_NAMESPACE": SYSTEM,
+            "ATOLL_RUNTIME_IMAGE": "atoll.dev/runtime:bench",
+            "ATOLL_HEALTH_PORT": str(port),
+            "ATOLL_FEED_URL": f"https://127.0.0.1:{feed_port}/{{namespace}}/{{run}}/{{shard}}",
+        }
+        operator = Operator(environment, port, self._folder / f"operator-{len(self._operators)}.log")
+        self._operators.append(operator)
+        return operator
+
+    async def quiet(self, pid: int | None = None) -> None:
+        """Until what went before is digested: no part keeps a core busy.
+
+        Raises:
+            BenchError: not within two minutes.
+        """
+
+        def used() -> dict[str, float]:
+            return self.used() | ({} if pid is None else {"operator": cores.used(pid)})
+
+        deadline = time.monotonic() + QUIET_SECONDS
+        while True:
+            before, start = used(), time.monotonic()
+            await asyncio.sleep(1.0)
+            now, seconds = used(), time.monotonic() - start
+            busy = {name: (now[name] - before[name]) / seconds for name in now if name != "machine"}
+            if max(busy.values()) < QUIET_SHARE:
+                return
+            if time.monotonic() > deadline:
+                shares = ", ".join(f"{name} {share:.2f}" for name, share in busy.items())
+                raise BenchError(f"the cluster did not calm down; shares of a core: {shares}")
+
+    def used(self) -> dict[str, float]:
+        """Seconds of a core taken so far: by each part of the control plane, this process, the whole machine."""
+        found = {"bench": cores.used(os.getpid()), "machine": cores.busy()}
+        for name in (*CONTROL_PROGRAMS, "kwok"):
+            pid = Daemon(name, self._folder / "plane/run").pid()
+            if pid is None:
+                raise BenchError(f"{name} has ended")
+            found[name] = cores.used(pid)
+        return found
+
+
+def _node_names(shape: Shape) -> list[str]:
+    return [f"{shape.name}-{index}" for index in range(shape.nodes)]

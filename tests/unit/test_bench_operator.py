@@ -1,0 +1,162 @@
+"""`atoll bench operator`: pods as the watch tells of them, the limit's pods, and figures with their targets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from atoll_bench import limit
+from atoll_bench.client import BenchError
+from atoll_bench.operator import MANY, SMALL, WIDE, training_run
+from atoll_bench.pods import Pods, touched
+from atoll_bench.verdict import Samples, figures, target_of
+from atoll_cli.__main__ import main
+from atoll_operator.api.trainingrun import TrainingRunSpec
+from atoll_operator.plan.tpu import slice_of
+
+
+def line(
+    change: str, name: str, phase: str = "Pending", *, leaving: bool = False, role: str = "learner"
+) -> bytes:
+    unit, incarnation, _ = name.rsplit("-", 2)
+    labels = {"atoll.dev/component": role, "atoll.dev/unit": unit, "atoll.dev/incarnation": incarnation}
+    metadata: dict[str, Any] = {"name": name, "uid": f"uid-{name}", "labels": labels, "resourceVersion": "7"}
+    if leaving:
+        metadata["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    return json.dumps({"type": change, "object": {"metadata": metadata, "status": {"phase": phase}}}).encode()
+
+
+def two_running() -> Pods:
+    """Units `a` and `b` of one host each, made at 1 s and 2 s, running since 3 s and 4 s."""
+    pods = Pods()
+    for at, unit in enumerate("ab", start=1):
+        pods.see(line("ADDED", f"{unit}-1-0"), float(at))
+    for at, unit in enumerate("ab", start=3):
+        pods.see(line("MODIFIED", f"{unit}-1-0", "Running"), float(at))
+    return pods
+
+
+def test_pods_run_from_the_event_that_first_says_so() -> None:
+    pods = two_running()
+    pods.see(line("MODIFIED", "b-1-0", "Running"), 9.0)
+    assert (pods.alive, pods.running) == (2, 2)
+    assert pods.last_running() == 4.0
+    assert pods.units() == {"a": (1, 1), "b": (1, 1)}
+
+
+def test_a_replaced_pod_counts_for_its_unit_and_no_other() -> None:
+    pods = two_running()
+    pods.see(line("MODIFIED", "a-1-0", "Failed"), 10.0)
+    assert (pods.alive, pods.running) == (1, 1)
+    pods.see(line("MODIFIED", "a-1-0", "Failed", leaving=True), 11.0)
+    pods.see(line("ADDED", "a-2-0"), 11.5)
+    pods.see(line("DELETED", "a-1-0", "Failed", leaving=True), 12.0)
+    pods.see(line("MODIFIED", "a-2-0", "Running"), 13.0)
+    assert (pods.alive, pods.running, pods.last_running()) == (2, 2, 13.0)
+    assert [life.name for life in pods.born_since(10.0)] == ["a-2-0"]
+    assert touched(pods.lives.values(), {"a"}, since=10.0) == (2, 0)
+    assert touched(pods.lives.values(), {"b"}, since=10.0) == (0, 2)
+    assert touched(pods.lives.values(), {"a"}, since=12.5) == (0, 0)
+    assert pods.units() == {"a": (2, 1), "b": (1, 1)}
+
+
+def test_a_pod_on_its_way_out_neither_lives_nor_runs() -> None:
+    pods = two_running()
+    pods.see(line("MODIFIED", "b-1-0", "Running", leaving=True), 5.0)
+    assert (pods.alive, pods.running) == (1, 1)
+    pods.see(line("DELETED", "b-1-0", "Running", leaving=True), 6.0)
+    assert (pods.alive, pods.running) == (1, 1)
+
+
+def test_the_syncers_pod_is_not_counted() -> None:
+    pods = Pods()
+    pods.see(line("ADDED", "r-syncer-0", "Running", role="syncer"), 1.0)
+    assert (pods.alive, pods.lives) == (0, {})
+
+
+def test_an_error_of_the_watch_ends_the_bench_with_its_words() -> None:
+    gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}}
+    with pytest.raises(BenchError, match="too old resource version"):
+        Pods().see(json.dumps(gone).encode(), 1.0)
+
+
+def test_the_limit_sends_what_the_operator_sent_but_for_the_owner() -> None:
+    labels = {"atoll.dev/unit": "r-p0-7", "atoll.dev/incarnation": "1"}
+    metadata = {"name": "r-p0-7-1-3", "uid": "u", "labels": labels, "ownerReferences": [{"name": "r-p0-7"}]}
+    near = [{"matchLabels": {"atoll.dev/incarnation": "1"}}]
+    spec = {"nodeName": "n", "hostname": "r-p0-7-1-3", "affinity": near, "containers": []}
+    sent = limit.body({"metadata": metadata, "spec": spec, "status": {"phase": "Running"}}, "limit")
+    assert sent == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "r-p0-7-1-3", "namespace": "limit", "labels": labels},
+        "spec": {"hostname": "r-p0-7-1-3", "affinity": near, "containers": []},
+    }
+    heir = limit.successor(sent)
+    assert heir["metadata"]["name"] == heir["spec"]["hostname"] == "r-p0-7-2-3"
+    assert heir["metadata"]["labels"]["atoll.dev/incarnation"] == "2"
+    assert heir["spec"]["affinity"] == [{"matchLabels": {"atoll.dev/incarnation": "2"}}]
+    assert sent["metadata"]["labels"]["atoll.dev/incarnation"] == "1"
+
+
+def test_a_figure_is_the_median_with_its_spread_and_the_ratio_of_each_round() -> None:
+    samples = Samples()
+    for seconds, limited in ((10.0, 10.0), (12.0, 8.0), (11.0, 10.0)):
+        samples.add("a", WIDE, {"all_running": seconds, "etcd_cpu": 1.0})
+        samples.add_limits(WIDE, {"a": {"all_running": limited}})
+    found = {figure.name: figure for figure in figures(samples)}
+    running = found["all_running"]
+    assert (running.value, running.low, running.high) == (11.0, 10.0, 12.0)
+    assert (running.limit, running.ratio) == (10.0, pytest.approx(1.1))
+    assert (running.target, running.ratio_target, running.met) == (15.0, 1.2, True)
+    assert (running.units, running.pods, running.nodes, running.rounds) == (100, 1600, 100, 3)
+    assert (found["etcd_cpu"].target, found["etcd_cpu"].met) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limited", "met"),
+    [
+        pytest.param(6.9, 6.0, True, id="both"),
+        pytest.param(7.1, 7.0, False, id="too-long"),
+        pytest.param(6.0, 4.0, False, id="too-far-above-the-limit"),
+    ],
+)
+def test_a_target_in_seconds_and_one_of_the_limit_have_both_to_be_met(
+    seconds: float, limited: float, met: bool
+) -> None:
+    samples = Samples()
+    samples.add("c", WIDE, {"all_running": seconds})
+    samples.add_limits(WIDE, {"c": {"all_running": limited}})
+    assert [figure.met for figure in figures(samples)] == [met]
+
+
+def test_only_the_smaller_creation_has_a_target_in_seconds() -> None:
+    assert target_of("a", WIDE, "all_running").most == 15.0
+    assert target_of("a", MANY, "all_running").most is None
+    assert target_of("a", MANY, "all_running").ratio == 1.2
+
+
+@pytest.mark.parametrize("shape", [SMALL, WIDE, MANY], ids=lambda shape: shape.name)
+def test_the_shapes_are_real_slices_and_their_runs_are_valid(shape) -> None:
+    offered = slice_of(shape.accelerator, shape.topology)
+    assert (offered.hosts, offered.machine, offered.chips_per_host) == (shape.hosts, shape.machine, 4)
+    spec = TrainingRunSpec.model_validate(training_run(shape)["spec"])
+    assert sum(pool.units for pool in spec.pools) == shape.units
+    assert shape.nodes >= shape.units
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        pytest.param("--case", "a,x", "--case 'a,x': of a,b,c,d,e is wanted", id="case"),
+        pytest.param("--case", "", "--case '': of a,b,c,d,e is wanted", id="no-case"),
+        pytest.param("--repeat", "0", "--repeat '0': a whole number from 1 to 100 is wanted", id="repeat"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_refused_by_name(
+    option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "operator", option, value]) == 2
+    assert said in capsys.readouterr().err
