@@ -30,7 +30,7 @@ demo: setup ## Train on a real Kubernetes on this machine, kill a unit, watch it
 test: unit schedules protocol control e2e ## Everything that must pass before a change lands
 
 unit: setup ## Unit tests: no cluster, no root
-	$(BIN)/pytest tests/unit $(ARGS)
+	$(BIN)/pytest tests/unit -n auto --dist loadfile $(ARGS)
 
 schedules: setup ## 10,000 random schedules of the protocol in simulated time (SEED=… SCHEDULES=…)
 	SEED=$(SEED) SCHEDULES=$(SCHEDULES) $(BIN)/pytest tests/schedules $(ARGS)

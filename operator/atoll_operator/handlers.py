@@ -59,10 +59,26 @@ async def watch(
     )
 
 
+class NoDifference(kopf.DiffBaseStorage):
+    """We compare states ourselves: without this kopf copies every body of every event to compare it."""
+
+    def build(self, *, body: kopf.Body, extra_fields: Any = None) -> kopf.BodyEssence:
+        """Nothing of a body is looked at."""
+        return kopf.BodyEssence({})
+
+    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
+        """Nothing was kept."""
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        """Nothing is kept."""
+
+
 def _register_setup(registry: kopf.OperatorRegistry, stop: Callable[[], Awaitable[None]]) -> None:
     @kopf.on.startup(registry=registry)
     async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.posting.enabled = False
+        settings.persistence.diffbase_storage = NoDifference()
         settings.networking.request_timeout = 30
         settings.networking.connect_timeout = 5
         settings.networking.error_backoffs = (0.5, 1, 2, 4, 8, 16, 16, 16)

@@ -75,7 +75,10 @@ class Party:
             return
         if record.version != self.seen:
             self.seen, self.sight = record.version, Sight(record.holder, self.seconds, mine)
-        if decide(self.sight, self.name, mine).action != "wait":
+        decision = decide(self.sight, self.name, mine)
+        if decision.action == "wait":
+            self.next_step = now + (decision.until - mine) / self.rate * jitter
+        else:
             record.holder, record.version = self.name, record.version + 1
             self.seen, self.sight = record.version, Sight(self.name, self.seconds, mine)
             self.until = mine + DEADLINE_SHARE * self.seconds

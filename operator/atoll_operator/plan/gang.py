@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from atoll_operator.api.group import (
     LABEL_COMPONENT,
@@ -87,9 +88,11 @@ class Gang:
             },
         }
 
-    def pods(self) -> tuple[Object, ...]:
-        """All pods, in order of hosts."""
-        return tuple(self._pod(host, name) for host, name in enumerate(self.names()))
+    def pods(self, names: Container[str] | None = None) -> tuple[Object, ...]:
+        """All pods, or those of these names, in order of hosts."""
+        return tuple(
+            self._pod(host, name) for host, name in enumerate(self.names()) if names is None or name in names
+        )
 
     def _pod(self, host: int, name: str) -> Object:
         shape = self.slice
@@ -147,8 +150,8 @@ class Gang:
             streams=self.spec.streams,
         )
 
-    def _host_names(self) -> list[str]:
-        return [f"{name}.{self.unit}.{self.namespace}.svc" for name in self.names()]
+    def _host_names(self) -> tuple[str, ...]:
+        return host_names(self.namespace, self.unit, self.incarnation, self.slice.hosts)
 
     def _tpu_environment(self, shape: Slice, host: int) -> Mapping[str, str]:
         """Literals from the spec, never from live pods: a stale value hangs a mesh. No MEGASCALE_*: one slice."""
@@ -187,6 +190,12 @@ class Gang:
             "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": here},
             "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": others},
         }
+
+
+@lru_cache(maxsize=64)
+def host_names(namespace: str, unit: str, incarnation: int, hosts: int) -> tuple[str, ...]:
+    """DNS names in order of hosts; every pod of a gang names them all, several times."""
+    return tuple(f"{pod_name(unit, incarnation, host)}.{unit}.{namespace}.svc" for host in range(hosts))
 
 
 _TOLERATIONS: tuple[Object, ...] = (

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ def chips_of(topology: str) -> int:
     return math.prod(int(side) for side in topology.split("x"))
 
 
+@lru_cache(maxsize=1024)
 def slice_of(accelerator: str, topology: str, machine_type: str | None = None) -> Slice:
     """The slice of that shape.
 

@@ -67,7 +67,7 @@ def plan_unit(unit: UnitObserved, now: float) -> UnitPlan:
     return UnitPlan(
         status=status,
         service=gang.service(),
-        create=tuple(pod for pod in gang.pods() if pod["metadata"]["name"] in missing),
+        create=gang.pods(missing),
         remove=remove,
         notices=notices,
         wake=earliest(wake, stuck, verdict.not_before if move is not None else None),
