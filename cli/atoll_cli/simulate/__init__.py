@@ -49,7 +49,9 @@ def run_simulate(options: argparse.Namespace) -> int:
     """
     try:
         status: int = import_module(f"atoll_cli.simulate.{options.question}").run(options)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("atoll_"):
+            raise  # it is our own, and no package is to be installed
         raise UsageError(
             f"simulate needs numpy and, for plots, matplotlib, pip install 'atoll[simulate]': {error}"
         ) from error
