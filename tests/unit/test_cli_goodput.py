@@ -84,6 +84,18 @@ def test_recovery_options_change_the_answer_the_way_they_should(capsys: pytest.C
     assert unit > goodput("--method", "unit", "--repair", "10m")
 
 
+def test_grace_takes_in_what_a_quorum_of_one_would_leave_and_costs_no_goodput(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def merged(*options: str) -> tuple[float, float]:
+        row = ask(capsys, "--chips", "1.2M", "--speeds", "1,1.18", "--jitter", "0.1", *QUICK, *options)[0]
+        return row["merged_share"], row["goodput"]
+
+    (alone, useful), (waited, same) = merged("--grace", "0"), merged("--grace", "auto")
+    assert alone < 0.6 and waited > 0.9 and useful == same
+    assert ask(capsys, "--method", "elastic", *QUICK)[0]["merged_share"] is None
+
+
 @pytest.mark.parametrize("method", ["rigid", "elastic"])
 def test_a_single_learner_needs_no_number_and_takes_no_other(
     method: str, capsys: pytest.CaptureFixture[str]
@@ -113,6 +125,9 @@ def test_a_single_learner_needs_no_number_and_takes_no_other(
         ("--resize", "-3", "--method", "rigid"),
         ("--quorum", "9", "--learners", "8"),
         ("--quorum", "2"),
+        ("--grace", "2", "--learners", "8"),
+        ("--grace", "0", "--method", "elastic"),
+        ("--grace", "0"),
         ("--speeds", "1,0", "--method", "rigid"),
         ("--jitter", "2", "--method", "rigid"),
         ("--slice", "0", "--method", "rigid"),

@@ -14,9 +14,11 @@ from atoll_cli.simulate.goodput_options import (
     LEARNERS,
     METHODS,
     check_work,
+    merged_share,
     read_case,
     read_days,
     read_fleet,
+    read_grace,
     read_recovery,
     read_repeats,
     read_seed,
@@ -39,6 +41,7 @@ def add_options(question: argparse.ArgumentParser) -> None:
     add("--slice", metavar="CHIPS", help="chips that one interruption takes away, 256")
     add("--spares", metavar="N", help="slices of each learner that stand by, 0; they count as allocated")
     add("--quorum", metavar="K", help="learners that a merge needs, 1")
+    add("--grace", metavar="G", help="0 or auto: whether a merge waits for more than K (merged_share), auto")
     add("--speeds", metavar="S,...", help="relative step times of equal shares of the chips, 1")
     add("--jitter", metavar="J", help="relative spread of each share's step time, 0")
     add("--notice", metavar="T", help="from the news of an interruption to the stop for it")
@@ -82,6 +85,7 @@ def _one(options: argparse.Namespace) -> Report:
 
     case = read_case(options)
     check_work(options, case.interruptions)
+    grace = read_grace(options, case.method)
     answer = estimate([case])[0]
     row = {
         "method": case.method,
@@ -89,6 +93,8 @@ def _one(options: argparse.Namespace) -> Report:
         "learners": case.fleet.learners,
         "goodput": answer.goodput,
         "uptime": answer.uptime,
+        "grace": grace,
+        "merged_share": None if grace is None else merged_share(case.fleet, grace),
         "interval": list(answer.interval),
         "mtbi": case.fleet.mtbi_seconds,
         "days": case.seconds / 86_400,
@@ -127,6 +133,7 @@ def _one(options: argparse.Namespace) -> Report:
             Column("goodput", "GOODPUT", lambda share: f"{share:.2%}"),
             Column("interval", "95 %", lambda pair: f"{pair[0]:.2%} to {pair[1]:.2%}"),
             Column("uptime", "UPTIME", lambda share: f"{share:.2%}"),
+            Column("merged_share", "MERGED", lambda share: f"{share:.1%}"),
             Column("interruptions_a_day", "INTERRUPTIONS/DAY", lambda number: f"{number:,.0f}"),
         ),
         rows=(row,),
@@ -162,8 +169,9 @@ def in_words(used: Mapping[str, Any]) -> str:
 def _published(options: argparse.Namespace) -> Report:
     from atoll_cli.simulate.goodput_published import cases, published
 
-    if options.quorum is not None:
-        raise UsageError(f"--quorum {options.quorum!r}: --learners is wanted with it")
+    for name in ("quorum", "grace"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name} {getattr(options, name)!r}: --learners is wanted with it")
     recovery, _ = read_recovery(options, "elastic")
     asked = cases(
         read_fleet(options, CHIPS, LEARNERS),

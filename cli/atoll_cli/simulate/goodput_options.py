@@ -33,7 +33,8 @@ TIMES = {
 """Options and the fields of `Recovery` that they set."""
 
 FLEET_OPTIONS = (
-    "mtbi", "slice", "spares", "quorum", "speeds", "jitter", "in_place", "seed_source", "params", "seed_gbps", *TIMES,
+    "mtbi", "slice", "spares", "quorum", "grace", "speeds", "jitter",
+    "in_place", "seed_source", "params", "seed_gbps", *TIMES,
 )  # fmt: skip
 """Options that describe a fleet and how it recovers."""
 
@@ -115,6 +116,38 @@ def read_recovery(options: argparse.Namespace, method: str) -> tuple[Recovery, H
     if method == "rigid":
         return replace(recovery, pause=recovery.pause + seconds), heal
     return replace(recovery, seeding=seconds), heal
+
+
+def read_grace(options: argparse.Namespace, method: str) -> str | None:
+    """Whether merges wait for more than K; None for one learner alone, which merges with nobody."""
+    if method in ("rigid", "elastic"):
+        if options.grace is not None:
+            raise UsageError(
+                f"--grace {options.grace!r}: {method} merges nothing; decoupled or unit is wanted"
+            )
+        return None
+    return values.choice("--grace", options.grace or "auto", ("0", "auto"))
+
+
+def merged_share(fleet: Fleet, grace: str) -> float:
+    """0…1, of the tokens of learners that are there, with the published P, H and τ."""
+    from atoll_runtime.contract import GraceSpec, OuterSpec
+    from atoll_runtime.simulate.fleet import merging
+    from atoll_runtime.sync.rules import Rules
+
+    outer, spec, kinds = OuterSpec(), GraceSpec(), len(fleet.speeds)
+    rules = Rules(
+        fragments=outer.fragments,
+        interval=outer.interval,
+        overlap=outer.overlap,
+        quorum=fleet.quorum,
+        grace_fraction=spec.fraction if grace == "auto" else 0.0,
+        grace_steps=spec.max_steps,
+        target_steps=None,
+        target_tokens=None,
+    )
+    speeds = [fleet.speeds[number * kinds // fleet.learners] for number in range(fleet.learners)]
+    return merging.merged_share(speeds, rules, fleet.jitter)
 
 
 def read_days(options: argparse.Namespace) -> float:
