@@ -8,18 +8,16 @@ import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from atoll_local.controlplane import free_port
 from atoll_local.errors import ClusterError
-from atoll_local.process import Daemon, wait_for
+from atoll_local.process import Daemon, Startable, wait_for
 from atoll_local.programs import find
 
 PORT = 4443
 
 
-class FakeGcs:
+class FakeGcs(Startable):
     """fake-gcs-server with its objects in files, so that they outlive a restart: `stop`, then `start`."""
 
     def __init__(self, folder: Path, address: str = "127.0.0.1", port: int = PORT) -> None:
@@ -44,15 +42,6 @@ class FakeGcs:
             # Else gcsfs asks a gRPC API, which is not here, for the type of the bucket, and hangs.
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         }
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Starts the server and waits until it answers; nothing to do when it runs.

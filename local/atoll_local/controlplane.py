@@ -7,11 +7,9 @@ import socket
 import ssl
 import urllib.request
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from atoll_local.pki import Authority, Pair
-from atoll_local.process import Daemon, wait_for
+from atoll_local.process import Daemon, Startable, wait_for
 from atoll_local.programs import Progress, find_all, silent
 
 SERVICE_RANGE = "10.96.0.0/16"
@@ -29,7 +27,7 @@ def free_port(address: str = "127.0.0.1") -> int:
         return port
 
 
-class ControlPlane:
+class ControlPlane(Startable):
     """A real API server under `folder`; use it as a context manager, or `start` and `stop`."""
 
     def __init__(
@@ -56,19 +54,6 @@ class ControlPlane:
     @property
     def server(self) -> str:
         return f"https://{self.address}:{self.port}"
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Brings the API server to ready; about 4 s on two cores.

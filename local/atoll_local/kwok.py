@@ -11,14 +11,13 @@ import json
 import subprocess
 import urllib.request
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import yaml
 
 from atoll_local.controlplane import ControlPlane, free_port
 from atoll_local.errors import ClusterError
-from atoll_local.process import Daemon, wait_for
+from atoll_local.process import Daemon, Startable, wait_for
 from atoll_local.programs import find
 
 Object = dict[str, Any]
@@ -72,25 +71,12 @@ def tpu_node(name: str, *, pool: str, accelerator: str, topology: str, machine: 
     return body
 
 
-class Kwok:
+class Kwok(Startable):
     """One kwok controller beside a control plane; use it as a context manager, or `start` and `stop`."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
         self.daemon = Daemon("kwok", plane.folder / "run")
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Starts it; nodes come with `add`.

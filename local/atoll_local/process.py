@@ -7,11 +7,39 @@ import os
 import signal
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from atoll_local.errors import ClusterError
+
+
+class Startable(ABC):
+    """A context manager of what is started and stopped; what could not be started whole is stopped at once."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Starts it."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stops all of it that runs."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
 
 
 def wait_for(
