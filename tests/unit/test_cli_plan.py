@@ -308,3 +308,13 @@ def test_a_bad_option_is_one_line_that_names_it(
 )
 def test_times_are_told_in_the_unit_that_suits_them(value: float, words: str) -> None:
     assert duration(value) == words
+
+
+def test_a_total_of_units_is_shared_out_as_the_operator_does(tmp_path: Path) -> None:
+    body = yaml.safe_load(MIXED.read_text())
+    own = {pool["name"]: pool["units"] for pool in body["spec"]["pools"]}
+    body["spec"]["units"] = sum(own.values()) - 1
+    path = tmp_path / "scaled.yaml"
+    path.write_text(yaml.safe_dump(body))
+    last = body["spec"]["pools"][-1]["name"]
+    assert {pool.name: pool.units for pool in read_run(path).pools} == {**own, last: own[last] - 1}

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from atoll_cli.errors import UsageError
 from atoll_operator.api.trainingrun import MAX_UNITS, Pool, TrainingRunSpec
+from atoll_operator.plan.pools import sizes
 from atoll_operator.plan.tpu import GENERATIONS, chips_of, slice_of
 from atoll_runtime import model
 from atoll_runtime.simulate.planner import run as planner
@@ -68,13 +69,14 @@ def _first(error: ValidationError) -> str:
 
 def _converted(name: str, spec: TrainingRunSpec) -> planner.Run:
     """Raises `FieldError` for what the API server's rules refuse and a plan cannot be made of."""
-    units, outer, target = sum(pool.units for pool in spec.pools), spec.outer, spec.target
+    units, outer, target = sizes(spec), spec.outer, spec.target
+    total = sum(units.values())
     if outer.fragments > outer.interval:
         raise FieldError(f"spec.outer.fragments: {outer.fragments}: at most interval ({outer.interval})")
     if outer.overlap > outer.interval:
         raise FieldError(f"spec.outer.overlap: {outer.overlap}: at most interval ({outer.interval})")
-    if spec.quorum.min > units:
-        raise FieldError(f"spec.quorum.min: {spec.quorum.min}: at most the units of all pools ({units})")
+    if spec.quorum.min > total:
+        raise FieldError(f"spec.quorum.min: {spec.quorum.min}: at most the units of all pools ({total})")
     if target.global_steps is None and target.tokens is None:
         raise FieldError("spec.target: globalSteps or tokens is wanted")
     names = [pool.name for pool in spec.pools]
@@ -89,7 +91,9 @@ def _converted(name: str, spec: TrainingRunSpec) -> planner.Run:
         tensors=tensors,
         sequence_length=spec.data.sequence_length,
         pools=tuple(
-            _pool(index, pool, spec.inner.batch) for index, pool in enumerate(spec.pools) if pool.units
+            _pool(index, pool, units[pool.name], spec.inner.batch)
+            for index, pool in enumerate(spec.pools)
+            if units[pool.name]
         ),
         fragments=outer.fragments,
         interval=outer.interval,
@@ -110,7 +114,7 @@ def _converted(name: str, spec: TrainingRunSpec) -> planner.Run:
     return run
 
 
-def _pool(index: int, pool: Pool, batch: int) -> planner.Pool:
+def _pool(index: int, pool: Pool, units: int, batch: int) -> planner.Pool:
     if pool.slices_per_unit != 1:
         raise FieldError(f"spec.pools[{index}].slicesPerUnit: {pool.slices_per_unit}: 1 is wanted")
     try:
@@ -121,7 +125,7 @@ def _pool(index: int, pool: Pool, batch: int) -> planner.Pool:
     return planner.Pool(
         name=pool.name,
         generation="v5e" if generation.prefix == "v5litepod" else generation.prefix,
-        units=pool.units,
+        units=units,
         chips=shape.hosts * shape.chips_per_host,
         batch=pool.batch or batch,
         sizes=tuple(sorted({chips_of(topology) for topology in generation.topologies()})),
