@@ -444,20 +444,29 @@ def training_run(name: str = "r", units: int = 2) -> Object:
     }  # fmt: skip
 
 
+def install(plane: ControlPlane) -> None:
+    """Applies our kustomize base, and waits until its definitions are served."""
+    kubectl = [str(find("kubectl")), f"--kubeconfig={plane.kubeconfig}"]
+    for arguments in (
+        ["apply", "--server-side", "-k", str(ROOT / "manifests")],
+        ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"],
+    ):
+        done = subprocess.run([*kubectl, *arguments], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """etcd and kube-apiserver with our kustomize base applied."""
     with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
-        kubectl = [str(find("kubectl")), f"--kubeconfig={started.kubeconfig}"]
-        for arguments in (
-            ["apply", "--server-side", "-k", str(ROOT / "manifests")],
-            ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"],
-        ):
-            done = subprocess.run(
-                [*kubectl, *arguments], capture_output=True, text=True, timeout=60, check=False
-            )
-            assert done.returncode == 0, done.stderr
+        install(started)
         yield started
+
+
+@pytest.fixture(scope="session")
+def installed() -> Callable[[ControlPlane], None]:
+    """`install`, for a module with a control plane of its own."""
+    return install
 
 
 @pytest.fixture(scope="session")

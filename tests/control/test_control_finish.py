@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from objects import RUN
 
 from atoll_local.controlplane import ControlPlane
-from atoll_local.programs import find
 
 pytestmark = [
     pytest.mark.control,
@@ -26,18 +26,6 @@ WAIT = 90
 """Seconds; a bound for a machine that others use too."""
 LEFT = ("TrainingRun", "LearnerUnit", "StatefulSet", "Pod", "Service", "ConfigMap", "Secret", "Claim")
 NUMBERS = itertools.count(1)
-RUN: dict[str, Any] = {
-    "apiVersion": "atoll.dev/v1alpha1",
-    "kind": "TrainingRun",
-    "metadata": {"name": "r"},
-    "spec": {
-        "model": {"preset": "1m"},
-        "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
-        "target": {"globalSteps": 100},
-        "checkpoint": {"uri": "gs://bucket/run"},
-        "pools": [{"name": "p", "accelerator": "tpu-v6e-slice", "topology": "2x2", "units": 2}],
-    },
-}
 
 
 class World:
@@ -81,18 +69,12 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def controlled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def controlled(
+    tmp_path_factory: pytest.TempPathFactory, installed: Callable[[ControlPlane], None]
+) -> Iterator[ControlPlane]:
     """An API server with our kustomize base and the real controllers, and no node."""
     with ControlPlane(tmp_path_factory.mktemp("controlled"), controllers=True) as plane:
-        kubectl = [str(find("kubectl")), f"--kubeconfig={plane.kubeconfig}"]
-        for arguments in (
-            ["apply", "--server-side", "-k", str(ROOT / "manifests")],
-            ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"],
-        ):
-            done = subprocess.run(
-                [*kubectl, *arguments], capture_output=True, text=True, timeout=60, check=False
-            )
-            assert done.returncode == 0, done.stderr
+        installed(plane)
         yield plane
 
 

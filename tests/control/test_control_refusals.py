@@ -6,23 +6,12 @@ import copy
 from typing import Any
 
 import pytest
+from objects import RUN
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(120)]
 DRY = "?dryRun=All&fieldValidation=Strict"
 NAMESPACE = "default"
 DIMENSIONS = {"layers": 2, "width": 64, "heads": 4, "kvHeads": 2, "hidden": 128}
-RUN: dict[str, Any] = {
-    "apiVersion": "atoll.dev/v1alpha1",
-    "kind": "TrainingRun",
-    "metadata": {"name": "r"},
-    "spec": {
-        "model": {"preset": "1m"},
-        "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
-        "target": {"globalSteps": 100},
-        "checkpoint": {"uri": "gs://bucket/run"},
-        "pools": [{"name": "p", "accelerator": "tpu-v6e-slice", "topology": "2x2", "units": 2}],
-    },
-}
 
 
 def changed(changes: dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from objects import TWO_HOSTS as SPEC
 
-from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, Restart
+from atoll_operator.api.learnerunit import LearnerUnitStatus, Restart
 from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.plan import budget, hang
 from atoll_operator.plan.clock import format_time, parse_time
@@ -26,16 +27,6 @@ from atoll_operator.store import Key, Store
 from atoll_runtime.contract import UnitReport
 
 NOW = 1_700_000_000.0
-SPEC = LearnerUnitSpec(
-    run="r",
-    pool="two",
-    accelerator="tpu-v6e-slice",
-    topology="2x4",
-    machine_type="ct6e-standard-4t",
-    batch=8,
-    stream=0,
-    streams=3,
-)
 SETTINGS = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={})
 PLACED = LearnerUnitStatus(phase="Joining", incarnation=1, placed_incarnation=1)
 READY, SILENT = {"type": "Ready", "status": "True"}, {"type": "Ready", "status": "Unknown"}

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from objects import TWO_HOSTS as SPEC
 
 from atoll_operator.api.common import LedgerStatus
-from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
+from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import find, is_true
@@ -25,16 +26,6 @@ from atoll_operator.plan.unitstatus import Orders, UnitObserved
 from atoll_runtime.contract import UnitReport
 
 NOW = 1_700_000_000.0
-SPEC = LearnerUnitSpec(
-    run="r",
-    pool="two",
-    accelerator="tpu-v6e-slice",
-    topology="2x4",
-    machine_type="ct6e-standard-4t",
-    batch=8,
-    stream=0,
-    streams=3,
-)
 ORDERS = Orders(
     stop="",
     finishing=False,

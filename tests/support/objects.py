@@ -1,0 +1,30 @@
+"""Objects of the API that several tests begin with; each copies what it changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atoll_operator.api.learnerunit import LearnerUnitSpec
+
+RUN: dict[str, Any] = {
+    "apiVersion": "atoll.dev/v1alpha1",
+    "kind": "TrainingRun",
+    "metadata": {"name": "r"},
+    "spec": {
+        "model": {"preset": "1m"},
+        "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
+        "target": {"globalSteps": 100},
+        "checkpoint": {"uri": "gs://bucket/run"},
+        "pools": [{"name": "p", "accelerator": "tpu-v6e-slice", "topology": "2x2", "units": 2}],
+    },
+}
+TWO_HOSTS = LearnerUnitSpec(
+    run="r",
+    pool="two",
+    accelerator="tpu-v6e-slice",
+    topology="2x4",
+    machine_type="ct6e-standard-4t",
+    batch=8,
+    stream=0,
+    streams=3,
+)
