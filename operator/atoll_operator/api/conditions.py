@@ -10,7 +10,6 @@ from atoll_runtime.contract import Report
 
 RUN_CONDITIONS = ("Ready", "Progressing", "Degraded", "Suspended", "Complete", "Failed", "Stalled")
 """`Stalled` mirrors `Failed` for tools that follow kstatus (Helm, Argo CD, Flux)."""
-UNIT_CONDITIONS = ("Scheduled", "PodsReady", "Seeded", "Learning", "Healing", "Draining")
 Time = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
 Reason = Annotated[
     str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")

@@ -13,9 +13,6 @@ class Backoff:
         self._first, self._longest = first, longest
         self._attempt = 0
 
-    def reset(self) -> None:
-        self._attempt = 0
-
     async def wait(self) -> None:
         """Sleeps before the next attempt."""
         seconds = min(self._longest, self._first * 2 ** min(self._attempt, 16))
