@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -20,19 +20,15 @@ from atoll_operator.api.group import (
     owner,
 )
 from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.plan.environment import LIBTPU_PORT, tpu_environment
 from atoll_operator.plan.names import pod_name
-from atoll_operator.plan.podspec import PodSettings, container, literals, pod_spec
+from atoll_operator.plan.placement import TPU, placement
+from atoll_operator.plan.podspec import PodSettings, container, pod_spec
 from atoll_operator.plan.tpu import Slice, slice_of
 from atoll_runtime.contract import COORDINATOR_PORT, ENV_UNIT, PEER_PORT, UnitContract, dump
 
-TPU = "google.com/tpu"
-LIBTPU_PORT = 8471
-"""libtpu's mesh between the hosts of a slice."""
 METRICS_PORT = 8431
 """TPU runtime metrics."""
-NODE_POOL = "cloud.google.com/gke-nodepool"
-LEAVE_SECONDS = 30
-"""`tolerationSeconds` for a node that is lost; Kubernetes' default of 300 is most of a slow heal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +96,10 @@ class Gang:
         main = container(
             self.settings,
             command=["python", "-m", "atoll_runtime.learner"],
-            environment={**self._tpu_environment(shape, host), ENV_UNIT: dump(self._contract(shape, host))},
+            environment={
+                **tpu_environment(shape, host, self._host_names()),
+                ENV_UNIT: dump(self._contract(shape, host)),
+            },
             resources=self.spec.resources,
             extra_resources={TPU: str(shape.chips_per_host)},
         )
@@ -115,16 +114,8 @@ class Gang:
             "restartPolicy": "Never",
             "hostname": name,
             "subdomain": self.unit,
-            "nodeSelector": {
-                **self.spec.node_selector,
-                "cloud.google.com/gke-tpu-accelerator": self.spec.accelerator,
-                "cloud.google.com/gke-tpu-topology": self.spec.topology,
-                **({"node.kubernetes.io/instance-type": shape.machine} if self.spec.machine_type else {}),
-            },
-            "tolerations": [*_TOLERATIONS, *(literals(item) for item in self.spec.tolerations)],
+            **placement(self.spec, shape, self.unit, self.incarnation),
         }
-        if shape.hosts > 1:
-            spec["affinity"] = self._one_node_pool()
         return {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -153,63 +144,8 @@ class Gang:
     def _host_names(self) -> tuple[str, ...]:
         return host_names(self.namespace, self.unit, self.incarnation, self.slice.hosts)
 
-    def _tpu_environment(self, shape: Slice, host: int) -> Mapping[str, str]:
-        """Literals from the spec, never from live pods: a stale value hangs a mesh. No MEGASCALE_*: one slice."""
-        names = self._host_names()
-        return {
-            "TPU_WORKER_ID": str(host),
-            "TPU_WORKER_HOSTNAMES": ",".join(names),
-            "TPU_PROCESS_ADDRESSES": ",".join(f"{name}:{LIBTPU_PORT}" for name in names),
-            "TPU_PROCESS_PORT": str(LIBTPU_PORT),
-            "TPU_ACCELERATOR_TYPE": shape.accelerator_type,
-            "TPU_TOPOLOGY": shape.topology,
-            "TPU_CHIPS_PER_HOST_BOUNDS": shape.host_bounds,
-            "TPU_SKIP_MDS_QUERY": "true",
-        }
-
-    def _one_node_pool(self) -> Object:
-        """A multi-host slice is one node pool: near its own pods, away from those of other units.
-
-        Its own are those of this incarnation: terminating pods of a lost one must not hold it in their pool.
-        """
-        own = {LABEL_UNIT: self.unit, LABEL_INCARNATION: str(self.incarnation)}
-        here = [{"topologyKey": NODE_POOL, "labelSelector": {"matchLabels": own}}]
-        others = [
-            {
-                "topologyKey": NODE_POOL,
-                "labelSelector": {
-                    "matchExpressions": [
-                        {"key": LABEL_COMPONENT, "operator": "In", "values": [LEARNER]},
-                        {"key": LABEL_UNIT, "operator": "NotIn", "values": [self.unit]},
-                    ]
-                },
-                "namespaceSelector": {},
-            }
-        ]
-        return {
-            "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": here},
-            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": others},
-        }
-
 
 @lru_cache(maxsize=64)
 def host_names(namespace: str, unit: str, incarnation: int, hosts: int) -> tuple[str, ...]:
     """DNS names in order of hosts; every pod of a gang names them all, several times."""
     return tuple(f"{pod_name(unit, incarnation, host)}.{unit}.{namespace}.svc" for host in range(hosts))
-
-
-_TOLERATIONS: tuple[Object, ...] = (
-    {"key": TPU, "operator": "Exists"},
-    {
-        "key": "node.kubernetes.io/not-ready",
-        "operator": "Exists",
-        "effect": "NoExecute",
-        "tolerationSeconds": LEAVE_SECONDS,
-    },
-    {
-        "key": "node.kubernetes.io/unreachable",
-        "operator": "Exists",
-        "effect": "NoExecute",
-        "tolerationSeconds": LEAVE_SECONDS,
-    },
-)
