@@ -220,6 +220,14 @@ def test_progress_is_of_the_target_that_comes_first() -> None:
     assert plan_run(make_run(feed=feed(tokens=500), spec=spec), NOW).status.progress_percent == 50
 
 
+def test_the_time_left_follows_the_present_speed_and_not_the_pauses_of_the_past() -> None:
+    suspended_for_a_day = TrainingRunStatus(start_time=format_time(NOW - 86_400))
+    run = make_run(feed=feed(tokens=25_000, tokens_per_second=500.0), status=suspended_for_a_day)
+    assert plan_run(run, NOW).status.estimated_seconds_left == 150
+    silent = make_run(feed=feed(tokens=25_000, tokens_per_second=0.0))
+    assert plan_run(silent, NOW).status.estimated_seconds_left is None
+
+
 def test_the_end_is_written_before_anything_is_removed() -> None:
     run = make_run(feed=feed("Finished"), spec={"ttlSecondsAfterFinished": 60})
     first = plan_run(run, NOW)

@@ -15,8 +15,9 @@ from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.quorum import QuorumLost, quorum_lost
 from atoll_operator.plan.rollout import of_another_kind, plan_rollout
+from atoll_operator.plan.runfigures import RunFacts
 from atoll_operator.plan.runobjects import RunObserved, dealt, objects, unit_body, unit_specs
-from atoll_operator.plan.runstatus import RunFacts, describe
+from atoll_operator.plan.runstatus import describe
 from atoll_operator.plan.suspension import plan_suspension
 from atoll_runtime.contract import EXIT_TERMINAL
 
