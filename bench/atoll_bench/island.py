@@ -16,18 +16,19 @@ from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.data import Prefetch, Reader, Stream
-from atoll_runtime.learner import seed
+from atoll_runtime.learner import optimiser, seed
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.exchange import Exchange
 from atoll_runtime.learner.fragments import Fragments, wire_type
-from atoll_runtime.learner.inner import REMAT_FROM, Inner, adamw
+from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.loop import DATA_TIMEOUT, Loop, Start
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.learner.snapshot import Snapshots
-from atoll_runtime.model import decoder, describe, tree
+from atoll_runtime.model import describe
+from atoll_runtime.model.tasks import objective
 from atoll_runtime.sync.fragments import build_layout
 from atoll_runtime.transport.grpc_client import GrpcTransport
 from atoll_runtime.transport.tls import Tls
@@ -61,7 +62,7 @@ class Island:
         seeded = seed.from_checkpoint(GlobalStore(run.checkpoint.uri), units, unit.unit, layout, agreement)
         self.theta = dict(seeded.cut.theta)
         """First values, on the host."""
-        inner = Inner(mesh, run.inner, self.theta, unit.batch, run.data.sequence_length)
+        inner = Inner(mesh, run.model, run.inner, self.theta, unit.batch, run.data.sequence_length)
         fragments = Fragments(mesh, layout, wire_type(run.outer.codec), inner.theta)
         transports = [GrpcTransport(shard.host, shard.port, tls) for shard in run.shards]
         self.exchange = Exchange(run, unit, layout, fragments.bounds, fragments.padded, transports)
@@ -120,11 +121,12 @@ class Plain:
     def __init__(self, run: RunContract, unit: UnitContract, theta: Mapping[str, np.ndarray]) -> None:
         self._run = run
         self._theta = {name: jnp.array(value) for name, value in theta.items()}
-        self._optimiser = adamw(run.inner, self._theta)
+        self._objective = objective(run.model, run.inner)
+        self._optimiser = optimiser.build(run.inner, self._objective.matrices)
         self._moments = self._optimiser.init(self._theta)
         self._step = jax.jit(self._advance, donate_argnums=(0, 1))
         self._batches = batches(run, unit)
-        self._weights = jnp.ones(unit.batch, jnp.float32)
+        self._weights = jnp.ones((unit.batch, run.data.sequence_length), jnp.float32)
         self._steps = 0
 
     def advance(self, steps: int) -> None:
@@ -145,18 +147,8 @@ class Plain:
     def _advance(
         self, theta: dict[str, Array], moments: optax.OptState, tokens: Array, rate: Array
     ) -> tuple[dict[str, Array], optax.OptState, Array]:
-        size = sum(value.size for value in theta.values())
-        on_cpu = jax.default_backend() == "cpu"
-
-        def loss(theta: dict[str, Array]) -> Array:
-            return decoder.loss(
-                tree(theta),
-                {"tokens": tokens, "weights": self._weights},
-                dtype=jnp.float32 if on_cpu else jnp.bfloat16,
-                remat=size >= REMAT_FROM,
-            )
-
-        value, gradient = jax.value_and_grad(loss)(theta)
+        batch = {"tokens": tokens, "weights": self._weights}
+        value, gradient = jax.value_and_grad(self._objective.loss)(theta, batch, jax.random.key(0))
         update, moments = self._optimiser.update(gradient, moments, theta)
         theta = jax.tree.map(lambda old, change: old - rate * change, theta, update)
         return theta, moments, value

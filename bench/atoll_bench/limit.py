@@ -1,46 +1,32 @@
-"""What the cluster alone can do: a bare client that deletes and creates the very same pods, and decides nothing.
+"""What the cluster alone can do: a bare client that creates and deletes the very same pods, and decides nothing.
 
 Same bodies but for their owner, same rights, as many calls at a time as the operator makes; a refusal ends the bench.
+The bodies are those that the operator came to in the end: what it had to wait for, such as the node pool that a
+leader was bound in, the bare client knows beforehand.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from atoll_bench.client import Client, Object, pods_path
-from atoll_operator.api.group import LABEL_INCARNATION
+from atoll_operator.api.group import NODE_POOL
 
 LEAVE_SECONDS = 1
 """Grace of a pod that still runs, as the operator gives it; 0 for one that has ended."""
 
 
 def body(pod: Object, namespace: str) -> Object:
-    """A pod as it was sent to the API server, for another namespace; what the cluster added is left out."""
+    """A pod as it was sent to the API server, for another namespace; what the cluster added is left out.
+
+    Every pod names the pool that it ran in, which is one fake node of that name: a leader that came to another one
+    would be in the way of the successors of (c), which go where their gang was.
+    """
     spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+    spec["nodeSelector"] = {**spec["nodeSelector"], NODE_POOL: pod["spec"]["nodeName"]}
     metadata = {"name": pod["metadata"]["name"], "namespace": namespace, "labels": pod["metadata"]["labels"]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-def successor(pod: Object) -> Object:
-    """The same pod of the unit's next incarnation, near to its new peers rather than to the old ones."""
-    incarnation = int(pod["metadata"]["labels"][LABEL_INCARNATION])
-    new: Object = _relabelled(pod, str(incarnation + 1))
-    name = re.sub(rf"-{incarnation}-(\d+)$", rf"-{incarnation + 1}-\1", new["metadata"]["name"])
-    new["metadata"]["name"] = new["spec"]["hostname"] = name
-    return new
-
-
-def _relabelled(value: Any, incarnation: str) -> Any:
-    """A copy with this incarnation in every label and selector."""
-    if isinstance(value, dict):
-        return {
-            key: incarnation if key == LABEL_INCARNATION else _relabelled(item, incarnation)
-            for key, item in value.items()
-        }
-    return [_relabelled(item, incarnation) for item in value] if isinstance(value, list) else value
 
 
 async def create(client: Client, pods: Sequence[Object]) -> None:
@@ -48,14 +34,18 @@ async def create(client: Client, pods: Sequence[Object]) -> None:
     await asyncio.gather(*(client.call("POST", pods_path(pod["metadata"]["namespace"]), pod) for pod in pods))
 
 
-async def replace(client: Client, gangs: Iterable[Sequence[Object]], ended: frozenset[str]) -> None:
-    """Deletes each gang and creates it anew, all gangs at a time; `ended` names the pods that run no more."""
-    await asyncio.gather(*(_replace(client, gang, ended) for gang in gangs))
+async def replace(
+    client: Client, gangs: Iterable[tuple[Sequence[Object], Sequence[Object]]], ended: frozenset[str]
+) -> None:
+    """Deletes each gang and creates its successor, all gangs at a time; `ended` names the pods that run no more."""
+    await asyncio.gather(*(_replace(client, old, new, ended) for old, new in gangs))
 
 
-async def _replace(client: Client, gang: Sequence[Object], ended: frozenset[str]) -> None:
-    await asyncio.gather(*(_delete(client, pod, pod["metadata"]["name"] in ended) for pod in gang))
-    await create(client, [successor(pod) for pod in gang])
+async def _replace(
+    client: Client, old: Sequence[Object], new: Sequence[Object], ended: frozenset[str]
+) -> None:
+    gone = (_delete(client, pod, pod["metadata"]["name"] in ended) for pod in old)
+    await asyncio.gather(create(client, new), *gone)
 
 
 async def _delete(client: Client, pod: Object, ended: bool) -> None:

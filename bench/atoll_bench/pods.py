@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from atoll_bench.client import BenchError, Client, pods_path
-from atoll_operator.api.group import LABEL_COMPONENT, LABEL_INCARNATION, LABEL_UNIT, LEARNER
+from atoll_operator.api.group import LABEL_COMPONENT, LABEL_GANG, LABEL_UNIT, LEARNER
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -86,7 +86,7 @@ class Pods:
             return
         life = self.lives.get(metadata.uid)
         if life is None:
-            unit, incarnation = metadata.labels[LABEL_UNIT], int(metadata.labels[LABEL_INCARNATION])
+            unit, incarnation = metadata.labels[LABEL_UNIT], int(metadata.labels[LABEL_GANG])
             life = self.lives[metadata.uid] = Life(metadata.name, unit, incarnation, at)
             self.alive += 1
         was = (life.alive, life.running is not None)

@@ -9,7 +9,6 @@ import ssl
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -18,6 +17,7 @@ import yaml
 from atoll_bench import cores
 from atoll_bench.client import BenchError, Client, Object, pods_path
 from atoll_bench.process import Operator
+from atoll_bench.shapes import Shape
 from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane, free_port
 from atoll_local.kwok import Kwok, node, tpu_node
 from atoll_local.paths import source_root
@@ -37,30 +37,6 @@ SYNCER_NODE = "cpu-0"
 QUIET_SECONDS = 120.0
 QUIET_SHARE = 0.15
 """Of a core, for each part: a hundred nodes' leases alone keep the API server at a few hundredths."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Units of one kind, each on one fake node that stands for the node pool of its slice."""
-
-    units: int
-    hosts: int
-    accelerator: str
-    topology: str
-    machine: str
-
-    @property
-    def pods(self) -> int:
-        return self.units * self.hosts
-
-    @property
-    def name(self) -> str:
-        return f"{self.units}x{self.hosts}"
-
-    @property
-    def nodes(self) -> int:
-        """A hundred, and more only where exclusive placement needs a node pool for each of more units."""
-        return max(100, self.units)
 
 
 class Testbed:

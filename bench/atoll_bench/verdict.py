@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from atoll_bench.figures import spread
-from atoll_bench.testbed import Shape
+from atoll_bench.shapes import Shape
 
 CASES = ("a", "b", "c", "d", "e")
 

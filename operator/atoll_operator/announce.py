@@ -1,58 +1,75 @@
-"""Kubernetes Events: each occasion is told once, also by an operator that was started again."""
+"""Kubernetes Events: each occasion is told once, also by an operator that was started again. No heal waits for one."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 
 from atoll_operator.api.group import MANAGER, Object
 from atoll_operator.cluster import Cluster
-from atoll_operator.errors import AlreadyExists, ApiError, Unreachable
+from atoll_operator.errors import AlreadyExists, ApiError, NotLeading, Unreachable
 from atoll_operator.logs import tell
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.notice import Notice
 
 REMEMBERED = 4096
+"""Occasions; also the Events that may wait to be written."""
 MESSAGE_LIMIT = 1024
 """The API's limit for an Event."""
 
 
 class Announcer:
-    """Writes Events; a failure is logged and changes nothing else."""
+    """Writes Events one after the other; a failure is logged and changes nothing else."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._told: OrderedDict[str, None] = OrderedDict()
+        self._waiting: deque[Object] = deque(maxlen=REMEMBERED)
+        self._wake = asyncio.Event()
 
-    async def tell(self, body: Object, notices: Iterable[Notice], now: float) -> None:
-        """About one object."""
+    def tell(self, body: Object, notices: Iterable[Notice], now: float) -> None:
+        """About one object: logs at once, and leaves the Event to `run`."""
         for notice in notices:
-            await self._tell(body, notice, now)
+            self._tell(body, notice, now)
 
-    async def _tell(self, body: Object, notice: Notice, now: float) -> None:
+    async def run(self) -> None:
+        """Writes until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                await self._write(self._waiting.popleft())
+
+    def _tell(self, body: Object, notice: Notice, now: float) -> None:
         metadata = body["metadata"]
         occasion = "\0".join((metadata["uid"], notice.reason, notice.occasion))
         name = f"{metadata['name']}.{hashlib.sha256(occasion.encode()).hexdigest()[:16]}"
         if name in self._told:
             return
         self._told[name] = None
-        while len(self._told) > REMEMBERED:
+        if len(self._told) > REMEMBERED:
             self._told.popitem(last=False)
         level = logging.INFO if notice.type == "Normal" else logging.WARNING
         about = f"{body['kind']} {metadata['namespace']}/{metadata['name']}"
         tell(level, notice.message, object=about, reason=notice.reason)
+        self._waiting.append(_event(body, notice, name, now))
+        self._wake.set()
+
+    async def _write(self, event: Object) -> None:
         try:
-            await self._cluster.create(_event(body, notice, name, now))
+            await self._cluster.create(event)
         except AlreadyExists:
             return
-        except (ApiError, Unreachable) as error:
+        except (ApiError, NotLeading, Unreachable) as error:
+            about = event["involvedObject"]
             tell(
                 logging.WARNING,
                 "an Event could not be written",
-                object=about,
-                reason=notice.reason,
+                object=f"{about['kind']} {about['namespace']}/{about['name']}",
+                reason=event["reason"],
                 error=str(error),
             )
 

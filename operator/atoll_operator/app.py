@@ -7,6 +7,7 @@ import logging
 import socket
 import uuid
 from collections import Counter
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 
 import aiohttp
@@ -14,12 +15,15 @@ import aiohttp
 from atoll_operator import handlers, health
 from atoll_operator.cluster import Cluster
 from atoll_operator.credentials import Credentials
+from atoll_operator.keys import Key
 from atoll_operator.leader import Leadership, lease_name
 from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
+from atoll_operator.pods import News
 from atoll_operator.settings import Settings
-from atoll_operator.store import Key, Store
+from atoll_operator.store import Store
 from atoll_operator.term import Term
+from atoll_operator.watches import Watches, list_runs
 
 DEFINITIONS_SECONDS = 120.0
 """An operator that starts before its definitions waits this long, and ends then."""
@@ -34,6 +38,7 @@ class App:
 
     def __init__(self, settings: Settings, credentials: Credentials) -> None:
         self._settings = settings
+        self._credentials = credentials
         self._metrics = Metrics()
         self._store = Store()
         self._cluster = Cluster(credentials, self._metrics, may_write=self._may_write)
@@ -48,9 +53,8 @@ class App:
             seconds=settings.lease_seconds,
         )
         self._term: Term | None = None
+        self._watches: Watches | None = None
         self._ready = asyncio.Event()
-        self._filled = False
-        """The first list of every kind is in the store."""
         self._leading: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -98,24 +102,40 @@ class App:
     async def _work(self) -> None:
         term = self._term = Term(self._settings, self._cluster, self._store, self._metrics)
         try:
-            # Before the store is complete nothing may be looked at; kopf then tells of every object by itself.
-            await term.run(self._store.keys("TrainingRun", "LearnerUnit") if self._filled else ())
+            await term.run(self._store.keys("TrainingRun", "LearnerUnit"))
         finally:
             self._term = None
 
     async def _watch(self) -> None:
+        """The watches fill the store; only then kopf starts, and with it the work."""
         nodes = await self._cluster.may_watch_nodes()
         if not nodes:
             tell(
                 logging.WARNING,
                 "may not watch nodes: the pods of a lost node are replaced when they are deleted",
             )
-        await handlers.watch(self._settings, self._store, self._changed, self._ready, self._stop, nodes)
+        namespaces = self._settings.namespaces
+        watches = self._watches = Watches(
+            self._credentials, self._metrics, self._store, namespaces, self._changed, nodes
+        )
+        watching = asyncio.create_task(watches.run(), name="watches")
+        try:
+            await _unless_ended(watching, watches.filled())
+            await _unless_ended(watching, list_runs(self._cluster, self._store, namespaces))
+            await _unless_ended(
+                watching,
+                handlers.watch(self._settings, self._store, self._run_changed, self._ready, self._stop),
+            )
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
 
-    def _changed(self, key: Key) -> None:
-        self._filled = True
+    def _changed(self, key: Key, news: News) -> None:
         if self._term is not None:
-            self._term.queue.add(key)
+            self._term.changed(key, news)
+
+    def _run_changed(self, key: Key) -> None:
+        self._changed(key, News.URGENT)
 
     async def _stop(self) -> None:
         """Ends the work, and then the lease; the watches end by themselves."""
@@ -135,6 +155,9 @@ class App:
         return f"a key has waited for {age:.0f} s" if age > self._settings.stuck_seconds else ""
 
     def _prepared(self) -> str:
+        refusal = self._watches.refusal if self._watches is not None else ""
+        if refusal:
+            return f"may not watch {refusal}"
         return "" if self._ready.is_set() else "the watches have not started yet"
 
     def _refresh(self) -> None:
@@ -145,3 +168,16 @@ class App:
         self._metrics.runs.clear()
         for phase, count in phases.items():
             self._metrics.runs.labels(phase).set(count)
+
+
+async def _unless_ended(task: asyncio.Task[None], work: Coroutine[None, None, None]) -> None:
+    """Does the work; an error that ends the task meanwhile ends the work too."""
+    working = asyncio.create_task(work)
+    try:
+        await asyncio.wait([task, working], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        working.result()
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)

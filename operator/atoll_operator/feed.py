@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 import aiohttp
 from pydantic import ValidationError
 
+from atoll_operator.keys import Key
 from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
 from atoll_operator.plan.names import shard_host
 from atoll_operator.plan.shards import UNAVAILABLE, CutOrder, FeedState, combine, cut_step, heard
 from atoll_operator.settings import Settings
-from atoll_operator.store import Key
 from atoll_runtime.contract import LedgerReport, Order, SyncerStatus, UnitReport, dump
 
 TIME_OUT = aiohttp.ClientTimeout(total=5, connect=3)

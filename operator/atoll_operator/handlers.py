@@ -1,29 +1,21 @@
-"""The only file that knows kopf: watches feed the store, and what changed becomes keys in the queue.
+"""The only file that knows kopf: it tells of TrainingRuns, which people write, and of signals.
 
-The index functions return nothing; they are there because kopf runs no event handler before every index has seen its
-first list, and so no key is worked on before the store is complete.
+All that changes by the thousand comes by watches of our own (`watches.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import kopf
 
-from atoll_operator.api.group import GROUP, LABEL_MANAGER, MANAGER, VERSION
+from atoll_operator.api.group import GROUP, VERSION
+from atoll_operator.keys import Key, key_of
+from atoll_operator.pods import News
 from atoll_operator.settings import Settings
-from atoll_operator.store import Key, Kind, Store, key_of, parent_key
-
-WATCHED: tuple[tuple[Kind, str, str, str, bool], ...] = (
-    ("TrainingRun", GROUP, VERSION, "trainingruns", False),
-    ("LearnerUnit", GROUP, VERSION, "learnerunits", False),
-    ("Pod", "", "v1", "pods", True),
-    ("StatefulSet", "apps", "v1", "statefulsets", True),
-)
-"""Kind, group, version, plural, and whether only what bears our label is watched."""
+from atoll_operator.store import Store
 
 
 async def watch(
@@ -32,22 +24,15 @@ async def watch(
     add: Callable[[Key], None],
     ready: asyncio.Event,
     stop: Callable[[], Awaitable[None]],
-    nodes: bool = False,
 ) -> None:
     """Runs until a signal, or until a watch dies for good; `stop` ends the other tasks of the loop before kopf does.
-
-    Args:
-        nodes: whether to watch nodes too, which takes a right of the whole cluster.
 
     Raises:
         Exception: kopf's, when it cannot go on; the process has to end then.
     """
     registry = kopf.OperatorRegistry()
     _register_setup(registry, stop)
-    for kind, group, version, plural, labelled in WATCHED:
-        _register(registry, store, add, kind, (group, version, plural), labelled)
-    if nodes:
-        _register_nodes(registry, store, add)
+    _register_runs(registry, store, add)
     await kopf.operator(
         registry=registry,
         # kopf would look the user up by name, and the image's user 65532 has none; only peering reads it.
@@ -84,8 +69,6 @@ def _register_setup(registry: kopf.OperatorRegistry, stop: Callable[[], Awaitabl
         settings.networking.error_backoffs = (0.5, 1, 2, 4, 8, 16, 16, 16)
         settings.watching.server_timeout = 240
         settings.watching.chunk_size = 500
-        settings.watching.label_selectors["", "v1", "pods"] = f"{LABEL_MANAGER}={MANAGER}"
-        settings.watching.label_selectors["apps", "v1", "statefulsets"] = f"{LABEL_MANAGER}={MANAGER}"
         settings.scanning.disabled = True
         settings.peering.standalone = True
 
@@ -98,46 +81,12 @@ def _register_setup(registry: kopf.OperatorRegistry, stop: Callable[[], Awaitabl
         return kopf.login_with_service_account(**keywords) or kopf.login_via_client(**keywords)
 
 
-def _register(
-    registry: kopf.OperatorRegistry,
-    store: Store,
-    add: Callable[[Key], None],
-    kind: Kind,
-    resource: tuple[str, str, str],
-    labelled: bool,
-) -> None:
-    labels = {LABEL_MANAGER: MANAGER} if labelled else None
-
-    @kopf.index(*resource, registry=registry, labels=labels, id=f"known-{resource[2]}")
-    async def learn(body: kopf.Body, **_: Any) -> None:
-        store.put(kind, dict(body))
-
-    @kopf.on.event(*resource, registry=registry, labels=labels, id=f"changed-{resource[2]}")
+def _register_runs(registry: kopf.OperatorRegistry, store: Store, add: Callable[[Key], None]) -> None:
+    @kopf.on.event(GROUP, VERSION, "trainingruns", registry=registry)
     async def changed(event: kopf.RawEvent, **_: Any) -> None:
         body: dict[str, Any] = dict(event["object"])
         if event["type"] == "DELETED":
-            store.drop(kind, body)
-        else:
-            store.put(kind, body)
-        if kind in ("TrainingRun", "LearnerUnit"):
-            add(key_of(kind, body))
-        parent = parent_key(kind, body)
-        if parent is not None:
-            add(parent)
-
-
-def _register_nodes(registry: kopf.OperatorRegistry, store: Store, add: Callable[[Key], None]) -> None:
-    """Of a node only a view is kept: it is some 20 KB on GKE, and its status is written every five minutes."""
-
-    @kopf.index("", "v1", "nodes", registry=registry, id="known-nodes")
-    async def learn(body: kopf.Body, **_: Any) -> None:
-        store.meet_node(
-            dict(body), time.time()
-        )  # kopf indexes before each event, which must find what is news
-
-    @kopf.on.event("", "v1", "nodes", registry=registry, id="changed-nodes")
-    async def changed(event: kopf.RawEvent, **_: Any) -> None:
-        body: dict[str, Any] = dict(event["object"])
-        deleted = event["type"] == "DELETED"
-        for key in store.drop_node(body) if deleted else store.put_node(body, time.time()):
-            add(key)
+            store.drop("TrainingRun", body)
+        elif store.put("TrainingRun", body) is News.NONE:
+            return
+        add(key_of("TrainingRun", body))

@@ -11,7 +11,7 @@ import base64
 import datetime
 import logging
 import ssl
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -21,6 +21,7 @@ from atoll_operator.api.group import (
     LABEL_RUN,
     MANAGER,
     RUN_KIND,
+    UNIT_KIND,
     Object,
     controller_uid,
     owner,
@@ -33,6 +34,17 @@ from atoll_operator.plan.names import ca_secret, shard_host, syncer, syncer_host
 from atoll_runtime.contract import identity
 
 
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """Who has a certificate."""
+
+    name: str
+    hosts: tuple[str, ...]
+    """Names that are in it."""
+    unit: str = ""
+    """Uid of a unit that was made by hand: its Secret is its own, and goes with it. Empty: the run's."""
+
+
 @dataclass(slots=True)
 class _Known:
     context: ssl.SSLContext = field(default_factory=client_context)
@@ -41,8 +53,8 @@ class _Known:
     """The operator's own; it lives in memory only."""
     authorities: Authorities | None = None
     """None: to be read again."""
-    issued: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Members whose Secret is known to be right, and the host names that its certificate has."""
+    issued: dict[str, _Member] = field(default_factory=dict)
+    """Members whose Secret is known to be right, by name."""
 
 
 class Identities:
@@ -53,28 +65,39 @@ class Identities:
         self._known: dict[str, _Known] = {}
 
     async def ensure(
-        self, namespace: str, run: str, uid: str, shards: int, units: Iterable[str]
+        self, namespace: str, run: str, uid: str, shards: int, units: Mapping[str, str]
     ) -> ssl.SSLContext:
         """Creates what is missing, and renews what is due or lacks a host name or an authority.
 
+        Args:
+            units: by name; the uid of one that was made by hand, empty for the run's own.
+
         Raises:
-            Retry: a Secret of an earlier run of this name has not gone yet.
-            Refused: the Secret of the authorities cannot be read.
+            Retry: a Secret of an earlier run or unit of this name has not gone yet.
+            Refused: the Secret of the authorities cannot be read, or somebody else has one of our names.
         """
         known = self._known.setdefault(uid, _Known())
         if known.authorities is None:
             known.authorities = await self._open(known, namespace, run, uid)
         authorities = known.authorities
-        members = {syncer(run): _syncer_hosts(namespace, run, shards), **{unit: (unit,) for unit in units}}
-        missing = {member: hosts for member, hosts in members.items() if known.issued.get(member) != hosts}
-        await asyncio.gather(
-            *(
-                self._issue(authorities, namespace, run, uid, member, hosts)
-                for member, hosts in missing.items()
-            )
-        )
-        known.issued.update(missing)
+        members = [_Member(syncer(run), _syncer_hosts(namespace, run, shards))]
+        members += [_Member(name, (name,), unit) for name, unit in units.items()]
+        missing = [member for member in members if known.issued.get(member.name) != member]
+        await asyncio.gather(*(self._issue(authorities, namespace, run, uid, member) for member in missing))
+        known.issued |= {member.name: member for member in missing}
         return known.context
+
+    async def add(self, namespace: str, run: str, uid: str, unit: str) -> None:
+        """For a unit that is about to be made: its Secret is not looked for first. After `ensure`.
+
+        Raises:
+            Retry: a Secret of an earlier run or unit of this name has not gone yet.
+            Refused: somebody else has one of this name.
+        """
+        known, member = self._known[uid], _Member(unit, (unit,))
+        if known.authorities is not None and known.issued.get(unit) != member:
+            await self._issue(known.authorities, namespace, run, uid, member, new=True)
+            known.issued[unit] = member
 
     def review(self) -> None:
         """Has every Secret looked for again; a resync calls this."""
@@ -93,12 +116,13 @@ class Identities:
     async def _open(self, known: _Known, namespace: str, run: str, uid: str) -> Authorities:
         now = datetime.datetime.now(datetime.UTC)
         name = ca_secret(run)
-        describe = partial(_secret, name, namespace, run, uid, "Opaque")
+        owned = owner(RUN_KIND, run, uid)
+        describe = partial(_secret, name, namespace, run, owned, "Opaque")
         try:
             secret = await self._cluster.get("Secret", namespace, name)
         except NotFound:
             secret = await self._create(describe(_stored(Authorities.of(run, (), now))))
-        _own(secret, uid)
+        _own(secret, owned)
         try:
             stored = Authorities.load(_datum(secret, "ca.crt"), _datum(secret, "ca.key"))
         except ValueError as error:
@@ -129,27 +153,33 @@ class Identities:
         namespace: str,
         run: str,
         uid: str,
-        member: str,
-        hosts: tuple[str, ...],
+        member: _Member,
+        new: bool = False,
     ) -> None:
         now = datetime.datetime.now(datetime.UTC)
+        name = member.name
+        owned = owner(UNIT_KIND, name, member.unit) if member.unit else owner(RUN_KIND, run, uid)
 
-        def new() -> Object:
-            role: Literal["syncer", "unit"] = "syncer" if member == syncer(run) else "unit"
-            pair = authorities.signer.issue(member, identity(namespace, run, role, member), hosts, now)
+        def made() -> Object:
+            role: Literal["syncer", "unit"] = "syncer" if name == syncer(run) else "unit"
+            pair = authorities.signer.issue(name, identity(namespace, run, role, name), member.hosts, now)
             data = {"ca.crt": authorities.bundle, "tls.crt": pair.certificate, "tls.key": pair.key}
-            return _secret(tls_secret(member), namespace, run, uid, "kubernetes.io/tls", data)
+            return _secret(tls_secret(name), namespace, run, owned, "kubernetes.io/tls", data)
 
         try:
-            secret = await self._cluster.get("Secret", namespace, tls_secret(member))
+            secret = (
+                await self._create(made())
+                if new
+                else await self._cluster.get("Secret", namespace, tls_secret(name))
+            )
         except NotFound:
-            secret = await self._create(new())
-        _own(secret, uid)
+            secret = await self._create(made())
+        _own(secret, owned)
         current = _datum(secret, "ca.crt") == authorities.bundle
-        if not current or not authorities.accept(_datum(secret, "tls.crt"), hosts, now):
-            await self._cluster.apply(new())
+        if not current or not authorities.accept(_datum(secret, "tls.crt"), member.hosts, now):
+            await self._cluster.apply(made())
             about = f"{RUN_KIND} {namespace}/{run}"
-            tell(logging.INFO, "a certificate was renewed", object=about, secret=tls_secret(member))
+            tell(logging.INFO, "a certificate was renewed", object=about, secret=tls_secret(name))
 
     async def _create(self, secret: Object) -> Object:
         """Or what another operator created in the same moment."""
@@ -166,7 +196,7 @@ def _syncer_hosts(namespace: str, run: str, shards: int) -> tuple[str, ...]:
     return (*service, *(shard_host(run, namespace, shard) for shard in range(shards)))
 
 
-def _secret(name: str, namespace: str, run: str, uid: str, kind: str, data: dict[str, bytes]) -> Object:
+def _secret(name: str, namespace: str, run: str, owned: Object, kind: str, data: dict[str, bytes]) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -175,7 +205,7 @@ def _secret(name: str, namespace: str, run: str, uid: str, kind: str, data: dict
             "name": name,
             "namespace": namespace,
             "labels": {LABEL_MANAGER: MANAGER, LABEL_RUN: run},
-            "ownerReferences": [owner(RUN_KIND, run, uid)],
+            "ownerReferences": [owned],
         },
         "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
     }
@@ -185,12 +215,16 @@ def _stored(authorities: Authorities) -> dict[str, bytes]:
     return {"ca.crt": authorities.bundle, "ca.key": authorities.keys}
 
 
-def _own(secret: Object, uid: str) -> None:
-    if controller_uid(secret) != uid:
-        name = secret["metadata"]["name"]
-        raise Retry(
-            2.0, f"Secret {name!r} belongs to another object; delete it or use another name for the run"
-        )
+def _own(secret: Object, owned: Object) -> None:
+    """Whether the Secret is that of `owned`, by its reference to it."""
+    if controller_uid(secret) == owned["uid"]:
+        return
+    name = secret["metadata"]["name"]
+    if controller_uid(secret) and secret["metadata"].get("labels", {}).get(LABEL_MANAGER) == MANAGER:
+        raise Retry(2.0, f"Secret {name!r} belongs to an earlier object of the same name")
+    kind = owned["kind"]
+    problem = f"Secret {name!r} is not the {kind}'s: delete it, or use another name for the {kind}"
+    raise Refused(409, "AlreadyExists", problem)
 
 
 def _datum(secret: Object, key: str) -> bytes:

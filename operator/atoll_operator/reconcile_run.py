@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import hashlib
-import json
 import logging
 import time
+from collections.abc import Coroutine, Iterable
 from dataclasses import replace
 
 from pydantic import ValidationError
 
 from atoll_operator.announce import Announcer
 from atoll_operator.api.group import Object, controller_uid
-from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
+from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
-from atoll_operator.cluster import Cluster
+from atoll_operator.applier import Applier
+from atoll_operator.cluster import CONNECTIONS, Cluster
 from atoll_operator.errors import Conflict, NotFound, Refused, Retry
 from atoll_operator.feed import Feeds
 from atoll_operator.identities import Identities
+from atoll_operator.keys import Key, key_of
 from atoll_operator.logs import tell
 from atoll_operator.plan.names import tls_secret
-from atoll_operator.plan.observe import view
 from atoll_operator.plan.pools import names
 from atoll_operator.plan.run import Reference, RunPlan, plan_run
-from atoll_operator.plan.runobjects import RunObserved, UnitFacts, pod_settings
+from atoll_operator.plan.runobjects import RunObserved, UnitFacts, members, pod_settings
 from atoll_operator.plan.runstatus import invalid, with_problem
 from atoll_operator.settings import Settings
 from atoll_operator.statuswriter import StatusWriter
-from atoll_operator.store import Key, Store, key_of
+from atoll_operator.store import Store
 from atoll_operator.workqueue import WorkQueue
+
+AT_ONCE = CONNECTIONS // 4
+"""Units of a run that are made or deleted at a time; the other connections are for their pods."""
 
 
 class RunReconciler:
     """Called with the key of a run by one worker at a time."""
 
     def __init__(
-        self, settings: Settings, cluster: Cluster, store: Store, queue: WorkQueue[Key], feeds: Feeds
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        store: Store,
+        queue: WorkQueue[Key],
+        feeds: Feeds,
+        announcer: Announcer,
     ) -> None:
         self._settings = settings
         self._cluster = cluster
@@ -44,11 +54,10 @@ class RunReconciler:
         self._queue = queue
         self._feeds = feeds
         self._identities = Identities(cluster)
-        self._announcer = Announcer(cluster)
+        self._announcer = announcer
         self._status = StatusWriter(cluster, store, queue)
         self._uids: dict[Key, str] = {}
-        self._applied: dict[tuple[str, str, str], str] = {}
-        """Uid of the run, kind and name to the digest of what was applied last; empty after a removal."""
+        self._applier = Applier(cluster, store)
         self._orders: dict[Key, tuple[str, bool]] = {}
 
     async def __call__(self, key: Key) -> None:
@@ -60,7 +69,7 @@ class RunReconciler:
         now = time.time()
         status = TrainingRunStatus.model_validate(body.get("status", {}))
         try:
-            spec = TrainingRunSpec.model_validate(body["spec"])
+            spec = self._store.run_spec(body)
         except ValidationError as error:
             problems = "; ".join(
                 f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5]
@@ -78,7 +87,7 @@ class RunReconciler:
         planned = with_problem(plan.status, "ObjectRefused", problem, now) if problem else plan.status
         if not await self._status.write(key, body, planned):
             return
-        await self._announcer.tell(body, plan.notices, now)
+        self._announcer.tell(body, plan.notices, now)
         self._pass_on(key, spec, planned)
         if plan.wake is not None:
             self._queue.add_after(key, plan.wake - now)
@@ -87,7 +96,7 @@ class RunReconciler:
 
     def review(self) -> None:
         """Has every object applied again; a resync calls this."""
-        self._applied.clear()
+        self._applier.review()
         self._identities.review()
 
     def _observe(
@@ -109,14 +118,14 @@ class RunReconciler:
                 self._settings.runtime_environment,
             ),
             units={},
-            syncer_pods=tuple(view(pod) for pod in self._store.syncer_pods(key)),
+            syncer_pods=self._store.syncer_pods(key),
             feed=self._feeds.state(key, uid),
             cut=self._feeds.cut(key, uid),
         )
         mine = {unit["metadata"]["name"] for unit in self._store.units_of(key)}
         wanted = names(key.name, spec)
         known = (self._store.get(Key("LearnerUnit", key.namespace, name)) for name in {*wanted, *mine})
-        return replace_units(run, [unit for unit in known if unit is not None])
+        return replace_units(run, [unit for unit in known if unit is not None], self._store)
 
     async def _act(self, key: Key, run: RunObserved, plan: RunPlan) -> str:
         """Secrets, objects, units, in that order; returns why the API server refused, or nothing."""
@@ -127,53 +136,40 @@ class RunReconciler:
         try:
             if plan.poll:
                 shards = run.spec.syncer.shards
-                units = names(key.name, run.spec)
+                units = members(run)
                 context = await self._identities.ensure(key.namespace, key.name, run.uid, shards, units)
                 self._feeds.ensure(key, run.uid, shards, context)
                 self._feeds.save(key, plan.cut)
             for body in plan.apply:
-                await self._apply(run.uid, body)
-            for body in plan.units:
-                self._store.put("LearnerUnit", await self._cluster.apply(body))
+                await self._applier.apply(run.uid, body)
+            await _together(self._make(run, body, plan.poll) for body in plan.units)
             for reference in plan.remove:
-                await self._remove(key, run.uid, reference)
-            for reference in plan.retire:
-                await self._retire(key, run.uid, reference)
+                await self._applier.remove(run.uid, key.namespace, reference)
+            await _together(self._retire(key, run.uid, reference) for reference in plan.retire)
         except Refused as error:
             return str(error)
         return ""
 
-    async def _apply(self, uid: str, body: Object) -> None:
-        """Unless the very same was applied and, where we watch the kind, is still there."""
-        name = (uid, body["kind"], body["metadata"]["name"])
-        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-        watched = body["kind"] == "StatefulSet"
-        if self._applied.get(name) == digest and not (
-            watched and self._store.get(key_of("StatefulSet", body)) is None
-        ):
-            return
-        answer = await self._cluster.apply(body)
-        if watched:
-            self._store.put("StatefulSet", answer)
-        self._applied[name] = digest
-
-    async def _remove(self, key: Key, uid: str, reference: Reference) -> None:
-        name = (uid, reference.kind, reference.name)
-        if self._applied.get(name) == "":
-            return
-        with contextlib.suppress(NotFound):
-            await self._cluster.delete(reference.kind, key.namespace, reference.name)
-        self._applied[name] = ""
+    async def _make(self, run: RunObserved, body: Object, identified: bool) -> None:
+        """A unit, after its certificate where the run has any by now."""
+        if identified:
+            await self._identities.add(run.namespace, run.name, run.uid, body["metadata"]["name"])
+        unit = await self._cluster.apply(body)
+        self._store.put("LearnerUnit", unit)
+        self._queue.add(key_of("LearnerUnit", unit))
 
     async def _retire(self, key: Key, uid: str, unit: Reference) -> None:
-        """The garbage collector takes the unit's pods and Service; its certificate is the run's, so it goes here."""
+        """Its certificate, which is the run's, and then the unit: once that is gone nothing tells of the other.
+
+        The garbage collector takes its pods and Service.
+        """
+        self._identities.revoke(uid, unit.name)
+        with contextlib.suppress(NotFound):
+            await self._cluster.delete("Secret", key.namespace, tls_secret(unit.name))
         try:
             await self._cluster.delete("LearnerUnit", key.namespace, unit.name, unit.uid)
         except (NotFound, Conflict):
             tell(logging.INFO, "the unit was gone already", object=f"{key.namespace}/{unit.name}")
-        self._identities.revoke(uid, unit.name)
-        with contextlib.suppress(NotFound):
-            await self._cluster.delete("Secret", key.namespace, tls_secret(unit.name))
 
     async def _delete(self, key: Key, uid: str) -> None:
         with contextlib.suppress(NotFound):
@@ -200,29 +196,46 @@ class RunReconciler:
         uid = self._uids.pop(key, None)
         if uid is not None:
             self._identities.forget(uid)
-            self._applied = {name: digest for name, digest in self._applied.items() if name[0] != uid}
+            self._applier.forget(uid)
 
 
-def replace_units(run: RunObserved, units: list[Object]) -> RunObserved:
+async def _together(works: Iterable[Coroutine[None, None, None]]) -> None:
+    """Some at a time, so that the first units have their pods before the last ones are made.
+
+    Raises:
+        Exception: the first of those that failed, after all were tried.
+    """
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(work: Coroutine[None, None, None]) -> None:
+        async with slots:
+            await work
+
+    for result in await asyncio.gather(*map(one, works), return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+
+
+def replace_units(run: RunObserved, units: list[Object], store: Store) -> RunObserved:
     """The run with its units, and those of others that bear its units' names."""
-    facts = {
-        unit["metadata"]["name"]: UnitFacts(
-            name=unit["metadata"]["name"],
-            run=unit["spec"]["run"],
-            status=LearnerUnitStatus.model_validate(unit.get("status", {})),
-            spec=_spec(unit),
-            uid=unit["metadata"]["uid"],
-            owned=controller_uid(unit) == run.uid and "deletionTimestamp" not in unit["metadata"],
-            generation=unit["metadata"]["generation"],
-        )
-        for unit in units
-    }
-    return replace(run, units=facts)
+    return replace(run, units={unit["metadata"]["name"]: _facts(unit, run.uid, store) for unit in units})
 
 
-def _spec(unit: Object) -> LearnerUnitSpec | None:
-    """None for a spec that another version wrote and this one cannot read."""
+def _facts(body: Object, run: str, store: Store) -> UnitFacts:
     try:
-        return LearnerUnitSpec.model_validate(unit["spec"])
-    except ValidationError:
-        return None
+        unit = store.unit(body)
+    except ValidationError:  # another version wrote the spec
+        status, spec = LearnerUnitStatus.model_validate(body.get("status", {})), None
+    else:
+        status, spec = unit.status, unit.spec
+    metadata = body["metadata"]
+    return UnitFacts(
+        name=metadata["name"],
+        run=body["spec"]["run"],
+        status=status,
+        spec=spec,
+        uid=metadata["uid"],
+        owned=controller_uid(body) == run and "deletionTimestamp" not in metadata,
+        by_hand=controller_uid(body) == "" and "deletionTimestamp" not in metadata,
+        generation=metadata["generation"],
+    )

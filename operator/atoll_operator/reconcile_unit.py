@@ -6,15 +6,14 @@ import asyncio
 import time
 
 from atoll_operator.announce import Announcer
-from atoll_operator.api.group import LABEL_UNIT, Object, controller_uid
-from atoll_operator.api.learnerunit import LearnerUnit
-from atoll_operator.api.trainingrun import TrainingRunSpec
+from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object, controller_uid
 from atoll_operator.cluster import Cluster
 from atoll_operator.errors import AlreadyExists, Conflict, NotFound, Refused, Retry
 from atoll_operator.feed import Feeds
+from atoll_operator.keys import Key
 from atoll_operator.metrics import Metrics
 from atoll_operator.plan import hang, ledger
-from atoll_operator.plan.observe import view
+from atoll_operator.plan.remedy import Renewal
 from atoll_operator.plan.removal import Removal
 from atoll_operator.plan.runobjects import pod_settings
 from atoll_operator.plan.unit import plan_unit
@@ -22,7 +21,7 @@ from atoll_operator.plan.unitplan import UnitPlan, refused
 from atoll_operator.plan.unitstatus import Orders, UnitObserved
 from atoll_operator.settings import Settings
 from atoll_operator.statuswriter import StatusWriter
-from atoll_operator.store import Key, Store
+from atoll_operator.store import Store
 from atoll_operator.workqueue import WorkQueue
 from atoll_runtime.contract import UnitReport
 
@@ -38,6 +37,7 @@ class UnitReconciler:
         queue: WorkQueue[Key],
         feeds: Feeds,
         metrics: Metrics,
+        announcer: Announcer,
     ) -> None:
         self._settings = settings
         self._cluster = cluster
@@ -45,7 +45,7 @@ class UnitReconciler:
         self._queue = queue
         self._feeds = feeds
         self._metrics = metrics
-        self._announcer = Announcer(cluster)
+        self._announcer = announcer
         self._status = StatusWriter(cluster, store, queue)
         self._served: set[str] = set()
         """Uids of units whose Service is there."""
@@ -59,24 +59,25 @@ class UnitReconciler:
             return
         now = time.time()
         plan = plan_unit(self._observe(key, body, now), now)
-        if plan.advance:
+        if plan.advance and plan.doubtful:
             plan = await self._confirmed(key, body, now)
         if plan.advance:
             await self._advance(key, body, plan, now)
             return
         refusal = await self._act(key, body, plan)
+        if plan.create and not refusal:
+            self._queue.add(key)  # the next pass says in one write what has come of it
+            return
         if refusal:
             plan = refused(plan, refusal, now)
         await self._status.write(key, body, plan.status)
-        await self._announcer.tell(body, plan.notices, now)
+        self._announcer.tell(body, plan.notices, now)
         if plan.healed_seconds is not None:
             self._metrics.heal_seconds.observe(plan.healed_seconds)
         if plan.wake is not None:
             self._queue.add_after(key, plan.wake - now)
         if refusal:
             raise Retry(5.0, refusal)
-        if plan.create:
-            self._queue.add(key)
 
     def review(self) -> None:
         """Has every Service looked for again; a resync calls this."""
@@ -97,16 +98,17 @@ class UnitReconciler:
         if failure is not None and counted:
             self._metrics.restarts.labels(failure.reason).inc()
         self._queue.add(key)
-        await self._announcer.tell(body, plan.notices, now)
+        self._announcer.tell(body, plan.notices, now)
 
     def _observe(self, key: Key, body: Object, now: float) -> UnitObserved:
-        unit = LearnerUnit.model_validate({"spec": body["spec"], "status": body.get("status", {})})
+        unit = self._store.unit(body)
         run_key = Key("TrainingRun", key.namespace, unit.spec.run)
         run = self._store.live(run_key)
         if run is not None and controller_uid(body) not in ("", run["metadata"]["uid"]):
             run = None  # a unit of an earlier run of this name, on its way out
         feed = self._feeds.state(run_key, run["metadata"]["uid"] if run is not None else "")
-        pods = tuple(view(pod) for pod in self._store.pods_of(key, body["metadata"]["uid"]))
+        pods = self._store.pods_of(key, body["metadata"]["uid"])
+        departed = self._store.departed(key)
         if any(pod.exit_code == 0 for pod in pods):
             self._feeds.poke(run_key)
         status = feed.status
@@ -130,8 +132,9 @@ class UnitReconciler:
             else None,
             answering_since=answering_since,
             pace=self._pace(key, report, answering_since, now),
-            nodes=self._store.nodes_of(pods),
-            departed=self._store.departed(key),
+            nodes=self._store.nodes_of((*pods, *departed.values())),
+            sees_nodes=self._store.sees_nodes,
+            departed=departed,
         )
 
     def _pace(
@@ -145,7 +148,7 @@ class UnitReconciler:
         return pace
 
     def _orders(self, run: Object, finishing: bool) -> Orders:
-        spec = TrainingRunSpec.model_validate(run["spec"])
+        spec = self._store.run_spec(run)
         over = run.get("status", {}).get("phase") in ("Complete", "Failed")
         return Orders(
             stop="Finished" if over else "Suspended" if spec.suspend else "",
@@ -161,14 +164,17 @@ class UnitReconciler:
         )
 
     async def _act(self, key: Key, body: Object, plan: UnitPlan) -> str:
-        """Deletes, then creates; returns why the API server refused, or nothing."""
+        """Creates, deletes and tells at the same time; returns why the API server refused, or nothing."""
         uid = body["metadata"]["uid"]
         try:
             if plan.service is not None and uid not in self._served:
                 await self._cluster.apply(plan.service)
                 self._served.add(uid)
-            await asyncio.gather(*(self._remove(key, removal) for removal in plan.remove))
-            await asyncio.gather(*(self._create(pod, uid) for pod in plan.create))
+            await asyncio.gather(
+                *(self._create(pod, uid) for pod in plan.create),
+                *(self._renew(key, renewal) for renewal in plan.renew),
+                *(self._remove(key, removal) for removal in plan.remove),
+            )
         except Refused as error:
             return str(error)
         return ""
@@ -176,6 +182,8 @@ class UnitReconciler:
     async def _remove(self, key: Key, removal: Removal) -> None:
         name = removal.name
         try:
+            if removal.finalizer:
+                await self._cluster.release("Pod", key.namespace, name, removal.uid, removal.finalizer)
             answer = await self._cluster.delete(
                 "Pod", key.namespace, name, removal.uid, removal.grace_seconds
             )
@@ -186,6 +194,14 @@ class UnitReconciler:
         else:
             gone = {"metadata": {"name": name, "namespace": key.namespace, "uid": removal.uid}}
             self._store.drop("Pod", gone)
+
+    async def _renew(self, key: Key, renewal: Renewal) -> None:
+        told = {ANNOTATION_INCARNATION: str(renewal.incarnation)}
+        try:
+            pod = await self._cluster.annotate("Pod", key.namespace, renewal.name, renewal.uid, told)
+        except (NotFound, Conflict):
+            return  # the watch tells of its loss
+        self._store.put("Pod", pod)
 
     async def _create(self, pod: Object, uid: str) -> None:
         metadata = pod["metadata"]

@@ -1,4 +1,4 @@
-"""One status write per pass, none without a change, and figures alone at most every two seconds."""
+"""One status write per pass, none without a change, and writes of figures alone at a bounded rate."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from pydantic import BaseModel
 from atoll_operator.api.group import Object
 from atoll_operator.cluster import Cluster
 from atoll_operator.errors import Conflict, NotFound
+from atoll_operator.keys import Key, parent_key
 from atoll_operator.logs import tell
 from atoll_operator.plan.conditions import document, urgent
-from atoll_operator.store import Key, Store
+from atoll_operator.store import Store
 from atoll_operator.workqueue import WorkQueue
 
 INTERVAL_SECONDS = 2.0
+"""Between two writes of one object for the sake of figures."""
+WRITES_PER_SECOND = 20.0
+"""Of figures, for all objects of a kind together, so that those of a thousand units are 50 s old at most."""
+RUN_SECONDS = 1.0
+"""Between two passes over a run for the sake of its units: each adds up all of them."""
 
 
 class StatusWriter:
@@ -37,7 +43,8 @@ class StatusWriter:
         if new == old:
             return True
         now = time.monotonic()
-        wait = self._written.get(key, float("-inf")) + INTERVAL_SECONDS - now
+        interval = max(INTERVAL_SECONDS, len(self._written) / WRITES_PER_SECOND)
+        wait = self._written.get(key, float("-inf")) + interval - now
         if wait > 0 and not urgent(old, new):
             self._queue.add_after(key, wait)
             return True
@@ -51,6 +58,8 @@ class StatusWriter:
             return False
         self._written[key] = now
         self._store.put(key.kind, answer)
+        if (run := parent_key(key.kind, answer)) is not None:
+            self._queue.add_spaced(run, RUN_SECONDS)
         return True
 
     def forget(self, key: Key) -> None:

@@ -1,4 +1,4 @@
-"""The last known body of every object that matters, fed by the watches and by our own writes.
+"""The last known state of every object that matters, fed by the watches and by our own writes.
 
 Our own writes go in at once, so that a lagging watch never makes a second gang; what is older than what we know is
 ignored, and what we saw go does not come back.
@@ -7,73 +7,92 @@ ignored, and what we saw go does not come back.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TypeVar
 
-from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, LABEL_UNIT, SYNCER, Object, controller_uid
+from atoll_operator.api.group import Object
+from atoll_operator.api.learnerunit import LearnerUnit
+from atoll_operator.api.trainingrun import TrainingRunSpec
+from atoll_operator.gone import LIMIT, Gone
+from atoll_operator.keys import Key, Kind, key_of, parent_key, version_of
 from atoll_operator.plan.nodes import NodeView, gone, view_node
-from atoll_operator.plan.observe import PodView, view
+from atoll_operator.plan.observe import PodView
+from atoll_operator.pods import News, Pods
 
-Kind = Literal["TrainingRun", "LearnerUnit", "Pod", "StatefulSet"]
-GONE_LIMIT = 10_000
-"""Uids remembered of objects that are gone."""
-
-
-class Key(NamedTuple):
-    """One object."""
-
-    kind: Kind
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}"
+M = TypeVar("M")
 
 
 class Store:
-    """All objects by key; pods also by unit and by node, units also by run. Of nodes only a view is kept."""
+    """Bodies of runs, units and StatefulSets by key, units also by run; of pods and nodes views are kept."""
 
     def __init__(self) -> None:
         self._bodies: dict[Key, Object] = {}
         self._children: dict[Key, set[Key]] = {}
-        self._on_node: dict[str, set[Key]] = {}
-        self._departed: dict[Key, dict[str, PodView]] = {}
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._gone = Gone()
+        self._units: dict[Key, tuple[Object, LearnerUnit]] = {}
+        self._specs: dict[Key, tuple[Object, TrainingRunSpec]] = {}
+        self._pods = Pods(lives=self._bodies.__contains__)
         self._nodes: dict[str, NodeView] = {}
         self._gone_nodes: OrderedDict[str, None] = OrderedDict()
 
-    def put(self, kind: Kind, body: Object) -> None:
-        """Takes a body unless a newer one of the same object is known."""
-        key = key_of(kind, body)
-        if body["metadata"]["uid"] in self._gone:
-            return
+    def put(self, kind: Kind, body: Object) -> News:
+        """Takes the state of an object unless a newer one is known."""
+        if kind == "Pod":
+            return self._pods.put(body)
+        key, metadata = key_of(kind, body), body["metadata"]
+        if metadata["uid"] in self._gone:
+            return News.NONE
         known = self._bodies.get(key)
-        if known is not None and _same(known, body) and _version(body) < _version(known):
-            return
+        if known is not None and _same(known, body) and version_of(metadata) <= version_of(known["metadata"]):
+            return News.NONE
+        if known is not None and not _same(known, body):
+            self._forget(key)  # another object of the same name
         body.setdefault("kind", kind)
-        if known is not None and _node(known) != _node(body):
-            self._leave(key, _node(known))
+        metadata.pop("managedFields", None)  # more than half of a body, and nobody reads it
         self._bodies[key] = body
         parent = parent_key(kind, body)
         if parent is not None:
             self._children.setdefault(parent, set()).add(key)
-        if _node(body):
-            self._on_node.setdefault(_node(body), set()).add(key)
+        return News.URGENT
 
-    def drop(self, kind: Kind, body: Object) -> None:
+    def drop(self, kind: Kind, body: Object) -> News:
         """The object is gone for good."""
+        if kind == "Pod":
+            return self._pods.drop(body)
         key = key_of(kind, body)
-        self._gone[body["metadata"]["uid"]] = None
-        while len(self._gone) > GONE_LIMIT:
-            self._gone.popitem(last=False)
+        self._gone.add(body["metadata"]["uid"])
         known = self._bodies.get(key)
         if known is not None and _same(known, body):
-            self._forget(key, known)
-        if kind == "Pod" and "status" in body:
-            self._remember(body)
-        self._departed.pop(key, None)
+            self._forget(key)
+        return News.URGENT
+
+    def keep(self, kind: Kind, namespace: str, names: Collection[tuple[str, str]], version: int) -> set[Key]:
+        """A list of a whole namespace, or of all where that is empty, had only these objects at that version.
+
+        Args:
+            names: namespace and name of each.
+
+        Returns:
+            Who has to look because one of this kind is gone.
+        """
+        if kind == "Pod":
+            return self._pods.keep(namespace, names, version)
+        lost = [
+            body
+            for key, body in self._bodies.items()
+            if key.kind == kind
+            and namespace in ("", key.namespace)
+            and key[1:] not in names
+            and version_of(body["metadata"]) <= version
+        ]
+        for body in lost:
+            self.drop(kind, body)
+        return {
+            key for body in lost for key in (key_of(kind, body), parent_key(kind, body)) if key is not None
+        }
 
     def get(self, key: Key) -> Object | None:
+        """Of a run, a unit or a StatefulSet."""
         return self._bodies.get(key)
 
     def live(self, key: Key) -> Object | None:
@@ -84,35 +103,40 @@ class Store:
     def keys(self, *kinds: Kind) -> Iterator[Key]:
         return (key for key in list(self._bodies) if key.kind in kinds)
 
-    def pods_of(self, unit: Key, uid: str) -> list[Object]:
+    def unit(self, body: Object) -> LearnerUnit:
+        """The model of a unit's body, made once for each version.
+
+        Raises:
+            ValidationError: another version of the operator wrote it.
+        """
+        return _model(self._units, key_of("LearnerUnit", body), body, _unit)
+
+    def run_spec(self, body: Object) -> TrainingRunSpec:
+        """The model of a run's spec, made once for each version.
+
+        Raises:
+            ValidationError: this version of the operator cannot read it.
+        """
+        return _model(self._specs, key_of("TrainingRun", body), body, _run_spec)
+
+    def units_of(self, run: Key) -> list[Object]:
+        return [self._bodies[key] for key in sorted(self._children.get(run, ())) if key.kind == "LearnerUnit"]
+
+    def pods_of(self, unit: Key, uid: str) -> tuple[PodView, ...]:
         """The pods that the unit of this uid owns."""
-        return [body for body in self._children_of(unit, "Pod") if controller_uid(body) == uid]
+        return tuple(pod.view for pod in self._pods.of(unit) if pod.owner == uid)
+
+    def syncer_pods(self, run: Key) -> tuple[PodView, ...]:
+        """Those of all shards."""
+        return tuple(pod.view for pod in self._pods.of(run))
 
     def departed(self, unit: Key) -> Mapping[str, PodView]:
         """The last that was seen of a unit's pods that are gone, by name; of the newest incarnation that lost one."""
-        return self._departed.get(unit, {})
-
-    def units_of(self, run: Key) -> list[Object]:
-        return list(self._children_of(run, "LearnerUnit"))
-
-    def syncer_pods(self, run: Key) -> list[Object]:
-        """Those of all shards."""
-        return list(self._children_of(run, "Pod"))
+        return self._pods.departed(unit)
 
     def replace_pods(self, unit: Key, pods: Iterable[Object]) -> None:
         """A fresh list of a unit's pods: what is not in it is gone."""
-        fresh = {key_of("Pod", pod): pod for pod in pods}
-        for known in list(self._children_of(unit, "Pod")):
-            if key_of("Pod", known) not in fresh:
-                self.drop("Pod", known)
-        for pod in fresh.values():
-            self.put("Pod", pod)
-
-    def meet_node(self, body: Object, now: float) -> None:
-        """Takes a node that was never seen; what becomes of it later is told by `put_node` and `drop_node`."""
-        name = body["metadata"]["name"]
-        if name not in self._nodes:
-            self._nodes[name] = view_node(body, None, now)
+        self._pods.replace(unit, pods)
 
     def put_node(self, body: Object, now: float) -> set[Key]:
         """Takes what matters of a node; the units and runs that have to look because of it."""
@@ -122,83 +146,61 @@ class Store:
 
     def drop_node(self, body: Object) -> set[Key]:
         """The node is gone, and its pods with it; it is remembered until one of its name comes back."""
-        name = body["metadata"]["name"]
-        self._gone_nodes[name] = None
-        while len(self._gone_nodes) > GONE_LIMIT:
-            oldest, _ = self._gone_nodes.popitem(last=False)
-            self._nodes.pop(oldest, None)
-        return self._see(gone(self._nodes.get(name, NodeView(name=name))))
+        return self._lose_node(body["metadata"]["name"])
+
+    def keep_nodes(self, names: Collection[str]) -> set[Key]:
+        """There are only these; the units and runs that have to look because others are gone."""
+        lost = [node.name for node in self._nodes.values() if not node.gone and node.name not in names]
+        return {key for name in lost for key in self._lose_node(name)}
 
     def nodes_of(self, pods: Iterable[PodView]) -> dict[str, NodeView]:
         """Those that these pods are on, as far as they were seen."""
         return {pod.node: self._nodes[pod.node] for pod in pods if pod.node in self._nodes}
 
+    @property
+    def sees_nodes(self) -> bool:
+        """Any was seen; none without the right to watch them."""
+        return bool(self._nodes)
+
+    def _lose_node(self, name: str) -> set[Key]:
+        self._gone_nodes[name] = None
+        if len(self._gone_nodes) > LIMIT:
+            oldest, _ = self._gone_nodes.popitem(last=False)
+            self._nodes.pop(oldest, None)
+        return self._see(gone(self._nodes.get(name, NodeView(name=name))))
+
     def _see(self, node: NodeView) -> set[Key]:
         if self._nodes.get(node.name) == node:
             return set()
         self._nodes[node.name] = node
-        pods = (self._bodies[key] for key in self._on_node.get(node.name, ()))
-        return {parent for pod in pods if (parent := parent_key("Pod", pod)) is not None}
+        return self._pods.parents_on(node.name)
 
-    def _children_of(self, parent: Key, kind: Kind) -> Iterator[Object]:
-        for key in sorted(self._children.get(parent, ())):
-            if key.kind == kind:
-                yield self._bodies[key]
-
-    def _forget(self, key: Key, body: Object) -> None:
-        del self._bodies[key]
-        self._leave(key, _node(body))
-        parent = parent_key(key.kind, body)
-        if parent is not None and parent in self._children:
-            self._children[parent].discard(key)
-            if not self._children[parent]:
+    def _forget(self, key: Key) -> None:
+        parent = parent_key(key.kind, self._bodies.pop(key))
+        for models in (self._units, self._specs):
+            models.pop(key, None)
+        self._pods.orphan(key)
+        if parent is not None and (siblings := self._children.get(parent)):
+            siblings.discard(key)
+            if not siblings:
                 del self._children[parent]
-
-    def _remember(self, pod: Object) -> None:
-        unit, last = parent_key("Pod", pod), view(pod)
-        if unit is None or unit.kind != "LearnerUnit" or unit not in self._bodies:
-            return
-        known = self._departed.get(unit, {})
-        newest = max((each.incarnation for each in known.values()), default=0)
-        if last.incarnation == newest:
-            self._departed[unit] = {**known, last.name: last}
-        elif last.incarnation > newest:
-            self._departed[unit] = {last.name: last}
-
-    def _leave(self, key: Key, node: str) -> None:
-        if pods := self._on_node.get(node):
-            pods.discard(key)
-            if not pods:
-                del self._on_node[node]
-
-
-def key_of(kind: Kind, body: Object) -> Key:
-    return Key(kind, body["metadata"]["namespace"], body["metadata"]["name"])
-
-
-def parent_key(kind: Kind, body: Object) -> Key | None:
-    """The TrainingRun or LearnerUnit that has to look when this object changes."""
-    namespace = body["metadata"]["namespace"]
-    labels = body["metadata"].get("labels", {})
-    if kind == "LearnerUnit":
-        return Key("TrainingRun", namespace, body["spec"]["run"])
-    if kind == "StatefulSet" or (kind == "Pod" and labels.get(LABEL_COMPONENT) == SYNCER):
-        return Key("TrainingRun", namespace, labels.get(LABEL_RUN, ""))
-    if kind == "Pod":
-        return Key("LearnerUnit", namespace, labels.get(LABEL_UNIT, ""))
-    return None
-
-
-def _node(body: Object) -> str:
-    """Of a pod that has one; empty for all other objects."""
-    return str(body.get("spec", {}).get("nodeName", ""))
 
 
 def _same(one: Object, other: Object) -> bool:
     return bool(one["metadata"]["uid"] == other["metadata"]["uid"])
 
 
-def _version(body: Object) -> int:
-    """Resource versions of one object are numbers that grow (KEP-5504, Kubernetes 1.35)."""
-    text = body["metadata"].get("resourceVersion", "0")
-    return int(text) if text.isdigit() else 0
+def _model(known: dict[Key, tuple[Object, M]], key: Key, body: Object, make: Callable[[Object], M]) -> M:
+    """A version of an object is one body, so that identity tells whether the model is of this one."""
+    found = known.get(key)
+    if found is None or found[0] is not body:
+        found = known[key] = (body, make(body))
+    return found[1]
+
+
+def _unit(body: Object) -> LearnerUnit:
+    return LearnerUnit.model_validate({"spec": body["spec"], "status": body.get("status", {})})
+
+
+def _run_spec(body: Object) -> TrainingRunSpec:
+    return TrainingRunSpec.model_validate(body["spec"])

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable
 
+from atoll_operator.announce import Announcer
 from atoll_operator.cluster import Cluster
+from atoll_operator.errors import ApiError, Unreachable
 from atoll_operator.feed import Feeds
+from atoll_operator.keys import Key
+from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
+from atoll_operator.pods import News
 from atoll_operator.reconcile_run import RunReconciler
 from atoll_operator.reconcile_unit import UnitReconciler
 from atoll_operator.settings import Settings
-from atoll_operator.store import Key, Store
+from atoll_operator.statuswriter import RUN_SECONDS
+from atoll_operator.store import Store
+from atoll_operator.watches import list_runs
 from atoll_operator.workqueue import WorkQueue
+
+UNIT_SECONDS = 1.0
+"""Between two passes over a unit whose pods come up: a status that says how far they are need not be quicker."""
 
 
 class Term:
@@ -21,13 +32,24 @@ class Term:
 
     def __init__(self, settings: Settings, cluster: Cluster, store: Store, metrics: Metrics) -> None:
         self._settings = settings
+        self._cluster = cluster
         self._store = store
         self._metrics = metrics
         self.queue: WorkQueue[Key] = WorkQueue(self._reconcile)
         self.queue.on_error = self._failed
         self._feeds = Feeds(settings, metrics, self._fed)
-        self._runs = RunReconciler(settings, cluster, store, self.queue, self._feeds)
-        self._units = UnitReconciler(settings, cluster, store, self.queue, self._feeds, metrics)
+        self._announcer = Announcer(cluster)
+        self._runs = RunReconciler(settings, cluster, store, self.queue, self._feeds, self._announcer)
+        self._units = UnitReconciler(
+            settings, cluster, store, self.queue, self._feeds, metrics, self._announcer
+        )
+
+    def changed(self, key: Key, news: News) -> None:
+        """Has somebody look: at once, or soon and then at all that has come together."""
+        if news is News.URGENT:
+            self.queue.add(key)
+        else:
+            self.queue.add_spaced(key, RUN_SECONDS if key.kind == "TrainingRun" else UNIT_SECONDS)
 
     async def run(self, known: Iterable[Key]) -> None:
         """Works until cancelled, on `known` first. Nothing that a pass had begun needs to be finished."""
@@ -36,6 +58,7 @@ class Term:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.queue.run(), name="work")
+                group.create_task(self._announcer.run(), name="announce")
                 group.create_task(self._resync(), name="resync")
         finally:
             await self._feeds.close()
@@ -54,6 +77,10 @@ class Term:
             await asyncio.sleep(self._settings.resync_seconds)
             self._runs.review()
             self._units.review()
+            try:
+                await list_runs(self._cluster, self._store, self._settings.namespaces)
+            except (ApiError, Unreachable) as error:
+                tell(logging.WARNING, "runs could not be listed", error=str(error))
             for key in self._store.keys("TrainingRun", "LearnerUnit"):
                 self.queue.add(key)
 

@@ -15,12 +15,16 @@ from atoll_operator.logs import LOG, tell
 K = TypeVar("K", bound=Hashable)
 BACK_OFF_SECONDS = 0.25
 MAX_BACK_OFF_SECONDS = 60.0
+WORKERS = 64
+"""Enough for the heals of a large failure to wait for the API server together."""
+PASSES_SECONDS = 60.0
+"""For which the time of a pass is remembered: longer than any spacing."""
 
 
 class WorkQueue(Generic[K]):
     """Bounded by the number of keys. `handle` raises to have the key come back with back-off."""
 
-    def __init__(self, handle: Callable[[K], Awaitable[None]], workers: int = 16) -> None:
+    def __init__(self, handle: Callable[[K], Awaitable[None]], workers: int = WORKERS) -> None:
         self._handle = handle
         self._workers = workers
         self._waiting: OrderedDict[K, float] = OrderedDict()
@@ -29,8 +33,11 @@ class WorkQueue(Generic[K]):
         self._again: set[K] = set()
         """Keys added while they are worked on."""
         self._timers: dict[K, asyncio.TimerHandle] = {}
+        self._passes: OrderedDict[K, float] = OrderedDict()
+        """When the last pass over each key ended, in that order."""
         self._failures: dict[K, int] = {}
-        self._wake = asyncio.Event()
+        self._waits = asyncio.Semaphore(0)
+        """As many permits as keys wait."""
         self.on_error: Callable[[K, Exception], None] = lambda key, error: None
 
     def add(self, key: K) -> None:
@@ -38,8 +45,14 @@ class WorkQueue(Generic[K]):
         if key in self._working:
             self._again.add(key)
             return
-        self._waiting.setdefault(key, _now())
-        self._wake.set()
+        if key not in self._waiting:
+            self._waiting[key] = _now()
+            self._waits.release()
+
+    def add_spaced(self, key: K, seconds: float) -> None:
+        """At once, but not within `seconds` of its last pass, or of now while it is worked on."""
+        last = _now() if key in self._working else self._passes.get(key, float("-inf"))
+        self.add_after(key, last + seconds - _now())
 
     def add_after(self, key: K, seconds: float) -> None:
         """The earliest of several wins; a look at the key before then does not cancel it."""
@@ -81,9 +94,7 @@ class WorkQueue(Generic[K]):
 
     async def _work(self) -> None:
         while True:
-            while not self._waiting:
-                self._wake.clear()
-                await self._wake.wait()
+            await self._waits.acquire()
             key, _ = self._waiting.popitem(last=False)
             self._working[key] = _now()
             try:
@@ -93,10 +104,17 @@ class WorkQueue(Generic[K]):
             else:
                 self._failures.pop(key, None)
             finally:
-                del self._working[key]
+                self._end(key)
             if key in self._again:
                 self._again.discard(key)
                 self.add(key)
+
+    def _end(self, key: K) -> None:
+        del self._working[key]
+        now = self._passes[key] = _now()
+        self._passes.move_to_end(key)
+        while next(iter(self._passes.values())) < now - PASSES_SECONDS:
+            self._passes.popitem(last=False)
 
     def _failed(self, key: K, error: Exception) -> None:
         if isinstance(error, NamespaceEnding):  # no try can succeed; the object's own end comes as an event

@@ -6,6 +6,8 @@ Pydantic only: the operator imports this file and no other of the runtime, and i
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,13 +23,20 @@ ENV_RUN_FILE = "ATOLL_RUN_FILE"
 TLS_DIR = "/etc/atoll/tls"
 """`ca.crt`, `tls.crt`, `tls.key` of the pod's own identity."""
 ENV_TLS_DIR = "ATOLL_TLS_DIR"
+INCARNATION_FILE = "/etc/atoll/pod/incarnation"
+"""The incarnation that a learner's process is to be, from its pod's annotation; where there is no such file, that of
+`ENV_UNIT` counts."""
+ENV_INCARNATION_FILE = "ATOLL_INCARNATION_FILE"
 JOURNAL_DIR = "/var/lib/atoll"
 """The syncer's volume."""
 ENV_JOURNAL_DIR = "ATOLL_JOURNAL_DIR"
 ENV_SHARD = "ATOLL_SHARD"
 """Index of a syncer's pod among `RunContract.shards`; 0 where it is not set."""
 
-PRESETS = ("250k", "1m", "10m", "125m", "1b")
+PRESETS = (
+    *("250k", "1m", "10m", "35m", "125m", "350m", "1b", "2b", "5b", "9b", "12b"),
+    *("moe-1m", "moe-10m", "moe-125m", "moe-1b", "moe-12b"),
+)
 """Names of `ModelSpec.preset`; their sizes stand in `atoll_runtime.model.presets`."""
 
 # Ports.
@@ -41,14 +50,19 @@ PEER_PORT = 7403
 """gRPC with mTLS: a learner's snapshots, for units that seed from a peer."""
 COORDINATOR_PORT = 8476
 """JAX's coordinator; pinned, because its default moved in JAX 0.8.1 (jax#35905)."""
+SPARE_COORDINATOR_PORT = COORDINATOR_PORT + 1
+"""Taken in turns with `COORDINATOR_PORT` by the incarnations of one gang: a host that restarts before host 0 has ended
+must not meet the coordinator that host 0 had before."""
 
 EXIT_OK = 0
 EXIT_TERMINAL = 64
 """The process ended for a reason that a restart cannot mend; the reason is the termination message."""
 EXIT_FENCED = 65
 """A newer incarnation of this unit is registered."""
+EXIT_RESTART = 66
+"""The process made room for a newer incarnation in the same pod."""
 TERMINATION_LOG = "/dev/termination-log"
-"""A pod writes `Reason: message` here before it exits with an error."""
+"""A pod writes `Reason: message` here before it exits with an error; a learner its `LastWords`."""
 
 
 class Section(BaseModel):
@@ -64,11 +78,11 @@ class Section(BaseModel):
 
 
 ShortName = Annotated[str, Field(min_length=1, max_length=63)]
-GcsUri = Annotated[str, Field(min_length=6, max_length=512, pattern=r"^(gs|file)://[^\s]+$")]
+GcsUri = Annotated[str, Field(min_length=6, max_length=512, pattern=r"^(gs|file)://[^ \t-\r]+$")]
 
 
 class Dimensions(Section):
-    """A dense decoder's size. Every matrix is `width` × a multiple of a head or of `hidden`."""
+    """A decoder's size: dense, or with routed experts beside the MLP of each layer."""
 
     layers: Annotated[int, Field(ge=1, le=512)]
     width: Annotated[int, Field(ge=8, le=65536)]
@@ -78,13 +92,23 @@ class Dimensions(Section):
     vocabulary: Annotated[int, Field(ge=2, le=1048576)] = 256
     tied: bool = True
     """The head is the embedding's transpose."""
+    experts: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Routed experts of each layer; every token passes the MLP of `hidden` besides. 0: dense."""
+    experts_per_token: Annotated[int, Field(ge=1, le=64)] = 2
+    expert_hidden: Annotated[int, Field(ge=0, le=262144)] = 0
+    """Of one expert; needed with `experts`."""
 
 
 class ModelSpec(Section):
-    """What is trained: a preset by name, or the dimensions."""
+    """What is trained: a preset by name, the dimensions of a decoder, or a task of the user's own."""
 
     preset: Annotated[str, Field(max_length=63)] | None = None
     dimensions: Dimensions | None = None
+    task: (
+        Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$")]
+        | None
+    ) = None
+    """`module:attribute` in the run's image; see `atoll_runtime.model.tasks.Task`."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
 
@@ -95,6 +119,27 @@ class DataSpec(Section):
     sequence_length: Annotated[int, Field(ge=8, le=1048576)]
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     tokenizer: Literal["bytes"] = "bytes"
+
+
+class MeshSpec(Section):
+    """How the chips of one unit share a model: `tensor` × `expert`, and fully sharded data-parallel over the rest."""
+
+    tensor: Annotated[int, Field(ge=1, le=256)] = 1
+    """Chips over which heads and hidden units are split; neighbours, for they talk in every layer."""
+    expert: Annotated[int, Field(ge=1, le=4096)] = 1
+    """Chips over which the experts of a layer are split."""
+
+
+class OptimizerSpec(Section):
+    """An optimiser of optax in the place of AdamW; `beta1`, `beta2` and `weightDecay` are AdamW's and do not count."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63)]
+    """Such as lion, sgd, adafactor; see `atoll_runtime.learner.optimiser`."""
+    arguments: Annotated[
+        dict[Annotated[str, Field(max_length=63)], float],
+        Field(max_length=16),
+    ] = {}
+    """By optax's own names; 1 and 0 for true and false. The learning rate and clipping stand beside."""
 
 
 class InnerSpec(Section):
@@ -109,6 +154,15 @@ class InnerSpec(Section):
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     clip_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    optimizer: OptimizerSpec | None = None
+    z_loss: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Weight of the squared logarithm of the head's normaliser, which keeps logits small."""
+    precision: Literal["Auto", "bf16", "float32"] = "Auto"
+    """Of matrix products. Auto: bf16, but float32 on CPUs. Parameters, moments and the loss are float32 always."""
+    remat: Literal["Auto", "None", "Dots", "Full"] = "Auto"
+    """What a layer computes again for the backward pass: nothing, all but matrix products, or all. Auto: all, from
+    100 million parameters on."""
+    mesh: MeshSpec = MeshSpec()
     batch: Annotated[int, Field(ge=1, le=1_048_576)] = 8
     """Sequences a unit trains on in one inner step, where its pool does not say otherwise."""
 
@@ -201,6 +255,7 @@ class UnitContract(Section):
 
     unit: ShortName
     incarnation: Annotated[int, Field(ge=1)]
+    """That of the gang's creation; `INCARNATION_FILE` tells of later ones in the same pods."""
     host: Annotated[int, Field(ge=0)]
     """0-based index of this pod in its gang."""
     hosts: Annotated[int, Field(ge=1)]
@@ -213,6 +268,27 @@ class UnitContract(Section):
     stream: Annotated[int, Field(ge=0)]
     """The unit's slot among `streams` disjoint data streams."""
     streams: Annotated[int, Field(ge=1)]
+
+
+_LAST_WORDS = re.compile(r"^incarnation (\d{1,9})(?:\n(.*))?$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """A learner's termination message: first which incarnation it was, then `Reason: message` where it knows why."""
+
+    incarnation: int | None
+    """None where the message names none: the container ended before the learner's own code ran."""
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"incarnation {self.incarnation}\n{self.text}"
+
+    @classmethod
+    def parse(cls, message: str) -> LastWords:
+        """A message without a number is all text."""
+        match = _LAST_WORDS.match(message)
+        return cls(int(match[1]), match[2].strip()) if match else cls(None, message.strip())
 
 
 def identity(namespace: str, run: str, role: Literal["syncer", "unit", "operator"], name: str) -> str:

@@ -12,9 +12,10 @@ import numpy as np
 from pydantic import ValidationError
 
 from atoll_runtime.checkpoint import GlobalStore, StoreError
-from atoll_runtime.contract import ModelSpec
+from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.data import DataError, Reader
-from atoll_runtime.model import decoder, describe, tree
+from atoll_runtime.model import ModelError, describe
+from atoll_runtime.model.tasks import objective
 
 BATCH = 16
 LENGTH = 128
@@ -64,7 +65,11 @@ def evaluate(
     else:
         cut = store.load(step, momentum=False)
     spec = _model(cut.meta, store.uri)
-    missing = {info.name for info in describe(spec)} ^ cut.theta.keys()
+    try:
+        missing = {info.name for info in describe(spec)} ^ cut.theta.keys()
+        loss = jax.jit(objective(spec, InnerSpec(precision="float32")).evaluate)
+    except ModelError as error:
+        raise StoreError(f"{store.uri}: step {cut.step}: {error}") from error
     if missing:
         raise StoreError(
             f"{store.uri}: step {cut.step}: tensors differ from the model's: {', '.join(sorted(missing))}"
@@ -72,13 +77,11 @@ def evaluate(
     reader = Reader(data_uri, split, length)
     batches = max(1, min(max_tokens // length, reader.examples) // BATCH)
     wanted = np.linspace(0, reader.examples - 1, batches * BATCH).astype(int).reshape(batches, BATCH)
-    params = tree(cut.theta)
-    loss = jax.jit(decoder.loss)
-    weights = np.ones(BATCH, np.float32)
+    weights = np.ones((BATCH, length), np.float32)
     total = 0.0
     for indices in wanted:
         tokens = np.stack([reader.example(int(index)) for index in indices])
-        total += float(loss(params, {"tokens": tokens, "weights": weights}))
+        total += float(loss(cut.theta, {"tokens": tokens, "weights": weights}))
     return Evaluation(cut.step, total / batches, wanted.size * length, split, skipped)
 
 

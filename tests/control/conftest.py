@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import functools
+import http.client
 import itertools
 import json
 import os
@@ -18,6 +20,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -65,30 +68,38 @@ class Api:
             file.write(_content(user, "client-certificate") + b"\n" + _content(user, "client-key"))
             file.flush()
             self.context.load_cert_chain(file.name)
+        self._idle: list[http.client.HTTPSConnection] = []
+        """Connections that nobody uses now: a new one costs both sides more than most calls."""
+        weakref.finalize(self, _close, self._idle)
 
     def call(
         self, method: str, path: str, body: Object | None = None, kind: str = "application/json"
     ) -> Object:
-        """Tries again for 20 s while nobody answers."""
-        request = urllib.request.Request(
-            self.server + path,
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": kind},
-        )
+        """Tries again for 20 s while nobody answers, or asks to come again."""
+        data = None if body is None else json.dumps(body).encode()
         deadline = time.monotonic() + 20
         while True:
+            connection = self._idle.pop() if self._idle else self._connect()
             try:
-                with urllib.request.urlopen(request, timeout=10, context=self.context) as answer:
-                    return dict(json.loads(answer.read()))
-            except urllib.error.HTTPError as error:
-                with error:
-                    text = error.read().decode()
-                raise Refusal(error.code, json.loads(text).get("message", text)) from None
-            except OSError:
+                connection.request(method, path, data, {"Content-Type": kind})
+                with connection.getresponse() as answer:
+                    found = dict(json.loads(answer.read()))
+            except (OSError, http.client.HTTPException):
+                connection.close()
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
+                continue
+            self._idle.append(connection)
+            if answer.status < 400:
+                return found
+            if answer.status != 429 or time.monotonic() > deadline:  # 429: a definition that was just applied
+                raise Refusal(answer.status, found["message"])
+            time.sleep(0.1)
+
+    def _connect(self) -> http.client.HTTPSConnection:
+        host, port = self.server.removeprefix("https://").split(":")
+        return http.client.HTTPSConnection(host, int(port), timeout=10, context=self.context)
 
     def path(self, kind: str, namespace: str, name: str = "") -> str:
         path = PATHS[kind].format(ns=namespace)
@@ -118,6 +129,11 @@ def _content(part: Object, key: str) -> bytes:
     return Path(part[key]).read_bytes()
 
 
+def _close(connections: list[http.client.HTTPSConnection]) -> None:
+    for connection in connections:
+        connection.close()
+
+
 class Kubelet:
     """Binds every pod, says that it runs, and removes it when it is deleted, as kubelet and scheduler would."""
 
@@ -136,9 +152,11 @@ class Kubelet:
 
     def _work(self) -> None:
         while not self._stop.wait(0.05):
-            for namespace in sorted(self.namespaces - self.idle):
-                with contextlib.suppress(Refusal, OSError):
-                    for pod in self._api.list("Pod", namespace):
+            with contextlib.suppress(Refusal, OSError):
+                pods = self._api.call("GET", "/api/v1/pods")["items"] if self.namespaces - self.idle else []
+                for pod in pods:
+                    namespace = pod["metadata"]["namespace"]
+                    if namespace in self.namespaces - self.idle:
                         self._tend(namespace, pod)
 
     def _tend(self, namespace: str, pod: Object) -> None:
@@ -156,7 +174,8 @@ class Kubelet:
                 }
                 self._api.call("POST", self._api.path("Pod", namespace, name) + "/binding", binding)
             elif pod["status"]["phase"] == "Pending":
-                self.status(namespace, name, running())
+                seen = {"resourceVersion": pod["metadata"]["resourceVersion"]}  # it may have failed since
+                self._api.patch("Pod", namespace, name, {"metadata": seen, "status": running()}, "/status")
 
     def status(self, namespace: str, name: str, status: Object) -> None:
         """What the kubelet reports."""
@@ -314,6 +333,10 @@ class Operator:
                 [sys.executable, "-m", "atoll_operator"], env=self.environment, stdout=file, stderr=file
             )
 
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def kill(self, number: int = signal.SIGKILL) -> int:
         assert self.process is not None
         self.process.send_signal(number)
@@ -345,7 +368,7 @@ class Bench:
             and (not unit or pod["metadata"]["labels"].get("atoll.dev/unit") == unit)
         }
 
-    def until(self, what: str, check: Callable[[], Any], timeout: float = 20) -> Any:
+    def until(self, what: str, check: Callable[[], Any], timeout: float = 40) -> Any:
         """The first true value of `check`; an assertion that shows the namespace after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while True:
@@ -361,7 +384,7 @@ class Bench:
             for item in self.api.list(kind, self.namespace):
                 status = item.get("status", {})
                 short = {
-                    key: status.get(key) for key in ("phase", "message", "incarnation", "placedIncarnation")
+                    key: status.get(key) for key in ("phase", "message", "incarnation", "gang", "placedGang")
                 }
                 conditions = {
                     c["type"]: (c["status"], c["reason"])
@@ -408,8 +431,8 @@ class Bench:
         self.until(
             "all gangs are placed",
             lambda: all(
-                (status := self.get("LearnerUnit", name).get("status", {})).get("placedIncarnation")
-                == status.get("incarnation", 0)
+                (status := self.get("LearnerUnit", name).get("status", {})).get("placedGang")
+                == status.get("gang", 0)
                 != 0
                 for name in names
             ),
@@ -522,10 +545,29 @@ _NAMES = itertools.count(1)
 
 
 @pytest.fixture
-def bench(
-    api: Api, kubelet: Kubelet, syncers: Syncers, operator_kubeconfig: Path, tmp_path: Path
-) -> Iterator[Bench]:
+def bench(benches: Callable[[], contextlib.AbstractContextManager[Bench]]) -> Iterator[Bench]:
     """A fresh namespace under Pod Security `restricted`, without an operator."""
+    with benches() as one:
+        yield one
+
+
+@pytest.fixture
+def benches(
+    api: Api, kubelet: Kubelet, syncers: Syncers, operator_kubeconfig: Path, tmp_path: Path
+) -> Callable[..., contextlib.AbstractContextManager[Bench]]:
+    """Makes benches; its argument makes their operators out of environment and log, `Operator` where not given."""
+    return functools.partial(_bench, api, kubelet, syncers, operator_kubeconfig, tmp_path)
+
+
+@contextlib.contextmanager
+def _bench(
+    api: Api,
+    kubelet: Kubelet,
+    syncers: Syncers,
+    operator_kubeconfig: Path,
+    folder: Path,
+    make: Callable[[dict[str, str], Path], Any] = Operator,
+) -> Iterator[Bench]:
     namespace = f"test-{next(_NAMES)}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     api.call(
@@ -535,9 +577,9 @@ def bench(
     )
     api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}, namespace)
     kubelet.namespaces.add(namespace)
-    started: list[Operator] = []
+    started: list[Any] = []
 
-    def start(of: str, **changes: str) -> Operator:
+    def start(of: str, **changes: str) -> Any:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -552,23 +594,26 @@ def bench(
             "ATOLL_FEED_URL": f"https://127.0.0.1:{syncers.port}/{{namespace}}/{{run}}/{{shard}}",
             **changes,
         }
-        operator = Operator(environment, tmp_path / f"operator-{len(started)}.log")
+        operator = make(environment, folder / f"{namespace}-operator-{len(started)}.log")
         started.append(operator)
         operator.start()
         return operator
 
-    yield Bench(api, namespace, kubelet, syncers, start)
-    for operator in started:
-        if operator.process is not None and operator.process.poll() is None:
-            operator.kill()
-        print(operator.log.read_text()[-6000:])
-    kubelet.namespaces.discard(namespace)
-    for kind in ("TrainingRun", "LearnerUnit", "StatefulSet"):
-        for item in api.list(kind, namespace):
-            api.delete(kind, namespace, item["metadata"]["name"])
-    for pod in api.list("Pod", namespace):
-        with contextlib.suppress(Refusal):
-            api.delete("Pod", namespace, pod["metadata"]["name"], grace=0)
+    try:
+        yield Bench(api, namespace, kubelet, syncers, start)
+    finally:
+        for operator in started:
+            if operator.alive:
+                operator.kill()
+            print(operator.log.read_text()[-6000:])
+        kubelet.namespaces.discard(namespace)
+        for kind in ("TrainingRun", "LearnerUnit", "StatefulSet"):
+            for item in api.list(kind, namespace):
+                with contextlib.suppress(Refusal):
+                    api.delete(kind, namespace, item["metadata"]["name"])
+        for pod in api.list("Pod", namespace):
+            with contextlib.suppress(Refusal):
+                api.delete("Pod", namespace, pod["metadata"]["name"], grace=0)
 
 
 class Relay:

@@ -59,7 +59,7 @@ class Learners:
             running = {
                 (
                     pod["metadata"]["labels"]["atoll.dev/unit"],
-                    int(pod["metadata"]["labels"]["atoll.dev/incarnation"]),
+                    int(pod["metadata"]["labels"]["atoll.dev/gang"]),
                 )
                 for pod in pods.values()
                 if pod["status"]["phase"] == "Running"

@@ -26,13 +26,13 @@ def uids(bench) -> dict[str, str]:
     return {name: pod["metadata"]["uid"] for name, pod in bench.pods().items()}
 
 
-def healed(bench, unit: str, incarnation: int, hosts: int, timeout: float = 20) -> None:
+def healed(bench, unit: str, incarnation: int, hosts: int, timeout: float = 40) -> None:
     """Exactly the gang of this incarnation is left, placed."""
     wanted = {f"{unit}-{incarnation}-{host}" for host in range(hosts)}
     bench.until(f"{sorted(wanted)} alone", lambda: set(bench.pods(unit)) == wanted, timeout)
     bench.until(
         "placed",
-        lambda: bench.get("LearnerUnit", unit)["status"]["placedIncarnation"] == incarnation,
+        lambda: bench.get("LearnerUnit", unit)["status"]["placedGang"] == incarnation,
         timeout,
     )
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+from random import Random
 from typing import Any
 
 import pytest
 from objects import RUN
+
+from atoll_operator.plan.tpu import GENERATIONS, check_slices, generation_of, slice_of
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(120)]
 DRY = "?dryRun=All&fieldValidation=Strict"
@@ -46,7 +49,66 @@ REFUSED = [
     pytest.param(
         pool(topology="4x4", machineType="ct6e-standard-8t"), "spec.pools[0].machineType", "2x4", id="machine-too-big"
     ),
-    pytest.param(pool(slicesPerUnit=2), "spec.pools[0].slicesPerUnit", "single-slice units only", id="multislice"),
+    pytest.param(pool(slicesPerUnit=2), "spec.pools[0].slicesPerUnit", "must be 1 for slices of one host", id="slices"),
+    pytest.param(
+        pool(slicesPerUnit=2, topology="2x4", machineType="ct6e-standard-8t"), "spec.pools[0].slicesPerUnit",
+        "machineType ct6e-standard-8t", id="slices-of-eight-chips",
+    ),
+    pytest.param(
+        pool(slicesPerUnit=2, accelerator="tpu-v5-lite-device", topology="2x4"), "spec.pools[0].slicesPerUnit",
+        "must be 1", id="slices-of-a-device",
+    ),
+    pytest.param(
+        pool(slicesPerUnit=65, topology="4x4"), "spec.pools[0].slicesPerUnit", "less than or equal to 64",
+        id="too-many-slices",
+    ),
+    pytest.param(
+        pool(slicesPerUnit=3, accelerator="tpu7x", topology="16x24x24"), "spec.pools[0].slicesPerUnit",
+        "at most 4096 hosts", id="too-many-hosts",
+    ),
+    pytest.param(
+        pool(accelerator="tpu-v5p-slice", topology="8x4x4"), "spec.pools[0].topology", "A <= B <= C",
+        id="cubes-out-of-order",
+    ),
+    pytest.param(
+        pool(accelerator="tpu-v5p-slice", topology="16x24x24"), "spec.pools[0].topology", "at most 140 cubes",
+        id="too-many-cubes",
+    ),
+    pytest.param(
+        pool(accelerator="tpu7x", topology="4x4x6"), "spec.pools[0].topology", "multiples of 4", id="half-a-cube"
+    ),
+    pytest.param(
+        pool(accelerator="tpu7x", topology="4x4x999"), "spec.pools[0].topology", "2x2x1", id="a-very-long-side"
+    ),
+    pytest.param(pool(topology="4 x 4"), "spec.pools[0].topology", "match", id="spaced-topology"),
+    pytest.param(
+        pool(capacity="FlexStart", topology="4x4"), "spec.pools[0].capacity", "slices of one host only", id="flex-hosts"
+    ),
+    pytest.param(
+        pool(capacity="FlexStart", topology="2x4", machineType="ct6e-standard-4t"), "spec.pools[0].capacity",
+        "slices of one host only", id="flex-two-hosts",
+    ),
+    pytest.param(
+        pool(capacity="FlexStart", accelerator="tpu7x", topology="2x2x1"), "spec.pools[0].capacity",
+        "FlexStart: is not offered for tpu7x", id="flex-tpu7x",
+    ),
+    pytest.param(
+        pool(capacity="FlexStart", reservationName="mine"), "spec.pools[0].capacity", "reservationName",
+        id="flex-reservation",
+    ),
+    pytest.param(
+        pool(capacity="Reservation", reservationName="my/block"), "spec.pools[0].reservationName", "match",
+        id="reservation-name",
+    ),
+    pytest.param(
+        pool(nodeSelector={"team": "a b"}), "spec.pools[0].nodeSelector.team", "match", id="selector-of-no-label"
+    ),
+    pytest.param({"spec.inner": {"mesh": {"tensor": 8}}}, "spec.inner.mesh", "devices of one slice", id="wide-tensor"),
+    pytest.param({"spec.inner": {"mesh": {"expert": 3}}}, "spec.inner.mesh", "those of a unit", id="odd-experts"),
+    pytest.param(
+        {**pool(topology="4x4", slicesPerUnit=2), "spec.inner": {"mesh": {"tensor": 32}}}, "spec.inner.mesh",
+        "devices of one slice", id="tensor-over-two-slices",
+    ),
     pytest.param(pool(units=0), "spec.pools[0].units", "1", id="no-units"),
     pytest.param(pool(name="Big"), "spec.pools[0].name", "match", id="pool-name"),
     pytest.param(pool(capacity="Reservation"), "spec.pools[0].capacity", "reservationName", id="no-reservation"),
@@ -65,11 +127,26 @@ REFUSED = [
     pytest.param({"spec.data.uri": "file:///tmp/data"}, "spec.data.uri", "gs://", id="data-file"),
     pytest.param({"spec.checkpoint.keep": 1}, "spec.checkpoint.keep", "2", id="one-checkpoint"),
     pytest.param({"spec.target": {}}, "spec.target", "globalSteps and tokens", id="no-target"),
-    pytest.param({"spec.model": {}}, "spec.model", "preset and dimensions", id="no-model"),
+    pytest.param({"spec.model": {}}, "spec.model", "preset, dimensions and task", id="no-model"),
     pytest.param({"spec.model": {"preset": "7m"}}, "spec.model.preset", "125m", id="unknown-preset"),
     pytest.param(
         {"spec.model": {"preset": "1m", "dimensions": DIMENSIONS}}, "spec.model", "exactly one", id="two-models"
     ),
+    pytest.param({"spec.model": {"preset": "1m", "task": "a:b"}}, "spec.model", "exactly one", id="preset-and-task"),
+    pytest.param({"spec.model": {"task": "no attribute"}}, "spec.model.task", "should match", id="task-of-no-module"),
+    pytest.param(
+        {"spec.model": {"dimensions": {**DIMENSIONS, "experts": 4}}}, "spec.model.dimensions.expertHidden",
+        "needed with experts", id="experts-of-no-size",
+    ),
+    pytest.param(
+        {"spec.model": {"dimensions": {**DIMENSIONS, "experts": 2, "expertHidden": 64, "expertsPerToken": 3}}},
+        "spec.model.dimensions.expertsPerToken", "at most experts", id="too-many-experts-a-token",
+    ),
+    pytest.param(
+        {"spec.inner": {"optimizer": {"name": "lion", "arguments": {"b1": "high"}}}},
+        "spec.inner.optimizer.arguments.b1", "number", id="optimizer-argument",
+    ),
+    pytest.param({"spec.inner": {"mesh": {"tensor": 0}}}, "spec.inner.mesh.tensor", "1", id="mesh-of-nothing"),
     pytest.param(
         {"spec.model": {"dimensions": {**DIMENSIONS, "kvHeads": 3}}}, "spec.model.dimensions.heads", "kvHeads",
         id="heads",
@@ -102,9 +179,36 @@ def test_a_run_that_cannot_work_is_refused_by_name_of_the_field(api, changes, fi
         pytest.param({}, id="least"),
         pytest.param({"metadata.name": "r" * 45}, id="longest-name"),
         pytest.param(pool(topology="2x4", machineType="ct6e-standard-8t"), id="one-host-of-eight"),
-        pytest.param(pool(accelerator="tpu-v5p-slice", topology="16x16x24"), id="largest-v5p"),
+        pytest.param(pool(accelerator="tpu-v5p-slice", topology="16x20x28"), id="largest-v5p"),
+        pytest.param(pool(accelerator="tpu-v5p-slice", topology="4x4x256"), id="longest-v5p"),
+        pytest.param(pool(accelerator="tpu7x", topology="16x24x24"), id="largest-tpu7x"),
+        pytest.param(pool(accelerator="tpu-v5-lite-device", topology="2x4"), id="device"),
+        pytest.param(pool(topology="16x16", slicesPerUnit=64), id="most-hosts"),
+        pytest.param(pool(topology="2x4", machineType="ct6e-standard-4t", slicesPerUnit=2), id="two-slices"),
+        pytest.param(pool(capacity="FlexStart"), id="flex-start"),
+        pytest.param({"spec.inner": {"mesh": {"tensor": 2, "expert": 2}}}, id="mesh"),
+        pytest.param(
+            {**pool(topology="4x4", slicesPerUnit=2), "spec.inner": {"mesh": {"tensor": 16, "expert": 2}}},
+            id="experts-over-two-slices",
+        ),
+        pytest.param(
+            {**pool(accelerator="tpu7x", topology="2x2x1"), "spec.inner": {"mesh": {"tensor": 8}}},
+            id="tensor-over-half-chips",
+        ),
+        pytest.param(
+            pool(capacity="FlexStart", topology="2x4", machineType="ct6e-standard-8t"),
+            id="flex-start-of-eight",
+        ),
         pytest.param(pool(capacity="Reservation", reservationName="mine"), id="reservation"),
         pytest.param({"spec.model": {"dimensions": DIMENSIONS}}, id="dimensions"),
+        pytest.param(
+            {"spec.model": {"dimensions": {**DIMENSIONS, "experts": 8, "expertHidden": 64}}}, id="experts"
+        ),
+        pytest.param({"spec.model": {"task": "my.models:Task"}}, id="task"),
+        pytest.param(
+            {"spec.inner": {"optimizer": {"name": "lion", "arguments": {"b1": 0.95, "weight_decay": 1}}}},
+            id="optimizer",
+        ),
         pytest.param(
             {"spec.syncer": {"storage": "10Gi", "resources": {"requests": {"cpu": 2}}}}, id="numbers"
         ),
@@ -112,6 +216,56 @@ def test_a_run_that_cannot_work_is_refused_by_name_of_the_field(api, changes, fi
 )
 def test_a_run_that_can_work_is_taken(api, changes) -> None:
     api.create(changed(changes), NAMESPACE, DRY)
+
+
+def plans_can_make(shape: dict[str, Any]) -> bool:
+    """Whether the operator could make units of such a pool."""
+    try:
+        found = slice_of(shape["accelerator"], shape["topology"], shape.get("machineType"))
+        check_slices(found, shape["slicesPerUnit"], "slicesPerUnit")
+    except ValueError:
+        return False
+    offered = generation_of(shape["accelerator"]).flex_start and found.hosts == 1
+    return offered or shape["capacity"] != "FlexStart"
+
+
+def test_the_api_server_takes_exactly_the_pools_that_the_plans_can_make(api) -> None:
+    random = Random(20261121)
+    machines = [machine for generation in GENERATIONS for machine in generation.machines]
+    topologies = sorted({name for machine in machines for name in machine.topologies})
+    topologies += [
+        "4x4x8",
+        "4x8x8",
+        "8x8x8",
+        "12x16x28",
+        "4x4x256",
+        "4x4x260",
+        "8x4x4",
+        "4x4x6",
+        "2x2x8",
+        "32x32",
+    ]
+    taken = 0
+    for _ in range(300):
+        generation = random.choice(GENERATIONS)
+        known = random.random() < 0.7
+        named = random.choice(generation.machines if known else machines).name
+        shape = {
+            "accelerator": generation.accelerator,
+            "topology": random.choice(generation.topologies() if known else topologies),
+            "slicesPerUnit": random.choice([1, 1, 2, 3, 64]),
+            "capacity": random.choice(["OnDemand", "Spot", "FlexStart"]),
+            **({"machineType": named} if random.random() < 0.5 else {}),
+        }
+        try:
+            api.create(changed(pool(**shape)), NAMESPACE, DRY)
+        except Exception as refusal:
+            assert not plans_can_make(shape), f"{shape}: {refusal}"
+            assert "spec.pools[0]" in str(refusal)
+        else:
+            assert plans_can_make(shape), shape
+            taken += 1
+    assert 30 < taken < 270
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from atoll_runtime.checkpoint.units import UnitStore
-from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, UnitContract
+from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, UnitContract
 from atoll_runtime.learner import spread
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.fragments import Fragments, host_part, wire_type
@@ -23,14 +23,19 @@ from atoll_runtime.learner.snapshot import NOTHING, Facts, Snapshots
 from atoll_runtime.model import describe, initial
 from atoll_runtime.sync.fragments import build_layout
 
-SPEC = ModelSpec(dimensions=Dimensions(layers=2, width=16, heads=2, kv_heads=1, hidden=36, vocabulary=256))
+SIZE = Dimensions(
+    layers=2, width=16, heads=2, kv_heads=2, hidden=36, vocabulary=256, experts=2, expert_hidden=8
+)
+SPEC = ModelSpec(dimensions=SIZE)
+ACROSS = MeshSpec(tensor=2, expert=2)
+"""Of the unit of two hosts: heads are split over the devices of each, experts over the hosts."""
 BATCH, LENGTH, FRAGMENTS = 6, 12, 2
 
 
 def scenario(mesh, unit, folder):
     """Four steps, every fragment out and half of it back in, two more steps, a save of the moments."""
     layout = build_layout(describe(SPEC), FRAGMENTS)
-    inner = Inner(mesh, InnerSpec(), initial(SPEC), BATCH, LENGTH)
+    inner = Inner(mesh, SPEC, InnerSpec(), initial(SPEC), BATCH, LENGTH)
     fragments = Fragments(mesh, layout, wire_type("float32"), inner.theta)
     random = np.random.default_rng(1)
     start, stop = inner.rows
@@ -102,7 +107,7 @@ def main():
         stream=0,
         streams=1,
     )
-    whole = join(unit)
+    whole = join(unit, ACROSS if unit.hosts > 1 else MeshSpec())
     meshes = [whole] if unit.hosts > 1 else [span(jax.devices()[: int(size)]) for size in sizes]
     result = [scenario(mesh, unit, folder) for mesh in meshes]
     print(json.dumps({"runs": result, "agreement": agreement(meshes[-1], unit.host)}))

@@ -15,7 +15,10 @@ from atoll_runtime.contract import Dimensions, ModelSpec
 from atoll_runtime.model import describe
 from atoll_runtime.sync.fragments import build_layout
 
-SPEC = ModelSpec(dimensions=Dimensions(layers=2, width=16, heads=2, kv_heads=1, hidden=36, vocabulary=256))
+SIZE = Dimensions(
+    layers=2, width=16, heads=2, kv_heads=2, hidden=36, vocabulary=256, experts=2, expert_hidden=8
+)
+SPEC = ModelSpec(dimensions=SIZE)
 FRAGMENTS = 2
 """As in the worker."""
 WORKER = Path(__file__).with_name("island_worker.py")
@@ -61,7 +64,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(folder):
-    """One process with meshes of 1, 2 and 4 devices, and a unit of two processes with 2 devices each."""
+    """One process with meshes of 1, 2 and 4 devices; two processes of 2 devices that split heads and experts."""
     coordinator = f"127.0.0.1:{free_port()}"
     processes = [
         start(1, 0, coordinator, folder, 1, 2, 4, devices=4),

@@ -9,8 +9,9 @@ import pytest
 
 from atoll_bench import limit
 from atoll_bench.client import BenchError
-from atoll_bench.operator import MANY, SMALL, WIDE, training_run
 from atoll_bench.pods import Pods, touched
+from atoll_bench.shapes import MANY, SMALL, WIDE
+from atoll_bench.trial import training_run
 from atoll_bench.verdict import Samples, figures, target_of
 from atoll_cli.__main__ import main
 from atoll_operator.api.trainingrun import TrainingRunSpec
@@ -21,7 +22,7 @@ def line(
     change: str, name: str, phase: str = "Pending", *, leaving: bool = False, role: str = "learner"
 ) -> bytes:
     unit, incarnation, _ = name.rsplit("-", 2)
-    labels = {"atoll.dev/component": role, "atoll.dev/unit": unit, "atoll.dev/incarnation": incarnation}
+    labels = {"atoll.dev/component": role, "atoll.dev/unit": unit, "atoll.dev/gang": incarnation}
     metadata: dict[str, Any] = {"name": name, "uid": f"uid-{name}", "labels": labels, "resourceVersion": "7"}
     if leaving:
         metadata["deletionTimestamp"] = "2026-11-21T12:00:00Z"
@@ -82,23 +83,19 @@ def test_an_error_of_the_watch_ends_the_bench_with_its_words() -> None:
         Pods().see(json.dumps(gone).encode(), 1.0)
 
 
-def test_the_limit_sends_what_the_operator_sent_but_for_the_owner() -> None:
-    labels = {"atoll.dev/unit": "r-p0-7", "atoll.dev/incarnation": "1"}
-    metadata = {"name": "r-p0-7-1-3", "uid": "u", "labels": labels, "ownerReferences": [{"name": "r-p0-7"}]}
-    near = [{"matchLabels": {"atoll.dev/incarnation": "1"}}]
-    spec = {"nodeName": "n", "hostname": "r-p0-7-1-3", "affinity": near, "containers": []}
+def test_the_limit_sends_what_the_operator_sent_but_for_the_owner_and_with_every_pool_known() -> None:
+    labels = {"atoll.dev/unit": "r-p0-7", "atoll.dev/gang": "1"}
+    metadata = {"name": "r-p0-7-1-0", "uid": "u", "labels": labels, "ownerReferences": [{"name": "r-p0-7"}]}
+    alone = {"podAntiAffinity": {}}
+    spec = {"nodeName": "pool-3", "nodeSelector": {"a": "b"}, "affinity": alone, "containers": []}
     sent = limit.body({"metadata": metadata, "spec": spec, "status": {"phase": "Running"}}, "limit")
+    selector = {"a": "b", "cloud.google.com/gke-nodepool": "pool-3"}
     assert sent == {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "r-p0-7-1-3", "namespace": "limit", "labels": labels},
-        "spec": {"hostname": "r-p0-7-1-3", "affinity": near, "containers": []},
+        "metadata": {"name": "r-p0-7-1-0", "namespace": "limit", "labels": labels},
+        "spec": {"nodeSelector": selector, "affinity": alone, "containers": []},
     }
-    heir = limit.successor(sent)
-    assert heir["metadata"]["name"] == heir["spec"]["hostname"] == "r-p0-7-2-3"
-    assert heir["metadata"]["labels"]["atoll.dev/incarnation"] == "2"
-    assert heir["spec"]["affinity"] == [{"matchLabels": {"atoll.dev/incarnation": "2"}}]
-    assert sent["metadata"]["labels"]["atoll.dev/incarnation"] == "1"
 
 
 def test_a_figure_is_the_median_with_its_spread_and_the_ratio_of_each_round() -> None:

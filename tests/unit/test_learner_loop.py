@@ -120,7 +120,7 @@ def layout():
 @pytest.fixture(scope="module")
 def parts(mesh, layout):
     """Inner and fragments, compiled once; each test starts them again from the first values."""
-    inner = Inner(mesh, RUN.inner, initial(SPEC), BATCH, LENGTH)
+    inner = Inner(mesh, SPEC, RUN.inner, initial(SPEC), BATCH, LENGTH)
     first = {name: np.asarray(value) for name, value in inner.theta.items()}
     return inner, first, Fragments(mesh, layout, wire_type("float32"), inner.theta)
 
@@ -277,7 +277,7 @@ def test_a_loss_that_is_not_finite_is_terminal_and_is_not_contributed(make_loop,
         loop.until_end()
     assert raised.value.reason == "LossNotFinite"
     assert not script.sent
-    loop.inner._moments = jax.jit(loop.inner._optimiser.init)(loop.inner.theta)
+    loop.inner._state = jax.jit(loop.inner._optimiser.init)(loop.inner.theta)
 
 
 def test_a_unit_records_itself_for_a_cut_once_and_before_it_takes_what_came_after(make_loop, parts, saved):
@@ -339,7 +339,7 @@ def test_the_gravest_ending_of_any_host_ends_all():
 def test_a_few_hundred_steps_lower_the_loss(mesh):
     text = np.frombuffer(b"the walking island goes on, and the others never stop; " * 40, np.uint8)
     spec = InnerSpec(learning_rate=1e-2)
-    inner = Inner(mesh, spec, initial(SPEC), BATCH, LENGTH)
+    inner = Inner(mesh, SPEC, spec, initial(SPEC), BATCH, LENGTH)
     random = np.random.default_rng(0)
     losses = []
     for step in range(250):

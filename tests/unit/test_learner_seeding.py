@@ -110,7 +110,7 @@ def agreement(mesh):
 @pytest.fixture(scope="module")
 def inner(mesh):
     """Trained a little, so that no moment is zero by chance; each test goes on with it."""
-    inner = Inner(mesh, RUN.inner, initial(SPEC), BATCH, LENGTH)
+    inner = Inner(mesh, SPEC, RUN.inner, initial(SPEC), BATCH, LENGTH)
     for step in range(3):
         inner.step(tokens(step), 1e-2)
     return inner
@@ -365,7 +365,7 @@ def test_a_healed_unit_makes_the_step_that_the_old_one_would_have_made(
     saved(units, inner, fragments, eventually=eventually)
     theta = whole(inner.theta)
     save, _ = units.newest("a", LAYOUT)
-    healed = Inner(mesh, RUN.inner, theta, BATCH, LENGTH, save.moments)
+    healed = Inner(mesh, SPEC, RUN.inner, theta, BATCH, LENGTH, save.moments)
     losses = [each.step(tokens(77), 3e-3) for each in (inner, healed)]
     assert float(losses[0]) == float(losses[1])
     same(whole(healed.theta), whole(inner.theta))

@@ -1,4 +1,4 @@
-"""Sizes, first values, and the decoder's mathematics."""
+"""First values, and the decoder's mathematics."""
 
 import jax
 import jax.numpy as jnp
@@ -6,56 +6,72 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from atoll_runtime.contract import PRESETS, Dimensions, ModelSpec
-from atoll_runtime.model import ModelError, decoder, describe, flat, initial, resolve, tree
-from atoll_runtime.sync.fragments import build_layout
+from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec
+from atoll_runtime.model import ModelError, attention, describe, fits, flat, initial, resolve, tree
+from atoll_runtime.model.decoder import REMAT, Decoder
+from atoll_runtime.model.tasks import objective
 
 SMALL = Dimensions(layers=2, width=16, heads=4, kv_heads=2, hidden=24, vocabulary=32)
 SPEC = ModelSpec(dimensions=SMALL)
+PLAIN = Decoder()
+LOSS = jax.jit(PLAIN.loss)
+GRADIENT = jax.jit(jax.value_and_grad(PLAIN.loss))
+LOGITS = jax.jit(PLAIN.logits)
+RNG = jax.random.key(0)
 
 
 @pytest.fixture(scope="module")
 def batch():
     tokens = np.random.default_rng(0).integers(0, SMALL.vocabulary, (3, 9))
-    return {"tokens": jnp.asarray(tokens, jnp.int32), "weights": jnp.ones(3)}
+    return {"tokens": jnp.asarray(tokens, jnp.int32), "weights": jnp.ones((3, 8))}
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_has_the_size_of_its_name(preset):
-    named = {"k": 1e3, "m": 1e6, "b": 1e9}[preset[-1]] * float(preset[:-1])
-    size = sum(int(np.prod(info.shape)) for info in describe(ModelSpec(preset=preset)))
-    assert size == pytest.approx(named, rel=0.15)
+@pytest.fixture(scope="module")
+def params():
+    return tree(initial(SPEC))
 
 
-def test_the_demo_preset_can_be_cut_into_the_default_fragments_evenly():
-    layout = build_layout(describe(ModelSpec(preset="1m")), 24)
-    sizes = [fragment.size for fragment in layout.fragments]
-    assert max(sizes) <= 4 / 3 * max(
-        layout.size / 24, max(p.size for f in layout.fragments for p in f.pieces)
-    )
+def sized(**changes):
+    return ModelSpec(dimensions=SMALL.model_copy(update=changes))
 
 
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
-        pytest.param(ModelSpec(), "preset or dimensions", id="neither"),
-        pytest.param(ModelSpec(preset="1m", dimensions=SMALL), "preset or dimensions", id="both"),
-        pytest.param(ModelSpec(preset="7t"), "model.preset: '7t'", id="unknown-preset"),
+        pytest.param(ModelSpec(), "one of preset, dimensions and task", id="none"),
         pytest.param(
-            ModelSpec(dimensions=SMALL.model_copy(update={"heads": 3})),
-            "model.dimensions.width: 16",
-            id="odd-heads",
+            ModelSpec(preset="1m", dimensions=SMALL), "one of preset, dimensions and task", id="two"
         ),
+        pytest.param(ModelSpec(task="a:b"), "model.task: 'a:b' has no dimensions", id="task"),
+        pytest.param(ModelSpec(preset="7t"), "model.preset: '7t'", id="unknown-preset"),
+        pytest.param(sized(heads=3), "model.dimensions.width: 16", id="odd-heads"),
+        pytest.param(sized(kv_heads=3), "model.dimensions.kvHeads: 3", id="odd-kv"),
+        pytest.param(sized(experts=4), "model.dimensions.expertHidden: 0 with 4", id="experts-of-no-size"),
+        pytest.param(sized(expert_hidden=4), "model.dimensions.expertHidden: 4 with 0", id="no-experts"),
         pytest.param(
-            ModelSpec(dimensions=SMALL.model_copy(update={"kv_heads": 3})),
-            "model.dimensions.kvHeads: 3",
-            id="odd-kv",
+            sized(experts=2, expert_hidden=8, experts_per_token=3),
+            "model.dimensions.expertsPerToken: 3 must be at most experts",
+            id="too-many-chosen",
         ),
     ],
 )
 def test_a_size_that_cannot_be_built_is_refused_by_field(spec, named):
     with pytest.raises(ModelError, match=named):
         resolve(spec)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "named"),
+    [
+        pytest.param(
+            MeshSpec(tensor=4), r"tensor: 4 must divide model.dimensions.kvHeads \(2\)", id="tensor"
+        ),
+        pytest.param(MeshSpec(expert=2), r"expert: 2 .* \(0\): a dense model takes 1", id="dense"),
+    ],
+)
+def test_a_mesh_that_does_not_divide_the_model_is_refused_by_field(mesh, named):
+    with pytest.raises(ModelError, match=named):
+        fits(SMALL, mesh)
 
 
 def test_a_size_of_nothing_is_refused_by_the_contract():
@@ -78,9 +94,7 @@ def test_described_shapes_are_those_of_the_first_values():
 
 
 def test_a_separate_head_is_a_tensor_of_its_own_and_averaged_directly():
-    infos = {
-        info.name: info for info in describe(ModelSpec(dimensions=SMALL.model_copy(update={"tied": False})))
-    }
+    infos = {info.name: info for info in describe(sized(tied=False))}
     assert infos["head/table"].shape == (16, 32)
     assert infos["head/table"].embedding
     assert "head/table" not in initial(SPEC)
@@ -94,44 +108,107 @@ def test_flat_names_and_the_tree_are_inverse():
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_an_untrained_model_is_near_the_uniform_loss(batch, tied):
-    spec = ModelSpec(dimensions=SMALL.model_copy(update={"tied": tied}))
-    loss = float(decoder.loss(tree(initial(spec)), batch))
+    loss = float(LOSS(tree(initial(sized(tied=tied))), batch))
     assert loss == pytest.approx(np.log(SMALL.vocabulary), rel=0.2)
 
 
-def test_a_token_sees_nothing_that_comes_after_it(batch):
-    params = tree(initial(SPEC))
+def test_a_token_sees_nothing_that_comes_after_it(batch, params):
     tokens = np.asarray(batch["tokens"])[:, :-1]
     changed = tokens.copy()
     changed[:, 5:] = (changed[:, 5:] + 1) % SMALL.vocabulary
-    before, after = decoder.forward(params, tokens), decoder.forward(params, changed)
+    before, after = (LOGITS(params, {"tokens": each}) for each in (tokens, changed))
     np.testing.assert_allclose(before[:, :5], after[:, :5], atol=1e-6)
     assert not np.allclose(before[:, 5:], after[:, 5:], atol=1e-6)
 
 
-def test_rows_of_weight_zero_do_not_count(batch):
-    params = tree(initial(SPEC))
-    weights = jnp.array([1.0, 0.0, 1.0])
-    alone = {"tokens": batch["tokens"][jnp.array([0, 2])], "weights": jnp.ones(2)}
-    some = decoder.loss(params, {**batch, "weights": weights})
-    assert float(some) == pytest.approx(float(decoder.loss(params, alone)), rel=1e-5)
+def test_targets_of_weight_zero_do_not_count(batch, params):
+    weights = batch["weights"].at[1].set(0)
+    other = batch["tokens"].at[1].set((batch["tokens"][1] + 1) % SMALL.vocabulary)
+    some = LOSS(params, {"tokens": batch["tokens"], "weights": weights})
+    assert float(some) == float(LOSS(params, {"tokens": other, "weights": weights}))
+    assert float(some) != float(LOSS(params, batch))
 
 
-def test_grouped_heads_equal_full_heads_with_repeated_keys(batch):
-    grouped = initial(SPEC)
-    full = dict(grouped)
-    for name in ("layers/attention/wk", "layers/attention/wv"):
-        full[name] = np.repeat(grouped[name], 2, axis=2)
-    assert float(decoder.loss(tree(full), batch)) == pytest.approx(
-        float(decoder.loss(tree(grouped), batch)), rel=1e-5
+def test_a_batch_in_which_nothing_counts_teaches_nothing(batch, params):
+    empty = {**batch, "weights": jnp.zeros((3, 8))}
+    loss, gradient = GRADIENT(params, empty)
+    assert float(loss) == 0
+    assert all(not np.any(value) for value in flat(gradient).values())
+
+
+def test_packed_documents_equal_rows_of_their_own(params):
+    first, second = documents = (
+        np.random.default_rng(1).integers(0, SMALL.vocabulary, (2, 6)).astype(np.int32)
     )
 
+    def rows(*each):
+        """Each a list of (document, tokens), filled up to 14 tokens."""
+        tokens, segments = np.full((2, 14), 7, np.int32), np.zeros((2, 14), np.int32)
+        for at, row in enumerate(each):
+            size = sum(len(document) for _, document in row)
+            tokens[at, :size] = np.concatenate([document for _, document in row])
+            segments[at, :size] = np.repeat([number for number, _ in row], 6)
+        return {"tokens": tokens, "segments": segments, "weights": np.ones((2, 13), np.float32)}
 
-def test_rematerialisation_and_bf16_change_the_cost_and_not_the_model(batch):
-    params = tree(initial(SPEC))
-    plain, gradient = jax.jit(jax.value_and_grad(decoder.loss))(params, batch)
-    again_of = jax.value_and_grad(lambda p, b: decoder.loss(p, b, remat=True))
-    saved, again = jax.jit(again_of)(params, batch)
+    packed, of_packed = GRADIENT(params, rows([(1, first), (2, second)]))
+    apart, of_rows = GRADIENT(params, rows([(1, first)], [(1, second)]))
+    plain = LOSS(params, {"tokens": documents, "weights": np.ones((2, 5), np.float32)})
+    assert float(packed) == pytest.approx(float(apart), rel=1e-5) == pytest.approx(float(plain), rel=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6), of_packed, of_rows)
+
+
+def test_grouped_heads_equal_full_heads_with_repeated_keys(batch, params):
+    full = dict(flat(params))
+    for name in ("layers/attention/wk", "layers/attention/wv"):
+        full[name] = np.repeat(full[name], 2, axis=2)
+    repeated = float(LOSS(tree(full), batch))
+    assert repeated == pytest.approx(float(LOSS(params, batch)), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in REMAT if name != "None"])
+def test_rematerialisation_changes_the_cost_and_not_the_gradient(batch, params, name):
+    plain, gradient = GRADIENT(params, batch)
+    saved, again = jax.jit(jax.value_and_grad(Decoder(remat=name).loss))(params, batch)
     assert float(saved) == pytest.approx(float(plain), rel=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), gradient, again)
-    assert float(decoder.loss(params, batch, dtype=jnp.bfloat16)) == pytest.approx(float(plain), rel=0.01)
+
+
+def test_bf16_is_near_float32_and_its_gradient_is_float32(batch, params):
+    half = Decoder(dtype=jnp.bfloat16).loss
+    assert float(jax.jit(half)(params, batch)) == pytest.approx(float(LOSS(params, batch)), rel=0.01)
+    gradient = jax.eval_shape(jax.grad(half), params, batch)
+    assert {value.dtype for value in flat(gradient).values()} == {jnp.dtype("float32")}
+
+
+def test_the_z_loss_adds_the_mean_square_of_the_normaliser(batch, params):
+    logits = LOGITS(params, {"tokens": batch["tokens"][:, :-1]})
+    square = float(jnp.mean(jax.nn.logsumexp(logits, axis=-1) ** 2))
+    weighted = Decoder(z_loss=0.1)
+    added = float(jax.jit(weighted.loss)(params, batch)) - float(LOSS(params, batch))
+    assert added == pytest.approx(0.1 * square, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("inner", "saved"),
+    [
+        pytest.param(InnerSpec(precision="bf16"), "bf16", id="bf16"),
+        pytest.param(InnerSpec(), "f32", id="auto-on-a-cpu"),
+    ],
+)
+def test_the_precision_that_is_asked_for_is_that_of_the_products(batch, inner, saved):
+    target = objective(SPEC, inner)
+    program = str(jax.make_jaxpr(target.loss)(initial(SPEC), batch, RNG))
+    assert (":bf16" in program) == (saved == "bf16")
+
+
+@pytest.mark.parametrize(
+    ("platform", "length", "head", "kernel"),
+    [
+        pytest.param("cpu", 1024, 128, "dot", id="cpu"),
+        pytest.param("tpu", 1024, 128, "splash", id="tpu"),
+        pytest.param("tpu", 1000, 128, "dot", id="odd-length"),
+        pytest.param("tpu", 1024, 64, "dot", id="small-head"),
+    ],
+)
+def test_attention_is_chosen_by_platform_and_by_what_its_blocks_divide(platform, length, head, kernel):
+    assert attention.kernel(platform, length, head) == kernel

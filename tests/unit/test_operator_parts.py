@@ -17,7 +17,9 @@ from atoll_operator import crdgen, settings
 from atoll_operator.certs import Authorities, Authority, client_context
 from atoll_operator.credentials import CredentialsError, load, load_pair
 from atoll_operator.errors import Retry
-from atoll_operator.store import Key, Store
+from atoll_operator.keys import Key
+from atoll_operator.pods import News
+from atoll_operator.store import Store
 from atoll_operator.workqueue import WorkQueue
 
 LEAST = {"ATOLL_RUNTIME_IMAGE": "runtime:1"}
@@ -224,25 +226,71 @@ def pod(uid: str, version: int, name: str = "u-1-0") -> dict:
     return {"metadata": metadata | {"ownerReferences": owners}}
 
 
+def known(store: Store, owner: str = "unit") -> list[str]:
+    """Uids of the pods of unit `u`."""
+    return [view.uid for view in store.pods_of(Key("LearnerUnit", "n", "u"), owner)]
+
+
 def test_the_store_takes_nothing_older_than_it_knows_and_nothing_that_is_gone() -> None:
-    store, unit = Store(), Key("LearnerUnit", "n", "u")
-    store.put("Pod", pod("a", 5))
-    store.put("Pod", pod("a", 4))
-    assert [body["metadata"]["resourceVersion"] for body in store.pods_of(unit, "unit")] == ["5"]
+    store = Store()
+    ended = {"status": {"phase": "Failed"}}
+    assert store.put("Pod", pod("a", 5) | ended) is News.URGENT
+    assert store.put("Pod", pod("a", 4)) is News.NONE
+    (view,) = store.pods_of(Key("LearnerUnit", "n", "u"), "unit")
+    assert view.ended
     store.drop("Pod", pod("a", 6))
-    store.put("Pod", pod("a", 5))
-    assert not store.pods_of(unit, "unit")
+    assert store.put("Pod", pod("a", 5)) is News.NONE
+    assert not known(store)
     store.put("Pod", pod("b", 1))
     store.drop("Pod", pod("a", 9))
-    assert [body["metadata"]["uid"] for body in store.pods_of(unit, "unit")] == ["b"]
-    assert not store.pods_of(unit, "another")
+    assert known(store) == ["b"]
+    assert not known(store, "another")
 
 
 def test_a_fresh_list_replaces_what_the_store_knows_of_a_unit() -> None:
     store, unit = Store(), Key("LearnerUnit", "n", "u")
     store.put("Pod", pod("a", 5))
     store.replace_pods(unit, [pod("b", 6, "u-2-0")])
-    assert [body["metadata"]["uid"] for body in store.pods_of(unit, "unit")] == ["b"]
+    assert known(store) == ["b"]
+
+
+def test_a_list_of_all_takes_away_what_it_lacks_unless_that_is_newer() -> None:
+    store = Store()
+    store.put("Pod", pod("a", 5))
+    store.put("Pod", pod("b", 9, "u-1-1"))
+    store.put("Pod", pod("c", 4, "u-1-2"))
+    assert store.keep("Pod", "elsewhere", set(), 7) == set()
+    assert store.keep("Pod", "n", {("n", "u-1-2")}, 7) == {Key("LearnerUnit", "n", "u")}
+    assert known(store) == ["b", "c"]
+    assert store.put("Pod", pod("a", 6)) is News.NONE
+
+
+def test_a_node_that_a_list_lacks_is_gone_and_its_units_have_to_look() -> None:
+    store, unit = Store(), Key("LearnerUnit", "n", "u")
+    store.put("Pod", pod("a", 1) | {"spec": {"nodeName": "n1"}})
+    store.put_node({"metadata": {"name": "n1"}}, 0.0)
+    store.put_node({"metadata": {"name": "n2"}}, 0.0)
+    assert store.keep_nodes({"n1"}) == set()
+    assert store.keep_nodes({"n2"}) == {unit}
+    assert store.nodes_of(store.pods_of(unit, "unit"))["n1"].gone
+    assert store.keep_nodes({"n2"}) == set()
+
+
+def test_a_pod_that_comes_up_is_calm_news_and_one_that_is_lost_is_urgent() -> None:
+    def put(version: int, **status: object) -> News:
+        body = pod("a", version)
+        body["metadata"]["labels"] |= {"atoll.dev/host": "1"}
+        body["spec"] = {"nodeName": "n1"}
+        return store.put("Pod", body | {"status": status})
+
+    ready, unready = ([{"type": "Ready", "status": status}] for status in ("True", "False"))
+    store = Store()
+    assert put(1, phase="Pending") is News.URGENT
+    assert put(2, phase="Pending", hostIP="10.0.0.1") is News.NONE
+    assert put(3, phase="Running", conditions=unready) is News.CALM
+    assert put(4, phase="Running", conditions=ready) is News.CALM
+    assert put(5, phase="Running", conditions=unready) is News.URGENT
+    assert put(6, phase="Failed") is News.URGENT
 
 
 async def work(queue: WorkQueue[str], seconds: float) -> None:
@@ -272,6 +320,29 @@ async def test_a_key_is_handled_once_for_many_adds_and_never_twice_at_a_time() -
     await work(queue, 0.2)
     assert sorted(handled) == ["a", "a", "b"]
     assert queue.oldest_seconds() == 0
+
+
+async def test_calm_adds_of_a_key_are_spaced_and_an_urgent_one_is_not() -> None:
+    times: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    async def handle(key: str) -> None:
+        times.append(loop.time())
+        if len(times) < 3:
+            queue.add_spaced(key, 0.1)
+            queue.add_spaced(key, 0.1)
+        elif len(times) == 3:
+            queue.add_spaced(key, 30)
+            queue.add(key)
+
+    queue: WorkQueue[str] = WorkQueue(handle)
+    queue.add_spaced("a", 0.1)
+    began = loop.time()
+    await work(queue, 0.6)
+    first, second, third, urgent = times
+    assert first - began < 0.09
+    assert second - first >= 0.1 and third - second >= 0.1
+    assert urgent - third < 0.09
 
 
 async def test_a_key_that_fails_comes_back_later_and_one_that_waits_comes_back_in_time() -> None:

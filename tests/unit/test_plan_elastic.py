@@ -377,7 +377,7 @@ def observed(generation: int, **changes: Any) -> UnitObserved:
         recovery=make_spec({"a": 1}).recovery,
         settings=PodSettings(run="r", image="default", pull_policy="Always", environment={}),
     )
-    status = learning().model_copy(update={"placed_incarnation": 1, "phase": "Learning", **changes})
+    status = learning().model_copy(update={"gang": 1, "placed_gang": 1, "phase": "Learning", **changes})
     return UnitObserved(
         name="r-a-0",
         namespace="ns",

@@ -12,6 +12,7 @@ from objects import TWO_HOSTS as SPEC
 
 from atoll_operator.api.learnerunit import LearnerUnitStatus, Restart
 from atoll_operator.api.trainingrun import RecoverySpec
+from atoll_operator.keys import Key
 from atoll_operator.plan import budget, hang
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import find, is_true
@@ -23,12 +24,12 @@ from atoll_operator.plan.podspec import PodSettings
 from atoll_operator.plan.unit import DRAIN_SECONDS, plan_unit
 from atoll_operator.plan.unitplan import UnitPlan
 from atoll_operator.plan.unitstatus import Orders, UnitObserved
-from atoll_operator.store import Key, Store
+from atoll_operator.store import Store
 from atoll_runtime.contract import UnitReport
 
 NOW = 1_700_000_000.0
 SETTINGS = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={})
-PLACED = LearnerUnitStatus(phase="Joining", incarnation=1, placed_incarnation=1)
+PLACED = LearnerUnitStatus(phase="Joining", incarnation=1, gang=1, placed_gang=1)
 READY, SILENT = {"type": "Ready", "status": "True"}, {"type": "Ready", "status": "Unknown"}
 
 
@@ -40,7 +41,13 @@ def make_pod(incarnation: int = 1, host: int = 0, **changes: Any) -> PodView:
     name = f"r-two-0-{incarnation}-{host}"
     running = {"phase": "Running", "node": f"n{host}", "ready": True, "started_at": NOW - 9000}
     return PodView(
-        name=name, uid=name, unit="r-two-0", incarnation=incarnation, host=host, **(running | changes)
+        name=name,
+        uid=name,
+        unit="r-two-0",
+        gang=incarnation,
+        incarnation=incarnation,
+        host=host,
+        **(running | changes),
     )
 
 
@@ -51,6 +58,21 @@ def make_unit(*nodes: NodeView, **changes: Any) -> UnitObserved:
         "nodes": {node.name: node for node in nodes},
     }  # fmt: skip
     return UnitObserved(**(values | changes))
+
+
+def test_a_suspension_does_not_wait_for_the_pod_of_a_lost_node() -> None:
+    leaving = tuple(make_pod(host=host, deletion_time=NOW) for host in (0, 1))
+    unit = make_unit(
+        NodeView(name="n0"),
+        NodeView(name="n1", silent_since=NOW),
+        pods=leaving,
+        orders=replace(make_orders(node_lost_seconds=3), stop="Suspended"),
+    )
+    assert is_true(plan_unit(unit, NOW + 4).status.conditions, "Draining")  # the other one is on its way
+    alone = replace(unit, pods=leaving[1:])
+    early = plan_unit(alone, NOW + 2)
+    assert is_true(early.status.conditions, "Draining") and early.wake == NOW + 3
+    assert not is_true(plan_unit(alone, NOW + 4).status.conditions, "Draining")
 
 
 def make_node(name: str = "n1", *conditions: Any, taints: Any = (), labels: Any = None) -> dict[str, Any]:
@@ -90,7 +112,7 @@ def test_the_gang_of_a_lost_node_is_replaced_at_once(node, why) -> None:
 
 def test_a_zombie_on_a_lost_node_holds_nothing_up() -> None:
     zombies = (make_pod(host=1, deletion_time=NOW - 3600),)
-    status = PLACED.model_copy(update={"incarnation": 2})
+    status = PLACED.model_copy(update={"incarnation": 2, "gang": 2})
     node = NodeView(name="n1", silent_since=NOW - 3600)
     plan = plan_unit(make_unit(node, pods=zombies, status=status), NOW)
     assert len(plan.create) == 2
@@ -98,7 +120,7 @@ def test_a_zombie_on_a_lost_node_holds_nothing_up() -> None:
     rules = plan.create[0]["spec"]["affinity"]["podAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]
-    assert rules[0]["labelSelector"]["matchLabels"]["atoll.dev/incarnation"] == "2"
+    assert rules[0]["labelSelector"]["matchLabels"]["atoll.dev/gang"] == "2"
 
 
 def test_a_node_that_flaps_for_less_than_the_setting_makes_no_heal() -> None:
@@ -127,7 +149,7 @@ def test_pods_of_another_node_and_of_an_older_gang_are_not_lost() -> None:
     node = NodeView(name="n7", silent_since=NOW - 60)
     assert not plan_unit(make_unit(node), NOW).advance
     pods = (make_pod(1, 0, node="n7"), make_pod(2, 0), make_pod(2, 1))
-    status = LearnerUnitStatus(incarnation=2, placed_incarnation=2)
+    status = LearnerUnitStatus(incarnation=2, gang=2, placed_gang=2)
     assert not plan_unit(make_unit(node, pods=pods, status=status), NOW).advance
 
 
@@ -153,8 +175,7 @@ def test_the_units_of_a_node_have_to_look_when_it_changes_and_not_when_its_figur
     }
     store.put("Pod", pod)
     unit = {Key("LearnerUnit", "ns", "u")}
-    store.meet_node(make_node("n1", READY), NOW)
-    store.meet_node(make_node("n1", SILENT), NOW)
+    store.put_node(make_node("n1", READY), NOW)
     assert store.put_node(make_node("n1", READY | {"lastHeartbeatTime": "now"}), NOW + 9) == set()
     assert store.put_node(make_node("n2", SILENT), NOW) == set()
     assert store.put_node(make_node("n1", SILENT), NOW) == unit
@@ -169,7 +190,7 @@ def test_the_units_of_a_node_have_to_look_when_it_changes_and_not_when_its_figur
 def test_a_pod_that_went_faster_than_anybody_looked_has_said_why() -> None:
     store, labels = (
         Store(),
-        {"atoll.dev/unit": "r-two-0", "atoll.dev/incarnation": "1", "atoll.dev/host": "1"},
+        {"atoll.dev/unit": "r-two-0", "atoll.dev/gang": "1", "atoll.dev/host": "1"},
     )
     unit = Key("LearnerUnit", "ns", "r-two-0")
     store.put(
@@ -189,7 +210,7 @@ def test_a_pod_that_went_faster_than_anybody_looked_has_said_why() -> None:
     plan = plan_unit(make_unit(pods=(make_pod(),), departed=store.departed(unit)), NOW)
     assert (reason(plan), plan.status.last_failure.node) == ("Evicted", "n1")
     assert reason(plan_unit(make_unit(pods=(make_pod(),)), NOW)) == "PodDeleted"
-    newer = {"name": "r-two-0-2-1", "uid": "q", "labels": labels | {"atoll.dev/incarnation": "2"}}
+    newer = {"name": "r-two-0-2-1", "uid": "q", "labels": labels | {"atoll.dev/gang": "2"}}
     later = pod | {"metadata": pod["metadata"] | newer}
     store.drop("Pod", later)
     store.drop("Pod", pod)
@@ -237,7 +258,7 @@ def test_any_progress_starts_the_count_again(change) -> None:
 
 
 def test_the_pace_of_an_older_incarnation_says_nothing_of_this_one() -> None:
-    status = PLACED.model_copy(update={"incarnation": 2, "placed_incarnation": 2})
+    status = PLACED.model_copy(update={"incarnation": 2, "gang": 2, "placed_gang": 2})
     pods = (make_pod(2, 0), make_pod(2, 1))
     pace = Pace(1, 40, True, NOW - 9000)
     unit = make_unit(pods=pods, status=status, report=learning(), answering_since=NOW - 10, pace=pace)
@@ -269,7 +290,7 @@ def test_a_unit_leaves_a_host_that_is_about_to_go_and_moves_without_cost(node) -
     assert not is_true(moves.status.conditions, "Draining")
     assert is_true(moves.status.conditions, "Healing")
     strict = make_orders(max_restarts=1)
-    placed = moves.status.model_copy(update={"placed_incarnation": 2})
+    placed = moves.status.model_copy(update={"gang": 2, "placed_gang": 2})
     broken = (make_pod(2, phase="Failed", exit_code=1), make_pod(2, 1))
     later = plan_unit(make_unit(status=placed, pods=broken, orders=strict), NOW + 60)
     assert (later.status.phase, later.status.incarnation) == ("Healing", 3)
@@ -340,14 +361,14 @@ def test_a_run_that_ends_moves_no_unit() -> None:
     ],
 )  # fmt: skip
 def test_a_pod_says_who_ended_it(changes, expected, words) -> None:
-    cause = classify(PodView(name="p", node="n", **changes))
+    cause = classify(PodView(name="p", node="n", **changes), 1)
     assert (cause.reason, words in cause.message) == (expected, True)
 
 
 def test_a_host_that_left_because_its_peer_was_told_to_is_not_the_cause() -> None:
     told = PodView(name="p-0", phase="Failed", exit_code=143, finished_at=NOW)
     evicted = PodView(name="p-1", phase="Failed", reason="Evicted", finished_at=NOW + 3)
-    assert first_cause([told, evicted], []).reason == "Evicted"
+    assert first_cause([told, evicted], 1, []).reason == "Evicted"
 
 
 def restarts(count: int, why: str = "AppError") -> tuple[Restart, ...]:

@@ -79,21 +79,21 @@ def test_the_longest_names_that_the_api_takes_make_host_names_of_63_characters()
     ],
 )
 def test_a_lost_pod_has_a_reason(changes, reason) -> None:
-    cause = classify(PodView(name="p", **changes))
+    cause = classify(PodView(name="p", **changes), 1)
     assert cause is not None
     assert cause.reason == reason
     assert cause.message
 
 
 def test_a_pod_that_may_serve_is_not_lost() -> None:
-    assert classify(PodView(name="p")) is None
-    assert classify(PodView(name="p", phase="Running")) is None
+    assert classify(PodView(name="p"), 1) is None
+    assert classify(PodView(name="p", phase="Running"), 1) is None
 
 
 def test_the_pod_that_ended_first_is_the_cause_and_not_those_that_missed_it() -> None:
     first = PodView(name="p-1", phase="Failed", exit_code=137, exit_reason="OOMKilled", finished_at=NOW)
     after = PodView(name="p-0", phase="Failed", exit_code=1, finished_at=NOW + 4)
-    assert first_cause([after, first], ["p-2"]).pod == "p-1"
+    assert first_cause([after, first], 1, ["p-2"]).pod == "p-1"
 
 
 def test_a_wait_is_no_failure_and_has_a_reason() -> None:
@@ -104,21 +104,23 @@ def test_a_wait_is_no_failure_and_has_a_reason() -> None:
 
 
 def test_a_pod_is_read_from_the_apis_json() -> None:
-    labels = {"atoll.dev/unit": "u", "atoll.dev/incarnation": "3", "atoll.dev/host": "1"}
-    ended = {"exitCode": 64, "message": "X: y\n", "finishedAt": "2026-01-01T00:00:00Z"}
+    labels = {"atoll.dev/unit": "u", "atoll.dev/gang": "3", "atoll.dev/host": "1"}
+    ended = {"exitCode": 64, "message": "incarnation 4\nX: y\n", "finishedAt": "2026-01-01T00:00:00Z"}
     pod = view(
         {
             "metadata": {
                 "name": "u-3-1",
                 "uid": "i",
                 "labels": labels,
+                "annotations": {"atoll.dev/incarnation": "5"},
                 "deletionTimestamp": "2026-01-01T00:00:05Z",
             },
             "spec": {"nodeName": "n"},
             "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]},
         }
     )
-    assert (pod.unit, pod.incarnation, pod.host, pod.node, pod.exit_message) == ("u", 3, 1, "n", "X: y")
+    assert (pod.unit, pod.gang, pod.host, pod.node) == ("u", 3, 1, "n")
+    assert (pod.incarnation, pod.ended_incarnation, pod.exit_message) == (5, 4, "X: y")
     assert pod.deletion_time - pod.finished_at == 5
 
 
@@ -137,3 +139,8 @@ def test_a_write_for_figures_alone_can_wait() -> None:
     assert not urgent(old, old | {"globalStep": 2, "loss": 3.0})
     assert urgent(old, old | {"phase": "Finishing"})
     assert urgent(old, old | {"incarnation": 2})
+    changed = condition.model_copy(update={"reason": "Another", "message": "in other words"})
+    assert not urgent(old, old | {"conditions": [changed.model_dump(by_alias=True)]})
+    lost = condition.model_copy(update={"status": "False"})
+    assert urgent(old, old | {"conditions": [lost.model_dump(by_alias=True)]})
+    assert not urgent({"phase": "Pending"}, {"phase": "Scheduling"})

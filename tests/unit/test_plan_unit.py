@@ -19,11 +19,12 @@ from atoll_operator.plan.conditions import find, is_true
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.podspec import PodSettings
+from atoll_operator.plan.remedy import Renewal
 from atoll_operator.plan.removal import Removal
 from atoll_operator.plan.unit import plan_unit
 from atoll_operator.plan.unitplan import UnitPlan
 from atoll_operator.plan.unitstatus import Orders, UnitObserved
-from atoll_runtime.contract import UnitReport
+from atoll_runtime.contract import EXIT_RESTART, UnitReport
 
 NOW = 1_700_000_000.0
 ORDERS = Orders(
@@ -38,13 +39,19 @@ def make_pod(incarnation: int = 1, host: int = 0, **changes: Any) -> PodView:
     name = f"r-two-0-{incarnation}-{host}"
     running = {"phase": "Running", "node": f"n{host}", "ready": True, "started_at": NOW - 60}
     return PodView(
-        name=name, uid=name, unit="r-two-0", incarnation=incarnation, host=host, **(running | changes)
+        name=name,
+        uid=name,
+        unit="r-two-0",
+        gang=incarnation,
+        incarnation=incarnation,
+        host=host,
+        **(running | changes),
     )
 
 
 def make_unit(pods: tuple[PodView, ...] | None = None, **changes: Any) -> UnitObserved:
     status = changes.pop("status", None) or LearnerUnitStatus(
-        phase="Joining", incarnation=1, placed_incarnation=1
+        phase="Joining", incarnation=1, gang=1, placed_gang=1
     )
     values: dict[str, Any] = {
         "name": "r-two-0", "namespace": "ns", "uid": "u", "generation": 1, "spec": SPEC, "status": status,
@@ -64,7 +71,7 @@ def test_a_new_unit_gets_its_first_incarnation_before_any_pod() -> None:
     assert not plan.create
     following = plan_unit(make_unit((), status=plan.status), NOW)
     assert created(following) == ["r-two-0-1-0", "r-two-0-1-1"]
-    assert following.status.placed_incarnation == 0
+    assert following.status.placed_gang == 0
 
 
 def test_a_new_unit_of_an_old_name_starts_above_what_the_syncer_has_seen() -> None:
@@ -74,7 +81,7 @@ def test_a_new_unit_of_an_old_name_starts_above_what_the_syncer_has_seen() -> No
 
 
 def test_only_what_is_missing_of_a_gang_that_is_not_placed_is_made() -> None:
-    status = LearnerUnitStatus(incarnation=2, placed_incarnation=1)
+    status = LearnerUnitStatus(incarnation=2, gang=2, placed_gang=1)
     plan = plan_unit(make_unit((make_pod(2, 1), make_pod(1, 0)), status=status), NOW)
     assert not plan.advance
     assert created(plan) == ["r-two-0-2-0"]
@@ -82,8 +89,8 @@ def test_only_what_is_missing_of_a_gang_that_is_not_placed_is_made() -> None:
 
 
 def test_a_gang_is_placed_when_all_its_pods_exist() -> None:
-    status = LearnerUnitStatus(incarnation=1)
-    assert plan_unit(make_unit(status=status), NOW).status.placed_incarnation == 1
+    status = LearnerUnitStatus(incarnation=1, gang=1)
+    assert plan_unit(make_unit(status=status), NOW).status.placed_gang == 1
 
 
 @pytest.mark.parametrize(
@@ -98,7 +105,7 @@ def test_a_loss_in_a_placed_gang_advances_first_and_removes_after(pods, reason) 
     plan = plan_unit(make_unit(pods), NOW)
     assert plan.advance
     assert (plan.create, plan.remove) == ((), ())
-    assert (plan.status.incarnation, plan.status.placed_incarnation) == (2, 1)
+    assert (plan.status.incarnation, plan.status.placed_gang) == (2, 1)
     assert plan.status.last_failure is not None
     assert plan.status.last_failure.reason == reason
     assert is_true(plan.status.conditions, "Healing")
@@ -110,7 +117,7 @@ def test_a_loss_in_a_placed_gang_advances_first_and_removes_after(pods, reason) 
 
 def test_a_second_failure_within_seconds_waits_and_a_third_waits_longer() -> None:
     failed = (make_pod(phase="Failed", exit_code=1), make_pod(host=1))
-    first = plan_unit(make_unit(failed), NOW).status.model_copy(update={"placed_incarnation": 2})
+    first = plan_unit(make_unit(failed), NOW).status.model_copy(update={"gang": 2, "placed_gang": 2})
     again = (make_pod(2, phase="Failed", exit_code=1), make_pod(2, 1))
     waits = plan_unit(make_unit(again, status=first), NOW + 1)
     assert not waits.advance
@@ -122,7 +129,7 @@ def test_a_second_failure_within_seconds_waits_and_a_third_waits_longer() -> Non
     third = plan_unit(
         make_unit(
             (make_pod(3, phase="Failed", exit_code=1), make_pod(3, 1)),
-            status=second.status.model_copy(update={"placed_incarnation": 3}),
+            status=second.status.model_copy(update={"gang": 3, "placed_gang": 3}),
         ),
         NOW + 7,
     )
@@ -164,7 +171,7 @@ def test_hosts_that_never_connect_are_replaced_after_the_startup_time() -> None:
 
 
 def test_a_heal_ends_with_the_first_merge_of_the_new_incarnation() -> None:
-    status = LearnerUnitStatus(incarnation=2, placed_incarnation=2, heal_start_time=format_time(NOW))
+    status = LearnerUnitStatus(incarnation=2, gang=2, placed_gang=2, heal_start_time=format_time(NOW))
     pods = (make_pod(2), make_pod(2, 1))
     old = UnitReport(incarnation=1, hosts=2, state="Learning", first_merge_time=NOW - 100)
     assert (
@@ -194,7 +201,7 @@ def test_a_unit_that_a_peer_may_have_seeded_says_what_it_was_told() -> None:
 
 def test_the_ledger_of_a_unit_is_of_all_its_incarnations_and_is_final_when_the_run_is() -> None:
     old = LedgerStatus(fragments=4, trained=80, merged=60, in_flight=20)
-    status = LearnerUnitStatus(incarnation=2, placed_incarnation=2, ledger=old)
+    status = LearnerUnitStatus(incarnation=2, gang=2, placed_gang=2, ledger=old)
     report = UnitReport(incarnation=1, hosts=0, state="Gone")
     pods = (make_pod(2), make_pod(2, 1))
     final = LedgerStatus(fragments=4, trained=80, merged=60, discarded={"Finished": 20})
@@ -223,7 +230,7 @@ def test_a_suspended_unit_has_no_pods_and_resumes_with_the_next_incarnation() ->
 
 def test_a_pod_that_will_not_go_is_removed_by_force_where_that_is_wanted() -> None:
     stuck = make_pod(1, deletion_time=NOW - 31)
-    status = LearnerUnitStatus(incarnation=2, placed_incarnation=2)
+    status = LearnerUnitStatus(incarnation=2, gang=2, placed_gang=2)
     unit = make_unit((stuck, make_pod(2), make_pod(2, 1)), status=status)
     assert plan_unit(unit, NOW).remove == ()
     wanted = replace(unit, orders=replace(ORDERS, recovery=RecoverySpec(force_delete=True)))
@@ -246,7 +253,7 @@ def test_a_unit_that_cannot_be_made_says_why_and_does_nothing(changes, reason) -
 
 
 def test_pods_of_a_multi_host_slice_share_a_node_pool_and_carry_one_contract() -> None:
-    pods = plan_unit(make_unit((), status=LearnerUnitStatus(incarnation=1)), NOW).create
+    pods = plan_unit(make_unit((), status=LearnerUnitStatus(incarnation=1, gang=1)), NOW).create
     environments = [
         {item["name"]: item["value"] for item in pod["spec"]["containers"][0]["env"]} for pod in pods
     ]
@@ -270,6 +277,8 @@ class World:
     status: LearnerUnitStatus = field(default_factory=LearnerUnitStatus)
     pods: dict[str, PodView] = field(default_factory=dict)
     nodes: dict[str, NodeView] = field(default_factory=dict)
+    processes: dict[str, int] = field(default_factory=dict)
+    """Of each pod's process, its incarnation; 0 for one that waits for a greater number than its predecessor had."""
 
     def observe(self) -> UnitObserved:
         orders = replace(ORDERS, recovery=RecoverySpec(force_delete=self.force))
@@ -281,13 +290,16 @@ class World:
         if plan.advance:
             self.status = plan.status if writes else self.status
             return True
-        actions: list[Any] = [*plan.remove, *plan.create]
+        actions: list[Any] = [*plan.remove, *plan.renew, *plan.create]
         for action in actions[:writes]:
             if isinstance(action, dict):
                 name = action["metadata"]["name"]
                 assert name not in self.pods
                 incarnation, host = map(int, name.rsplit("-", 2)[1:])
                 self.pods[name] = make_pod(incarnation, host, node=f"node-{incarnation}-{host}")
+                self.processes[name] = incarnation
+            elif isinstance(action, Renewal):
+                self.renew(action)
             else:
                 self.remove(action)
         if writes < len(actions):
@@ -295,6 +307,14 @@ class World:
         changed = plan.status != self.status
         self.status = plan.status
         return changed or bool(actions)
+
+    def renew(self, renewal: Renewal) -> None:
+        """A process that runs makes room; what follows, and one that waited, takes the new number."""
+        pod = replace(self.pods[renewal.name], incarnation=renewal.incarnation)
+        if last := self.processes[renewal.name]:
+            pod = replace(pod, exit_code=EXIT_RESTART, ended_incarnation=last)
+        self.pods[renewal.name] = pod
+        self.processes[renewal.name] = renewal.incarnation
 
     def remove(self, removal: Removal) -> None:
         """A kubelet that is there removes the pod; on a silent node it stays terminating unless forced."""
@@ -312,6 +332,10 @@ class World:
             del self.pods[name]
         elif kind == "fail":
             self.pods[name] = replace(pod, phase="Failed", exit_code=1)
+        elif kind == "crash":
+            if last := self.processes[name]:
+                self.pods[name] = replace(pod, exit_code=1, ended_incarnation=last)
+                self.processes[name] = 0
         elif kind == "terminate":
             self.pods[name] = replace(pod, deletion_time=self.now)
         elif kind == "silence":
@@ -320,7 +344,7 @@ class World:
             self.nodes[pod.node] = NodeView(name=pod.node, maintenance="taint")
 
 
-LOSSES = ["fail", "delete", "terminate", "silence", "maintain"]
+LOSSES = ["crash", "fail", "delete", "terminate", "silence", "maintain"]
 EVENTS = st.one_of(
     st.tuples(st.just("turn"), st.integers(0, 4)),
     st.tuples(st.sampled_from(LOSSES), st.integers(0, 3)),
@@ -341,7 +365,7 @@ def test_whatever_fails_and_whenever_the_operator_dies_one_whole_gang_is_left(fo
         elif world.pods:
             world.lose(kind, number)
         assert world.status.incarnation >= incarnation
-        assert world.status.placed_incarnation <= world.status.incarnation
+        assert world.status.placed_gang <= world.status.gang <= world.status.incarnation
         incarnation = world.status.incarnation
     for _ in range(20):
         world.now += 400  # past every back-off, and in the end past the window
@@ -352,10 +376,11 @@ def test_whatever_fails_and_whenever_the_operator_dies_one_whole_gang_is_left(fo
             raise AssertionError("no rest within 20 passes")
     assert world.status.phase in ("Failed", "Joining", "Healing")
     if world.status.phase != "Failed":
-        wanted = {f"r-two-0-{world.status.incarnation}-{host}" for host in range(2)}
+        wanted = {f"r-two-0-{world.status.gang}-{host}" for host in range(2)}
         left = {name for name in world.pods if name not in wanted}
         assert wanted <= set(world.pods)
         assert not any(world.pods[name].ended or world.pods[name].deletion_time for name in wanted)
         assert all(world.pods[name].deletion_time for name in left)
         assert not (force and left)
-        assert world.status.placed_incarnation == world.status.incarnation
+        assert {world.processes[name] for name in wanted} == {world.status.incarnation}
+        assert world.status.placed_gang == world.status.gang

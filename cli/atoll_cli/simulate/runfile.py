@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from atoll_cli.errors import UsageError
 from atoll_operator.api.trainingrun import MAX_UNITS, Pool, TrainingRunSpec
 from atoll_operator.plan.pools import sizes
-from atoll_operator.plan.tpu import GENERATIONS, chips_of, slice_of
+from atoll_operator.plan.tpu import check_slices, chips_of, generation_of, slice_of
 from atoll_runtime import model
 from atoll_runtime.simulate.planner import run as planner
 from atoll_runtime.sync.fragments import LayoutError
@@ -115,19 +115,21 @@ def _converted(name: str, spec: TrainingRunSpec) -> planner.Run:
 
 
 def _pool(index: int, pool: Pool, units: int, batch: int) -> planner.Pool:
-    if pool.slices_per_unit != 1:
-        raise FieldError(f"spec.pools[{index}].slicesPerUnit: {pool.slices_per_unit}: 1 is wanted")
+    slices = pool.slices_per_unit
     try:
         shape = slice_of(pool.accelerator, pool.topology, pool.machine_type)
+        check_slices(shape, slices, "slicesPerUnit")
     except ValueError as error:
         raise FieldError(f"spec.pools[{index}].{error}") from error
-    generation = next(each for each in GENERATIONS if each.accelerator == pool.accelerator)
+    generation = generation_of(pool.accelerator)
     return planner.Pool(
         name=pool.name,
-        generation="v5e" if generation.prefix == "v5litepod" else generation.prefix,
+        generation="v5e" if generation.prefix.startswith("v5lite") else generation.prefix,
         units=units,
-        chips=shape.hosts * shape.chips_per_host,
+        chips=slices * shape.hosts * shape.chips_per_host,
         batch=pool.batch or batch,
-        sizes=tuple(sorted({chips_of(topology) for topology in generation.topologies()})),
+        sizes=tuple(
+            sorted({count * chips_of(each) for each in generation.topologies() for count in (1, slices)})
+        ),
         most_units=MAX_UNITS,
     )

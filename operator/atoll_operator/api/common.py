@@ -8,11 +8,18 @@ from pydantic import Field, WithJsonSchema
 
 from atoll_runtime.contract import Report, Section
 
-Label = Annotated[str, Field(max_length=63)]
+LABEL_VALUE = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
+Label = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE)]
 NodeSelector = Annotated[dict[str, Label], Field(max_length=16)]
 INT_OR_STRING: dict[str, Any] = {"x-kubernetes-int-or-string": True, "maxLength": 32}
 Quantity = Annotated[int | str, WithJsonSchema(INT_OR_STRING)]
 Quantities = Annotated[dict[str, Quantity], Field(max_length=8)]
+
+
+QueueName = Annotated[
+    str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$")
+]
+"""Of a LocalQueue or a WorkloadPriorityClass: it is the value of a label."""
 
 
 class Toleration(Section):

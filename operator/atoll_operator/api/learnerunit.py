@@ -6,48 +6,63 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atoll_operator.api.common import CostStatus, LedgerStatus, NodeSelector, Resources, Tolerations
+from atoll_operator.api.common import (
+    CostStatus,
+    LedgerStatus,
+    NodeSelector,
+    QueueName,
+    Resources,
+    Tolerations,
+)
 from atoll_operator.api.conditions import Conditions, Message, Time
 from atoll_runtime.contract import Report, Section
 
 MAX_RESTARTS = 1024
-"""Re-creations that a status remembers."""
+"""Restarts that a status remembers."""
 
 
+MAX_SLICES = 64
+"""Slices of one unit."""
 MAX_STREAM = 8191
 """Twice the units that a run may have at once: streams of units that are gone are kept for their return."""
 
 
 class LearnerUnitSpec(Section):
-    """One TPU slice of a run."""
+    """One island of a run: a TPU slice, or several that are one mesh."""
 
     run: Annotated[str, Field(min_length=1, max_length=63)]
     pool: Annotated[str, Field(min_length=1, max_length=63)]
     accelerator: Annotated[str, Field(max_length=63)]
     topology: Annotated[str, Field(max_length=16)]
     machine_type: Annotated[str, Field(max_length=63)] | None = None
-    slices: Annotated[int, Field(ge=1, le=1)] = 1
+    slices: Annotated[int, Field(ge=1, le=MAX_SLICES)] = 1
+    """Of one mesh. More than one only of slices of several hosts."""
     batch: Annotated[int, Field(ge=1, le=1_048_576)]
     stream: Annotated[int, Field(ge=0, le=MAX_STREAM)]
     """The unit's slot among `streams` disjoint data streams."""
     streams: Annotated[int, Field(ge=1, le=2 * (MAX_STREAM + 1))]
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """Of its pods; that of its run where not given. A change of it, of `batch`, `resources`, `nodeSelector` or
-    `tolerations` makes the unit's next incarnation."""
+    """Of its pods; that of its run where not given. A change of it, of `batch`, `resources`, `nodeSelector`,
+    `tolerations` or the queue makes the unit's next incarnation."""
     node_selector: NodeSelector = Field(default_factory=dict)
     tolerations: Tolerations = ()
     resources: Resources = Resources()
+    queue_name: QueueName | None = None
+    """A LocalQueue of Kueue in which its pods wait for admission, all together."""
+    queue_priority_class: QueueName | None = None
 
 
 class Restart(Report):
-    """One re-creation of the gang."""
+    """One restart of the unit."""
 
     time: Time
     reason: Annotated[str, Field(max_length=256)]
+    in_place: bool = False
+    """The containers restarted and the pods stayed; else a new gang of pods was made."""
 
 
 class Failure(Report):
-    """Why the gang was last re-created, or is about to be."""
+    """Why the unit was last restarted, or is about to be."""
 
     reason: Annotated[str, Field(max_length=256)]
     message: Message = ""
@@ -68,9 +83,13 @@ class LearnerUnitStatus(Report):
     phase: UnitPhase = "Pending"
     message: Message = ""
     incarnation: int = 0
-    """Goes up before each re-creation; fences off every older process."""
-    placed_incarnation: int = 0
-    """The incarnation all of whose pods were created; from then on a missing pod is a failure."""
+    """Goes up before each restart, in place or by a new gang; fences off every older process."""
+    gang: int = 0
+    """Number of the set of pods: the incarnation for which it was made. A restart in place keeps it."""
+    placed_gang: int = 0
+    """The gang all of whose pods were created; from then on a missing pod is a failure."""
+    merged_incarnation: int = 0
+    """The last one that had a contribution merged."""
     restarts: Annotated[tuple[Restart, ...], Field(max_length=MAX_RESTARTS)] = ()
     """Those within the budget's window."""
     restart_count: int = 0
@@ -97,7 +116,7 @@ class LearnerUnitStatus(Report):
 
 
 class LearnerUnit(Report):
-    """One island of a TrainingRun: a TPU slice that trains on its own clock and heals alone."""
+    """One island of a TrainingRun: TPU slices that train on a clock of their own and heal alone."""
 
     spec: LearnerUnitSpec
     status: LearnerUnitStatus = LearnerUnitStatus()

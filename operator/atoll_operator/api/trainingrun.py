@@ -11,12 +11,13 @@ from atoll_operator.api.common import (
     LedgerStatus,
     NodeSelector,
     Quantity,
+    QueueName,
     Resources,
     Toleration,
     Tolerations,
 )
 from atoll_operator.api.conditions import Conditions, Message, Time
-from atoll_operator.api.learnerunit import MAX_STREAM
+from atoll_operator.api.learnerunit import MAX_SLICES, MAX_STREAM
 from atoll_runtime.contract import (
     CheckpointSpec,
     DataSpec,
@@ -37,10 +38,12 @@ MAX_UNITS = 256
 MAX_SHARDS = 64
 """Shards of a syncer."""
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+RESERVATION = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+"""Names that Compute Engine gives."""
 
 
 class Pool(Section):
-    """Units of one kind: each is one TPU slice of this accelerator and topology."""
+    """Units of one kind: each is a TPU slice of this accelerator and topology, or several."""
 
     name: Annotated[str, Field(min_length=1, max_length=30, pattern=DNS_LABEL)]
     accelerator: Annotated[str, Field(max_length=63)]
@@ -51,14 +54,17 @@ class Pool(Section):
     """Needed only where the topology exists on several machine types, such as 2x4 of v5e and v6e."""
     units: Annotated[int, Field(ge=0, le=MAX_UNITS)]
     """Can be changed while the run trains. The units with the highest numbers go first."""
-    slices_per_unit: Annotated[int, Field(ge=1, le=64)] = 1
+    slices_per_unit: Annotated[int, Field(ge=1, le=MAX_SLICES)] = 1
+    """Slices that are one mesh, and fail as one. More than one only of slices of several hosts."""
     batch: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
     """Sequences of one unit in one inner step; `spec.inner.batch` where not given."""
-    capacity: Literal["OnDemand", "Spot", "Reservation"] = "OnDemand"
-    reservation_name: Annotated[str, Field(min_length=1, max_length=63)] | None = None
+    capacity: Literal["OnDemand", "Spot", "Reservation", "FlexStart"] = "OnDemand"
+    """FlexStart: only slices of one host, and not of every accelerator."""
+    reservation_name: Annotated[str, Field(min_length=1, max_length=63, pattern=RESERVATION)] | None = None
+    """The specific reservation that the nodes were made from. With Reservation, and only then."""
     node_selector: NodeSelector = Field(default_factory=dict)
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=15)] = ()
-    """Besides those of TPU nodes and of spot nodes, which the operator adds."""
+    """Besides those of TPU nodes and of `capacity`, which the operator adds."""
     resources: Resources = Resources()
 
 
@@ -69,8 +75,12 @@ class RecoverySpec(Section):
     """Checkpoint: the newest complete global checkpoint in the bucket. Peer: a healthy unit, and the bucket where
     there is none. A change counts for the units that are re-created after it."""
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 10
-    """Re-creations of one unit within the window; after that the unit is Failed and the others go on."""
+    """Restarts of one unit within the window, in place or by a new gang; after that the unit is Failed and the others
+    go on."""
     window_seconds: Annotated[int, Field(ge=60, le=604_800)] = 3600
+    in_place: bool = True
+    """Whether the containers of a unit may restart in their pods when its processes alone failed and its hosts are
+    healthy; else each failure makes new pods."""
     startup_seconds: Annotated[int, Field(ge=30, le=86_400)] = 1800
     """From the moment that all pods of a unit run until all its hosts are connected to the syncer, and from then until
     its first step."""
@@ -126,6 +136,10 @@ class TrainingRunSpec(Section):
     syncer: SyncerSpec = SyncerSpec()
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """Image of learners and syncer; the operator's default where not given."""
+    queue_name: QueueName | None = None
+    """A LocalQueue of Kueue in the run's namespace: each unit then waits for its quota there. The syncer does not."""
+    queue_priority_class: QueueName | None = None
+    """A WorkloadPriorityClass of Kueue, for all units."""
     service_account_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """Identity of the runtime pods for the bucket (Workload Identity)."""
     suspend: bool = False

@@ -1,4 +1,4 @@
-"""How often a unit may be re-created: a sliding window, and a back-off inside it."""
+"""How often a unit may be restarted, in place or by a new gang: a sliding window, and a back-off inside it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from atoll_operator.api.learnerunit import MAX_RESTARTS, Restart
 from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.plan.clock import parse_time
-from atoll_operator.plan.failure import HOST_MAINTENANCE
+from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, HOST_MAINTENANCE
 
 BASE_SECONDS = 5.0
 MAX_SECONDS = 300.0
 SPREAD = 0.2
 """Of a wait, either way: units that failed together do not come back together."""
-UNCOUNTED = frozenset({HOST_MAINTENANCE})
-"""Announced by the platform and no fault of the unit. They make a back-off all the same: no loop goes unbounded."""
+UNCOUNTED = frozenset({HOST_MAINTENANCE, CAPACITY_UNAVAILABLE})
+"""Announced by the platform, or no room for the pods: no fault of the unit. They make a back-off all the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """When the next re-creation may happen."""
+    """When the next restart may happen."""
 
     not_before: float
     """Unix seconds; in the past: at once."""

@@ -72,13 +72,13 @@ def document(status: BaseModel) -> Object:
 
 
 def urgent(old: Object, new: Object) -> bool:
-    """Whether more than figures and messages changed, so that the write must not wait."""
+    """Whether more than figures, reasons and messages changed, so that the write must not wait."""
     return _essence(old) != _essence(new)
 
 
 def _essence(status: Object) -> Object:
     essence = {key: value for key, value in status.items() if key not in FIGURES}
-    essence["conditions"] = [
-        (item["type"], item["status"], item["reason"]) for item in status.get("conditions", [])
-    ]
+    if essence.get("phase") == "Pending":
+        essence["phase"] = "Scheduling"  # the next pass says so, and what else has come by then
+    essence["conditions"] = {item["type"]: item["status"] for item in status.get("conditions", [])}
     return essence

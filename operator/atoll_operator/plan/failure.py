@@ -7,8 +7,9 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atoll_operator.plan.observe import PodView
-from atoll_runtime.contract import EXIT_FENCED, EXIT_OK
+from atoll_operator.plan import kueue
+from atoll_operator.plan.observe import STOPPED, PodView
+from atoll_runtime.contract import EXIT_FENCED, EXIT_OK, EXIT_RESTART, EXIT_TERMINAL
 
 APP_ERROR = "AppError"
 OUT_OF_MEMORY = "OutOfMemory"
@@ -31,6 +32,7 @@ _DISRUPTIONS = {
     "DeletionByPodGC": NODE_LOST,
     "EvictionByEvictionAPI": EVICTED,
     "TerminationByKubelet": HOST_MAINTENANCE,
+    STOPPED: PREEMPTED,
 }
 _POD_REASONS = {
     "UnexpectedAdmissionError": ADMISSION_REJECTED,
@@ -58,14 +60,30 @@ class Cause:
     exit_code: int | None = None
     time: float | None = None
     """Unix seconds at which the container ended."""
+    process: bool = False
+    """The process alone is to blame, as far as this witness knows: another one may do better in the same pod."""
 
 
-def classify(pod: PodView) -> Cause | None:
-    """Why this pod is lost, or None while it may still serve."""
-    if not pod.ended and pod.deletion_time is None:
+def classify(pod: PodView, incarnation: int) -> Cause | None:
+    """Why the unit's current incarnation is lost with this pod, or None while it may still serve."""
+    if pod.ended or pod.deletion_time is not None:
+        reason, message = _reason(pod)
+        return Cause(reason, message, pod.name, pod.node, pod.exit_code, pod.finished_at)
+    if not _crashed(pod, incarnation):
         return None
-    reason, message = _reason(pod)
-    return Cause(reason, message, pod.name, pod.node, pod.exit_code, pod.finished_at)
+    reason, message = (FENCED, _fenced(pod)) if pod.exit_code == EXIT_FENCED else terminated(pod)
+    process = pod.ended_incarnation is not None and pod.exit_code not in (EXIT_FENCED, EXIT_TERMINAL)
+    return Cause(reason, message, pod.name, pod.node, pod.exit_code, pod.finished_at, process)
+
+
+def _crashed(pod: PodView, incarnation: int) -> bool:
+    """Whether a container ended that its kubelet starts again, and with it this incarnation.
+
+    One that names no incarnation ended before the learner's own code ran, and may do so again.
+    """
+    if pod.exit_code is None or pod.exit_code in (EXIT_OK, EXIT_RESTART):
+        return False
+    return pod.ended_incarnation in (None, incarnation)
 
 
 def terminated(pod: PodView) -> tuple[str, str]:
@@ -99,7 +117,7 @@ def _reason(pod: PodView) -> tuple[str, str]:
     if not pod.ended:
         return POD_DELETED, f"deleted while it ran on node {pod.node or 'none'}"
     if pod.exit_code == EXIT_FENCED:
-        return FENCED, pod.exit_message or "a newer incarnation of this unit is registered with the syncer"
+        return FENCED, _fenced(pod)
     if pod.phase == "Succeeded" or pod.exit_code == EXIT_OK:
         return UNEXPECTED_EXIT, "ended with exit status 0 before the run was finished"
     if pod.exit_code is None:
@@ -107,7 +125,13 @@ def _reason(pod: PodView) -> tuple[str, str]:
     return terminated(pod)
 
 
-def first_cause(pods: Sequence[PodView], missing: Sequence[str], lost: Sequence[Cause] = ()) -> Cause | None:
+def _fenced(pod: PodView) -> str:
+    return pod.exit_message or "a newer incarnation of this unit is registered with the syncer"
+
+
+def first_cause(
+    pods: Sequence[PodView], incarnation: int, missing: Sequence[str], lost: Sequence[Cause] = ()
+) -> Cause | None:
     """The cause of a gang's loss: the pod that ended first, because its peers fail for want of it.
 
     Pods that are merely deleted or missing explain less than pods that ended, and so do those that were told to end.
@@ -115,7 +139,7 @@ def first_cause(pods: Sequence[PodView], missing: Sequence[str], lost: Sequence[
     Args:
         lost: what other witnesses say.
     """
-    causes = [*lost, *(cause for cause in map(classify, pods) if cause is not None)]
+    causes = [*lost, *(cause for cause in (classify(pod, incarnation) for pod in pods) if cause is not None)]
     causes += [Cause(POD_DELETED, "does not exist any more", name) for name in missing]
     return min(causes, key=_telling, default=None)
 
@@ -129,7 +153,9 @@ def _telling(cause: Cause) -> tuple[bool, bool, float, str]:
 
 
 def waiting(pods: Sequence[PodView]) -> tuple[str, str] | None:
-    """Why a gang does not start, where that is no failure: no capacity, an image that cannot be had."""
+    """Why a gang does not start, where that is no failure: a queue, no capacity, an image that cannot be had."""
+    if (gated := kueue.held(pods)) is not None:
+        return gated
     for pod in pods:
         if pod.unschedulable:
             return CAPACITY_UNAVAILABLE, f"{pod.name}: {pod.unschedulable}"

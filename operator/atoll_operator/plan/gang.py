@@ -1,17 +1,20 @@
-"""The pods of one unit: a Service for their names, and one pod for each host of the slice."""
+"""The pods of one unit: a Service for their names, and one pod for each host of its slices."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from atoll_operator.api.group import (
+    ANNOTATION_INCARNATION,
     LABEL_COMPONENT,
+    LABEL_GANG,
+    LABEL_HOLDS,
     LABEL_HOST,
-    LABEL_INCARNATION,
     LABEL_MANAGER,
     LABEL_RUN,
+    LABEL_SLICE,
     LABEL_UNIT,
     LEARNER,
     MANAGER,
@@ -20,12 +23,28 @@ from atoll_operator.api.group import (
     owner,
 )
 from atoll_operator.api.learnerunit import LearnerUnitSpec
-from atoll_operator.plan.environment import LIBTPU_PORT, tpu_environment
-from atoll_operator.plan.names import pod_name
-from atoll_operator.plan.placement import TPU, placement
+from atoll_operator.plan.environment import (
+    LIBTPU_ARGUMENTS,
+    LIBTPU_PORT,
+    MEGASCALE_PORT,
+    check_names,
+    tpu_environment,
+)
+from atoll_operator.plan.kueue import queued
+from atoll_operator.plan.names import pod_group, pod_name
+from atoll_operator.plan.nodechoice import TPU, node_choice
+from atoll_operator.plan.placement import Spot
 from atoll_operator.plan.podspec import PodSettings, container, pod_spec
-from atoll_operator.plan.tpu import Slice, slice_of
-from atoll_runtime.contract import COORDINATOR_PORT, ENV_UNIT, PEER_PORT, UnitContract, dump
+from atoll_operator.plan.tpu import Slice, check_slices, slice_of
+from atoll_runtime.contract import (
+    COORDINATOR_PORT,
+    ENV_UNIT,
+    INCARNATION_FILE,
+    PEER_PORT,
+    SPARE_COORDINATOR_PORT,
+    UnitContract,
+    dump,
+)
 
 METRICS_PORT = 8431
 """TPU runtime metrics."""
@@ -33,12 +52,13 @@ METRICS_PORT = 8431
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """One incarnation of one unit, with all that its pods are made of."""
+    """One set of pods of one unit, with all that they are made of."""
 
     namespace: str
     unit: str
     uid: str
-    incarnation: int
+    number: int
+    """The incarnation for which it is made."""
     spec: LearnerUnitSpec
     settings: PodSettings
 
@@ -47,9 +67,19 @@ class Gang:
         """Raises ValueError, as `slice_of`."""
         return slice_of(self.spec.accelerator, self.spec.topology, self.spec.machine_type)
 
+    @property
+    def hosts(self) -> int:
+        """Of all slices. The first slice has the first of them, and so on."""
+        return self.spec.slices * self.slice.hosts
+
+    def check(self) -> None:
+        """Raises ValueError: there can be no such unit; the message names the field and what would be right."""
+        check_slices(self.slice, self.spec.slices, "slices")
+        check_names(self.slice, self._host_names())
+
     def names(self) -> tuple[str, ...]:
         """Pod names in order of hosts."""
-        return tuple(pod_name(self.unit, self.incarnation, host) for host in range(self.slice.hosts))
+        return tuple(pod_name(self.unit, self.number, host) for host in range(self.hosts))
 
     def labels(self) -> dict[str, str]:
         return {
@@ -79,26 +109,36 @@ class Gang:
                 "selector": {LABEL_UNIT: self.unit},
                 "ports": [
                     {"name": "coordinator", "port": COORDINATOR_PORT, "targetPort": COORDINATOR_PORT},
+                    {
+                        "name": "coordinator-2",
+                        "port": SPARE_COORDINATOR_PORT,
+                        "targetPort": SPARE_COORDINATOR_PORT,
+                    },
                     {"name": "peers", "port": PEER_PORT, "targetPort": PEER_PORT},
                 ],
             },
         }
 
-    def pods(self, names: Container[str] | None = None) -> tuple[Object, ...]:
-        """All pods, or those of these names, in order of hosts."""
-        return tuple(
-            self._pod(host, name) for host, name in enumerate(self.names()) if names is None or name in names
-        )
+    def pods(self, spots: Mapping[int, Spot]) -> tuple[Object, ...]:
+        """Those of these hosts, in order."""
+        names = self.names()
+        return tuple(self._pod(host, names[host], spots[host]) for host in sorted(spots))
 
-    def _pod(self, host: int, name: str) -> Object:
+    def _pod(self, host: int, name: str, spot: Spot) -> Object:
         shape = self.slice
-        labels = {**self.labels(), LABEL_INCARNATION: str(self.incarnation), LABEL_HOST: str(host)}
+        number = str(host // shape.hosts)
+        holder = f"{self.uid}.{number}"
+        peers = {LABEL_UNIT: self.unit, LABEL_GANG: str(self.number), LABEL_SLICE: number}
+        labels = {**self.labels(), **peers, LABEL_HOST: str(host)}
+        if spot.holds:
+            labels[LABEL_HOLDS] = holder
+        arguments = self.settings.environment.get(LIBTPU_ARGUMENTS, "")
         main = container(
             self.settings,
             command=["python", "-m", "atoll_runtime.learner"],
             environment={
-                **tpu_environment(shape, host, self._host_names()),
-                ENV_UNIT: dump(self._contract(shape, host)),
+                **tpu_environment(shape, self.spec.slices, host, self._host_names(), arguments),
+                ENV_UNIT: dump(self._contract(host)),
             },
             resources=self.spec.resources,
             extra_resources={TPU: str(shape.chips_per_host)},
@@ -107,33 +147,40 @@ class Gang:
             {"name": "libtpu", "containerPort": LIBTPU_PORT},
             {"name": "tpu-metrics", "containerPort": METRICS_PORT},
             {"name": "coordinator", "containerPort": COORDINATOR_PORT},
+            {"name": "coordinator-2", "containerPort": SPARE_COORDINATOR_PORT},
             {"name": "peers", "containerPort": PEER_PORT},
+            *([{"name": "megascale", "containerPort": MEGASCALE_PORT}] if self.spec.slices > 1 else []),
         ]
+        folder, _, file = INCARNATION_FILE.rpartition("/")
+        main["volumeMounts"].append({"name": "pod", "mountPath": folder, "readOnly": True})
         spec = pod_spec(self.settings, self.unit, main)
+        spec["volumes"].append({"name": "pod", "downwardAPI": {"items": [_incarnation(file)]}})
         spec |= {
-            "restartPolicy": "Never",
+            "restartPolicy": "OnFailure",
             "hostname": name,
             "subdomain": self.unit,
-            **placement(self.spec, shape, self.unit, self.incarnation),
+            **node_choice(self.spec, shape, spot, holder, peers),
         }
-        return {
+        pod = {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
                 "name": name,
                 "namespace": self.namespace,
                 "labels": labels,
+                "annotations": {ANNOTATION_INCARNATION: str(self.number)},
                 "ownerReferences": self.owners(),
             },
             "spec": spec,
         }
+        return queued(pod, self.spec, pod_group(self.unit, self.number, self.uid), self.hosts)
 
-    def _contract(self, shape: Slice, host: int) -> UnitContract:
+    def _contract(self, host: int) -> UnitContract:
         return UnitContract(
             unit=self.unit,
-            incarnation=self.incarnation,
+            incarnation=self.number,
             host=host,
-            hosts=shape.hosts,
+            hosts=self.hosts,
             coordinator=f"{self._host_names()[0]}:{COORDINATOR_PORT}",
             address=f"{self._host_names()[host]}:{PEER_PORT}",
             batch=self.spec.batch,
@@ -142,10 +189,15 @@ class Gang:
         )
 
     def _host_names(self) -> tuple[str, ...]:
-        return host_names(self.namespace, self.unit, self.incarnation, self.slice.hosts)
+        return host_names(self.namespace, self.unit, self.number, self.hosts)
 
 
 @lru_cache(maxsize=64)
-def host_names(namespace: str, unit: str, incarnation: int, hosts: int) -> tuple[str, ...]:
+def host_names(namespace: str, unit: str, gang: int, hosts: int) -> tuple[str, ...]:
     """DNS names in order of hosts; every pod of a gang names them all, several times."""
-    return tuple(f"{pod_name(unit, incarnation, host)}.{unit}.{namespace}.svc" for host in range(hosts))
+    return tuple(f"{pod_name(unit, gang, host)}.{unit}.{namespace}.svc" for host in range(hosts))
+
+
+def _incarnation(file: str) -> Object:
+    """The pod's annotation as a file, which the kubelet renews while the pod runs."""
+    return {"path": file, "fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_INCARNATION}']"}}

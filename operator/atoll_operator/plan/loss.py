@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from atoll_operator.plan import failure, hang, nodes
+from atoll_operator.plan import failure, hang, nodes, remedy
 from atoll_operator.plan.clock import earliest
-from atoll_operator.plan.conditions import is_true
 from atoll_operator.plan.failure import Cause
 from atoll_operator.plan.observe import PodView
-from atoll_operator.plan.unitstatus import Orders, UnitObserved
+from atoll_operator.plan.unitstatus import Orders, UnitObserved, connected
 
 EXIT_GRACE_SECONDS = 15.0
 """A pod that ends with 0 may have heard of the run's end before we did."""
@@ -30,9 +29,9 @@ def find_loss(
             pods.append(pod)
     silent, suspicion = nodes.lost(pods, unit.nodes, orders.recovery.node_lost_seconds, now)
     last = [unit.departed[name] for name in missing if name in unit.departed]
-    told = [pod for pod in last if failure.classify(pod) is not None]
+    told = [pod for pod in last if failure.classify(pod, unit.status.incarnation) is not None]
     mute = set(missing) - {pod.name for pod in told}
-    cause = failure.first_cause([*pods, *told], sorted(mute), silent)
+    cause = failure.first_cause([*pods, *told], unit.status.incarnation, sorted(mute), silent)
     if cause is not None:
         return cause, None
     overdue, deadline = _overdue(unit, orders, current, now)
@@ -42,47 +41,47 @@ def find_loss(
 def _overdue(
     unit: UnitObserved, orders: Orders, current: Mapping[str, PodView], now: float
 ) -> tuple[Cause | None, float | None]:
-    """The gang's own deadlines: to be connected, and then to step."""
-    connecting = _startup_deadline(unit, orders, current)
-    if connecting is not None:
-        seconds = orders.recovery.startup_seconds
-        message = f"not all hosts were connected to the syncer {seconds} s after the pods started"
-        return _due(connecting, failure.STARTUP_TIMED_OUT, message, current, now)
+    """The gang's own deadlines: to have restarted, to be connected, and then to step."""
+    if not current:
+        return None, None
+    if not connected(unit, len(current)):
+        return _disconnected(unit, orders, current, now)
     stepping = hang.deadline(unit.pace, unit.status.incarnation, orders.recovery)
-    if (
-        stepping is None
-        or unit.pace is None
-        or not current
-        or any(pod.started_at is None for pod in current.values())
-    ):
+    if stepping is None or unit.pace is None or any(pod.started_at is None for pod in current.values()):
         return None, None
     ended = f"after inner step {unit.pace.step}" if unit.pace.stepped else "since the hosts were connected"
     gone = unit.report is not None and unit.report.state == "Gone"
     message = f"no step has ended for {stepping - unit.pace.since:.0f} s, {ended}, while the pods run" + (
         "; no host is connected to the syncer" if gone else ""
     )
-    return _due(stepping, failure.HANG, message, current, now)
-
-
-def _due(
-    moment: float, reason: str, message: str, current: Mapping[str, PodView], now: float
-) -> tuple[Cause | None, float | None]:
-    if moment > now:
-        return None, moment
     first = current[min(current)]
-    return Cause(reason, message, first.name, first.node), None
+    return _due(stepping, Cause(failure.HANG, message, first.name, first.node, process=True), now)
 
 
-def _startup_deadline(unit: UnitObserved, orders: Orders, current: Mapping[str, PodView]) -> float | None:
-    """None while pods have yet to start, while the syncer does not answer, and once all hosts were connected."""
-    started = [pod.started_at for pod in current.values()]
-    if unit.answering_since is None or not started or any(moment is None for moment in started):
-        return None
-    report = unit.report
-    if is_true(unit.status.conditions, "Seeded") or (
-        report is not None and report.incarnation == unit.status.incarnation and report.hosts >= len(current)
-    ):
-        return None
-    return (
-        max(unit.answering_since, *(moment for moment in started if moment)) + orders.recovery.startup_seconds
-    )
+def _due(moment: float, cause: Cause, now: float) -> tuple[Cause | None, float | None]:
+    return (None, moment) if moment > now else (cause, None)
+
+
+def _disconnected(
+    unit: UnitObserved, orders: Orders, current: Mapping[str, PodView], now: float
+) -> tuple[Cause | None, float | None]:
+    """Not judged while pods have yet to start, and while the syncer does not answer.
+
+    Pods that restart in place have started once: a kubelet that holds a container back gets no longer than that.
+    """
+    restarted = remedy.restarted_at(unit.status)
+    behind = [pod for pod in current.values() if not remedy.renewed(pod, unit.status)]
+    if restarted is not None and behind:
+        message = f"the last incarnation still runs {remedy.RENEWAL_SECONDS:.0f} s after the order to restart in place"
+        cause = Cause(failure.STARTUP_TIMED_OUT, message, behind[0].name, behind[0].node)
+        return _due(restarted + remedy.RENEWAL_SECONDS, cause, now)
+    begun = [unit.answering_since, *(pod.started_at or restarted for pod in current.values())]
+    moments = [moment for moment in begun if moment is not None]
+    if len(moments) < len(begun):
+        return None, None
+    seconds = orders.recovery.startup_seconds
+    since = "the order to restart in place" if restarted is not None else "the pods started"
+    first = current[min(current)]
+    message = f"not all hosts were connected to the syncer {seconds} s after {since}"
+    cause = Cause(failure.STARTUP_TIMED_OUT, message, first.name, first.node, process=restarted is None)
+    return _due(max(*moments, restarted or 0.0) + seconds, cause, now)

@@ -8,15 +8,23 @@ from atoll_operator.plan.tpu import MAX_HOSTS
 LABEL_LIMIT = 63
 MAX_INCARNATION = 999_999
 NAMES_LIMIT = LABEL_LIMIT - len(f"--{MAX_UNITS - 1}-{MAX_INCARNATION}-{MAX_HOSTS - 1}")
-"""Characters that the names of run and pool may have together: `<run>-<pool>-<index>-<incarnation>-<host>`."""
+"""Characters that the names of run and pool may have together: `<run>-<pool>-<index>-<gang>-<host>`; a gang's
+number is the incarnation for which it was made."""
+UNIT_NAME_LIMIT = LABEL_LIMIT - len(f"-{MAX_INCARNATION}-{MAX_HOSTS - 1}")
+"""Characters of a unit that somebody makes by hand."""
 
 
 def unit_name(run: str, pool: str, index: int) -> str:
     return f"{run}-{pool}-{index}"
 
 
-def pod_name(unit: str, incarnation: int, host: int) -> str:
-    return f"{unit}-{incarnation}-{host}"
+def pod_name(unit: str, gang: int, host: int) -> str:
+    return f"{unit}-{gang}-{host}"
+
+
+def pod_group(unit: str, gang: int, uid: str) -> str:
+    """Of a gang, in a queue. A unit that is made again counts from 1 again, and its old group may not be gone yet."""
+    return f"{unit}-{gang}-{uid[:4]}"
 
 
 def ca_secret(run: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from atoll_operator.api.group import Object
+from atoll_operator.api.group import NODE_POOL, Object
 from atoll_operator.plan.clock import earliest
 from atoll_operator.plan.failure import HOST_MAINTENANCE, NODE_LOST, Cause
 from atoll_operator.plan.observe import PodView
@@ -28,6 +28,9 @@ class NodeView:
     """What matters of one node."""
 
     name: str
+    pool: str = ""
+    """Its node pool; empty for a node of none."""
+    cordoned: bool = False
     silent_since: float | None = None
     """Unix seconds at which this operator first saw it not ready; clocks of nodes may be wrong."""
     silence: str = ""
@@ -38,21 +41,30 @@ class NodeView:
     maintenance: str = ""
     """What announces its maintenance; empty when nothing does."""
 
+    @property
+    def stays(self) -> bool:
+        """It is there, and takes new pods as far as it is seen."""
+        held = self.gone or self.out_of_service or self.cordoned
+        return not held and self.silent_since is None and not self.maintenance
+
 
 def view_node(node: Object, known: NodeView | None, now: float) -> NodeView:
     """From the API's JSON. A node that says nothing of `Ready` is taken for ready."""
     metadata = node["metadata"]
     conditions = node.get("status", {}).get("conditions", [])
     ready: Object = next((item for item in conditions if item["type"] == "Ready"), {"status": "True"})
-    taints = {taint["key"] for taint in node.get("spec", {}).get("taints", [])}
+    spec, labels = node.get("spec", {}), metadata.get("labels", {})
+    taints = {taint["key"] for taint in spec.get("taints", [])}
     silent = ready["status"] != "True"
     since = known.silent_since if known is not None and known.silent_since is not None else now
     return NodeView(
         name=metadata["name"],
+        pool=labels.get(NODE_POOL, ""),
+        cordoned=spec.get("unschedulable", False),
         silent_since=since if silent else None,
         silence=f"Ready is {ready['status']}: {ready.get('message', '')}" if silent else "",
         out_of_service=OUT_OF_SERVICE in taints,
-        maintenance=_maintenance(taints, metadata.get("labels", {})),
+        maintenance=_maintenance(taints, labels),
     )
 
 

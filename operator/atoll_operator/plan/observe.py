@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atoll_operator.api.group import LABEL_HOST, LABEL_INCARNATION, LABEL_UNIT, Object
+from atoll_operator.api.group import (
+    ANNOTATION_INCARNATION,
+    LABEL_GANG,
+    LABEL_HOST,
+    LABEL_POD_GROUP,
+    LABEL_QUEUE,
+    LABEL_UNIT,
+    NODE_POOL,
+    Object,
+)
 from atoll_operator.plan.clock import parse_time
+from atoll_runtime.contract import LastWords
+
+STOPPED = "TerminationTarget"
+"""Kueue's condition on a pod whose admission it takes back. Its reason may be anything; its message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,18 +28,28 @@ class PodView:
     name: str
     uid: str = ""
     unit: str = ""
+    gang: int = 0
     incarnation: int = 0
+    """That its process is, or is to become."""
     host: int = 0
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
     node: str = ""
+    pool: str = ""
+    """The node pool that its selector asks for."""
     deletion_time: float | None = None
     """When it should be gone; set as soon as somebody deletes it."""
     disruption: str = ""
-    """Reason of the condition `DisruptionTarget`."""
+    """Reason of the condition `DisruptionTarget`; or `STOPPED`, of itself."""
+    gates: tuple[str, ...] = ()
+    """For as long as it has any the scheduler does not look at it."""
+    queue: str = ""
+    """Kueue's, and the pod's group there."""
+    group: str = ""
     unschedulable: str = ""
     """The scheduler's message."""
+    unschedulable_since: float | None = None
     waiting: str = ""
     """Why the container does not start, such as `ImagePullBackOff`."""
     waiting_message: str = ""
@@ -35,7 +58,9 @@ class PodView:
     exit_code: int | None = None
     exit_reason: str = ""
     exit_message: str = ""
-    """The termination message."""
+    """The termination message, without the number that leads it."""
+    ended_incarnation: int | None = None
+    """The incarnation that ended, where the termination message names one."""
     finished_at: float | None = None
 
     @property
@@ -50,33 +75,48 @@ def view(pod: Object) -> PodView:
     status = pod.get("status", {})
     conditions = {item["type"]: item for item in status.get("conditions", [])}
     disruption = conditions.get("DisruptionTarget", {})
+    stopped = conditions.get(STOPPED, {})
     scheduled = conditions.get("PodScheduled", {})
     container: Object = next(iter(status.get("containerStatuses", [])), {})
     state = container.get("state", {})
     ended = state.get("terminated") or container.get("lastState", {}).get("terminated") or {}
     waiting = state.get("waiting", {})
+    words = LastWords.parse(ended.get("message", ""))
     return PodView(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
         unit=labels.get(LABEL_UNIT, ""),
-        incarnation=_number(labels.get(LABEL_INCARNATION)),
+        gang=_number(labels.get(LABEL_GANG)),
+        incarnation=_number(metadata.get("annotations", {}).get(ANNOTATION_INCARNATION)),
         host=_number(labels.get(LABEL_HOST)),
         phase=status.get("phase", "Pending"),
         reason=status.get("reason", ""),
-        message=status.get("message", ""),
+        message=status.get("message", "") or stopped.get("message", ""),
         node=pod.get("spec", {}).get("nodeName", ""),
+        pool=pod.get("spec", {}).get("nodeSelector", {}).get(NODE_POOL, ""),
         deletion_time=_time(metadata.get("deletionTimestamp")),
-        disruption=disruption.get("reason", "") if disruption.get("status") == "True" else "",
+        disruption=disruption.get("reason", "")
+        if disruption.get("status") == "True"
+        else STOPPED
+        if stopped
+        else "",
+        gates=tuple(gate["name"] for gate in pod.get("spec", {}).get("schedulingGates", ())),
+        queue=labels.get(LABEL_QUEUE, ""),
+        group=labels.get(LABEL_POD_GROUP, ""),
         unschedulable=scheduled.get("message", "no node fits")
         if scheduled.get("reason") == "Unschedulable"
         else "",
+        unschedulable_since=_time(scheduled.get("lastTransitionTime"))
+        if scheduled.get("reason") == "Unschedulable"
+        else None,
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         ready=conditions.get("Ready", {}).get("status") == "True",
         started_at=_time(state.get("running", {}).get("startedAt")),
         exit_code=ended.get("exitCode"),
         exit_reason=ended.get("reason", ""),
-        exit_message=ended.get("message", "").strip(),
+        exit_message=words.text,
+        ended_incarnation=words.incarnation,
         finished_at=_time(ended.get("finishedAt")),
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from atoll_operator.plan.clock import earliest
+from atoll_operator.plan.kueue import MANAGED
 from atoll_operator.plan.observe import PodView
 
 STUCK_SECONDS = 30.0
@@ -19,6 +20,8 @@ class Removal:
     name: str
     uid: str
     grace_seconds: int
+    finalizer: str = ""
+    """Whose owner does not take it away, so that we do."""
 
 
 def removals(
@@ -37,7 +40,8 @@ def removals(
         elif not force:
             continue
         elif pod.deletion_time + STUCK_SECONDS <= now:
-            remove.append(Removal(pod.name, pod.uid, 0))
+            # Kueue keeps a pod until a kubelet has said that it ended, and its quota with it.
+            remove.append(Removal(pod.name, pod.uid, 0, MANAGED if pod.queue else ""))
         else:
             wake = earliest(wake, pod.deletion_time + STUCK_SECONDS)
     return tuple(remove), wake

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from atoll_operator.api.learnerunit import UnitPhase
+from atoll_operator.plan import nodes
+from atoll_operator.plan.clock import earliest
 from atoll_operator.plan.conditions import find, state
 from atoll_operator.plan.removal import removals
 from atoll_operator.plan.unitplan import UnitPlan
@@ -12,6 +15,7 @@ from atoll_operator.plan.unitstatus import Orders, UnitObserved, lost, with_ledg
 
 GRACE_SECONDS = {"Suspended": 30, "Finished": 5}
 """For the pods of a run that stops, and of one that is over."""
+RUN_NOT_FOUND = "RunNotFound"
 
 
 def idle(unit: UnitObserved, now: float, phase: UnitPhase, reason: str, message: str) -> UnitPlan:
@@ -19,6 +23,15 @@ def idle(unit: UnitObserved, now: float, phase: UnitPhase, reason: str, message:
     states = lost(reason, message) | {"Healing": state(False, reason)}
     states["Scheduled"] = state(False, reason, message)
     return UnitPlan(status=written(unit, unit.status, phase, message, states, now))
+
+
+def without_run(unit: UnitObserved, now: float) -> UnitPlan:
+    """Its run was deleted, or is still to come. A unit made by hand outlives its run; its pods would hold their chips
+    and train for nobody."""
+    remove, wake = removals(unit.pods, GRACE_SECONDS["Suspended"], False, now)
+    message = f"there is no TrainingRun {unit.spec.run!r}"
+    plan = idle(unit, now, "Pending", RUN_NOT_FOUND, message)
+    return replace(plan, remove=remove, wake=wake)
 
 
 def failed(unit: UnitObserved, orders: Orders, now: float) -> UnitPlan:
@@ -31,13 +44,13 @@ def failed(unit: UnitObserved, orders: Orders, now: float) -> UnitPlan:
 def stopped(
     unit: UnitObserved, orders: Orders, phase: Literal["Suspended", "Finished"], now: float
 ) -> UnitPlan:
-    """Suspended or finished: no pods, the figures stay."""
+    """Suspended or finished: no pods, the figures stay. Nobody waits for the pods of a lost node to go."""
     remove, wake = removals(unit.pods, GRACE_SECONDS[phase], orders.recovery.force_delete, now)
+    silent, suspicion = nodes.lost(unit.pods, unit.nodes, orders.recovery.node_lost_seconds, now)
+    staying = {pod.name for pod in unit.pods} - {cause.pod for cause in silent}
     if unit.status.phase == "Failed":
         return UnitPlan(status=unit.status, remove=remove, wake=wake)
-    status = with_ledger(unit, unit.status).model_copy(
-        update={"heal_start_time": None, "placed_incarnation": 0}
-    )
+    status = with_ledger(unit, unit.status).model_copy(update={"heal_start_time": None, "placed_gang": 0})
     seeded = find(unit.status.conditions, "Seeded")
     states = {
         "Scheduled": state(False, phase),
@@ -45,7 +58,7 @@ def stopped(
         "Seeded": (seeded.status, seeded.reason, seeded.message) if seeded else state(False, phase),
         "Learning": state(False, phase),
         "Healing": state(False, phase),
-        "Draining": state(bool(unit.pods), "Stopping" if unit.pods else phase),
+        "Draining": state(bool(staying), "Stopping" if staying else phase),
     }
     status = written(unit, status, phase, "", states, now)
-    return UnitPlan(status=status, remove=remove, wake=wake)
+    return UnitPlan(status=status, remove=remove, wake=earliest(wake, suspicion))

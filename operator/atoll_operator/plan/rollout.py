@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.runobjects import UnitFacts
 
-ROLLED = ("image", "batch", "resources", "node_selector", "tolerations")
+ROLLED = (
+    "image",
+    "batch",
+    "resources",
+    "node_selector",
+    "tolerations",
+    "queue_name",
+    "queue_priority_class",
+)
 """Fields of a LearnerUnit that may change; the API server refuses the others."""
 KIND = ("accelerator", "topology", "machine_type", "slices")
 """Fields that make it another slice. A pool of the same name that was removed and added again may have others."""
@@ -35,7 +43,7 @@ def plan_rollout(
     learns is changed when every other one learns and K others are left; so at most one is away at a time.
 
     Args:
-        units: those that exist.
+        units: those that exist; of those made by hand it counts who learns.
         wanted: specs of the units that are wanted, by name.
         quorum: K.
         merging: whether the whole syncer serves, so that what units say of themselves is true now.
@@ -45,22 +53,24 @@ def plan_rollout(
     idle = tuple(name for name in outdated if not own[name].learning)
     if not outdated:
         return Rollout()
-    learning = sum(unit.learning for unit in own.values())
+    others = {name: unit for name, unit in units.items() if unit.by_hand}
+    learning = sum(unit.learning for unit in (own | others).values())
+    total = len(wanted.keys() | others.keys())
     waiting = [name for name in outdated if name not in idle]
     if idle or not waiting:
         return Rollout(
-            idle, outdated, f"{len(waiting)} of {len(wanted)} units wait for their turn" if waiting else ""
+            idle, outdated, f"{len(waiting)} of {total} units wait for their turn" if waiting else ""
         )
-    left = f"{len(waiting)} of {len(wanted)} units have yet to be made anew for the new spec"
+    left = f"{len(waiting)} of {total} units have yet to be made anew for the new spec"
     if not merging:
         return Rollout((), outdated, f"{left}; waits for the syncer")
-    if learning < len(wanted):
-        return Rollout((), outdated, f"{left}; waits until all others learn, {learning} of {len(wanted)} do")
+    if learning < total:
+        return Rollout((), outdated, f"{left}; waits until all others learn, {learning} of {total} do")
     if learning - 1 < quorum:
         return Rollout(
             (),
             outdated,
-            f"{left}; quorum.min {quorum} of {len(wanted)} units spares none: lower it or add a unit",
+            f"{left}; quorum.min {quorum} of {total} units spares none: lower it or add a unit",
         )
     return Rollout((waiting[0],), outdated, left)
 

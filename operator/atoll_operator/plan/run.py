@@ -68,10 +68,11 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     streams = dealt(run)
     wanted = unit_specs(run, streams)
     units = {name: unit for name, unit in run.units.items() if unit.run == run.name}
+    expected = wanted.keys() | {name for name, unit in units.items() if unit.by_hand}
     rollout = plan_rollout(units, wanted, run.spec.quorum.min, run.feed.serves and not run.feed.down)
     suspension = plan_suspension(run, now)
-    present = {name: unit.status for name, unit in units.items() if name in wanted}
-    lost = None if run.spec.suspend else quorum_lost(run.spec, len(wanted), present)
+    present = {name: unit.status for name, unit in units.items() if name in expected}
+    lost = None if run.spec.suspend else quorum_lost(run.spec, len(expected), present)
     facts = RunFacts(
         name=run.name,
         generation=run.generation,
@@ -85,7 +86,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
                 "suspend_time": suspension.since if suspension is not None else None,
             }
         ),
-        wanted=len(wanted),
+        wanted=len(expected),
         units={name: unit.status for name, unit in units.items()},
         outdated=len(rollout.outdated),
         rollout=rollout.message,

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel
 
-from atoll_operator.api.common import Toleration
 from atoll_operator.api.group import (
     API_VERSION,
     LABEL_MANAGER,
@@ -21,25 +20,15 @@ from atoll_operator.api.group import (
 )
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import Pool, StreamsStatus, TrainingRunSpec, TrainingRunStatus
-from atoll_operator.plan import syncer
+from atoll_operator.plan import capacity, syncer
 from atoll_operator.plan.conditions import is_true
 from atoll_operator.plan.names import config_map, shard_host, unit_name
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.pools import slots
+from atoll_operator.plan.pools import names, slots
 from atoll_operator.plan.shards import CutOrder, FeedState
 from atoll_operator.plan.streams import deal, streams_of, table
 from atoll_runtime.contract import RunContract, SyncerAddress, dump
-
-CAPACITY: Mapping[str, Mapping[str, str]] = {
-    "OnDemand": {},
-    "Spot": {"cloud.google.com/gke-spot": "true"},
-    "Reservation": {},
-}
-RESERVATION = "cloud.google.com/reservation-name"
-SPOT_TOLERATION = Toleration(
-    key="cloud.google.com/gke-spot", operator="Equal", value="true", effect="NoSchedule"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +42,9 @@ class UnitFacts:
     """None where it cannot be read by this version."""
     uid: str = ""
     owned: bool = True
-    """By this run and not being deleted; one that somebody made by hand is not ours to change or to delete."""
+    """By this run and not being deleted."""
+    by_hand: bool = False
+    """Somebody made it, and nobody deletes it: it learns like the others, and is not ours to change or to delete."""
     generation: int = 0
 
     @property
@@ -96,6 +87,16 @@ def pod_settings(
     )
 
 
+def members(run: RunObserved) -> dict[str, str]:
+    """Units that need a certificate: name to uid of those made by hand, to an empty string of the run's own."""
+    wanted = set(names(run.name, run.spec))
+    return {
+        unit.name: "" if unit.owned else unit.uid
+        for unit in run.units.values()
+        if unit.run == run.name and (unit.by_hand or (unit.owned and unit.name in wanted))
+    }
+
+
 def contract(run: RunObserved) -> RunContract:
     """What every pod of the run is told."""
     spec = run.spec
@@ -121,13 +122,14 @@ def contract(run: RunObserved) -> RunContract:
 
 def dealt(run: RunObserved) -> StreamsStatus:
     """The streams of all units that are wanted, and of those that were."""
-    names = {unit_name(run.name, *slot): slot for slot in slots(run.spec)}
+    places = {unit_name(run.name, *slot): slot for slot in slots(run.spec)}
     known = {
-        names[unit.name]: (unit.spec.stream, unit.spec.streams)
+        places[unit.name]: (unit.spec.stream, unit.spec.streams)
         for unit in run.units.values()
-        if unit.owned and unit.spec is not None and unit.name in names
+        if unit.owned and unit.spec is not None and unit.name in places
     }
-    return deal(run.status.streams, known, list(names.values()))
+    taken = {unit.spec.stream for unit in run.units.values() if unit.by_hand and unit.spec is not None}
+    return deal(run.status.streams, known, list(places.values()), taken)
 
 
 def unit_specs(run: RunObserved, streams: StreamsStatus) -> dict[str, LearnerUnitSpec]:
@@ -164,17 +166,16 @@ def _unit_spec(run: RunObserved, pool: Pool, stream: int, streams: int) -> Learn
         accelerator=pool.accelerator,
         topology=pool.topology,
         machine_type=pool.machine_type,
+        slices=pool.slices_per_unit,
         batch=pool.batch or run.spec.inner.batch,
         stream=stream,
         streams=streams,
         image=run.spec.image,
-        node_selector={
-            **pool.node_selector,
-            **CAPACITY[pool.capacity],
-            **({RESERVATION: pool.reservation_name} if pool.reservation_name else {}),
-        },
-        tolerations=(*pool.tolerations, SPOT_TOLERATION) if pool.capacity == "Spot" else pool.tolerations,
+        node_selector={**pool.node_selector, **capacity.selector(pool)},
+        tolerations=(*pool.tolerations, *capacity.tolerations(pool)),
         resources=pool.resources,
+        queue_name=run.spec.queue_name,
+        queue_priority_class=run.spec.queue_priority_class,
     )
 
 

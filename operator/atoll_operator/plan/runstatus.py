@@ -5,6 +5,8 @@ from __future__ import annotations
 from atoll_operator.api.trainingrun import RunPhase, TrainingRunStatus
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import State, clip, find, state, transition
+from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE
+from atoll_operator.plan.kueue import QUEUED
 from atoll_operator.plan.runfigures import RunFacts, figures
 from atoll_operator.plan.suspension import Suspension
 
@@ -125,8 +127,8 @@ def _degraded(facts: RunFacts) -> State:
         return state(True, "UnitHealing", f"{', '.join(healing)}: {facts.units[healing[0]].message}")
     for name, unit in sorted(facts.units.items()):
         scheduled = find(unit.conditions, "Scheduled")
-        if scheduled is not None and scheduled.reason == "CapacityUnavailable":
-            return state(True, "CapacityUnavailable", f"{name}: {scheduled.message}")
+        if scheduled is not None and scheduled.reason in (CAPACITY_UNAVAILABLE, QUEUED):
+            return state(True, scheduled.reason, f"{name}: {scheduled.message}")
     return state(False, "AsExpected")
 
 

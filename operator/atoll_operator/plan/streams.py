@@ -7,7 +7,7 @@ repeats nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from atoll_operator.api.learnerunit import MAX_STREAM
 from atoll_operator.api.trainingrun import StreamRange, StreamsStatus
@@ -25,7 +25,10 @@ def streams_of(stream: int, base: int) -> int:
 
 
 def deal(
-    old: StreamsStatus | None, known: Mapping[Slot, tuple[int, int]], wanted: Sequence[Slot]
+    old: StreamsStatus | None,
+    known: Mapping[Slot, tuple[int, int]],
+    wanted: Sequence[Slot],
+    others: Collection[int] = (),
 ) -> StreamsStatus:
     """Every wanted slot has a stream; those of slots that are gone are kept for their return.
 
@@ -33,6 +36,7 @@ def deal(
         old: what the status says; None on the first visit.
         known: stream and division of the units that exist, which a status that was not written may lack.
         wanted: slots in the order in which new streams are dealt.
+        others: streams of units that were made by hand; new ones are dealt around them.
     """
     if old is not None:
         base = old.base
@@ -42,7 +46,7 @@ def deal(
     if len(dealt.keys() | set(wanted)) > MAX_STREAM + 1:  # twice what a run may have at once
         pools = {pool for pool, _ in wanted}
         dealt = {slot: stream for slot, stream in dealt.items() if slot in known or slot[0] in pools}
-    taken = set(dealt.values())
+    taken = {*dealt.values(), *others}
     free = (stream for stream in range(MAX_STREAM + 1) if stream not in taken)
     for slot in wanted:
         if slot not in dealt:

@@ -1,16 +1,27 @@
 """TPU shapes on GKE: accelerator, topology and machine type to hosts and chips.
 
-Source: GKE's machine types as in xpk `system_characteristics.py` and pathways-job `ValidTpuTopologiesMap`.
-tpu7x (two containers a host) and v4 are not offered.
+Sources: xpk `system_characteristics.py`; for slices of one host GKE's cluster autoscaler; for bounds, links and
+`TPU_ACCELERATOR_TYPE` GKE's device plugin. v4 is not offered.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+
+CUBE = 4
+"""Chips along each side of the cubes that larger slices of v5p and tpu7x are made of."""
+CHIPS = 4
+"""Of a host, wherever a slice has several."""
+TOPOLOGY = r"^[1-9][0-9]{0,2}(x[1-9][0-9]{0,2}){1,2}$"
+"""Chips along each side."""
+LONGEST_SIDE = 256
+"""Chips along the longest side of such a slice."""
+MAX_HOSTS = 4096
+"""Of one unit, all its slices together: 64 slices of the largest v5e or v6e; more than one slice of any kind has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +32,20 @@ class Machine:
     chips: int
     """Per host."""
     topologies: tuple[str, ...]
+    """But for slices of whole cubes."""
+    cubes: int = 0
+    """Slices of whole 4x4x4 cubes have at most so many, with their sides in ascending order; 0: there are none."""
+
+    def makes(self, topology: str) -> bool:
+        return topology in self.topologies or topology in _cubes(self.cubes)
+
+    def hosts(self, topology: str) -> int:
+        """Of a slice of that topology."""
+        return chips_of(topology) // self.chips
+
+    def all_topologies(self) -> Iterator[str]:
+        yield from self.topologies
+        yield from _cubes(self.cubes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +56,16 @@ class Generation:
     prefix: str
     """Of `TPU_ACCELERATOR_TYPE`, such as `v6e` in `v6e-8`."""
     cores_per_chip: int
-    """By which the number in `TPU_ACCELERATOR_TYPE` is counted: TensorCores up to v5p, chips for v5e and v6e."""
+    """By which the number in `TPU_ACCELERATOR_TYPE` is counted: TensorCores of v5p and tpu7x, chips of v5e and v6e."""
     machines: tuple[Machine, ...]
+    devices_per_chip: int = 1
+    """That JAX sees: the two TensorCores of a v5p chip are one, those of a tpu7x chip are two."""
+    flex_start: bool = True
+    """Whether GKE offers flex-start, for slices of one host. Its documentation names v5e, v5p and v6e (GKE 1.33)."""
 
     def topologies(self) -> tuple[str, ...]:
         """All, each once, in order of size."""
-        names = {topology for machine in self.machines for topology in machine.topologies}
+        names = {topology for machine in self.machines for topology in machine.all_topologies()}
         return tuple(sorted(names, key=lambda topology: (chips_of(topology), topology)))
 
     def ambiguous(self) -> tuple[str, ...]:
@@ -44,7 +73,7 @@ class Generation:
         return tuple(
             topology
             for topology in self.topologies()
-            if sum(topology in machine.topologies for machine in self.machines) > 1
+            if sum(machine.makes(topology) for machine in self.machines) > 1
         )
 
 
@@ -58,19 +87,29 @@ class Slice:
     hosts: int
     chips_per_host: int
     accelerator_type: str
+    chip_bounds: str
+    """Chips of a host along x, y and z: `TPU_CHIPS_PER_HOST_BOUNDS`."""
     host_bounds: str
-    """`TPU_CHIPS_PER_HOST_BOUNDS`."""
+    """Hosts of the slice along x, y and z: `TPU_HOST_BOUNDS`."""
+    wrap: str
+    """Whether links close the slice to a ring along x, y and z: `TPU_TOPOLOGY_WRAP`."""
 
 
 _FLAT = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-_BOUNDS = {1: "1,1,1", 4: "2,2,1", 8: "2,4,1"}
+_DEEP = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
+_BOUNDS = {1: (1, 1, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
+"""Chips of a host along x, y and z, by their number."""
 
 
-def _cubes(largest: int) -> Iterable[str]:
-    """Slices of whole 4x4x4 cubes, sides in ascending order, at most `largest` cubes a side and 140 cubes."""
-    for sides in itertools.combinations_with_replacement(range(1, largest + 1), 3):
-        if math.prod(sides) <= 140:
-            yield "x".join(str(4 * side) for side in sides)
+@lru_cache
+def _cubes(most: int) -> tuple[str, ...]:
+    """Slices of at most so many cubes."""
+    sides = range(1, min(most, LONGEST_SIDE // CUBE) + 1)
+    return tuple(
+        "x".join(str(CUBE * side) for side in (a, b, c))
+        for a, b in itertools.combinations_with_replacement(sides, 2)
+        for c in range(b, min(most // (a * b), LONGEST_SIDE // CUBE) + 1)
+    )
 
 
 GENERATIONS = (
@@ -85,11 +124,17 @@ GENERATIONS = (
         ),
     ),
     Generation(
-        "tpu-v5p-slice",
-        "v5p",
-        2,
-        (Machine("ct5p-hightpu-4t", 4, ("2x2x1", "2x2x2", "2x2x4", "2x4x4", *_cubes(6))),),
+        "tpu-v5-lite-device",
+        "v5lite",
+        1,
+        (
+            Machine("ct5l-hightpu-1t", 1, ("1x1",)),
+            Machine("ct5l-hightpu-4t", 4, ("2x2",)),
+            Machine("ct5l-hightpu-8t", 8, ("2x4",)),
+        ),
+        flex_start=False,
     ),
+    Generation("tpu-v5p-slice", "v5p", 2, (Machine("ct5p-hightpu-4t", 4, _DEEP, cubes=140),)),
     Generation(
         "tpu-v6e-slice",
         "v6e",
@@ -100,19 +145,32 @@ GENERATIONS = (
             Machine("ct6e-standard-8t", 8, ("2x4",)),
         ),
     ),
+    Generation(
+        "tpu7x",
+        "tpu7x",
+        2,
+        (
+            Machine("tpu7x-standard-1t", 1, ("1x1x1",)),
+            Machine("tpu7x-standard-4t", 4, _DEEP, cubes=144),
+        ),
+        devices_per_chip=2,
+        flex_start=False,
+    ),
 )
 ACCELERATORS = tuple(generation.accelerator for generation in GENERATIONS)
-MAX_HOSTS = max(
-    math.prod(int(side) for side in topology.split("x")) // machine.chips
-    for generation in GENERATIONS
-    for machine in generation.machines
-    for topology in machine.topologies
-)
 
 
 def chips_of(topology: str) -> int:
     """Chips of a topology such as `2x2x4`."""
-    return math.prod(int(side) for side in topology.split("x"))
+    return math.prod(_sides(topology))
+
+
+def generation_of(accelerator: str) -> Generation:
+    """Raises ValueError: there is none; the message names the field and what would be right."""
+    for generation in GENERATIONS:
+        if generation.accelerator == accelerator:
+            return generation
+    raise ValueError(f"accelerator {accelerator!r} is unknown; one of {', '.join(ACCELERATORS)}")
 
 
 @lru_cache(maxsize=1024)
@@ -122,13 +180,10 @@ def slice_of(accelerator: str, topology: str, machine_type: str | None = None) -
     Raises:
         ValueError: there is none; the message names the field and what would be right.
     """
-    generation = next((item for item in GENERATIONS if item.accelerator == accelerator), None)
-    if generation is None:
-        raise ValueError(f"accelerator {accelerator!r} is unknown; one of {', '.join(ACCELERATORS)}")
-    fitting = [machine for machine in generation.machines if topology in machine.topologies]
+    generation = generation_of(accelerator)
+    fitting = [machine for machine in generation.machines if machine.makes(topology)]
     if not fitting:
-        offers = ", ".join(generation.topologies())
-        raise ValueError(f"topology {topology!r} does not exist for {accelerator}; one of {offers}")
+        raise ValueError(f"topology {topology!r} does not exist for {accelerator}; {offers(generation)}")
     if machine_type is not None:
         fitting = [machine for machine in fitting if machine.name == machine_type]
         if not fitting:
@@ -137,13 +192,56 @@ def slice_of(accelerator: str, topology: str, machine_type: str | None = None) -
         names = ", ".join(machine.name for machine in fitting)
         raise ValueError(f"machineType is needed: {topology} of {accelerator} exists as {names}")
     machine = fitting[0]
-    chips = chips_of(topology)
+    bounds = _BOUNDS[machine.chips]
+    sides = _sides(topology)
+    hosts = (side // per_host for side, per_host in zip((*sides, 1), bounds, strict=False))
     return Slice(
         accelerator=accelerator,
         topology=topology,
         machine=machine.name,
-        hosts=chips // machine.chips,
+        hosts=machine.hosts(topology),
         chips_per_host=machine.chips,
-        accelerator_type=f"{generation.prefix}-{chips * generation.cores_per_chip}",
-        host_bounds=_BOUNDS[machine.chips],
+        accelerator_type=f"{generation.prefix}-{chips_of(topology) * generation.cores_per_chip}",
+        chip_bounds=",".join(map(str, bounds)),
+        host_bounds=",".join(map(str, hosts)),
+        wrap=",".join("true" if closed else "false" for closed in _rings(sides)),
     )
+
+
+def check_slices(shape: Slice, slices: int, field: str) -> None:
+    """Whether a unit can have so many slices; multislice takes slices of several hosts (GKE's page on multislice).
+
+    Raises:
+        ValueError: it cannot; the message names the field and what would be right.
+    """
+    if slices > 1 and shape.hosts == 1:
+        raise ValueError(
+            f"{field} {slices}: a unit of several slices takes slices of several hosts, and a {shape.topology} slice "
+            f"of {shape.machine} has one; 1 is right, or a larger topology"
+        )
+    if slices * shape.hosts > MAX_HOSTS:
+        raise ValueError(
+            f"{field} {slices}: a unit has at most {MAX_HOSTS} hosts, and a {shape.topology} slice has {shape.hosts}; "
+            f"at most {MAX_HOSTS // shape.hosts} is right"
+        )
+
+
+def offers(generation: Generation) -> str:
+    """The topologies that there are, in words."""
+    named = sorted({name for machine in generation.machines for name in machine.topologies}, key=chips_of)
+    cubes = max(machine.cubes for machine in generation.machines)
+    more = (
+        f", or AxBxC in multiples of {CUBE} with A <= B <= C, at most {cubes} cubes of {CUBE}x{CUBE}x{CUBE}"
+    )
+    return f"one of {', '.join(named)}{more if cubes else ''}"
+
+
+def _rings(sides: tuple[int, ...]) -> tuple[bool, ...]:
+    """Slices of whole cubes are tori; a flat slice is closed along the sides that are as long as the whole pod's."""
+    if len(sides) == 3:
+        return (min(sides) >= CUBE,) * 3
+    return (*(side == 16 for side in sides), False)
+
+
+def _sides(topology: str) -> tuple[int, ...]:
+    return tuple(int(side) for side in topology.split("x"))

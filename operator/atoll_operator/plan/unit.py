@@ -1,8 +1,8 @@
 """What to do for one LearnerUnit: which pods to make, which to remove, when to go to the next incarnation.
 
 The order of writes makes a crash between any two harmless: the new incarnation is in the status before a pod of the old
-one is deleted, and `placedIncarnation` follows only when all pods of the new one exist. Before that a missing pod is
-work not done; after it, a loss.
+one is deleted or told to restart, and `placedGang` follows only when all pods of the new one exist. Before that a
+missing pod is work not done; after it, a loss.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from atoll_operator.api.learnerunit import Failure, LearnerUnitStatus, Restart
-from atoll_operator.plan import budget, nodes, rest
+from atoll_operator.plan import budget, nodes, remedy, rest
 from atoll_operator.plan.clock import earliest, format_time
 from atoll_operator.plan.conditions import clip, find, state
-from atoll_operator.plan.failure import EVICTED, HOST_MAINTENANCE, POD_DELETED, Cause
+from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, EVICTED, HOST_MAINTENANCE, POD_DELETED, Cause
 from atoll_operator.plan.gang import Gang
 from atoll_operator.plan.loss import find_loss
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.observe import PodView
+from atoll_operator.plan.placement import Gathering, gives_way_until, may_return, overdue, spots
 from atoll_operator.plan.removal import removals
 from atoll_operator.plan.unitplan import UnitPlan
 from atoll_operator.plan.unitstatus import BACK_OFF, Orders, UnitObserved, describe, lost, written
@@ -32,45 +33,51 @@ def plan_unit(unit: UnitObserved, now: float) -> UnitPlan:
     """Decides for one unit."""
     orders = unit.orders
     if orders is None:
-        return rest.idle(unit, now, "Pending", "RunNotFound", f"there is no TrainingRun {unit.spec.run!r}")
+        return rest.without_run(unit, now)
     if orders.stop:
         return rest.stopped(unit, orders, orders.stop, now)
     if unit.status.phase == "Failed" and not _changed(unit):
         return rest.failed(unit, orders, now)
     try:
-        gang = _gang(unit, orders, unit.status.incarnation)
-        gang.names()
+        gang = _gang(unit, orders)
+        gang.check()
     except ValueError as error:
         return rest.idle(unit, now, "Pending", "SpecInvalid", str(error))
     if unit.status.incarnation == 0 or unit.status.phase == "Suspended" or _changed(unit):
         return _advance(unit, unit.status, now)
-    current = {pod.name: pod for pod in unit.pods if pod.incarnation == unit.status.incarnation}
+    current = {pod.name: pod for pod in unit.pods if pod.gang == unit.status.gang}
     if _draining(unit.status):
         return _drain(unit, orders, current, now)
     missing = tuple(name for name in gang.names() if name not in current)
-    placed = unit.status.placed_incarnation == unit.status.incarnation
+    placed = unit.status.placed_gang == unit.status.gang
     move = None if orders.finishing else nodes.leaving(current.values(), unit.nodes)
     verdict = _verdict(unit, orders, now)
     cause, wake = find_loss(unit, orders, current, missing if placed else (), now)
     if cause is not None:
         if move is not None and cause.reason in (POD_DELETED, EVICTED):
             cause = move  # the platform was faster than we
-        return _heal(unit, orders, cause, verdict, now)
+        whole = tuple(current.values()) if placed and not missing else ()
+        return replace(_heal(unit, orders, cause, whole, verdict, now), doubtful=placed and bool(missing))
     if move is not None and verdict.not_before <= now:
         return _leave(unit, move, now)
+    gathering = _gathering(unit, gang, current)
+    no_room, patience = overdue(gathering, now)
+    if no_room and verdict.not_before <= now:
+        return replace(_give_up(unit, no_room, verdict, now), doubtful=True)
     status = unit.status
     if not placed and not missing:
-        status = status.model_copy(update={"placed_incarnation": status.incarnation})
-    stale = tuple(pod for pod in unit.pods if pod.incarnation != unit.status.incarnation)
+        status = status.model_copy(update={"placed_gang": status.gang})
+    stale = tuple(pod for pod in unit.pods if pod.gang != unit.status.gang)
     remove, stuck = removals(stale, 1, orders.recovery.force_delete, now)
     status, healed, notices = describe(unit, gang, status, current, missing, now)
     return UnitPlan(
         status=status,
         service=gang.service(),
-        create=gang.pods(missing),
+        create=gang.pods(spots(gathering, now)),
         remove=remove,
+        renew=remedy.renewals(current.values(), status.incarnation),
         notices=notices,
-        wake=earliest(wake, stuck, verdict.not_before if move is not None else None),
+        wake=earliest(wake, stuck, patience, verdict.not_before if move is not None or no_room else None),
         healed_seconds=healed,
     )
 
@@ -80,14 +87,30 @@ def _changed(unit: UnitObserved) -> bool:
     return unit.status.observed_generation not in (0, unit.generation)
 
 
-def _gang(unit: UnitObserved, orders: Orders, incarnation: int) -> Gang:
+def _gang(unit: UnitObserved, orders: Orders) -> Gang:
     return Gang(
         namespace=unit.namespace,
         unit=unit.name,
         uid=unit.uid,
-        incarnation=incarnation,
+        number=unit.status.gang,
         spec=unit.spec,
         settings=replace(orders.settings, image=unit.spec.image or orders.settings.image),
+    )
+
+
+def _gathering(unit: UnitObserved, gang: Gang, current: Mapping[str, PodView]) -> Gathering:
+    # A queue admits all pods or none, and by then another unit may be where this one was.
+    queued = unit.spec.queue_name is not None
+    seen = (*unit.pods, *unit.departed.values()) if may_return(unit.status) and not queued else ()
+    return Gathering(
+        spec=unit.spec,
+        shape=gang.slice,
+        pods=tuple(current.values()),
+        former=tuple(pod for pod in seen if pod.gang < gang.number),
+        nodes=unit.nodes,
+        at_once=queued or not unit.sees_nodes,
+        not_before=gives_way_until(unit.status, unit.spec.slices),
+        spread=budget.jitter(unit.uid, gang.number),
     )
 
 
@@ -96,8 +119,19 @@ def _verdict(unit: UnitObserved, orders: Orders, now: float) -> budget.Verdict:
     return budget.judge(unit.status.restarts, orders.recovery, now, jitter)
 
 
-def _heal(unit: UnitObserved, orders: Orders, cause: Cause, verdict: budget.Verdict, now: float) -> UnitPlan:
-    """The gang is lost: the next incarnation at once, after a back-off, or never."""
+def _heal(
+    unit: UnitObserved,
+    orders: Orders,
+    cause: Cause,
+    gang: tuple[PodView, ...],
+    verdict: budget.Verdict,
+    now: float,
+) -> UnitPlan:
+    """The current incarnation is lost: the next one at once, after a back-off, or never.
+
+    Args:
+        gang: its pods where all of them are there, else none.
+    """
     status = _failing(unit.status, cause, now)
     notice = _notice(unit, cause)
     if verdict.exhausted and cause.reason not in budget.UNCOUNTED:
@@ -107,7 +141,17 @@ def _heal(unit: UnitObserved, orders: Orders, cause: Cause, verdict: budget.Verd
         message = f"{cause.reason}: {cause.message}; tries again at {until}"
         status = written(unit, status, "Healing", message, lost(BACK_OFF, message), now)
         return UnitPlan(status=status, notices=(notice,), wake=verdict.not_before)
-    plan = _advance(unit, _counted(status, verdict, cause.reason, now), now)
+    seen = unit.report.incarnation if unit.report is not None else 0
+    in_place = orders.recovery.in_place and remedy.in_place(cause, status, gang, unit.nodes, seen, now)
+    plan = _advance(unit, _counted(status, verdict, cause.reason, in_place, now), now, in_place)
+    return replace(plan, notices=(notice, *plan.notices))
+
+
+def _give_up(unit: UnitObserved, why: str, verdict: budget.Verdict, now: float) -> UnitPlan:
+    """There is no room for the gang where it is, or is to be. Nothing failed: only the back-off counts it."""
+    restart = Restart(time=format_time(now), reason=CAPACITY_UNAVAILABLE)
+    plan = _advance(unit, unit.status.model_copy(update={"restarts": (*verdict.recent, restart)}), now)
+    notice = Notice("Normal", CAPACITY_UNAVAILABLE, f"looks for another place: {why}", f"{unit.status.gang}")
     return UnitPlan(status=plan.status, advance=True, notices=(notice,))
 
 
@@ -129,7 +173,9 @@ def _drain(unit: UnitObserved, orders: Orders, current: Mapping[str, PodView], n
     ends = [pod.deletion_time for pod in current.values() if not pod.ended and pod.deletion_time is not None]
     if ends and max(ends) > now:
         return UnitPlan(status=unit.status, wake=max(ends))
-    return _advance(unit, _counted(unit.status, _verdict(unit, orders, now), HOST_MAINTENANCE, now), now)
+    return _advance(
+        unit, _counted(unit.status, _verdict(unit, orders, now), HOST_MAINTENANCE, False, now), now
+    )
 
 
 def _draining(status: LearnerUnitStatus) -> bool:
@@ -139,8 +185,9 @@ def _draining(status: LearnerUnitStatus) -> bool:
 
 def _failing(old: LearnerUnitStatus, cause: Cause, now: float) -> LearnerUnitStatus:
     """With the failure, and the time at which the heal began."""
-    known = old.last_failure
-    if known is None or (known.pod, known.reason) != (cause.pod, cause.reason):
+    known, healing = old.last_failure, find(old.conditions, "Healing")
+    noted = healing is not None and healing.reason == BACK_OFF
+    if not noted or known is None or (known.pod, known.reason) != (cause.pod, cause.reason):
         known = Failure(
             reason=cause.reason,
             message=clip(cause.message),
@@ -154,9 +201,9 @@ def _failing(old: LearnerUnitStatus, cause: Cause, now: float) -> LearnerUnitSta
 
 
 def _counted(
-    status: LearnerUnitStatus, verdict: budget.Verdict, reason: str, now: float
+    status: LearnerUnitStatus, verdict: budget.Verdict, reason: str, in_place: bool, now: float
 ) -> LearnerUnitStatus:
-    restart = Restart(time=format_time(now), reason=reason)
+    restart = Restart(time=format_time(now), reason=reason, in_place=in_place)
     return status.model_copy(
         update={"restarts": (*verdict.recent, restart), "restart_count": status.restart_count + 1}
     )
@@ -166,18 +213,25 @@ def _notice(unit: UnitObserved, cause: Cause) -> Notice:
     return Notice("Warning", cause.reason, f"{cause.pod}: {cause.message}", f"{unit.status.incarnation}")
 
 
-def _advance(unit: UnitObserved, status: LearnerUnitStatus, now: float) -> UnitPlan:
+def _advance(unit: UnitObserved, status: LearnerUnitStatus, now: float, in_place: bool = False) -> UnitPlan:
     """To the next incarnation: above ours, and above any that the syncer has seen of a unit of this name."""
     seen = unit.report.incarnation if unit.report is not None else 0
     incarnation = max(status.incarnation, seen) + 1
     healing = status.heal_start_time is not None
     reason = "SpecChanged" if status.incarnation and _changed(unit) else "Created"
     reason = status.last_failure.reason if healing and status.last_failure else reason
-    message = f"{reason}: incarnation {incarnation} is being created"
-    status = status.model_copy(update={"incarnation": incarnation, "seeded_step": None, "contributions": 0})
-    states = lost("Creating", message) | {"Healing": state(healing, reason, message if healing else "")}
+    how = "restarts in place" if in_place else "gets a new gang"
+    message = f"{reason}: incarnation {incarnation} {how}"
+    gang = status.gang if in_place else incarnation
+    fresh = {"incarnation": incarnation, "gang": gang, "seeded_step": None, "contributions": 0}
+    states = lost("Restarting" if in_place else "Creating", message)
+    states["Healing"] = state(healing, reason, message if healing else "")
+    if in_place:
+        states["Scheduled"] = state(True, "Scheduled")
+    status = status.model_copy(update=fresh)
     status = written(unit, status, "Healing" if healing else "Pending", message, states, now)
-    return UnitPlan(status=status, advance=True)
+    told = Notice("Normal", "RestartInPlace" if in_place else "NewGang", message, f"{incarnation}")
+    return UnitPlan(status=status, advance=True, notices=(told,) if healing else ())
 
 
 def _exhausted(
@@ -191,7 +245,7 @@ def _exhausted(
     """No more tries; the failed unit is kept to be looked at, its pods are not."""
     reason = "RestartBudgetExhausted"
     message = (
-        f"{orders.recovery.max_restarts} re-creations within {orders.recovery.window_seconds} s are the limit; "
+        f"{orders.recovery.max_restarts} restarts within {orders.recovery.window_seconds} s are the limit; "
         f"last failure: {notice.reason}: {notice.message}. Delete this LearnerUnit to try again"
     )
     states = lost(reason, message) | {"Healing": state(False, reason, message)}

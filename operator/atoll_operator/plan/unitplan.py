@@ -8,6 +8,7 @@ from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.plan.conditions import clip, state, transition
 from atoll_operator.plan.notice import Notice
+from atoll_operator.plan.remedy import Renewal
 from atoll_operator.plan.removal import Removal
 
 
@@ -17,9 +18,12 @@ class UnitPlan:
 
     status: LearnerUnitStatus
     advance: bool = False
+    doubtful: bool = False
+    """It rests on what was not seen, such as a pod that is not there: a lagging watch would say the same."""
     service: Object | None = None
     create: tuple[Object, ...] = ()
     remove: tuple[Removal, ...] = ()
+    renew: tuple[Renewal, ...] = ()
     notices: tuple[Notice, ...] = ()
     wake: float | None = None
     """Unix seconds of the next look without an event."""

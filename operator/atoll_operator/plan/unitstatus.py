@@ -9,9 +9,9 @@ from typing import Literal
 from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, UnitPhase
 from atoll_operator.api.trainingrun import RecoverySpec
-from atoll_operator.plan import cost, failure
+from atoll_operator.plan import cost, failure, remedy
 from atoll_operator.plan.clock import parse_time
-from atoll_operator.plan.conditions import State, clip, find, state, transition
+from atoll_operator.plan.conditions import State, clip, find, is_true, state, transition
 from atoll_operator.plan.gang import Gang
 from atoll_operator.plan.hang import Pace
 from atoll_operator.plan.nodes import NodeView
@@ -60,9 +60,19 @@ class UnitObserved:
     pace: Pace | None = None
     """Of the unit's steps; None while nothing is known."""
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
-    """Those that its pods are on, as far as the operator may see them."""
+    """Those that its pods are on or were on, as far as the operator may see them."""
+    sees_nodes: bool = False
+    """The operator sees the cluster's nodes."""
     departed: Mapping[str, PodView] = field(default_factory=dict)
     """The last that was seen of pods that are gone, by name: they tell why better than their absence does."""
+
+
+def connected(unit: UnitObserved, hosts: int) -> bool:
+    """Whether all hosts of this incarnation are, or were, connected to the syncer."""
+    report = unit.report
+    return is_true(unit.status.conditions, "Seeded") or (
+        report is not None and report.incarnation == unit.status.incarnation and report.hosts >= hosts
+    )
 
 
 def describe(
@@ -78,8 +88,11 @@ def describe(
     hosts = len(gang.names())
     waiting = failure.waiting(pods)
     scheduled = not missing and all(pod.node for pod in pods)
-    ready = scheduled and all(pod.ready for pod in pods)
-    blocked = waiting or ("PodsStarting", f"{sum(pod.ready for pod in pods)} of {hosts} pods are ready")
+    renewed = hosts if connected(unit, hosts) else sum(remedy.renewed(pod, status) for pod in pods)
+    ready = scheduled and renewed == hosts and all(pod.ready for pod in pods)
+    restarting = ("Restarting", f"{renewed} of {hosts} containers restarted in place")
+    starting = ("PodsStarting", f"{sum(pod.ready for pod in pods)} of {hosts} pods are ready")
+    blocked = waiting or (restarting if renewed < len(pods) else starting)
     states: dict[str, State] = {
         "Scheduled": state(True, "Scheduled")
         if scheduled
@@ -93,6 +106,8 @@ def describe(
     }
     status = _figures(with_ledger(unit, status), unit.report)
     learning = states["Learning"][0] == "True"
+    if learning:
+        status = status.model_copy(update={"merged_incarnation": status.incarnation})
     healed: float | None = None
     notices: tuple[Notice, ...] = ()
     before = find(unit.status.conditions, "Healing")
@@ -100,7 +115,7 @@ def describe(
         merged = unit.report.first_merge_time if unit.report is not None else None
         seconds = round(max((merged or now) - parse_time(status.heal_start_time), 0.0), 2)
         pace = unit.report.step_seconds if unit.report is not None else 0.0
-        chips = gang.slice.hosts * gang.slice.chips_per_host
+        chips = gang.hosts * gang.slice.chips_per_host
         lost = cost.with_heal(status.lost, seconds, chips, pace)
         status = status.model_copy(update={"heal_start_time": None, "lost": lost})
         if (

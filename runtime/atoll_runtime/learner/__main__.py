@@ -12,12 +12,14 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from atoll_runtime.contract import (
+    ENV_INCARNATION_FILE,
     ENV_RUN_FILE,
     ENV_TLS_DIR,
     ENV_UNIT,
     EXIT_FENCED,
     EXIT_OK,
     EXIT_TERMINAL,
+    INCARNATION_FILE,
     RUN_FILE,
     TERMINATION_LOG,
     TLS_DIR,
@@ -27,6 +29,7 @@ from atoll_runtime.contract import (
     parse_unit,
 )
 from atoll_runtime.learner.errors import FencedOff, Terminal
+from atoll_runtime.learner.incarnation import MEMORY_FILE, Files, Incarnation, NotRestarted
 from atoll_runtime.learner.island import train
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.transport.grpc_client import GrpcTransport
@@ -44,17 +47,24 @@ def main() -> int:
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.INFO, format=form, force=True)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_TERMINATED))  # nothing to leave behind yet
+    told = Path(os.environ.get(ENV_INCARNATION_FILE, INCARNATION_FILE))
+    incarnation = Incarnation(Files(told, Path(MEMORY_FILE), Path(TERMINATION_LOG)))
     try:
-        run, unit = _contracts()
+        run, first = _contracts()
+        unit = incarnation.claim(first)
+        incarnation.watch()
         tls = _identity()
         ending = train(run, unit, _transports(run, tls), _leave_cleanly, tls)
+    except NotRestarted as error:
+        log.error("%s", error)  # its predecessor's last words are its own
+        return EXIT_RETRY
     except Terminal as error:
-        return _fail(EXIT_TERMINAL, error.reason, error)
+        return _fail(incarnation, EXIT_TERMINAL, error.reason, error)
     except FencedOff as error:
-        return _fail(EXIT_FENCED, "Fenced", error)
+        return _fail(incarnation, EXIT_FENCED, "Fenced", error)
     except Exception as error:
         log.exception("unit failed")
-        return _fail(EXIT_RETRY, type(error).__name__, error)
+        return _fail(incarnation, EXIT_RETRY, type(error).__name__, error)
     return EXIT_OK if ending is Ending.STOPPED else EXIT_TERMINATED
 
 
@@ -85,13 +95,10 @@ def _transports(run: RunContract, tls: Tls) -> list[GrpcTransport]:
     return [GrpcTransport(shard.host, shard.port, tls) for shard in run.shards]
 
 
-def _fail(status: int, reason: str, error: Exception) -> int:
-    """Leaves `Reason: message` where Kubernetes reads it, which is there in a pod only."""
+def _fail(incarnation: Incarnation, status: int, reason: str, error: Exception) -> int:
     text = f"{reason}: {error}"
     log.error("%s", text)
-    place = Path(TERMINATION_LOG)
-    if place.exists():
-        place.write_text(text[:4000])
+    incarnation.leave(text)
     return status
 
 

@@ -5,7 +5,7 @@ No host ever holds more of a fragment than its own devices' contiguous part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -64,8 +64,11 @@ class Fragments:
             shard.data.copy_to_host_async()
         return delta
 
-    def capture(self, mu: dict[str, Array], nu: dict[str, Array], number: int) -> tuple[Array, Array, Array]:
-        """Anchor and AdamW's moments of one fragment, flat; their copies to the host are under way."""
+    def capture(
+        self, mu: Mapping[str, Array], nu: Mapping[str, Array], number: int
+    ) -> tuple[Array, Array, Array]:
+        """Anchor and the optimiser's moments of one fragment (zero where it has none), flat; their copies to the host
+        are under way."""
         flats = self._anchors[number], self._flat(mu, number), self._flat(nu, number)
         for flat in flats:
             for shard in flat.addressable_shards:
@@ -87,10 +90,12 @@ class Fragments:
         self._anchors[number] = anchor
         return {**theta, **touched}
 
-    def _flat(self, theta: dict[str, Array], number: int) -> Array:
+    def _flat(self, tensors: Mapping[str, Array], number: int) -> Array:
+        """One fragment of `tensors`, or zeros where there are none."""
         fragment = self._layout.fragments[number]
-        pieces = [theta[piece.tensor] for piece in fragment.pieces]
-        flat: Array = self._flatten(pieces, _layers(fragment), padded=self.padded[number])
+        pieces = [tensors[piece.tensor] for piece in fragment.pieces] if tensors else []
+        layers = _layers(fragment) if tensors else []
+        flat: Array = self._flatten(pieces, layers, padded=self.padded[number])
         return flat
 
 

@@ -1,7 +1,8 @@
-"""The island's own training: parameters and AdamW moments on the mesh, one jitted step."""
+"""The island's own training: parameters and the optimiser's state on the mesh, one jitted step."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,51 +14,68 @@ from jax import Array
 from jax.sharding import Mesh
 
 from atoll_runtime.checkpoint.units import Moments
-from atoll_runtime.contract import InnerSpec
-from atoll_runtime.learner.mesh import local_range
-from atoll_runtime.model import decoder, parameters
-from atoll_runtime.model.axes import everywhere, over_devices, placement
-
-REMAT_FROM = 100_000_000
-"""Parameters from which a layer's activations are computed again instead of kept."""
+from atoll_runtime.contract import InnerSpec, ModelSpec
+from atoll_runtime.learner import optimiser
+from atoll_runtime.model.axes import ROWS, everywhere, over_rows, placement
+from atoll_runtime.model.decoder import Batch
+from atoll_runtime.model.tasks import objective
 
 
 class Inner:
-    """θ by flat name, float32, and its moments. A step replaces both in place."""
+    """θ by flat name, float32, and the optimiser's state. A step replaces both in place."""
 
     def __init__(
         self,
         mesh: Mesh,
+        model: ModelSpec,
         spec: InnerSpec,
         theta: Mapping[str, np.ndarray],
         batch: int,
         length: int,
         moments: Moments | None = None,
+        stream: int = 0,
     ) -> None:
-        """Puts `theta` and `moments` (zero where None) on the mesh; `batch` sequences of `length` tokens a step."""
+        """Puts `theta` and `moments` (zero where None) on the mesh; `batch` sequences of `length` tokens a step.
+
+        Args:
+            stream: of the unit's data; with the model's seed it seeds whatever a task draws.
+
+        Raises:
+            ModelError, OptimiserError: see `objective` and `optimiser.build`.
+        """
         self.mesh = mesh
         self.batch = batch
         self.length = length
+        self._objective = objective(model, spec, mesh)
+        axes = self._objective.axes
         self.theta: dict[str, Array] = {
-            name: _put(value, placement(mesh, name, value.shape)) for name, value in theta.items()
+            name: _put(value, placement(mesh, axes[name], value.shape)) for name, value in theta.items()
         }
-        self._optimiser = adamw(spec, self.theta)
-        self._moments = jax.jit(self._optimiser.init, out_shardings=self._moment_shardings())(self.theta)
+        self._optimiser = optimiser.build(spec, self._objective.matrices)
+        shapes = jax.eval_shape(self._optimiser.init, self.theta)
+        self._placed = optimiser.shardings(shapes, self.theta, everywhere(mesh))
+        self._state = jax.jit(self._optimiser.init, out_shardings=self._placed)(self.theta)
+        self.restorable = optimiser.slots(shapes, self.theta) is not None
+        """Whether all of the optimiser's state can be saved; else a healed unit begins with it anew."""
         self.updates = 0
-        """Optax's count: updates that the moments have seen, those before a restart included."""
+        """That the optimiser's state has seen, those before a restart included."""
         if moments is not None:
             self._restore(moments)
+        self._seed = np.array([model.seed, stream], np.uint32)
         self._step = jax.jit(
             self._advance,
             donate_argnums=(0, 1),
-            out_shardings=(self._shardings(), self._moment_shardings(), everywhere(mesh)),
+            out_shardings=(self._shardings(), self._placed, everywhere(mesh)),
         )
-        devices = mesh.devices.size
-        self._rows = -(-batch // devices)
-        first, last = local_range(mesh)
-        self.rows = (first * self._rows, last * self._rows)
-        """This host's rows of the batch, filled up to a multiple of the devices."""
-        self._weights = self._global((np.arange(*self.rows) < batch).astype(np.float32))
+        shares = math.prod(mesh.shape[axis] for axis in ROWS)
+        self._rows = -(-batch // shares) * shares
+        """Of the whole batch, filled up so that all shares of it are equal."""
+        mine = over_rows(mesh).addressable_devices_indices_map((self._rows,)).values()
+        spans = [index[0].indices(self._rows) for index in mine if index is not None]
+        self.rows = (min(start for start, _, _ in spans), max(stop for _, stop, _ in spans))
+        """This host's rows of the filled batch."""
+        weights = np.arange(*self.rows)[:, None] < batch
+        self._weights = self._global(np.tile(weights.astype(np.float32), length))
 
     @property
     def tokens(self) -> int:
@@ -65,95 +83,63 @@ class Inner:
         return self.batch * self.length
 
     @property
-    def mu(self) -> dict[str, Array]:
-        """First moments, placed as θ is."""
-        found: dict[str, Array] = self._adam.mu
-        return found
+    def mu(self) -> Mapping[str, Array]:
+        """The optimiser's first tensor for each parameter, AdamW's first moments; empty where there is none to save."""
+        return self._slot(0)
 
     @property
-    def nu(self) -> dict[str, Array]:
-        """Second moments, placed as θ is."""
-        found: dict[str, Array] = self._adam.nu
-        return found
+    def nu(self) -> Mapping[str, Array]:
+        """Its second one, AdamW's second moments."""
+        return self._slot(1)
 
-    @property
-    def _adam(self) -> Any:
-        """Found by its type, for `optax.tree.get` takes a millisecond of each capture."""
-        return next(state for state in self._moments if isinstance(state, optax.ScaleByAdamState))
+    def _slot(self, number: int) -> Mapping[str, Array]:
+        found = optimiser.slots(self._state, self.theta) or []
+        return found[number] if number < len(found) else {}
 
     def step(self, tokens: np.ndarray, rate: float) -> Array:
-        """One AdamW step on this host's rows int32 [rows, T+1]; returns the loss, not waited for.
+        """One step on this host's rows int32 [rows, T+1]; returns the loss, not waited for.
 
         The loss is NaN when the gradient is not finite: θ is of no use then.
         """
         batch = {"tokens": self._global(tokens), "weights": self._weights}
+        when = np.append(self._seed, np.uint32(self.updates))
         loss: Array
-        self.theta, self._moments, loss = self._step(self.theta, self._moments, batch, np.float32(rate))
+        self.theta, self._state, loss = self._step(self.theta, self._state, batch, np.float32(rate), when)
         self.updates += 1
         return loss
 
     def _advance(
-        self, theta: dict[str, Array], moments: Any, batch: decoder.Batch, rate: Array
+        self, theta: dict[str, Array], state: Any, batch: Batch, rate: Array, when: Array
     ) -> tuple[dict[str, Array], Any, Array]:
-        size = sum(value.size for value in theta.values())
-        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
-        sharding = over_devices(self.mesh)
-
-        def loss(theta: dict[str, Array]) -> Array:
-            return decoder.loss(
-                parameters.tree(theta),
-                batch,
-                dtype=jnp.float32 if on_cpu else jnp.bfloat16,
-                remat=size >= REMAT_FROM,
-                place=lambda x: jax.lax.with_sharding_constraint(x, sharding),
-            )
-
-        value, gradient = jax.value_and_grad(loss)(theta)
-        update, moments = self._optimiser.update(gradient, moments, theta)
+        seed, *rest = when
+        rng = jax.random.key(seed)
+        for number in rest:
+            rng = jax.random.fold_in(rng, number)
+        value, gradient = jax.value_and_grad(self._objective.loss)(theta, batch, rng)
+        update, state = self._optimiser.update(gradient, state, theta)
         theta = jax.tree.map(lambda old, change: old - rate * change, theta, update)
         # A bad gradient spoils θ a step before the loss shows it.
-        return theta, moments, jnp.where(jnp.isfinite(optax.tree.norm(gradient)), value, jnp.nan)
+        return theta, state, jnp.where(jnp.isfinite(optax.tree.norm(gradient)), value, jnp.nan)
 
     def _restore(self, moments: Moments) -> None:
-        """Goes on with moments that this unit or another one had."""
+        """Goes on with moments that this unit or another one had, where the optimiser's state is made of them."""
+        if not self.restorable:
+            return
         self.updates = moments.count
-        self._moments = optax.tree.set(
-            self._moments,
-            mu={name: _put(moments.mu[name], value.sharding) for name, value in self.mu.items()},
-            nu={name: _put(moments.nu[name], value.sharding) for name, value in self.nu.items()},
-            count=_put(np.array(moments.count, np.int32), everywhere(self.mesh)),
+        mu, nu = (
+            {name: _put(value, self.theta[name].sharding) for name, value in each.items()}
+            for each in (moments.mu, moments.nu)
         )
+        self._state = optimiser.restored(self._state, self.theta, (mu, nu), moments.count)
 
     def _shardings(self) -> dict[str, Any]:
         return {name: value.sharding for name, value in self.theta.items()}
 
-    def _moment_shardings(self) -> Any:
-        shapes = jax.eval_shape(self._optimiser.init, self.theta)
-        return optax.tree_map_params(
-            self._optimiser,
-            lambda _, sharding: sharding,
-            shapes,
-            self._shardings(),
-            transform_non_params=lambda _: everywhere(self.mesh),
-        )
-
     def _global(self, local: np.ndarray) -> Array:
         """One array over the mesh from each host's rows."""
-        rows = self._rows * self.mesh.devices.size
-        shape = (rows, *local.shape[1:])
-        whole: Array = jax.make_array_from_process_local_data(over_devices(self.mesh), local, shape)
+        shape = (self._rows, *local.shape[1:])
+        whole: Array = jax.make_array_from_process_local_data(over_rows(self.mesh), local, shape)
         return whole
-
-
-def adamw(spec: InnerSpec, theta: Mapping[str, Any]) -> optax.GradientTransformation:
-    """AdamW before its learning rate; the decay touches matrices alone."""
-    return optax.chain(
-        optax.clip_by_global_norm(spec.clip_norm),
-        optax.scale_by_adam(b1=spec.beta1, b2=spec.beta2),
-        optax.add_decayed_weights(
-            spec.weight_decay, mask={name: not name.endswith("/norm") for name in theta}
-        ),
-    )
 
 
 def _put(value: np.ndarray, sharding: jax.sharding.Sharding) -> Array:

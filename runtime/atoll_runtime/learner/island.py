@@ -14,7 +14,7 @@ from atoll_runtime.checkpoint import Cut, GlobalStore
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.data import DataError, Prefetch, Reader, Stream
-from atoll_runtime.learner import seed
+from atoll_runtime.learner import optimiser, seed
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.errors import FencedOff, Terminal
 from atoll_runtime.learner.exchange import Exchange
@@ -27,7 +27,7 @@ from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.serving import Serving
 from atoll_runtime.learner.snapshot import Snapshots
-from atoll_runtime.model import ModelError, describe, resolve
+from atoll_runtime.model import ModelError, describe, fits, resolve
 from atoll_runtime.sync.fragments import Layout, LayoutError, build_layout
 from atoll_runtime.transport.messages import DirectoryRequest, Refused
 from atoll_runtime.transport.peer import PeerClient, PeerServer
@@ -66,15 +66,29 @@ def train(
         stream = Stream(reader.examples, run.data.seed, unit.stream, unit.streams)
     except (DataError, ValueError) as error:
         raise Terminal("DataInvalid", str(error)) from error
-    mesh = join(unit)
+    try:
+        mesh = join(unit, run.inner.mesh)
+    except ModelError as error:
+        raise Terminal("ModelInvalid", str(error)) from error
     log.info("unit %s: %d devices on %d hosts", unit.unit, mesh.devices.size, unit.hosts)
     agreement: Agreement = Agreement(mesh)
     units = UnitStore(run.checkpoint.uri)
     seeded = _seed(run, unit, units, layout, agreement, _peers(unit, transports, tls))
     log.info("%s", seeded.message)
-    inner = Inner(mesh, run.inner, seeded.cut.theta, unit.batch, run.data.sequence_length, seeded.moments)
+    inner = Inner(
+        mesh,
+        run.model,
+        run.inner,
+        seeded.cut.theta,
+        unit.batch,
+        run.data.sequence_length,
+        seeded.moments,
+        unit.stream,
+    )
     fragments = Fragments(mesh, layout, wire_type(run.outer.codec), inner.theta)
-    cold = seeded.moments is None
+    if seeded.moments is not None and not inner.restorable:
+        seeded = replace(seeded, message=f"{seeded.message}; not taken: this optimiser begins anew")
+    cold = seeded.moments is None or not inner.restorable
     seeded.cut.theta.clear()  # the host's copies of the model are not needed any more
     if seeded.moments is not None:
         seeded.moments.mu.clear()
@@ -145,9 +159,13 @@ def _peers(unit: UnitContract, transports: Sequence[Transport], tls: Tls | None)
 
 def _layout(run: RunContract) -> Layout:
     try:
-        size = resolve(run.model)
         layout = build_layout(describe(run.model), run.outer.fragments, len(run.shards))
-    except (ModelError, LayoutError) as error:
+        optimiser.build(run.inner, {})
+        if run.model.task is not None:
+            return layout
+        size = resolve(run.model)
+        fits(size, run.inner.mesh)
+    except (ModelError, LayoutError, optimiser.OptimiserError) as error:
         raise Terminal("ModelInvalid", str(error)) from error
     if size.vocabulary < BYTE_VALUES:
         raise Terminal(

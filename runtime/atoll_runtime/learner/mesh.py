@@ -6,8 +6,9 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from atoll_runtime.contract import UnitContract
-from atoll_runtime.model.axes import DEVICES
+from atoll_runtime.contract import MeshSpec, UnitContract
+from atoll_runtime.model import ModelError
+from atoll_runtime.model.axes import MESH
 
 INITIALISATION_TIMEOUT = 300
 """Seconds that a host waits for the others of its gang; images and nodes come up at different times."""
@@ -17,11 +18,12 @@ SHUTDOWN_TIMEOUT = 20
 """Seconds that a host waits for the others at the end."""
 
 
-def join(unit: UnitContract) -> Mesh:
-    """Waits for the unit's other hosts and spans one axis over all devices, host by host.
+def join(unit: UnitContract, shape: MeshSpec) -> Mesh:
+    """Waits for the unit's other hosts and spans a mesh over all devices, host by host.
 
     Raises:
         RuntimeError: the others did not come in time.
+        ModelError: see `span`.
     """
     if unit.hosts > 1:
         jax.distributed.initialize(
@@ -32,18 +34,29 @@ def join(unit: UnitContract) -> Mesh:
             heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
             shutdown_timeout_seconds=SHUTDOWN_TIMEOUT,
         )
-    return span(jax.devices())
+    return span(jax.devices(), shape)
 
 
-def span(devices: list[jax.Device]) -> Mesh:
-    """A one-dimensional mesh in which each host's devices are neighbours."""
+def span(devices: list[jax.Device], shape: MeshSpec | None = None) -> Mesh:
+    """A mesh in whose flat order each host's devices are neighbours; fully sharded data-parallel if nothing is said.
+
+    Raises:
+        ModelError: the devices cannot be split so.
+    """
+    shape = shape or MeshSpec()
+    inner = shape.tensor * shape.expert
+    if len(devices) % inner:
+        raise ModelError(
+            f"inner.mesh: tensor {shape.tensor} × expert {shape.expert} must divide the unit's {len(devices)} chips"
+        )
     ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
-    return Mesh(np.array(ordered), (DEVICES,), axis_types=(AxisType.Auto,))
+    grid = np.array(ordered).reshape(-1, shape.expert, shape.tensor)
+    return Mesh(grid, MESH, axis_types=(AxisType.Auto,) * len(MESH))
 
 
 def local_range(mesh: Mesh) -> tuple[int, int]:
-    """This host's devices [start, stop) in the mesh."""
-    mine = [at for at, device in enumerate(mesh.devices) if device.process_index == jax.process_index()]
+    """This host's devices [start, stop) in the mesh's flat order."""
+    mine = [at for at, device in enumerate(mesh.devices.flat) if device.process_index == jax.process_index()]
     return mine[0], mine[-1] + 1
 
 

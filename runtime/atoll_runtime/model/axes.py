@@ -1,39 +1,76 @@
-"""Where each logical axis lies on the unit's one-dimensional mesh: one table for parameters and batches."""
+"""Where each logical axis lies on a unit's mesh: one table for parameters, activations and batches."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
+from jax import Array
+from jax.lax import with_sharding_constraint
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from atoll_runtime.model.parameters import AXES
+FSDP, EXPERT, TENSOR = "fsdp", "expert", "tensor"
+MESH = (FSDP, EXPERT, TENSOR)
+"""The mesh's axes, outermost first: those that talk most are the nearest neighbours."""
+ROWS = (FSDP, EXPERT)
+"""Over which the rows of a batch are split."""
 
-DEVICES = "devices"
-"""The mesh's only axis: every device of the unit."""
+RULES: tuple[tuple[str, str], ...] = (
+    ("batch", FSDP),
+    ("batch", EXPERT),
+    ("experts", EXPERT),
+    ("heads", TENSOR),
+    ("kv_heads", TENSOR),
+    ("hidden", TENSOR),
+    ("expert_hidden", TENSOR),
+    ("vocabulary", TENSOR),
+    *((axis, along) for along in ROWS for axis in ("width", "vocabulary", "hidden", "expert_hidden", "head")),
+    *(("any", along) for along in MESH),
+)
+"""Logical axis → mesh axis, in order of preference. A rule counts for the first dimension of that name that the chips
+along the mesh axis divide; each mesh axis splits one dimension of a tensor. So parameters are split over all chips.
+What no rule names (`layers`, along which the scan goes, `scale`, `choices`) is whole everywhere; `any` is a dimension
+of which nothing is known.
+"""
 
-RULES: dict[str, str | None] = {
-    "vocabulary": DEVICES,
-    "width": DEVICES,
-    "hidden": DEVICES,
-    "heads": DEVICES,
-    "kv_heads": DEVICES,
-    "head": DEVICES,
-    "layers": None,  # the scan goes along it
-    "scale": None,  # too small to be worth a gather
-}
-"""Parameters are fully sharded, by the outermost axis that can be: a flat fragment lies as its tensors do."""
+
+def partition(
+    mesh: Mesh, axes: Sequence[str], shape: Sequence[int], along: Collection[str] = MESH
+) -> PartitionSpec:
+    """How a tensor of these logical axes is split, by the rules for the mesh axes in `along` alone."""
+    split: list[list[str]] = [[] for _ in shape]
+    parts = [1 for _ in shape]
+    for logical, physical in RULES:
+        if physical not in along or any(physical in names for names in split):
+            continue
+        for at, axis in enumerate(axes):
+            if axis == logical and shape[at] % (parts[at] * mesh.shape[physical]) == 0:
+                split[at].append(physical)
+                parts[at] *= mesh.shape[physical]
+                break
+    return PartitionSpec(*(tuple(names) or None for names in split))
 
 
-def placement(mesh: Mesh, name: str, shape: tuple[int, ...]) -> NamedSharding:
-    """Sharding of parameter `name`: its first axis that a rule names and the devices divide."""
-    devices = mesh.devices.size
-    for at, (axis, length) in enumerate(zip(AXES[name], shape, strict=True)):
-        if RULES[axis] and length % devices == 0:
-            return NamedSharding(mesh, PartitionSpec(*[None] * at, RULES[axis]))
-    return everywhere(mesh)
+def placement(mesh: Mesh, axes: Sequence[str], shape: Sequence[int]) -> NamedSharding:
+    """Sharding of a parameter."""
+    return NamedSharding(mesh, partition(mesh, axes, shape))
+
+
+def constrain(mesh: Mesh | None, x: Array, axes: Sequence[str], along: Collection[str] = MESH) -> Array:
+    """`x` where the rules put it; without a mesh, as it is."""
+    if mesh is None:
+        return x
+    placed: Array = with_sharding_constraint(x, NamedSharding(mesh, partition(mesh, axes, x.shape, along)))
+    return placed
+
+
+def over_rows(mesh: Mesh) -> NamedSharding:
+    """Axis 0 as a batch's rows."""
+    return NamedSharding(mesh, PartitionSpec(ROWS))
 
 
 def over_devices(mesh: Mesh) -> NamedSharding:
-    """Axis 0 split evenly over the devices: batches, flat fragments."""
-    return NamedSharding(mesh, PartitionSpec(DEVICES))
+    """Axis 0 split evenly over all devices: flat fragments."""
+    return NamedSharding(mesh, PartitionSpec(MESH))
 
 
 def everywhere(mesh: Mesh) -> NamedSharding:

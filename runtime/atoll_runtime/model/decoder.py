@@ -1,110 +1,157 @@
-"""A dense decoder in pure functions: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+"""A decoder in pure functions: RMSNorm, rotary positions, grouped-query attention, SwiGLU, experts beside it.
 
 Array names carry their axes: B batch, T time, D width, N heads, K key-value heads, H of a head, F hidden,
-V vocabulary. The sizes are read from the parameters themselves.
+V vocabulary.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.sharding import Mesh
+
+from atoll_runtime.model import experts
+from atoll_runtime.model.attention import attend, positions, rotary, rotate
+from atoll_runtime.model.axes import EXPERT, TENSOR, constrain
+from atoll_runtime.model.parameters import AXES, flat, tree
 
 Params = dict[str, Any]
 Batch = dict[str, Array]
-"""`tokens` int32 [B, T+1]; `weights` float32 [B], 0 for a row that only fills the batch up."""
+"""`tokens` int32 [B, T+1]. `weights` float32 [B, T]: how much each target counts, 0 in a row that only fills up.
+`segments` int32 [B, T+1], where documents are packed: the document of each token, 1, 2, … along a row, 0 for padding.
+"""
 
-ROTARY_BASE = 10_000.0
 NORM_EPSILON = 1e-6
+BALANCE_LOSS = 0.01
+"""Weight of the load-balance loss (Switch Transformers, section 2.2)."""
+ROUTER_Z_LOSS = 0.001
+"""Weight of the router's z-loss (ST-MoE, section 3.3)."""
+
+Layer = Callable[..., Any]
+REMAT: dict[str, Callable[[Layer], Layer]] = {
+    "None": lambda layer: layer,
+    "Dots": functools.partial(
+        jax.checkpoint, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    ),
+    "Full": jax.checkpoint,
+}
+"""What is computed again for the backward pass, by its name in the contract."""
 
 
-def _same(x: Array) -> Array:
-    return x
+@dataclass(frozen=True)
+class Decoder:
+    """The loss of a model whose sizes, but for these, are read from its parameters."""
 
+    experts_per_token: int = 0
+    dtype: Any = jnp.float32
+    """Of the matrix products; parameters, normalisers, router and loss stay float32."""
+    remat: str = "None"
+    z_loss: float = 0.0
+    mesh: Mesh | None = None
+    """Where activations are put; None: wherever the compiler likes."""
 
-def loss(
-    params: Params,
-    batch: Batch,
-    *,
-    dtype: jnp.dtype[Any] | type = jnp.float32,
-    remat: bool = False,
-    place: Callable[[Array], Array] = _same,
-) -> Array:
-    """Mean cross-entropy of the next token, in nats, over the rows by their weight.
+    def loss(self, params: Params, batch: Batch, rng: Array | None = None) -> Array:
+        """What is trained on: `evaluate` and the z-losses and load balance, which are means over the same tokens."""
+        logits_BTV, weights_BT, routed = self._predict(params, batch)
+        loss = _mean(_nats(logits_BTV, batch), weights_BT) + routed
+        if self.z_loss:
+            loss += self.z_loss * _mean(jnp.square(jax.nn.logsumexp(logits_BTV, axis=-1)), weights_BT)
+        return loss
 
-    Args:
-        dtype: of the matrix products; parameters and the loss itself stay float32.
-        remat: keep only each layer's input for the backward pass.
-        place: puts an activation [B, …] where it belongs on the mesh.
-    """
-    tokens_BT1 = batch["tokens"]
-    logits_BTV = forward(params, tokens_BT1[:, :-1], dtype=dtype, remat=remat, place=place)
-    targets_BT = tokens_BT1[:, 1:]
-    hit_BT = jnp.take_along_axis(logits_BTV, targets_BT[..., None], axis=-1)[..., 0]
-    nats_B = jnp.mean(jax.nn.logsumexp(logits_BTV, axis=-1) - hit_BT, axis=-1)
-    return jnp.sum(nats_B * batch["weights"]) / jnp.sum(batch["weights"])
+    def evaluate(self, params: Params, batch: Batch) -> Array:
+        """Mean cross-entropy of the next token, in nats, by the targets' weights."""
+        logits_BTV, weights_BT, _ = self._predict(params, batch)
+        return _mean(_nats(logits_BTV, batch), weights_BT)
 
+    def logits(self, params: Params, inputs: Batch) -> Array:
+        """Float32 [B, T, V] of the token that follows each of `tokens` [B, T] (with `segments` [B, T], if any)."""
+        return self._forward(params, inputs, jnp.ones(inputs["tokens"].shape))[0]
 
-def forward(
-    params: Params,
-    tokens_BT: Array,
-    *,
-    dtype: jnp.dtype[Any] | type = jnp.float32,
-    remat: bool = False,
-    place: Callable[[Array], Array] = _same,
-) -> Array:
-    """Logits float32 [B, T, V] of the token that follows each position."""
-    table_VD = params["embedding"]["table"].astype(dtype)
-    x_BTD = place(table_VD[tokens_BT])
-    rotation = rotary(tokens_BT.shape[1], params["layers"]["attention"]["wq"].shape[-1])
+    def _predict(self, params: Params, batch: Batch) -> tuple[Array, Array, Array]:
+        """Logits, what each target counts, and the weighted losses of the routers."""
+        inputs: Batch = {key: batch[key][:, :-1] for key in ("tokens", "segments") if key in batch}
+        weights_BT = batch["weights"]
+        if "segments" in batch:
+            own_BT, next_BT = batch["segments"][:, :-1], batch["segments"][:, 1:]
+            weights_BT = jnp.where((own_BT == next_BT) & (own_BT > 0), weights_BT, 0)
+        logits_BTV, routed = self._forward(params, inputs, weights_BT)
+        return logits_BTV, weights_BT, routed
 
-    def layer(x_BTD: Array, weights: Params) -> tuple[Array, None]:
-        weights = jax.tree.map(lambda w: w.astype(dtype), weights)
-        x_BTD = place(x_BTD + attention(weights["attention"], x_BTD, rotation))
-        return place(x_BTD + mlp(weights["mlp"], x_BTD)), None
+    def _forward(self, params: Params, inputs: Batch, weights_BT: Array) -> tuple[Array, Array]:
+        segments_BT = inputs.get("segments")
+        table_VD = self._gather("embedding/table", params["embedding"]["table"])
+        x_BTD = self._place(table_VD[inputs["tokens"]])
+        at = jnp.arange(x_BTD.shape[1]) if segments_BT is None else positions(segments_BT)
+        rotation = rotary(at, params["layers"]["attention"]["wq"].shape[-1])
 
-    x_BTD, _ = jax.lax.scan(jax.checkpoint(layer) if remat else layer, x_BTD, params["layers"])
-    x_BTD = normalise(x_BTD, params["final"]["norm"].astype(dtype))
-    head_DV = params["head"]["table"].astype(dtype) if "head" in params else table_VD.T
-    return place(jnp.matmul(x_BTD, head_DV, preferred_element_type=jnp.float32))
+        def layer(x_BTD: Array, weights: Params) -> tuple[Array, Array]:
+            weights = tree({name: self._gather(f"layers/{name}", w, 1) for name, w in flat(weights).items()})
+            x_BTD = self._place(x_BTD + self._attention(weights["attention"], x_BTD, rotation, segments_BT))
+            y_BTD = normalise(x_BTD, weights["mlp"]["norm"])
+            x_BTD += mlp(weights["mlp"], y_BTD)
+            losses = jnp.zeros(())
+            if "experts" in weights:
+                routes = experts.route(
+                    weights["experts"]["router"], y_BTD, self.experts_per_token, weights_BT
+                )
+                x_BTD += experts.mix(weights["experts"], y_BTD, routes, self.mesh)
+                losses = BALANCE_LOSS * routes.balance + ROUTER_Z_LOSS * routes.z
+            return self._place(x_BTD), losses
+
+        x_BTD, losses_L = jax.lax.scan(REMAT[self.remat](layer), x_BTD, params["layers"])
+        x_BTD = normalise(x_BTD, params["final"]["norm"])
+        head_DV = self._gather("head/table", params["head"]["table"]) if "head" in params else table_VD.T
+        logits_BTV = jnp.matmul(x_BTD, head_DV, preferred_element_type=jnp.float32)
+        return self._place(logits_BTV, "vocabulary"), jnp.mean(losses_L)
+
+    def _attention(
+        self, weights: Params, x_BTD: Array, rotation: tuple[Array, Array], segments_BT: Array | None
+    ) -> Array:
+        """Causal self-attention of one layer, before the residual sum."""
+        y_BTD = normalise(x_BTD, weights["norm"])
+        q_BTNH = rotate(jnp.einsum("BTD,DNH->BTNH", y_BTD, weights["wq"]), rotation)
+        k_BTKH = rotate(jnp.einsum("BTD,DKH->BTKH", y_BTD, weights["wk"]), rotation)
+        v_BTKH = jnp.einsum("BTD,DKH->BTKH", y_BTD, weights["wv"])
+        mixed_BTNH = attend(q_BTNH, k_BTKH, v_BTKH, segments_BT, self.mesh)
+        return jnp.einsum("BTNH,NHD->BTD", mixed_BTNH, weights["wo"])
+
+    def _gather(self, name: str, weight: Array, skip: int = 0) -> Array:
+        """A parameter as a layer uses it: in the products' dtype, and whole but for the tensor and expert axes."""
+        if not name.endswith("/router"):
+            weight = weight.astype(self.dtype)
+        along = (TENSOR, EXPERT) if "experts" in AXES[name] else (TENSOR,)
+        return constrain(self.mesh, weight, AXES[name][skip:], along)
+
+    def _place(self, x: Array, last: str = "whole") -> Array:
+        return constrain(self.mesh, x, ("batch", "time", last))
 
 
 def normalise(x_BTD: Array, scale_D: Array) -> Array:
     """RMSNorm; the mean square is taken in float32."""
     mean_BT1 = jnp.mean(jnp.square(x_BTD.astype(jnp.float32)), axis=-1, keepdims=True)
-    return x_BTD * jax.lax.rsqrt(mean_BT1 + NORM_EPSILON).astype(x_BTD.dtype) * scale_D
+    return x_BTD * jax.lax.rsqrt(mean_BT1 + NORM_EPSILON).astype(x_BTD.dtype) * scale_D.astype(x_BTD.dtype)
 
 
-def rotary(length: int, head: int) -> tuple[Array, Array]:
-    """Sine and cosine, each float32 [T, 1, H/2]."""
-    frequency = ROTARY_BASE ** (-jnp.arange(0, head, 2, dtype=jnp.float32) / head)
-    angle = jnp.arange(length, dtype=jnp.float32)[:, None, None] * frequency
-    return jnp.sin(angle), jnp.cos(angle)
-
-
-def rotate(x_BTNH: Array, rotation: tuple[Array, Array]) -> Array:
-    """Turns the two halves of each head by the position's angle."""
-    sine, cosine = (r.astype(x_BTNH.dtype) for r in rotation)
-    left, right = jnp.split(x_BTNH, 2, axis=-1)
-    return jnp.concatenate([left * cosine - right * sine, right * cosine + left * sine], axis=-1)
-
-
-def attention(weights: Params, x_BTD: Array, rotation: tuple[Array, Array]) -> Array:
-    """Causal self-attention of one layer, before the residual sum."""
-    y_BTD = normalise(x_BTD, weights["norm"])
-    q_BTNH = rotate(jnp.einsum("BTD,DNH->BTNH", y_BTD, weights["wq"]), rotation)
-    k_BTKH = rotate(jnp.einsum("BTD,DKH->BTKH", y_BTD, weights["wk"]), rotation)
-    v_BTKH = jnp.einsum("BTD,DKH->BTKH", y_BTD, weights["wv"])
-    mixed_BTNH = jax.nn.dot_product_attention(q_BTNH, k_BTKH, v_BTKH, is_causal=True)
-    return jnp.einsum("BTNH,NHD->BTD", mixed_BTNH, weights["wo"])
-
-
-def mlp(weights: Params, x_BTD: Array) -> Array:
+def mlp(weights: Params, y_BTD: Array) -> Array:
     """SwiGLU of one layer, before the residual sum."""
-    y_BTD = normalise(x_BTD, weights["norm"])
     gate_BTF = jax.nn.silu(y_BTD @ weights["gate"])
     out_BTD: Array = (gate_BTF * (y_BTD @ weights["up"])) @ weights["down"]
     return out_BTD
+
+
+def _nats(logits_BTV: Array, batch: Batch) -> Array:
+    """Cross-entropy of each target."""
+    hit_BT1 = jnp.take_along_axis(logits_BTV, batch["tokens"][:, 1:, None], axis=-1)
+    return jax.nn.logsumexp(logits_BTV, axis=-1) - hit_BT1[..., 0]
+
+
+def _mean(values_BT: Array, weights_BT: Array) -> Array:
+    """By weight; 0 where nothing counts."""
+    total = jnp.sum(weights_BT)
+    return jnp.sum(values_BT * weights_BT) / jnp.where(total > 0, total, 1)

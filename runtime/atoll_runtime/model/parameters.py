@@ -1,6 +1,6 @@
 """The parameters by flat name: axes, shapes, first values, and the way to and from a nested tree.
 
-Numpy only: the syncer makes Θ of step 0 from here and needs no accelerator.
+Numpy only, for a decoder: the syncer makes Θ of step 0 from here and needs no accelerator.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from atoll_runtime.contract import Dimensions, ModelSpec
 from atoll_runtime.model.presets import resolve
 from atoll_runtime.sync.fragments import TensorInfo
 
+Axes = Mapping[str, tuple[str, ...]]
+"""By flat name, what each dimension of a tensor is."""
+
 AXES: dict[str, tuple[str, ...]] = {
     "embedding/table": ("vocabulary", "width"),
     "layers/attention/norm": ("layers", "scale"),
@@ -26,6 +29,10 @@ AXES: dict[str, tuple[str, ...]] = {
     "layers/mlp/gate": ("layers", "width", "hidden"),
     "layers/mlp/up": ("layers", "width", "hidden"),
     "layers/mlp/down": ("layers", "hidden", "width"),
+    "layers/experts/router": ("layers", "width", "choices"),
+    "layers/experts/gate": ("layers", "experts", "width", "expert_hidden"),
+    "layers/experts/up": ("layers", "experts", "width", "expert_hidden"),
+    "layers/experts/down": ("layers", "experts", "expert_hidden", "width"),
     "final/norm": ("scale",),
     "head/table": ("width", "vocabulary"),
 }
@@ -45,16 +52,28 @@ def shapes(size: Dimensions) -> dict[str, tuple[int, ...]]:
         "head": size.width // size.heads,
         "hidden": size.hidden,
         "vocabulary": size.vocabulary,
+        "experts": size.experts,
+        "choices": size.experts,
+        "expert_hidden": size.expert_hidden,
     }
+    absent = tuple(["head/"] * size.tied + ["layers/experts/"] * (size.experts == 0))
     return {
         name: tuple(lengths[axis] for axis in axes)
         for name, axes in AXES.items()
-        if not (size.tied and name == "head/table")
+        if not name.startswith(absent)
     }
 
 
 def describe(spec: ModelSpec) -> list[TensorInfo]:
-    """The tensors as the protocol cuts them: layers apart, embedding and head averaged directly."""
+    """The tensors as the protocol cuts them: layers apart, embedding and head averaged directly.
+
+    Raises:
+        ModelError: see `resolve`; of a task, see `atoll_runtime.model.tasks`.
+    """
+    if spec.task is not None:
+        from atoll_runtime.model import tasks  # JAX, which the syncer of a decoder does without
+
+        return tasks.describe(spec)
     return [
         TensorInfo(
             name=name,
@@ -68,6 +87,10 @@ def describe(spec: ModelSpec) -> list[TensorInfo]:
 
 def initial(spec: ModelSpec) -> dict[str, np.ndarray]:
     """First values, float32: the same for a seed on every machine and in any order of tensors."""
+    if spec.task is not None:
+        from atoll_runtime.model import tasks
+
+        return tasks.initial(spec)
     size = resolve(spec)
     return {name: _first(name, shape, size, spec.seed) for name, shape in shapes(size).items()}
 
@@ -80,7 +103,14 @@ def _first(name: str, shape: tuple[int, ...], size: Dimensions, seed: int) -> np
     if name == "embedding/table":
         return values * np.float32(EMBEDDING_SCALE)
     if AXES[name][-1] == "width":
-        return values * np.float32((np.prod(shape[1:-1]) * 2 * size.layers) ** -0.5)
+        fan_in = np.prod(
+            [
+                n
+                for axis, n in zip(AXES[name], shape, strict=True)
+                if axis not in ("layers", "experts", "width")
+            ]
+        )
+        return values * np.float32((fan_in * 2 * size.layers) ** -0.5)
     return values * np.float32(size.width**-0.5)
 
 

@@ -25,7 +25,7 @@ class Pool:
     batch: int
     """Sequences of one unit in one inner step."""
     sizes: tuple[int, ...] = ()
-    """Chips of the slices that this accelerator comes in; none: only as it is."""
+    """Chips of the units that this accelerator's slices make, one or several; none: only as it is."""
     most_units: int = 256
     """That a pool may have."""
 

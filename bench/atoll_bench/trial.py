@@ -1,0 +1,188 @@
+"""One run under one operator, in a namespace of its own, and what the cases do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from atoll_bench import cores
+from atoll_bench.client import BenchError, Object, fail, pods_path
+from atoll_bench.pods import Life, Pods, touched
+from atoll_bench.process import Operator
+from atoll_bench.shapes import Shape
+from atoll_bench.statusserver import StatusServer
+from atoll_bench.testbed import Testbed
+
+POOL_UNITS = 250
+"""A pool of a run has at most 256."""
+IDLE_SECONDS = 60.0
+PATIENCE_SECONDS = 480.0
+"""For a creation or a heal: the scheduler looks again at a pod that it had given up after 300 s."""
+RUN = "bench"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run under one operator."""
+
+    bed: Testbed
+    shape: Shape
+    namespace: str
+    pods: Pods
+    server: StatusServer
+    operator: Operator
+
+    async def create(self) -> dict[str, float]:
+        """From the run's creation until all pods run."""
+        before, own, start = self.bed.used(), cores.used(self.operator.pid), time.monotonic()
+        path = f"/apis/atoll.dev/v1alpha1/namespaces/{self.namespace}/trainingruns"
+        run = await self.bed.admin.call("POST", path, training_run(self.shape))
+        uid = run["metadata"]["uid"]
+        serving = asyncio.create_task(self.server.serve(self.bed.admin, self.namespace, RUN, uid))
+        await self.pods.until_running(self.shape.pods, PATIENCE_SECONDS)
+        used = spent(before, self.bed.used())
+        used["operator_cpu"] = cores.used(self.operator.pid) - own
+        await serving
+        await self.bed.quiet(self.operator.pid)
+        return {"all_running": self.pods.last_running() - start} | used
+
+    async def bodies(self) -> list[Object]:
+        """The learners' pods, as the API server has them, in the order of their creation."""
+        path = f"{pods_path(self.namespace)}?labelSelector=atoll.dev%2Fcomponent%3Dlearner"
+        items: list[Object] = (await self.bed.admin.call("GET", path))["items"]
+        order = {life.name: life.created for life in self.pods.lives.values()}
+        return sorted(items, key=lambda pod: order[pod["metadata"]["name"]])
+
+    def alive(self) -> list[Life]:
+        return sorted((life for life in self.pods.lives.values() if life.alive), key=lambda life: life.name)
+
+    def victims(self, rng: random.Random) -> Iterator[Life]:
+        """Random pods, each of another unit: a unit that fails again within the hour has to wait."""
+        pods = self.alive()
+        units = sorted({life.unit for life in pods})
+        for unit in rng.sample(units, len(units)):
+            yield rng.choice([life for life in pods if life.unit == unit])
+
+    async def heal(self, victims: Sequence[Life]) -> dict[str, float]:
+        """From before the first failure is told to the API server until all pods run again."""
+        units = {life.unit for life in victims}
+        before, own, start = self.bed.used(), cores.used(self.operator.pid), time.monotonic()
+        await asyncio.gather(*(fail(self.bed.admin, self.namespace, life.name) for life in victims))
+        await healed(self.pods, self.shape, len(units) * self.shape.hosts, start)
+        used = spent(before, self.bed.used()) | {"operator_cpu": cores.used(self.operator.pid) - own}
+        await self.bed.quiet(self.operator.pid)
+        ours, others = touched(self.pods.lives.values(), units, start)
+        return times(self.pods, start) | used | {"touched": ours, "others_touched": others}
+
+    async def absent(self, victim: Life, number: signal.Signals) -> float:
+        """The operator ends, a pod fails, the operator starts: seconds from then until all pods run."""
+        self.operator.stop(number)
+        start = time.monotonic()
+        await fail(self.bed.admin, self.namespace, victim.name)
+        self.operator.start()
+        await healed(self.pods, self.shape, self.shape.hosts, start)
+        await self.bed.quiet(self.operator.pid)
+        return self.pods.last_running() - self.operator.started
+
+    async def idle(self) -> dict[str, float]:
+        """A minute in which nothing happens but that the syncer is asked for its status."""
+        used, server, start = cores.used(self.operator.pid), self.bed.used(), time.monotonic()
+        await asyncio.sleep(IDLE_SECONDS)
+        seconds = time.monotonic() - start
+        now, most = self.operator.memory()
+        return {
+            "cpu_share": (cores.used(self.operator.pid) - used) / seconds,
+            "api_server_cpu_share": (self.bed.used()["kube-apiserver"] - server["kube-apiserver"]) / seconds,
+            "memory": now / 2**20,
+            "memory_peak": most / 2**20,
+        }
+
+
+def training_run(shape: Shape) -> Object:
+    """One run of so many units, in pools of at most 250."""
+    counts = [min(POOL_UNITS, shape.units - first) for first in range(0, shape.units, POOL_UNITS)]
+    return {
+        "apiVersion": "atoll.dev/v1alpha1",
+        "kind": "TrainingRun",
+        "metadata": {"name": RUN},
+        "spec": {
+            "model": {"preset": "1m"},
+            "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
+            "target": {"globalSteps": 1_000_000},
+            "checkpoint": {"uri": "gs://bucket/run"},
+            "pools": [
+                {
+                    "name": f"p{index}",
+                    "accelerator": shape.accelerator,
+                    "topology": shape.topology,
+                    "units": count,
+                }
+                for index, count in enumerate(counts)
+            ],
+        },
+    }
+
+
+@asynccontextmanager
+async def namespace(bed: Testbed, shape: Shape, name: str) -> AsyncIterator[Pods]:
+    """A namespace of its own on this shape's nodes, and its pods as they come; gone at the end."""
+    await bed.shape(shape)
+    await bed.make_namespace(name)
+    pods = Pods()
+    watching = asyncio.create_task(pods.follow(bed.admin, name))
+    try:
+        await bed.quiet()
+        yield pods
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+    await bed.remove_namespace(name)
+
+
+@asynccontextmanager
+async def trial(bed: Testbed, shape: Shape, name: str) -> AsyncIterator[Trial]:
+    """An operator that is ready, for a namespace of its own.
+
+    Raises:
+        BenchError: with the end of the operator's log.
+    """
+    async with namespace(bed, shape, name) as pods, StatusServer(pods.units) as server:
+        operator = bed.operator(name, server.port)
+        operator.start()
+        try:
+            await operator.until_ready()
+            await bed.quiet(operator.pid)
+            yield Trial(bed, shape, name, pods, server, operator)
+        except BenchError as error:
+            raise BenchError(f"{error}; the operator's log ends with: {operator.tail()}") from error
+        finally:
+            operator.stop()
+
+
+async def healed(pods: Pods, shape: Shape, made: int, since: float) -> None:
+    """So many pods were made since then, and all run."""
+
+    def done() -> bool:
+        return pods.alive == pods.running == shape.pods and len(pods.born_since(since)) >= made
+
+    await pods.until(f"{made} pods are replaced and all run", done, PATIENCE_SECONDS)
+
+
+def times(pods: Pods, since: float) -> dict[str, float]:
+    """Seconds until the first and the last new pod was created, and until all ran."""
+    created = [life.created - since for life in pods.born_since(since)]
+    return {
+        "first_created": min(created),
+        "last_created": max(created),
+        "all_running": pods.last_running() - since,
+    }
+
+
+def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """Seconds of a core of each part."""
+    return {f"{name.replace('-', '_')}_cpu": after[name] - before[name] for name in before}

@@ -1,0 +1,43 @@
+"""Names of objects, and who has to look when one of them changes."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, LABEL_UNIT, SYNCER, Object
+
+Kind = Literal["TrainingRun", "LearnerUnit", "Pod", "StatefulSet"]
+
+
+class Key(NamedTuple):
+    """One object."""
+
+    kind: Kind
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+def key_of(kind: Kind, body: Object) -> Key:
+    return Key(kind, body["metadata"]["namespace"], body["metadata"]["name"])
+
+
+def parent_key(kind: Kind, body: Object) -> Key | None:
+    """The TrainingRun or LearnerUnit that has to look when this object changes."""
+    namespace = body["metadata"]["namespace"]
+    labels = body["metadata"].get("labels", {})
+    if kind == "LearnerUnit":
+        return Key("TrainingRun", namespace, body["spec"]["run"])
+    if kind == "StatefulSet" or (kind == "Pod" and labels.get(LABEL_COMPONENT) == SYNCER):
+        return Key("TrainingRun", namespace, labels.get(LABEL_RUN, ""))
+    if kind == "Pod":
+        return Key("LearnerUnit", namespace, labels.get(LABEL_UNIT, ""))
+    return None
+
+
+def version_of(metadata: Object) -> int:
+    """Resource versions of one kind are numbers that grow (KEP-5504, Kubernetes 1.35); 0 where there is none."""
+    text = metadata.get("resourceVersion", "0")
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,80 @@
+"""What a learner's pod says about the nodes that it may run on: selectors, tolerations, affinity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from atoll_operator.api.group import LABEL_HOLDS, NODE_POOL, Object
+from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.plan.placement import Spot
+from atoll_operator.plan.podspec import literals
+from atoll_operator.plan.tpu import Slice
+
+TPU = "google.com/tpu"
+"""Resource, and key of the taint of TPU nodes."""
+LEAVE_SECONDS = 30
+"""`tolerationSeconds` for a node that is lost; Kubernetes' default of 300 is most of a slow heal."""
+
+
+def node_choice(
+    spec: LearnerUnitSpec, shape: Slice, spot: Spot, holder: str, peers: Mapping[str, str]
+) -> Object:
+    """The part of a pod's spec that says where it runs.
+
+    Args:
+        holder: the slice's name in the whole cluster, value of `LABEL_HOLDS`.
+        peers: labels of the gang's pods of the same slice.
+    """
+    choice: Object = {
+        "nodeSelector": {
+            **spec.node_selector,
+            "cloud.google.com/gke-tpu-accelerator": spec.accelerator,
+            "cloud.google.com/gke-tpu-topology": spec.topology,
+            **({"node.kubernetes.io/instance-type": shape.machine} if spec.machine_type else {}),
+            **({NODE_POOL: spot.pool} if spot.pool else {}),
+        },
+        "tolerations": [*_TOLERATIONS, *(literals(item) for item in spec.tolerations)],
+    }
+    affinity: Object = {}
+    if spot.holds:
+        affinity["nodeAffinity"] = _IN_A_POOL
+        affinity["podAntiAffinity"] = _required(_away_from_others(holder))
+    if spot.near:
+        affinity["podAffinity"] = _required({"labelSelector": {"matchLabels": dict(peers)}})
+    return choice | ({"affinity": affinity} if affinity else {})
+
+
+def _away_from_others(holder: str) -> Object:
+    """From the holders of all other slices, in any namespace; pods of this slice's old gang do not hold it off."""
+    others = [
+        {"key": LABEL_HOLDS, "operator": "Exists"},
+        {"key": LABEL_HOLDS, "operator": "NotIn", "values": [holder]},
+    ]
+    return {"labelSelector": {"matchExpressions": others}, "namespaceSelector": {}}
+
+
+def _required(term: Object) -> Object:
+    return {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": NODE_POOL, **term}]}
+
+
+_IN_A_POOL: Object = {
+    "requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchExpressions": [{"key": NODE_POOL, "operator": "Exists"}]}]
+    }
+}
+"""Anti-affinity alone would be content with a node of no pool, where peers cannot follow."""
+_TOLERATIONS: tuple[Object, ...] = (
+    {"key": TPU, "operator": "Exists"},
+    {
+        "key": "node.kubernetes.io/not-ready",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": LEAVE_SECONDS,
+    },
+    {
+        "key": "node.kubernetes.io/unreachable",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": LEAVE_SECONDS,
+    },
+)

@@ -1,0 +1,107 @@
+"""How a unit that failed comes back: its containers restart in place, or a new gang of pods is made.
+
+In place costs neither the scheduler nor the set-up of pods, and keeps the chips. It mends processes alone, so it is
+chosen when all else is sound, and given up when it does not help or the kubelets would delay it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from atoll_operator.api.learnerunit import LearnerUnitStatus
+from atoll_operator.plan.clock import parse_time
+from atoll_operator.plan.failure import Cause, classify
+from atoll_operator.plan.nodes import NodeView
+from atoll_operator.plan.observe import PodView
+
+LIMIT = 2
+"""Restarts in place after which the next is a new gang: as many without a merge between them, or within the memory of
+the kubelets, which restart a container at once, then after 10 s, then after 20 s."""
+KUBELET_MEMORY_SECONDS = 600.0
+"""After which a kubelet forgets a container's restarts (twice its longest back-off)."""
+RENEWAL_SECONDS = 90.0
+"""From a restart in place until every container has restarted: the kubelet sees a pod's change at once, and looks at
+each pod every 60 to 90 s in any case. A process that is stopped, or in the kernel, does not end itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """A pod whose process is to become that of `incarnation`."""
+
+    name: str
+    uid: str
+    incarnation: int
+
+
+def in_place(
+    cause: Cause,
+    status: LearnerUnitStatus,
+    pods: Sequence[PodView],
+    nodes: Mapping[str, NodeView],
+    seen: int,
+    now: float,
+) -> bool:
+    """Whether another process in each of the same pods may do.
+
+    Args:
+        pods: those of the gang where all of them are there, else none.
+        seen: newest incarnation that the syncer knows; if it is not ours, others use the unit's name.
+    """
+    return (
+        cause.process
+        and len(pods) > 0
+        and all(_sound(pod, status.incarnation, nodes.get(pod.node)) for pod in pods)
+        and seen <= status.incarnation
+        and status.incarnation - max(status.gang, status.merged_incarnation) < LIMIT
+        and _remembered(status, now) < LIMIT
+    )
+
+
+def restarted_at(status: LearnerUnitStatus) -> float | None:
+    """Unix seconds of the restart in place that began this incarnation; None for the first one of a gang."""
+    restarts = _in_this_gang(status)
+    return parse_time(restarts[-1]) if restarts else None
+
+
+def renewed(pod: PodView, status: LearnerUnitStatus) -> bool:
+    """Whether the process of the last incarnation has ended in this pod; true where there was none."""
+    since = restarted_at(status)
+    if since is None:
+        return True
+    return pod.ended_incarnation == status.incarnation - 1 or (pod.started_at or 0.0) >= since
+
+
+def renewals(pods: Iterable[PodView], incarnation: int) -> tuple[Renewal, ...]:
+    """Pods that have not been told of the incarnation yet."""
+    return tuple(
+        Renewal(pod.name, pod.uid, incarnation)
+        for pod in pods
+        if pod.incarnation < incarnation and not pod.ended and pod.deletion_time is None
+    )
+
+
+def _sound(pod: PodView, incarnation: int, node: NodeView | None) -> bool:
+    """Nothing is known against the pod and its node but what its process did."""
+    cause = classify(pod, incarnation)
+    if pod.phase != "Running" or pod.disruption or (cause is not None and not cause.process):
+        return False
+    return node is None or not (
+        node.gone or node.out_of_service or node.silent_since is not None or node.maintenance
+    )
+
+
+def _remembered(status: LearnerUnitStatus, now: float) -> int:
+    """Restarts in place of this gang that its kubelets have not forgotten: each renews their memory."""
+    count = 0
+    for time in reversed(_in_this_gang(status)):
+        if now - parse_time(time) > KUBELET_MEMORY_SECONDS:
+            break
+        count, now = count + 1, parse_time(time)
+    return count
+
+
+def _in_this_gang(status: LearnerUnitStatus) -> list[str]:
+    """Times of its restarts in place: each raised the incarnation by one."""
+    count = status.incarnation - status.gang
+    return [restart.time for restart in status.restarts if restart.in_place][-count:] if count else []

@@ -1,0 +1,162 @@
+"""The inner optimiser without its learning rate: AdamW, or any of optax's by name and arguments.
+
+A unit saves up to two tensors for each parameter and counts of steps. What an optimiser keeps beyond that, such as
+Adafactor's factored moments, begins anew in a healed unit, after a short warm-up.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from atoll_runtime.contract import InnerSpec, OptimizerSpec
+
+SAVED = 2
+"""Tensors for each parameter that a unit saves."""
+MASKS = ("mask", "weight_decay_mask")
+"""Optax's names for which tensors decay."""
+UNFIT = ("fromage", "lbfgs", "noisy_sgd", "optimistic_adam", "rprop")
+"""Their learning rate is not a factor of the update, they want more than a gradient, or optax calls them obsolete."""
+
+State = Any
+Tensors = Mapping[str, Any]
+
+
+class OptimiserError(ValueError):
+    """An optimiser that cannot be built; the message names the field."""
+
+
+def build(spec: InnerSpec, matrices: Mapping[str, bool]) -> optax.GradientTransformation:
+    """What a gradient becomes before it is multiplied by the learning rate and taken from θ.
+
+    Args:
+        matrices: which tensors decay, by flat name.
+
+    Raises:
+        OptimiserError: an unknown optimiser or argument, or a value of the wrong kind.
+    """
+    clip = optax.clip_by_global_norm(spec.clip_norm)
+    if spec.optimizer is None:
+        return optax.chain(
+            clip,
+            optax.scale_by_adam(b1=spec.beta1, b2=spec.beta2),
+            optax.add_decayed_weights(spec.weight_decay, mask=dict(matrices)),
+        )
+    return optax.chain(clip, _named(spec.optimizer, dict(matrices)), optax.scale(-1.0))
+
+
+def slots(state: State, theta: Tensors) -> list[dict[str, Any]] | None:
+    """The state's tensors for each parameter; None where it holds more of them than are saved, or something else."""
+    parts, _ = _parts(state, theta)
+    found = [part for part in parts if isinstance(part, dict)]
+    rest = [part for part in parts if not isinstance(part, dict)]
+    whole = all(_shapes(slot) == _shapes(theta) for slot in found) and all(map(_is_count, rest))
+    return found if whole and len(found) <= SAVED else None
+
+
+def restored(state: State, theta: Tensors, saved: tuple[Tensors, Tensors], count: int) -> State:
+    """`state` with its slots as they were saved and its counts at `count`, where `slots` are not None."""
+    parts, structure = _parts(state, theta)
+    values = iter(saved)
+    filled = [dict(next(values)) if isinstance(part, dict) else _count_like(part, count) for part in parts]
+    return jax.tree.unflatten(structure, filled)
+
+
+def shardings(state: State, theta: Tensors, elsewhere: Any) -> State:
+    """Where the state lies: what has a parameter's shape as the parameter does, the rest `elsewhere`."""
+    parts, structure = _parts(state, theta)
+
+    def one(value: Any, parameter: Any) -> Any:
+        return jax.tree.map(lambda v: parameter.sharding if v.shape == parameter.shape else elsewhere, value)
+
+    placed = [
+        {name: one(value, theta[name]) for name, value in part.items()}
+        if isinstance(part, dict)
+        else elsewhere
+        for part in parts
+    ]
+    return jax.tree.unflatten(structure, placed)
+
+
+def names() -> list[str]:
+    """Optax's optimisers whose update is a direction times the learning rate; not those of `optax.contrib`."""
+    home = optax.adamw.__module__
+    return sorted(
+        name
+        for name, made in vars(optax).items()
+        if name not in UNFIT
+        # Some are another one with an argument set: nadam is adam.
+        and getattr(getattr(made, "func", made), "__module__", None) == home
+        and callable(made)
+        and "learning_rate" in inspect.signature(made).parameters
+    )
+
+
+def _named(spec: OptimizerSpec, matrices: dict[str, bool]) -> optax.GradientTransformation:
+    if spec.name not in names():
+        raise OptimiserError(f"inner.optimizer.name: {spec.name!r} is not one of {', '.join(names())}")
+    make: Callable[..., Any] = getattr(optax, spec.name)
+    wanted = {
+        name: parameter
+        for name, parameter in inspect.signature(make).parameters.items()
+        if name not in ("learning_rate", *MASKS) and _kind(parameter) is not None
+    }
+    arguments: dict[str, Any] = {}
+    for name, value in spec.arguments.items():
+        if name not in wanted:
+            raise OptimiserError(
+                f"inner.optimizer.arguments.{name}: {spec.name} takes {', '.join(wanted) or 'none'}"
+            )
+        kind = _kind(wanted[name])
+        assert kind is not None
+        if kind(value) != value:
+            right = "0 or 1" if kind is bool else "a whole number"
+            raise OptimiserError(f"inner.optimizer.arguments.{name}: {value:g}: {right} is wanted")
+        arguments[name] = kind(value)
+    missing = [n for n, p in wanted.items() if p.default is inspect.Parameter.empty and n not in arguments]
+    if missing:
+        raise OptimiserError(f"inner.optimizer.arguments.{missing[0]}: {spec.name} needs it")
+    for name in MASKS:
+        if name in inspect.signature(make).parameters:
+            arguments[name] = matrices
+    return make(learning_rate=1.0, **arguments)
+
+
+def _kind(parameter: inspect.Parameter) -> type[bool] | type[int] | type[float] | None:
+    """What an argument is, by its default or else its annotation; None for what a number cannot say."""
+    if isinstance(parameter.default, (bool, int, float)):
+        return type(parameter.default)
+    text = str(parameter.annotation)
+    if any(word in text for word in ("Callable", "Mask", "Params", "PRNG", "Any]")):
+        return None
+    return (
+        float
+        if any(word in text for word in ("float", "Scalar", "Numeric"))
+        else int
+        if "int" in text
+        else None
+    )
+
+
+def _parts(state: State, theta: Tensors) -> tuple[list[Any], Any]:
+    """The state's leaves and structure, with each mapping by the parameters' names as one leaf."""
+    return jax.tree.flatten(
+        state, is_leaf=lambda node: isinstance(node, dict) and node.keys() == theta.keys()
+    )
+
+
+def _shapes(tensors: Tensors) -> dict[str, tuple[int, ...] | None]:
+    return {name: getattr(value, "shape", None) for name, value in tensors.items()}
+
+
+def _is_count(leaf: Any) -> bool:
+    return leaf.shape == () and bool(jnp.issubdtype(leaf.dtype, jnp.integer))
+
+
+def _count_like(leaf: Any, count: int) -> Any:
+    return jax.device_put(jnp.asarray(count, leaf.dtype), leaf.sharding)

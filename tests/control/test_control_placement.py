@@ -1,0 +1,263 @@
+"""Units that contend for node pools: the real scheduler, the operator with and without sight of nodes, kwok's nodes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from atoll_local.controlplane import ControlPlane
+from atoll_local.kwok import EXIT_CODE, Kwok, tpu_node
+
+pytestmark = [pytest.mark.control, pytest.mark.timeout(400)]
+WAIT = 120
+HOSTS = 4
+NUMBERS = itertools.count(1)
+POOL = "cloud.google.com/gke-nodepool"
+ROLES = "/apis/rbac.authorization.k8s.io/v1"
+
+
+class Yard:
+    """One namespace, the node pools of one test, and an operator."""
+
+    def __init__(self, api: Any, kwok: Kwok, namespace: str) -> None:
+        self.api, self.namespace = api, namespace
+        self._kwok = kwok
+        self.nodes: dict[str, str] = {}
+        """Names to pools."""
+
+    def add_pools(self, *pools: str) -> None:
+        """Each has the nodes of one slice."""
+        fresh = {f"{self.namespace}-{pool}-{host}": pool for pool in pools for host in range(HOSTS)}
+        self._kwok.add(
+            tpu_node(
+                name,
+                pool=pool,
+                accelerator="tpu-v6e-slice",
+                topology="4x4",
+                machine="ct6e-standard-4t",
+                chips=4,
+            )
+            for name, pool in fresh.items()
+        )
+        self.nodes |= fresh
+
+    def run(self, units: int) -> None:
+        pool = {"name": "p", "accelerator": "tpu-v6e-slice", "topology": "4x4", "units": units}
+        body = {
+            "apiVersion": "atoll.dev/v1alpha1",
+            "kind": "TrainingRun",
+            "metadata": {"name": "r"},
+            "spec": {
+                "model": {"preset": "1m"},
+                "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
+                "target": {"globalSteps": 100},
+                "checkpoint": {"uri": "gs://bucket/r"},
+                "pools": [pool],
+            },
+        }
+        self.api.create(body, self.namespace)
+
+    def learners(self) -> list[dict[str, Any]]:
+        """Pods that have not ended and that nobody deletes."""
+        return [
+            pod
+            for pod in self.api.list("Pod", self.namespace)
+            if pod["metadata"].get("labels", {}).get("atoll.dev/component") == "learner"
+            and "deletionTimestamp" not in pod["metadata"]
+            and pod["status"]["phase"] not in ("Failed", "Succeeded")
+        ]
+
+    def places(self) -> dict[str, list[str]]:
+        """Units to the pools in which their hosts are."""
+        found: dict[str, list[str]] = {}
+        for pod in self.learners():
+            if node := pod["spec"].get("nodeName"):
+                found.setdefault(pod["metadata"]["labels"]["atoll.dev/unit"], []).append(self.nodes[node])
+        return found
+
+    def whole(self, units: int) -> bool:
+        """So many units have a pool each, with one gang, and no other unit has a host anywhere."""
+        places = self.places()
+        labels = [pod["metadata"]["labels"] for pod in self.learners()]
+        gangs = {(each["atoll.dev/unit"], each["atoll.dev/gang"]) for each in labels}
+        if len(gangs) > len({unit for unit, _ in gangs}):
+            return False
+        pools = {pool for held in places.values() for pool in held}
+        return len(places) == len(pools) == units and all(
+            len(held) == HOSTS and len(set(held)) == 1 for held in places.values()
+        )
+
+    def waiting(self) -> set[str]:
+        """Units that say that there is no room for them."""
+        return {
+            unit["metadata"]["name"]
+            for unit in self.api.list("LearnerUnit", self.namespace)
+            for item in unit.get("status", {}).get("conditions", [])
+            if (item["type"], item["reason"]) == ("Scheduled", "CapacityUnavailable")
+        }
+
+    def fail(self, name: str) -> None:
+        self.api.patch("Pod", self.namespace, name, {"metadata": {"annotations": {EXIT_CODE: "1"}}})
+
+    def gang(self, unit: str) -> int:
+        return int(self.api.get("LearnerUnit", self.namespace, unit).get("status", {}).get("gang", 0))
+
+    def until(self, what: str, check: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + WAIT
+        while not check():
+            assert time.monotonic() < deadline, f"not within {WAIT} s: {what}\n{self.describe()}"
+            time.sleep(0.1)
+
+    def describe(self) -> str:
+        lines = [f"whole: {self.places()}, waiting: {sorted(self.waiting())}"]
+        for pod in self.api.list("Pod", self.namespace):
+            metadata, spec = pod["metadata"], pod["spec"]
+            lines.append(
+                f"{metadata['name']}: {pod['status']['phase']} on {spec.get('nodeName')} for "
+                f"{spec.get('nodeSelector', {}).get(POOL)} deleted {metadata.get('deletionTimestamp')}"
+            )
+        return "\n".join(lines)
+
+
+@pytest.fixture(scope="module")
+def scheduled(
+    tmp_path_factory: pytest.TempPathFactory, installed: Callable[[ControlPlane], None]
+) -> Iterator[tuple[ControlPlane, Kwok]]:
+    """The real controllers and scheduler, patient with nodes: a busy machine is late with their leases."""
+    folder = tmp_path_factory.mktemp("scheduled")
+    with ControlPlane(folder, controllers=True, fast_failure=False) as plane:
+        installed(plane)
+        with Kwok(plane) as kwok:
+            yield plane, kwok
+
+
+@pytest.fixture
+def yard(
+    scheduled: tuple[ControlPlane, Kwok], api: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Yard]:
+    """Its operator sees nodes, unless the test's parameter is `blind`."""
+    plane, kwok = scheduled
+    mine = type(api)(plane)
+    namespace = f"yard-{next(NUMBERS)}"
+    mine.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    account = "atoll-operator"
+    if getattr(request, "param", "") == "blind":
+        account = f"blind-{namespace}"
+        _blind(mine, account)
+    token = mine.call(
+        "POST",
+        f"/api/v1/namespaces/atoll-system/serviceaccounts/{account}/token",
+        {"spec": {"expirationSeconds": 7200}},
+    )
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token["status"]["token"]}
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {
+        "PATH": os.environ["PATH"],
+        "KUBECONFIG": str(kubeconfig),
+        "ATOLL_NAMESPACES": namespace,
+        "ATOLL_RUNTIME_IMAGE": "atoll.dev/runtime:test",
+        "ATOLL_HEALTH_PORT": str(port),
+    }
+    one = Yard(mine, kwok, namespace)
+    log = tmp_path / "operator.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "atoll_operator"], env=environment, stdout=file, stderr=file
+        )
+    try:
+        yield one
+    finally:
+        process.kill()
+        process.wait(20)
+        print(log.read_text()[-6000:])
+        mine.call("DELETE", f"/api/v1/namespaces/{namespace}")
+        kwok.remove(one.nodes)
+    assert "Traceback" not in log.read_text()
+
+
+def _blind(api: Any, account: str) -> None:
+    """A service account with the operator's rights but for nodes, which are a role of their own."""
+    meta = {"metadata": {"name": account}}
+    api.call("POST", "/api/v1/namespaces/atoll-system/serviceaccounts", meta)
+    binding = {
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "atoll-operator"},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": "atoll-system"}],
+    }
+    api.call("POST", f"{ROLES}/clusterrolebindings", meta | binding)
+
+
+@pytest.mark.parametrize("yard", ["sighted", "blind"], indirect=True)
+def test_units_that_contend_for_pools_have_a_whole_one_or_none(yard: Yard) -> None:
+    yard.add_pools("red", "green", "blue")
+    yard.run(units=5)
+    yard.until("three have a pool, two wait", lambda: yard.whole(3) and len(yard.waiting()) == 2)
+    assert not yard.waiting() & set(yard.places())
+
+    gangs = {unit: yard.gang(unit) for unit in yard.places()}
+    for unit, gang in gangs.items():
+        yard.fail(f"{unit}-{gang}-2")
+    yard.until("all three were replaced", lambda: all(yard.gang(unit) > gang for unit, gang in gangs.items()))
+    yard.until("three have a pool again, two wait", lambda: yard.whole(3) and len(yard.waiting()) == 2)
+
+    yard.add_pools("amber")
+    yard.until("a fourth has the new pool", lambda: yard.whole(4) and len(yard.waiting()) == 1)
+
+
+def test_only_the_leader_of_a_slice_has_an_affinity(yard: Yard) -> None:
+    yard.add_pools("red", "green")
+    yard.run(units=2)
+    yard.until("both have a pool", lambda: yard.whole(2))
+    pods = {pod["metadata"]["name"]: pod["spec"] for pod in yard.learners()}
+    assert {name for name, spec in pods.items() if "affinity" in spec} == {"r-p-0-1-0", "r-p-1-1-0"}
+    assert "podAffinity" not in pods["r-p-0-1-0"]["affinity"]
+    assert [spec["nodeSelector"].get(POOL) for name, spec in pods.items() if name.endswith("-0")] == [
+        None,
+        None,
+    ]
+
+
+def test_a_gang_comes_back_to_its_pool_at_once_and_goes_elsewhere_when_that_is_taken(yard: Yard) -> None:
+    yard.add_pools("red", "green", "blue")
+    yard.run(units=1)
+    yard.until("it has a pool", lambda: yard.whole(1))
+    home = yard.places()["r-p-0"][0]
+    yard.fail("r-p-0-1-2")
+    yard.until("the next gang is back", lambda: yard.gang("r-p-0") == 2 and yard.whole(1))
+    assert yard.places()["r-p-0"] == [home] * HOSTS
+    assert {pod["spec"]["nodeSelector"][POOL] for pod in yard.learners()} == {home}
+
+    stranger = {
+        "automountServiceAccountToken": False,
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [{"name": "main", "image": "none", "resources": {"limits": {"google.com/tpu": "4"}}}],
+    }
+    for number, node in enumerate(node for node, pool in yard.nodes.items() if pool == home):
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": f"stranger-{number}"},
+            "spec": {**stranger, "nodeName": node},
+        }
+        yard.api.create(pod, yard.namespace)
+    yard.api.delete("Pod", yard.namespace, "r-p-0-2-1")
+    yard.until("a later gang is whole", lambda: yard.gang("r-p-0") > 2 and yard.whole(1))
+    assert yard.places()["r-p-0"][0] != home
+    status = yard.api.get("LearnerUnit", yard.namespace, "r-p-0")["status"]
+    assert [item["reason"] for item in status["restarts"]][-2:] == ["PodDeleted", "CapacityUnavailable"]
+    assert status["lastFailure"]["reason"] == "PodDeleted"
+    assert status["restartCount"] == 2

@@ -1,0 +1,103 @@
+"""A unit of two slices of two hosts, by the contracts that the operator writes, trains as one mesh."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.plan.gang import Gang
+from atoll_operator.plan.placement import Spot
+from atoll_operator.plan.podspec import PodSettings
+from atoll_runtime.contract import ENV_UNIT, dump, parse_unit
+
+WORKER = Path(__file__).with_name("slices_worker.py")
+HOSTS = 4
+pytestmark = pytest.mark.timeout(
+    300
+)  # five processes that compile: 17 s of CPU, a minute on a loaded machine
+
+
+def contracts(slices, topology, machine, coordinator):
+    """Of the unit's pods; names do not resolve here, so that the coordinator is on this machine."""
+    unit = Gang(
+        namespace="ns",
+        unit="r-p-0",
+        uid="u",
+        number=1,
+        spec=LearnerUnitSpec(
+            run="r", pool="p", accelerator="tpu-v6e-slice", topology=topology, machine_type=machine, slices=slices,
+            batch=8, stream=0, streams=1,
+        ),
+        settings=PodSettings(run="r", image="i", pull_policy="Always", environment={}),
+    )  # fmt: skip
+    for pod in unit.pods(dict.fromkeys(range(unit.hosts), Spot())):
+        environment = {item["name"]: item.get("value") for item in pod["spec"]["containers"][0]["env"]}
+        yield parse_unit(environment[ENV_UNIT]).model_copy(update={"coordinator": coordinator})
+
+
+def start(contract, devices):
+    return subprocess.Popen(
+        [sys.executable, str(WORKER), dump(contract)],
+        env={
+            **os.environ,
+            "JAX_NUM_CPU_DEVICES": str(devices),
+            "JAX_PLATFORMS": "cpu",
+            # A quarter of the compiler's time.
+            "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def result(process):
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    return json.loads(next(line for line in out.splitlines() if line.startswith("{")))
+
+
+@pytest.fixture(scope="module")
+def results():
+    """One host with eight devices, and two slices of two hosts with two devices each."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
+    (one,) = contracts(1, "2x4", "ct6e-standard-8t", coordinator)
+    processes = [start(one, 8)]
+    processes += [start(contract, 2) for contract in contracts(2, "2x4", "ct6e-standard-4t", coordinator)]
+    try:
+        yield [result(process) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate(timeout=10)
+
+
+def test_hosts_stand_in_the_mesh_slice_by_slice(results):
+    assert [each["devices"] for each in results[1:]] == [[0, 2], [2, 4], [4, 6], [6, 8]]
+
+
+def test_two_slices_train_as_one_mesh(results):
+    whole, *hosts = results
+    assert [each["losses"] for each in hosts] == [hosts[0]["losses"]] * HOSTS
+    assert hosts[0]["losses"] == pytest.approx(whole["losses"], rel=1e-5)
+
+
+def test_each_host_reads_its_own_rows_of_the_batch(results):
+    assert [each["rows"] for each in results[1:]] == [[0, 2], [2, 4], [4, 6], [6, 8]]
+
+
+def test_the_hosts_parts_of_a_fragment_follow_each_other_in_their_order(results):
+    whole, *hosts = results
+    for number, expected in enumerate(whole["parts"]):
+        parts = [each["parts"][number] for each in hosts]
+        assert all(any(part) for part in parts)
+        joined = np.concatenate(parts)
+        np.testing.assert_allclose(joined, expected, rtol=1e-3, atol=1e-6)

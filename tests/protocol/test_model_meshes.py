@@ -1,0 +1,69 @@
+"""A unit's training is the same on every mesh: fully sharded, by tensor, by expert, on 1 to 8 devices."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+WORKER = Path(__file__).with_name("mesh_worker.py")
+TIMEOUT = 280
+pytestmark = pytest.mark.timeout(300)  # ten meshes are compiled: 30 s alone, minutes on a loaded machine
+
+
+@pytest.fixture(scope="module")
+def results():
+    """By model, its runs; the first one is on a single device."""
+    done = subprocess.run(
+        [sys.executable, str(WORKER)],
+        env={
+            **os.environ,
+            "JAX_NUM_CPU_DEVICES": "8",
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
+        },
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+MODELS = pytest.mark.parametrize("model", ["dense", "moe"])
+
+
+@MODELS
+def test_losses_agree(results, model):
+    one, *others = results[model]
+    for other in others:
+        assert other["losses"] == pytest.approx(one["losses"], rel=1e-5), other["mesh"]
+
+
+@MODELS
+def test_gradients_agree_tensor_by_tensor(results, model):
+    one, *others = results[model]
+    for other in others:
+        for name, gradient in one["gradients"].items():
+            scale = np.abs(gradient).max()
+            assert scale > 0, name
+            apart = np.abs(np.subtract(other["gradients"][name], gradient)).max()
+            assert apart < 1e-4 * scale, (other["mesh"], name)
+
+
+@MODELS
+def test_every_fragment_leaves_evenly_split_and_comes_back_whole(results, model):
+    for run in results[model]:
+        assert run["wrong_fragments"] == [], run["mesh"]
+
+
+@MODELS
+def test_no_device_holds_more_than_its_share_of_a_matrix(results, model):
+    for run in results[model]:
+        devices, tensor, _ = run["mesh"]
+        idle = 1 if model == "dense" else tensor  # the router's choices are not split over the tensor axis
+        assert run["largest_share"] <= idle / devices, run["mesh"]

@@ -1,0 +1,141 @@
+"""A learner's process and its number: taken once, watched, and left behind for the kubelet and its successor."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll_runtime.contract import EXIT_RESTART, LastWords, UnitContract
+from atoll_runtime.learner.incarnation import MESSAGE_LIMIT, Files, Incarnation, NotRestarted
+
+UNIT = UnitContract(
+    unit="u", incarnation=3, host=0, hosts=1, coordinator="u-3-0:8476", batch=8, stream=0, streams=1
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """A pod's, told 3; the kubelet makes an empty termination log for each container that it starts."""
+    found = Files(tmp_path / "told", tmp_path / "memory", tmp_path / "log")
+    found.told.write_text("3")
+    found.termination.touch()
+    return found
+
+
+def restarted(files: Files) -> Incarnation:
+    """The next process of the container."""
+    files.termination.write_text("")
+    return Incarnation(files)
+
+
+def test_the_first_process_takes_the_number_at_once_and_leaves_it_before_it_does_anything(files) -> None:
+    assert Incarnation(files).claim(UNIT) == UNIT
+    assert LastWords.parse(files.termination.read_text()) == LastWords(3, "")
+
+
+def test_without_the_file_the_contract_counts_and_nothing_is_kept(files) -> None:
+    files.told.unlink()
+    incarnation = Incarnation(files)
+    assert incarnation.claim(UNIT) == UNIT
+    assert incarnation.watch() is None
+    incarnation.leave("OSError: no")
+    assert LastWords.parse(files.termination.read_text()) == LastWords(3, "OSError: no")
+    assert not files.memory.exists()
+
+
+def test_a_process_that_is_started_again_waits_for_a_greater_number(files) -> None:
+    Incarnation(files).claim(UNIT)
+    found: list[UnitContract] = []
+    second = restarted(files)
+    waits = threading.Thread(target=lambda: found.append(second.claim(UNIT, wait=60, poll=0.01)))
+    waits.start()
+    deadline = time.monotonic() + 30
+    while not files.termination.read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert LastWords.parse(files.termination.read_text()).incarnation == 3, "it still speaks for the third"
+    assert not found
+    files.told.write_text("4")
+    waits.join(30)
+    assert (found[0].incarnation, found[0].coordinator) == (4, "u-3-0:8477")
+    assert LastWords.parse(files.termination.read_text()) == LastWords(4, "")
+
+
+def test_coordinators_of_neighbouring_incarnations_have_different_ports(files) -> None:
+    ports = []
+    for number in (3, 4, 5):
+        files.told.write_text(str(number))
+        ports.append(restarted(files).claim(UNIT).coordinator)
+    assert ports == ["u-3-0:8476", "u-3-0:8477", "u-3-0:8476"]
+
+
+def test_a_wait_in_vain_ends_with_the_last_words_of_the_one_that_failed(files) -> None:
+    first = Incarnation(files)
+    first.claim(UNIT)
+    first.leave("OSError: the disk is full")
+    for _ in range(2):
+        waiting = restarted(files)
+        with pytest.raises(NotRestarted, match="no incarnation after 3 within 0 s"):
+            waiting.claim(UNIT, wait=0, poll=0.01)
+        assert LastWords.parse(files.termination.read_text()) == LastWords(3, "OSError: the disk is full")
+
+
+def test_a_number_that_cannot_be_read_is_none(files) -> None:
+    files.told.write_text("")
+    with pytest.raises(NotRestarted):
+        Incarnation(files).claim(UNIT, wait=0, poll=0.01)
+
+
+def test_a_process_ends_itself_for_a_greater_number(files, tmp_path) -> None:
+    script = (
+        "import sys, threading; from pathlib import Path\n"
+        "from atoll_runtime.contract import parse_unit\n"
+        "from atoll_runtime.learner.incarnation import Files, Incarnation\n"
+        "incarnation = Incarnation(Files(*map(Path, sys.argv[2:])))\n"
+        "incarnation.claim(parse_unit(sys.argv[1])); incarnation.watch(poll=0.01)\n"
+        "threading.Event().wait(60)\n"  # as in a collective whose peer is gone
+    )
+    places = [str(files.told), str(files.memory), str(files.termination)]
+    unit = UNIT.model_dump_json(by_alias=True)
+    process = subprocess.Popen([sys.executable, "-c", script, unit, *places])
+    try:
+        deadline = time.monotonic() + 30
+        while not files.memory.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        files.told.write_text("4")
+        assert process.wait(30) == EXIT_RESTART
+    finally:
+        process.kill()
+        process.wait(30)
+    assert LastWords.parse(files.termination.read_text()).incarnation == 3
+    assert restarted(files).claim(UNIT).incarnation == 4
+
+
+@given(st.integers(1, 999_999), st.text(max_size=6000))
+def test_last_words_of_any_length_keep_the_number(tmp_path_factory, number, text) -> None:
+    folder = tmp_path_factory.mktemp("pod")
+    files = Files(folder / "told", folder / "memory", folder / "log")
+    files.told.write_text(str(number))
+    files.termination.touch()
+    incarnation = Incarnation(files)
+    incarnation.claim(UNIT.model_copy(update={"incarnation": number}))
+    incarnation.leave(text)
+    content = files.termination.read_bytes()
+    words = LastWords.parse(content.decode())
+    assert len(content) <= MESSAGE_LIMIT
+    assert words.incarnation == number
+    assert text.strip().startswith(words.text)
+
+
+@given(st.text(max_size=200))
+def test_a_message_without_a_number_is_all_text(text) -> None:
+    words = LastWords.parse(text)
+    assert words.incarnation is not None or words.text == text.strip()
+    assert LastWords.parse(str(replace(words, incarnation=5))).incarnation == 5

@@ -1,0 +1,137 @@
+"""Inner optimisers by name: what they do to θ, what a unit saves of them, and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from atoll_runtime.contract import InnerSpec, OptimizerSpec
+from atoll_runtime.learner import optimiser
+from atoll_runtime.learner.optimiser import OptimiserError
+
+MATRICES = {"matrix": True, "norm": False}
+SAVED = {
+    **{name: 2 for name in ("adadelta", "adam", "adamw", "adamax", "adabelief", "lamb", "radam", "yogi")},
+    **{name: 1 for name in ("adagrad", "lion", "signum", "rmsprop")},
+    **{name: 0 for name in ("sgd", "sign_sgd")},
+    **{name: None for name in ("adafactor", "adan", "amsgrad", "novograd", "sm3")},
+}
+"""Tensors for each parameter; None where there are more, or others, than a unit saves."""
+
+
+def named(name, **arguments):
+    return InnerSpec(optimizer=OptimizerSpec(name=name, arguments=arguments))
+
+
+@pytest.fixture
+def theta():
+    random = np.random.default_rng(0)
+    return {
+        "matrix": jnp.asarray(random.standard_normal((3, 4)), jnp.float32),
+        "norm": jnp.ones(4, jnp.float32),
+    }
+
+
+def gradients(count):
+    random = np.random.default_rng(1)
+    return [
+        {
+            "matrix": jnp.asarray(random.standard_normal((3, 4)), jnp.float32),
+            "norm": jnp.asarray(random.standard_normal(4), jnp.float32),
+        }
+        for _ in range(count)
+    ]
+
+
+def descend(made, theta, state, steps):
+    """θ - 0.1 · update, as the inner step does."""
+    for gradient in steps:
+        update, state = made.update(gradient, state, theta)
+        theta = jax.tree.map(lambda old, change: old - 0.1 * change, theta, update)
+    return theta, state
+
+
+@pytest.mark.parametrize("name", optimiser.names())
+def test_every_optimiser_of_the_list_goes_where_optax_goes_with_the_same_learning_rate(theta, name):
+    """Which would not be so if its learning rate were anything but a factor of its update."""
+    made, optax_own = optimiser.build(named(name), MATRICES), getattr(optax, name)(learning_rate=0.1)
+    ours, _ = descend(made, theta, made.init(theta), gradients(2))
+    theirs, state = theta, optax_own.init(theta)
+    for gradient in gradients(2):
+        clipped, _ = optax.clip_by_global_norm(1.0).update(gradient, optax.EmptyState())
+        update, state = optax_own.update(clipped, state, theirs)
+        theirs = optax.apply_updates(theirs, update)
+    assert not np.array_equal(ours["matrix"], theta["matrix"])
+    np.testing.assert_allclose(ours["matrix"], theirs["matrix"], rtol=1e-5)
+
+
+def test_the_default_is_optax_adamw_with_the_fields_of_the_spec(theta):
+    spec = InnerSpec(beta1=0.8, beta2=0.9, weight_decay=0.2)
+    ours = optimiser.build(spec, MATRICES)
+    theirs = optimiser.build(named("adamw", b1=0.8, b2=0.9, weight_decay=0.2), MATRICES)
+    (one, _), (other, _) = (descend(each, theta, each.init(theta), gradients(3)) for each in (ours, theirs))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), one, other)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lion", "lamb"])
+def test_only_matrices_decay(theta, name):
+    made = optimiser.build(named(name, weight_decay=0.5), MATRICES)
+    after, _ = descend(made, theta, made.init(theta), [jax.tree.map(jnp.zeros_like, theta)])
+    assert np.abs(after["matrix"]).sum() < np.abs(theta["matrix"]).sum()
+    np.testing.assert_array_equal(after["norm"], theta["norm"])
+
+
+def test_the_gradient_is_clipped_before_any_optimiser_sees_it(theta):
+    made = optimiser.build(named("sgd").model_copy(update={"clip_norm": 0.5}), MATRICES)
+    (gradient,) = gradients(1)
+    update, _ = made.update(gradient, made.init(theta), theta)
+    assert float(optax.tree.norm(update)) == pytest.approx(0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize(("name", "count"), SAVED.items(), ids=SAVED)
+def test_what_is_saved_of_an_optimiser(theta, name, count):
+    state = jax.eval_shape(optimiser.build(named(name), MATRICES).init, theta)
+    found = optimiser.slots(state, theta)
+    assert (None if found is None else len(found)) == count
+
+
+@pytest.mark.parametrize("name", ["adamw", "lion", "rmsprop"])
+def test_a_unit_that_heals_goes_on_as_if_nothing_had_happened(theta, name):
+    made = optimiser.build(named(name), MATRICES)
+    steps = gradients(5)
+    straight, _ = descend(made, theta, made.init(theta), steps)
+    half, state = descend(made, theta, made.init(theta), steps[:3])
+    mu, nu = (*optimiser.slots(state, half), {}, {})[:2]
+    healed = optimiser.restored(made.init(half), half, (mu, nu), 3)
+    resumed, _ = descend(made, half, healed, steps[3:])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), resumed, straight)
+
+
+def test_arguments_are_numbers_of_their_kind(theta):
+    made = optimiser.build(named("sgd", momentum=0.9, nesterov=1), MATRICES)
+    plain = optimiser.build(named("sgd", momentum=0.9, nesterov=0), MATRICES)
+    (one, _), (other, _) = (descend(each, theta, each.init(theta), gradients(1)) for each in (made, plain))
+    assert not np.allclose(one["matrix"], other["matrix"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "named_in_it"),
+    [
+        pytest.param(named("adamm"), "inner.optimizer.name: 'adamm' is not one of adabelief,", id="name"),
+        pytest.param(named("lbfgs"), "inner.optimizer.name: 'lbfgs'", id="wants-more-than-a-gradient"),
+        pytest.param(
+            named("lion", beta1=0.9), "arguments.beta1: lion takes b1, b2, weight_decay", id="argument"
+        ),
+        pytest.param(named("lion", learning_rate=1), "arguments.learning_rate: lion takes b1", id="rate"),
+        pytest.param(named("sgd", nesterov=0.5), "arguments.nesterov: 0.5: 0 or 1", id="truth"),
+        pytest.param(
+            named("adafactor", min_dim_size_to_factor=1.5),
+            "arguments.min_dim_size_to_factor: 1.5: a whole number",
+            id="whole",
+        ),
+    ],
+)
+def test_what_optax_would_not_understand_is_refused_by_field(spec, named_in_it):
+    with pytest.raises(OptimiserError, match=named_in_it):
+        optimiser.build(spec, MATRICES)

@@ -1,0 +1,110 @@
+"""What the pods of units of one and of several slices are told."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll_operator.api.group import LABEL_SLICE
+from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.plan.environment import LIBTPU_ARGUMENTS, tpu_environment
+from atoll_operator.plan.gang import Gang
+from atoll_operator.plan.placement import Spot
+from atoll_operator.plan.podspec import PodSettings
+from atoll_operator.plan.tpu import GENERATIONS, slice_of
+from atoll_runtime.contract import ENV_UNIT, parse_unit
+
+SHAPES = [
+    slice_of(generation.accelerator, topology, machine.name)
+    for generation in GENERATIONS
+    for machine in generation.machines
+    for topology in machine.topologies
+]
+
+
+def names_of(hosts: int) -> tuple[str, ...]:
+    return tuple(f"u-1-{host}.u.ns.svc" for host in range(hosts))
+
+
+def gang(topology: str, slices: int, namespace: str = "ns", unit: str = "r-p-0", **environment: str) -> Gang:
+    spec = LearnerUnitSpec(
+        run="r",
+        pool="p",
+        accelerator="tpu-v5p-slice",
+        topology=topology,
+        slices=slices,
+        batch=8,
+        stream=0,
+        streams=1,
+    )
+    own = PodSettings(run="r", image="i", pull_policy="Always", environment=environment)
+    return Gang(namespace=namespace, unit=unit, uid="u", number=1, spec=spec, settings=own)
+
+
+@settings(deadline=None)
+@given(shape=st.sampled_from(SHAPES), slices=st.integers(1, 6))
+def test_each_slice_knows_its_own_hosts_and_each_host_its_place(shape, slices) -> None:
+    slices = slices if shape.hosts > 1 else 1
+    names = names_of(slices * shape.hosts)
+    for host, name in enumerate(names):
+        found = tpu_environment(shape, slices, host, names)
+        own = found["TPU_WORKER_HOSTNAMES"].split(",")
+        number = int(found.get("MEGASCALE_SLICE_ID", 0))
+        assert own[int(found["TPU_WORKER_ID"])] == name
+        assert tuple(own) == names[number * shape.hosts :][: shape.hosts]
+        assert found["TPU_PROCESS_ADDRESSES"] == ",".join(f"{each}:8471" for each in own)
+        assert number * shape.hosts + int(found["TPU_WORKER_ID"]) == host
+
+
+@settings(deadline=None)
+@given(shape=st.sampled_from([shape for shape in SHAPES if shape.hosts > 1]), slices=st.integers(2, 64))
+def test_the_slices_of_a_unit_meet_at_its_first_host(shape, slices) -> None:
+    names = names_of(slices * shape.hosts)
+    for number in range(slices):
+        found = tpu_environment(shape, slices, number * shape.hosts, names)
+        assert found["MEGASCALE_NUM_SLICES"] == str(slices)
+        assert found["MEGASCALE_SLICE_ID"] == str(number)
+        assert found["MEGASCALE_COORDINATOR_ADDRESS"] == names[0]
+        assert found["MEGASCALE_PORT"] == "8080"
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.machine}-{shape.topology}")
+def test_a_unit_of_one_slice_is_told_nothing_of_others(shape) -> None:
+    found = tpu_environment(shape, 1, shape.hosts - 1, names_of(shape.hosts))
+    assert not [name for name in found if name.startswith("MEGASCALE")]
+    assert LIBTPU_ARGUMENTS not in found
+
+
+def test_a_hang_between_slices_ends_the_processes_and_the_administrators_flags_come_last() -> None:
+    unit = gang("2x2x2", 2, **{LIBTPU_ARGUMENTS: "--mine=true"})
+    (pod,) = unit.pods({3: Spot()})
+    environment = {item["name"]: item["value"] for item in pod["spec"]["containers"][0]["env"]}
+    assert environment[LIBTPU_ARGUMENTS].split() == [
+        "--megascale_error_reporter_abort_on_hang=true",
+        "--megascale_error_reporter_abort_on_error=true",
+        "--mine=true",
+    ]
+    (alone,) = gang("2x2x2", 1, **{LIBTPU_ARGUMENTS: "--mine=true"}).pods({1: Spot()})
+    assert {"name": LIBTPU_ARGUMENTS, "value": "--mine=true"} in alone["spec"]["containers"][0]["env"]
+
+
+def test_the_pods_of_a_unit_are_numbered_through_and_labelled_by_slice() -> None:
+    unit = gang("2x2x4", 3)
+    pods = unit.pods(dict.fromkeys(range(unit.hosts), Spot()))
+    assert [pod["metadata"]["name"] for pod in pods] == [f"r-p-0-1-{host}" for host in range(12)]
+    assert [pod["metadata"]["labels"][LABEL_SLICE] for pod in pods] == [*"000011112222"]
+    for host, pod in enumerate(pods):
+        environment = {item["name"]: item["value"] for item in pod["spec"]["containers"][0]["env"]}
+        contract = parse_unit(environment[ENV_UNIT])
+        assert (contract.host, contract.hosts) == (host, 12)
+        assert contract.coordinator == "r-p-0-1-0.r-p-0.ns.svc:8476"
+        ports = [port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]]
+        assert 8080 in ports
+        assert len(set(ports)) == len(ports)
+
+
+def test_the_largest_slice_needs_names_that_fit_into_a_variable() -> None:
+    gang("16x20x28", 1).check()
+    with pytest.raises(ValueError, match=r"2240 hosts have \d+ characters.*131071.*shorter names"):
+        gang("16x20x28", 1, namespace="n" * 40).check()

@@ -1,0 +1,168 @@
+"""The table of TPU slices, and how they are bought."""
+
+from __future__ import annotations
+
+import pytest
+
+from atoll_operator.api.trainingrun import Pool
+from atoll_operator.plan import capacity, tpu
+
+FLAT = {"2x4": 2, "4x4": 4, "4x8": 8, "8x8": 16, "8x16": 32, "16x16": 64}
+DEEP = {"2x2x1": 1, "2x2x2": 2, "2x2x4": 4, "2x4x4": 8, "4x4x4": 16, "4x4x8": 32, "4x8x8": 64, "8x8x8": 128}
+MACHINES = [
+    ("tpu-v5-lite-podslice", "ct5lp-hightpu-1t", 1, "v5litepod", 1, {"1x1": 1}),
+    ("tpu-v5-lite-podslice", "ct5lp-hightpu-4t", 4, "v5litepod", 1, {"2x2": 1, **FLAT}),
+    ("tpu-v5-lite-podslice", "ct5lp-hightpu-8t", 8, "v5litepod", 1, {"2x4": 1}),
+    ("tpu-v5-lite-device", "ct5l-hightpu-1t", 1, "v5lite", 1, {"1x1": 1}),
+    ("tpu-v5-lite-device", "ct5l-hightpu-4t", 4, "v5lite", 1, {"2x2": 1}),
+    ("tpu-v5-lite-device", "ct5l-hightpu-8t", 8, "v5lite", 1, {"2x4": 1}),
+    (
+        "tpu-v5p-slice",
+        "ct5p-hightpu-4t",
+        4,
+        "v5p",
+        2,
+        {**DEEP, "16x16x24": 1536, "16x20x28": 2240, "4x4x256": 1024},
+    ),
+    ("tpu-v6e-slice", "ct6e-standard-1t", 1, "v6e", 1, {"1x1": 1}),
+    ("tpu-v6e-slice", "ct6e-standard-4t", 4, "v6e", 1, {"2x2": 1, **FLAT}),
+    ("tpu-v6e-slice", "ct6e-standard-8t", 8, "v6e", 1, {"2x4": 1}),
+    ("tpu7x", "tpu7x-standard-1t", 1, "tpu7x", 2, {"1x1x1": 1}),
+    ("tpu7x", "tpu7x-standard-4t", 4, "tpu7x", 2, {**DEEP, "16x24x24": 2304, "4x12x192": 2304}),
+]
+"""Accelerator, machine type, chips of a host, prefix and cores a chip in `TPU_ACCELERATOR_TYPE`, hosts by topology.
+
+As in xpk 1.13 and 1.16: all 861 shapes that it has of these accelerators were compared with ours on 2026-11-21. What it
+has not, such as machines of 8 chips, is as in GKE's cluster autoscaler.
+"""
+
+
+def shapes() -> list[tuple[str, str, str]]:
+    """Everything that is offered."""
+    return [
+        (generation.accelerator, topology, machine.name)
+        for generation in tpu.GENERATIONS
+        for machine in generation.machines
+        for topology in machine.all_topologies()
+    ]
+
+
+@pytest.mark.parametrize(("accelerator", "machine", "chips", "prefix", "cores", "hosts"), MACHINES)
+def test_a_slice_has_the_hosts_that_gke_gives_it(accelerator, machine, chips, prefix, cores, hosts) -> None:
+    for topology, expected in hosts.items():
+        shape = tpu.slice_of(accelerator, topology, machine)
+        assert (shape.machine, shape.hosts, shape.chips_per_host) == (machine, expected, chips)
+        assert shape.accelerator_type == f"{prefix}-{expected * chips * cores}"
+
+
+def test_no_machine_is_offered_that_is_not_in_the_table() -> None:
+    listed = {(accelerator, machine): hosts for accelerator, machine, *_, hosts in MACHINES}
+    for accelerator, topology, machine in shapes():
+        cubes = topology.count("x") == 2 and all(int(side) % tpu.CUBE == 0 for side in topology.split("x"))
+        assert topology in listed[accelerator, machine] or cubes
+
+
+def test_the_count_of_shapes_of_whole_cubes_is_that_of_xpk() -> None:
+    assert len(tpu.generation_of("tpu-v5p-slice").topologies()) == 414
+    assert len(tpu.generation_of("tpu7x").topologies()) == 432 + 1  # and 1x1x1, on a machine type of its own
+
+
+def test_the_bounds_of_every_slice_multiply_to_its_topology() -> None:
+    for accelerator, topology, machine in shapes():
+        shape = tpu.slice_of(accelerator, topology, machine)
+        chips, hosts = (tuple(map(int, text.split(","))) for text in (shape.chip_bounds, shape.host_bounds))
+        sides = tuple(map(int, topology.split("x")))
+        assert tuple(a * b for a, b in zip(chips, hosts, strict=True)) == (*sides, 1)[:3]
+        assert hosts[0] * hosts[1] * hosts[2] == shape.hosts
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "wrap"),
+    [
+        ("tpu-v5p-slice", "2x4x4", "false,false,false"),
+        ("tpu-v5p-slice", "4x4x4", "true,true,true"),
+        ("tpu7x", "4x4x8", "true,true,true"),
+        ("tpu-v6e-slice", "8x8", "false,false,false"),
+        ("tpu-v6e-slice", "8x16", "false,true,false"),
+        ("tpu-v5-lite-podslice", "16x16", "true,true,false"),
+    ],
+)
+def test_whole_cubes_and_the_sides_of_a_whole_flat_pod_are_closed_to_rings(
+    accelerator, topology, wrap
+) -> None:
+    assert tpu.slice_of(accelerator, topology).wrap == wrap
+
+
+def test_a_slice_of_several_hosts_has_hosts_of_four_chips() -> None:
+    for name in shapes():
+        shape = tpu.slice_of(*name)
+        assert shape.hosts == 1 or shape.chips_per_host == tpu.CHIPS
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "says"),
+    [
+        ("tpu-v5p-slice", "4x4x6", "multiples of 4"),
+        ("tpu-v5p-slice", "8x4x4", "A <= B <= C"),
+        ("tpu-v5p-slice", "16x24x24", "at most 140 cubes"),
+        ("tpu-v5p-slice", "4x4x260", "at most 140 cubes"),
+        ("tpu7x", "4x4", "one of 1x1x1, 2x2x1"),
+        ("tpu-v5-lite-device", "4x4", "one of 1x1, 2x2, 2x4"),
+        ("tpu-v6e-slice", "x", "one of 1x1, 2x2, 2x4"),
+    ],
+)
+def test_a_topology_that_does_not_exist_is_named_with_those_that_do(accelerator, topology, says) -> None:
+    with pytest.raises(ValueError, match=says) as error:
+        tpu.slice_of(accelerator, topology)
+    assert repr(topology) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "slices", "says"),
+    [
+        (("tpu-v6e-slice", "2x2"), 2, "slices 2: .* 1 is right"),
+        (("tpu-v6e-slice", "2x4", "ct6e-standard-8t"), 2, "2x4 slice of ct6e-standard-8t has one"),
+        (("tpu7x", "16x24x24"), 2, "slices 2: .* at most 1 is right"),
+    ],
+)
+def test_a_unit_of_slices_that_cannot_be_is_refused_with_what_can(shape, slices, says) -> None:
+    with pytest.raises(ValueError, match=says):
+        tpu.check_slices(tpu.slice_of(*shape), slices, "slices")
+
+
+def test_every_slice_can_be_a_unit_and_every_slice_of_hosts_several_as_far_as_the_limit() -> None:
+    for name in shapes():
+        shape = tpu.slice_of(*name)
+        tpu.check_slices(shape, 1, "slices")
+        if shape.hosts > 1:
+            tpu.check_slices(shape, tpu.MAX_HOSTS // shape.hosts, "slices")
+
+
+def pool(**changes) -> Pool:
+    return Pool(**{"name": "p", "accelerator": "tpu-v6e-slice", "topology": "2x2", "units": 1, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "labels", "taints"),
+    [
+        ({}, {}, []),
+        ({"capacity": "Spot"}, {"cloud.google.com/gke-spot": "true"}, ["cloud.google.com/gke-spot"]),
+        (
+            {"capacity": "FlexStart"},
+            {"cloud.google.com/gke-flex-start": "true"},
+            ["cloud.google.com/gke-flex-start"],
+        ),
+        (
+            {"capacity": "Reservation", "reservation_name": "mine"},
+            {"cloud.google.com/reservation-name": "mine"},
+            [],
+        ),
+    ],
+    ids=["on-demand", "spot", "flex-start", "reservation"],
+)
+def test_a_pool_goes_to_nodes_of_its_capacity_and_tolerates_their_taint(changes, labels, taints) -> None:
+    assert capacity.selector(pool(**changes)) == labels
+    tolerated = capacity.tolerations(pool(**changes))
+    assert [(each.key, each.operator, each.value, each.effect) for each in tolerated] == [
+        (taint, "Equal", "true", "NoSchedule") for taint in taints
+    ]
