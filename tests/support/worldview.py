@@ -1,0 +1,168 @@
+"""What a namespace holds, in a form in which two namespaces can be compared: no identities, no times, no figures.
+
+Where the pods of a gang may run depends on which of them had a node when the others were made, so it is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from atoll_operator.api.group import LABEL_HOLDS, NODE_POOL
+from atoll_operator.plan.conditions import FIGURES
+
+Object = dict[str, Any]
+OF_EVERY_NAMESPACE = "kube-root-ca.crt"
+PATHS = {
+    "TrainingRun": "/apis/atoll.dev/v1alpha1/trainingruns",
+    "LearnerUnit": "/apis/atoll.dev/v1alpha1/learnerunits",
+    "Pod": "/api/v1/pods",
+    "StatefulSet": "/apis/apps/v1/statefulsets",
+    "Service": "/api/v1/services",
+    "ConfigMap": "/api/v1/configmaps",
+    "Secret": "/api/v1/secrets",
+    "Event": "/api/v1/events",
+}
+METADATA = ("name", "labels", "annotations", "finalizers", "generation")
+OF_A_MOMENT = FIGURES | {
+    "chipSeconds", "completionTime", "healStartTime", "lastHealSeconds", "lastTransitionTime", "node", "seconds",
+    "startTime", "steps", "suspendTime", "time",
+}  # fmt: skip
+"""Fields of a status that no two runs have alike. `node` is that of a failure: a pod that went while nobody looked took
+the name of its node with it."""
+LOOK_SECONDS = 30
+REST_SECONDS = 0.1
+Occasion = tuple[str, str, str]
+"""Kind, name and reason of an Event."""
+
+
+class Eyes:
+    """Lists all namespaces at once, again and again: worlds that each did so would take half of the machine."""
+
+    def __init__(self, call: Callable[[str, str], Object]) -> None:
+        self._call = call
+        self._seen: dict[str, dict[str, list[Object]]] = {}
+        self._round = 0
+        self._news = threading.Condition()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="eyes")
+        self._thread.start()
+
+    def look(self, namespace: str) -> dict[str, list[Object]]:
+        """Kind to objects of one namespace, all listed after the call."""
+        with self._news:
+            wanted = self._round + 2  # the round that is going on may have listed something before
+            assert self._news.wait_for(lambda: self._round >= wanted, LOOK_SECONDS), (
+                "the API server does not answer"
+            )
+            return self._seen.get(namespace, {kind: [] for kind in PATHS})
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(LOOK_SECONDS)
+
+    def _work(self) -> None:
+        while not self._stop.wait(REST_SECONDS):
+            seen: dict[str, dict[str, list[Object]]] = {}
+            for kind, path in PATHS.items():
+                for body in self._call("GET", path)["items"]:
+                    found = seen.setdefault(body["metadata"]["namespace"], {kind: [] for kind in PATHS})
+                    found[kind].append(body)
+            with self._news:
+                self._seen, self._round = seen, self._round + 1
+                self._news.notify_all()
+
+
+def essence(namespace: str, bodies: Mapping[str, list[Object]]) -> dict[str, dict[str, Object]]:
+    """Kind to name to what matters, of objects by kind."""
+    bodies = {kind: found for kind, found in bodies.items() if kind != "Event"}
+    identities = {
+        body["metadata"]["uid"]: f"<uid of {kind} {body['metadata']['name']}>"
+        for kind, found in bodies.items()
+        for body in found
+    }
+    return {
+        kind: {
+            body["metadata"]["name"]: _nameless(_essence(kind, body, bodies), namespace, identities)
+            for body in found
+            if body["metadata"]["name"] != OF_EVERY_NAMESPACE
+        }
+        for kind, found in bodies.items()
+    }
+
+
+def occasions(events: Iterable[Object]) -> Counter[Occasion]:
+    """How often each was told; an Event that was told again counts again."""
+    told: Counter[Occasion] = Counter()
+    for event in events:
+        about = event["involvedObject"]
+        told[about["kind"], about["name"], event["reason"]] += event.get("count", 1)
+    return told
+
+
+def differences(expected: Any, found: Any, path: str = "") -> Iterator[str]:
+    """In words, one for each place."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key in sorted({*expected, *found}):
+            if key not in found:
+                yield f"{path}/{key} is missing"
+            elif key not in expected:
+                yield f"{path}/{key} is too much"
+            else:
+                yield from differences(expected[key], found[key], f"{path}/{key}")
+    elif expected != found:
+        yield f"{path} is {json.dumps(found)}, not {json.dumps(expected)}"
+
+
+def _nameless(essence: Object, namespace: str, identities: Mapping[str, str]) -> Object:
+    text = json.dumps(essence, sort_keys=True).replace(namespace, "<namespace>")
+    for uid, words in identities.items():
+        text = text.replace(uid, words)
+    return dict(json.loads(text))
+
+
+def _essence(kind: str, body: Object, bodies: Mapping[str, list[Object]]) -> Object:
+    metadata = {key: body["metadata"][key] for key in METADATA if key in body["metadata"]}
+    if kind == "Pod":
+        metadata["labels"] = {key: value for key, value in metadata["labels"].items() if key != LABEL_HOLDS}
+    owners = [
+        (owner["kind"], owner["name"], owner["uid"]) for owner in body["metadata"].get("ownerReferences", [])
+    ]
+    essence = {"metadata": metadata, "owners": owners, "going": "deletionTimestamp" in body["metadata"]}
+    if kind == "Secret":
+        return essence | {
+            "type": body["type"],
+            "keys": sorted(body["data"]),
+            "authority": _authority(body, bodies),
+        }
+    if kind == "ConfigMap":
+        return essence | {"data": body["data"]}
+    status = body.get("status", {})
+    if kind == "Pod":
+        restarts = [container["restartCount"] for container in status.get("containerStatuses", [])]
+        return essence | {"spec": _placeless(body["spec"]), "phase": status["phase"], "restarts": restarts}
+    if kind in ("TrainingRun", "LearnerUnit"):
+        return essence | {"spec": body["spec"], "status": _lasting(status)}
+    return essence | {"spec": body["spec"]}
+
+
+def _placeless(spec: Object) -> Object:
+    selector = {key: value for key, value in spec["nodeSelector"].items() if key != NODE_POOL}
+    return {key: value for key, value in spec.items() if key != "affinity"} | {"nodeSelector": selector}
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _lasting(item) for key, item in value.items() if key not in OF_A_MOMENT}
+    return [_lasting(item) for item in value] if isinstance(value, list) else value
+
+
+def _authority(secret: Object, bodies: Mapping[str, list[Object]]) -> list[str]:
+    """Names of all Secrets that trust the very same authority."""
+    mine = secret["data"].get("ca.crt")
+    return sorted(
+        other["metadata"]["name"] for other in bodies["Secret"] if other["data"].get("ca.crt") == mine
+    )
