@@ -1,0 +1,159 @@
+"""Generated specs through the models and the plans alone: what can be read can be planned. SEED chooses others."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from pydantic import BaseModel, ValidationError
+from specs import Broken, broken_runs, broken_units, runs, units
+
+from atoll_operator.api.conditions import RUN_CONDITIONS
+from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
+from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
+from atoll_operator.plan.observe import view
+from atoll_operator.plan.podspec import PodSettings
+from atoll_operator.plan.run import RunPlan, plan_run
+from atoll_operator.plan.runobjects import RunObserved, UnitFacts, pod_settings
+from atoll_operator.plan.unit import plan_unit
+from atoll_operator.plan.unitstatus import Orders, UnitObserved
+from atoll_runtime.contract import parse_run
+
+pytestmark = pytest.mark.timeout(300)
+SEED = int(os.environ.get("SEED") or 20261121)
+NOW = 1_800_000_000.0
+FEW_UNITS = 16
+SETTINGS = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={})
+
+
+def many(count: int) -> Any:
+    def decorate(test: Any) -> Any:
+        checked = settings(
+            max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+        )
+        return seed(SEED)(checked(test))
+
+    return decorate
+
+
+def observed(body: dict[str, Any], spec: TrainingRunSpec) -> RunObserved:
+    name = body["metadata"]["name"]
+    return RunObserved(
+        name=name,
+        namespace="ns",
+        uid="u",
+        generation=1,
+        spec=spec,
+        status=TrainingRunStatus(),
+        settings=pod_settings(name, spec, "runtime", "IfNotPresent", {}),
+        units={},
+    )
+
+
+def followed(run: RunObserved) -> RunPlan:
+    """The plan after all that the first one asks for was done."""
+    plan = plan_run(run, NOW)
+    made = {
+        unit["metadata"]["name"]: UnitFacts(
+            name=unit["metadata"]["name"],
+            run=run.name,
+            status=LearnerUnitStatus(observed_generation=1),
+            spec=LearnerUnitSpec.model_validate(unit["spec"]),
+            uid=unit["metadata"]["name"],
+            generation=1,
+        )
+        for unit in plan.units
+    }
+    return plan_run(replace(run, status=plan.status, units=made), NOW + 1)
+
+
+def rest_of(spec: LearnerUnitSpec, run: TrainingRunSpec | None) -> UnitObserved:
+    """A unit after as many passes as a new one needs for its pods, or for saying that it can have none."""
+    orders = None
+    if run is not None:
+        orders = Orders(stop="", finishing=False, recovery=run.recovery, settings=SETTINGS)
+    unit = UnitObserved(
+        name="r-p-0", namespace="ns", uid="u", generation=1, spec=spec, status=LearnerUnitStatus(), pods=(),
+        orders=orders,
+    )  # fmt: skip
+    for step in range(3):
+        plan = plan_unit(unit, NOW + step)
+        pods = (*unit.pods, *(view(pod) for pod in plan.create))
+        unit = replace(unit, status=plan.status, pods=pods)
+    return unit
+
+
+def read(model: type[BaseModel], spec: Any) -> Any:
+    """None for what cannot be read; every problem then names its place."""
+    try:
+        return model.model_validate(spec)
+    except ValidationError as error:
+        assert all(problem["loc"] or not isinstance(spec, dict) for problem in error.errors())
+        return None
+
+
+@many(400)
+@given(runs(small=True))
+def test_a_valid_run_is_planned_and_then_at_rest(body: dict[str, Any]) -> None:
+    spec = TrainingRunSpec.model_validate(body["spec"])
+    run = observed(body, spec)
+    first, plan = plan_run(run, NOW), followed(run)
+    assert {condition.type for condition in plan.status.conditions} == set(RUN_CONDITIONS)
+    assert (plan.units, plan.retire) == ((), ())
+    assert plan.status.units == plan.status.units_wanted == len(first.units)
+    if first.apply:
+        contract = parse_run(first.apply[0]["data"]["run.json"])
+        assert (contract.model, contract.outer, len(contract.shards)) == (
+            spec.model,
+            spec.outer,
+            spec.syncer.shards,
+        )
+    for each in first.units[:2]:
+        unit = rest_of(LearnerUnitSpec.model_validate(each["spec"]), spec)
+        assert unit.status.placed_gang == unit.status.gang == 1
+        assert {pod.unit for pod in unit.pods} == {unit.name}
+
+
+@many(800)
+@given(broken_runs(small=True))
+def test_a_broken_run_is_not_read_or_planned_all_the_same(broken: Broken) -> None:
+    body = broken.body
+    spec = read(TrainingRunSpec, body.get("spec"))
+    if spec is None or (spec.units or 0) + sum(pool.units for pool in spec.pools) > FEW_UNITS:
+        return
+    plan = followed(observed(body, spec))
+    assert {condition.type for condition in plan.status.conditions} == set(RUN_CONDITIONS)
+
+
+@many(400)
+@given(units())
+def test_a_unit_made_by_hand_gets_its_pods_when_there_is_its_run(body: dict[str, Any]) -> None:
+    spec = LearnerUnitSpec.model_validate(body["spec"])
+    run = TrainingRunSpec.model_validate(
+        {
+            "model": {"preset": "1m"},
+            "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
+            "target": {"globalSteps": 100},
+            "checkpoint": {"uri": "gs://bucket/run"},
+            "pools": [{"name": "p", "accelerator": "tpu-v6e-slice", "topology": "2x2", "units": 1}],
+        }
+    )
+    with_run, without = rest_of(spec, run), rest_of(spec, None)
+    assert with_run.status.placed_gang == 1
+    assert with_run.pods
+    assert (without.pods, without.status.conditions[0].reason) == ((), "RunNotFound")
+
+
+@many(400)
+@given(broken_units())
+def test_a_broken_unit_is_not_read_or_says_what_it_waits_for(broken: Broken) -> None:
+    spec = read(LearnerUnitSpec, broken.body.get("spec"))
+    if spec is None:
+        return
+    run = TrainingRunSpec.model_construct(recovery=TrainingRunSpec.model_fields["recovery"].get_default())
+    unit = rest_of(spec, run)
+    scheduled = next(item for item in unit.status.conditions if item.type == "Scheduled")
+    assert unit.pods or (scheduled.reason == "SpecInvalid" and scheduled.message)
