@@ -10,6 +10,7 @@ ETCD = "3.6.8"
 COREDNS = "1.15.0"
 HELM = "4.3.1"
 KWOK = "0.8.0"
+KUEUE = "0.19.2"
 FAKE_GCS = "1.56.1"
 
 ARCH = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
@@ -40,6 +41,8 @@ class Program:
     linker_flags: tuple[str, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
     """Files of a main package of our own (CoreDNS with few plugins)."""
+    own_sums: bool = False
+    """Whether to start from the module's own go.sum: it names a module that the checksum database may not know."""
 
 
 def _kubernetes(name: str, version_args: tuple[str, ...] = ("--version",)) -> Program:
@@ -133,6 +136,15 @@ PROGRAMS: dict[str, Program] = {
             package="sigs.k8s.io/kwok/cmd/kwok",
             linker_flags=(f"-X sigs.k8s.io/kwok/pkg/consts.Version=v{KWOK}",),
             # Its releases have binaries without checksums, so there is no download to take.
+        ),
+        Program(
+            name="kueue",
+            version=KUEUE,
+            module="sigs.k8s.io/kueue",
+            package="sigs.k8s.io/kueue/cmd/kueue",
+            linker_flags=(f"-X sigs.k8s.io/kueue/pkg/version.GitVersion=v{KUEUE}",),
+            own_sums=True,
+            # Released as an image and manifests, not as a program.
         ),
         Program(
             name="fake-gcs-server",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 from atoll_local.catalogue import Program
@@ -39,12 +41,28 @@ def build(program: Program, work: Path, target: Path) -> None:
         module.write_text(_go_mod(go, program, work))
     for name, text in program.sources.items():
         (work / name).write_text(text)
+    if program.own_sums:
+        (work / "go.sum").write_bytes((module_folder(program) / "go.sum").read_bytes())
     if program.module != "k8s.io/kubernetes":
         _run(go, ["get", f"{program.module}@v{program.version}"], work)
     if program.sources:
         _run(go, ["mod", "tidy"], work)
     flags = " ".join(("-s", "-w", *program.linker_flags))
     _run(go, ["build", "-mod=mod", "-ldflags", flags, "-o", str(target), program.package], work)
+
+
+def module_folder(program: Program) -> Path:
+    """The source of the program's module, checked against the checksum database when it is downloaded.
+
+    Raises:
+        HostError: no Go, or the module cannot be had.
+    """
+    go = go_program()
+    if go is None:
+        raise HostError(f"Go is not installed: {program.name} {program.version} needs files of its module")
+    arguments = ["mod", "download", "-json", f"{program.module}@v{program.version}"]
+    with tempfile.TemporaryDirectory() as empty:
+        return Path(json.loads(_run(go, arguments, Path(empty)))["Dir"])
 
 
 def _go_mod(go: str, program: Program, work: Path) -> str:

@@ -191,6 +191,7 @@ def _condition(kind: str, status: str, reason: str) -> str:
 
 
 _KEPT: tuple[str, str, list[str]] = (".metadata.deletionTimestamp", "DoesNotExist", [])
+_DELETED: tuple[str, str, list[str]] = (".metadata.deletionTimestamp", "Exists", [])
 _READY = '.status.conditions.[] | select( .type == "Ready" ) | .status'
 _EXIT = f'.metadata.annotations["{EXIT_CODE}"]'
 _CONTAINER = "- name: {{ .name | Quote }}\n  image: {{ .image | Quote }}\n  restartCount: 0\n"
@@ -233,5 +234,12 @@ _STAGES = (
             + f"      reason: Error\n      startedAt: {_NOW}\n      finishedAt: {_NOW}\n{{{{ end }}}}\n"
         },
     ),
-    _stage("Pod", "pod-goes", [(".metadata.deletionTimestamp", "Exists", [])], {"delete": True}),
+    # A kubelet says that the containers have ended before the pod goes: Kueue, whose finalizer holds it, waits.
+    _stage(
+        "Pod",
+        "pod-ends",
+        [_DELETED, (".metadata.finalizers", "Exists", []), (".status.phase", "In", ["Pending", "Running"])],
+        {"statusTemplate": "phase: Failed\n"},
+    ),
+    _stage("Pod", "pod-goes", [_DELETED, (".metadata.finalizers", "DoesNotExist", [])], {"delete": True}),
 )

@@ -1,0 +1,202 @@
+"""Kueue beside a control plane: the real manager with its definitions and webhooks, as an administrator.
+
+Of its integrations only plain pods are on. It listens on the loopback address, where the API server calls it by URL.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import ipaddress
+import json
+import subprocess
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from atoll_local.catalogue import PROGRAMS
+from atoll_local.controlplane import ControlPlane, free_port
+from atoll_local.errors import ClusterError
+from atoll_local.gobuild import module_folder
+from atoll_local.pki import VALID
+from atoll_local.process import Daemon, Startable, wait_for
+from atoll_local.programs import find
+
+Object = dict[str, Any]
+NAMESPACE = "kueue-system"
+SERVICE = "kueue-webhook-service"
+"""Kueue derives the names of its webhook configurations from it, and its certificate is of this name."""
+SECRET = "kueue-webhook-server-cert"
+AUTHORITY = "kueue-ca"
+"""Kueue makes new certificates if its authority's is not of this name, with an RSA key in PKCS #1."""
+KUBECTL_SECONDS = 120.0
+READY_SECONDS = 180.0
+_WEBHOOKS = {"MutatingWebhookConfiguration": "mutating", "ValidatingWebhookConfiguration": "validating"}
+_OTHERS = ["kube-system", NAMESPACE]
+"""Namespaces whose pods Kueue leaves alone, as it is shipped."""
+
+
+class Kueue(Startable):
+    """One Kueue manager; use it as a context manager, or `start` and `stop`."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+        self._folder = plane.folder / "kueue"
+        self._port = free_port()
+        self.daemon = Daemon("kueue", plane.folder / "run")
+
+    def start(self) -> None:
+        """Installs it and waits until it is ready and all its definitions are served.
+
+        Raises:
+            ClusterError: the API server refused a part of it, or it ended; the message has the end of its log.
+            HostError: the program cannot be had.
+        """
+        program = find("kueue", self._plane.progress)
+        parts = module_folder(PROGRAMS["kueue"]) / "config" / "components"
+        self._apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        bundle = self._certificate()
+        self._define(parts / "crd" / "bases", bundle)
+        health = free_port()
+        config = self._folder / "config.yaml"
+        config.write_text(yaml.safe_dump(self._configuration(health), sort_keys=False))
+        self.daemon.start(
+            [
+                str(program),
+                f"--config={config}",
+                f"--kubeconfig={self._plane.kubeconfig}",
+                "--zap-log-level=2",
+            ]
+        )
+        manifests = (parts / "webhook/manifests.yaml").read_text()
+        self._apply(*(self._called(body, bundle) for body in yaml.safe_load_all(manifests)))
+        wait_for(
+            "Kueue",
+            lambda: self.daemon.pid() is None or _answers(f"http://127.0.0.1:{health}/readyz"),
+            READY_SECONDS,
+            f"see {self.daemon.log}",
+        )
+        if self.daemon.pid() is None:
+            raise ClusterError(f"Kueue ended at once: {self.daemon.tail(2)}")
+
+    def stop(self) -> None:
+        self.daemon.stop()
+
+    def _define(self, folder: Path, bundle: str) -> None:
+        """Definitions whose versions differ are converted by Kueue; the others may be, to no harm."""
+        names = [".".join(reversed(path.stem.split("_"))) for path in sorted(folder.glob("*.yaml"))]
+        webhook = {"conversionReviewVersions": ["v1"], "clientConfig": self._client("/convert", bundle)}
+        conversion = {"spec": {"conversion": {"strategy": "Webhook", "webhook": webhook}}}
+        self._kubectl("apply", "--server-side", "-f", str(folder))
+        self._kubectl("patch", "crd", *names, "--type=merge", "-p", json.dumps(conversion))
+        self._kubectl("wait", "--for=condition=Established", "crd", *names, "--timeout=60s")
+
+    def _certificate(self) -> str:
+        """The bundle for whoever calls Kueue. It keeps what it finds valid in its Secret, and has nothing to renew."""
+        cert, key = _self_signed(AUTHORITY, f"{SERVICE}.{NAMESPACE}.svc")
+        for name, content in (("tls.crt", cert), ("tls.key", key)):
+            path = self._folder / name
+            path.touch(mode=0o600)
+            path.write_bytes(content)
+        data = {"ca.crt": cert, "ca.key": key, "tls.crt": cert, "tls.key": key}
+        self._apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": SECRET, "namespace": NAMESPACE},
+                "data": {name: _base64(content) for name, content in data.items()},
+            }
+        )
+        return _base64(cert)
+
+    def _configuration(self, health: int) -> Object:
+        return {
+            "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+            "kind": "Configuration",
+            "namespace": NAMESPACE,
+            "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
+            "metrics": {"bindAddress": "0"},
+            "webhook": {"host": "127.0.0.1", "port": self._port, "certDir": str(self._folder)},
+            "leaderElection": {"leaderElect": False},
+            "clientConnection": {"qps": 300, "burst": 500},
+            "integrations": {"frameworks": ["pod"]},
+            # Its server of pending workloads wants an aggregated API and a port of its own.
+            "featureGates": {"VisibilityOnDemand": False},
+        }
+
+    def _client(self, path: str, bundle: str) -> Object:
+        return {"url": f"https://127.0.0.1:{self._port}{path}", "caBundle": bundle}
+
+    def _called(self, body: Object, bundle: str) -> Object:
+        """The webhooks for pods and for Kueue's own objects, by URL."""
+        hooks = []
+        for hook in body["webhooks"]:
+            if not {"", "kueue.x-k8s.io"} & {group for rule in hook["rules"] for group in rule["apiGroups"]}:
+                continue
+            hook["clientConfig"] = self._client(hook["clientConfig"]["service"]["path"], bundle)
+            if hook["name"].endswith("pod.kb.io"):
+                skipped = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": _OTHERS}
+                hook["namespaceSelector"] = {"matchExpressions": [skipped]}
+            hooks.append(hook)
+        name = f"kueue-{_WEBHOOKS[body['kind']]}-webhook-configuration"
+        return {**body, "metadata": {"name": name}, "webhooks": hooks}
+
+    def _apply(self, *bodies: Object) -> None:
+        listed = {"apiVersion": "v1", "kind": "List", "items": list(bodies)}
+        self._kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", body=listed)
+
+    def _kubectl(self, *arguments: str, body: Object | None = None) -> None:
+        command = [str(find("kubectl")), f"--kubeconfig={self._plane.kubeconfig}", *arguments]
+        done = subprocess.run(
+            command,
+            input=json.dumps(body or {}),
+            capture_output=True,
+            text=True,
+            timeout=KUBECTL_SECONDS,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ClusterError(f"kubectl {arguments[0]} failed: {done.stderr.strip().splitlines()[-1:]}")
+
+
+def _self_signed(*names: str) -> tuple[bytes, bytes]:
+    """A certificate of these names and of the loopback address that is its own authority, and its key; both PEM."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
+    hosts: list[x509.GeneralName] = [x509.DNSName(host) for host in names]
+    hosts.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+    now = datetime.datetime.now(datetime.UTC)
+    cert = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + VALID)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
+    return cert.public_bytes(encoding), key.private_bytes(encoding, form, serialization.NoEncryption())
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
