@@ -1,7 +1,8 @@
 """The operator on a real API server with fake nodes, against what the cluster alone can do.
 
 Cases: (a) a run from its creation until all pods run, (b) one pod fails, (c) fifty pods fail at once, (d) idle,
-(e) a pod fails while the operator is down. Scheduler and controller-manager are the real ones, with their defaults;
+(e) a pod fails while the operator is down. Scheduler and controller-manager are the real ones, with their defaults:
+50 bindings a second after a burst of 100, which bound (a) and (c), and their limits, unless the caller raises them.
 kwok plays the kubelets. Slices are of 16 or 4 hosts, for none has 15. A time begins before the request that causes it
 and ends when a watch tells of its end. The limit takes turns with the operator in the same cluster.
 """
@@ -27,26 +28,33 @@ BURST = 50
 """Pods that fail at once."""
 
 
-def measure(cases: Collection[str], repeat: int, progress: Callable[[str], None]) -> list[Figure]:
+def measure(
+    cases: Collection[str], repeat: int, progress: Callable[[str], None], scheduler_qps: int | None = None
+) -> list[Figure]:
     """Runs the cases so many times, one after the other, and returns their medians.
+
+    Args:
+        scheduler_qps: requests a second of the scheduler; None for its default.
 
     Raises:
         BenchError: something did not happen in time; the message says what.
         ClusterError, HostError: the control plane did not start.
     """
     try:
-        return asyncio.run(_measure(cases, repeat, progress))
+        return asyncio.run(_measure(cases, repeat, progress, scheduler_qps))
     except asyncio.CancelledError:
         raise BenchError("ended by SIGTERM") from None
 
 
-async def _measure(cases: Collection[str], repeat: int, progress: Callable[[str], None]) -> list[Figure]:
+async def _measure(
+    cases: Collection[str], repeat: int, progress: Callable[[str], None], scheduler_qps: int | None
+) -> list[Figure]:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     samples = Samples()
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder:
-        async with Testbed(Path(folder), progress) as bed:
+        async with Testbed(Path(folder), progress, scheduler_qps) as bed:
             for turn in range(repeat):
                 for shape in _shapes(cases):
                     progress(f"round {turn + 1} of {repeat}: {shape.units} units of {shape.hosts} pods")

@@ -42,10 +42,18 @@ QUIET_SHARE = 0.15
 class Testbed:
     """Use as an async context manager: everything that it starts ends with it."""
 
-    def __init__(self, folder: Path, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, progress: Callable[[str], None], scheduler_qps: int | None = None
+    ) -> None:
         self._folder = folder
         self._progress = progress
-        self._plane = ControlPlane(folder / "plane", controllers=True, fast_failure=False, progress=progress)
+        self._plane = ControlPlane(
+            folder / "plane",
+            controllers=True,
+            fast_failure=False,
+            scheduler_qps=scheduler_qps,
+            progress=progress,
+        )
         self._kwok = Kwok(self._plane)
         self._shape: Shape | None = None
         self._operators: list[Operator] = []

@@ -77,6 +77,11 @@ def add_options(bench: argparse.ArgumentParser) -> None:
         help="a create, b one pod fails, c fifty fail, d idle, e fails while the operator is down; default all",
     )
     operator.add_argument("--repeat", default="3", metavar="N", help="rounds; default %(default)s")
+    operator.add_argument(
+        "--scheduler-qps",
+        metavar="N",
+        help="requests a second of kube-scheduler; its default of 50 bounds (a) and (c), their limit included",
+    )
 
 
 def run_bench(options: argparse.Namespace) -> int:
@@ -91,6 +96,7 @@ def run_bench(options: argparse.Namespace) -> int:
 
 def _operator(options: argparse.Namespace) -> int:
     repeat = _count("--repeat", options.repeat, 100)
+    qps = None if options.scheduler_qps is None else _count("--scheduler-qps", options.scheduler_qps, 10_000)
     try:
         from atoll_bench.client import BenchError
         from atoll_bench.figures import line
@@ -106,7 +112,7 @@ def _operator(options: argparse.Namespace) -> int:
     if not set(cases) <= set(CASES):
         raise UsageError(f"--case {options.case!r}: of {','.join(CASES)} is wanted")
     try:
-        found = measure(frozenset(cases), repeat, lambda text: print(text, file=sys.stderr, flush=True))
+        found = measure(frozenset(cases), repeat, lambda text: print(text, file=sys.stderr, flush=True), qps)
     except (BenchError, ClusterError, HostError) as error:
         raise CommandError(str(error)) from error
     if options.json:
