@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import ssl
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,6 @@ from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane, free_port
 from atoll_local.kwok import Kwok, node, tpu_node
 from atoll_local.paths import source_root
 from atoll_local.process import Daemon
-from atoll_local.programs import find
 from atoll_operator.cluster import CONNECTIONS
 
 SYSTEM = "atoll-system"
@@ -89,7 +87,6 @@ class Testbed:
     def _start(self) -> None:
         self._plane.start()
         self._kwok.start()
-        kubectl = [str(find("kubectl")), f"--kubeconfig={self._plane.kubeconfig}"]
         try:
             manifests = str(source_root() / "manifests")
         except FileNotFoundError as error:
@@ -100,11 +97,7 @@ class Testbed:
             # The operator under test is a process of ours; the one in the manifests has no image here.
             ["-n", SYSTEM, "scale", "deployment", "--all", "--replicas=0"],
         ):
-            done = subprocess.run(
-                [*kubectl, *arguments], capture_output=True, text=True, timeout=60, check=False
-            )
-            if done.returncode != 0:
-                raise BenchError(f"kubectl {arguments[0]}: {done.stderr.strip()}")
+            self._plane.kubectl(*arguments)
         self._kwok.add([node(SYNCER_NODE)])
 
     def _context(self) -> ssl.SSLContext:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import ssl
+import subprocess
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from atoll_local.errors import ClusterError
 from atoll_local.pki import Authority, Pair
 from atoll_local.process import Daemon, Startable, wait_for
-from atoll_local.programs import Progress, find_all, silent
+from atoll_local.programs import Progress, find, find_all, silent
 
 SERVICE_RANGE = "10.96.0.0/16"
 SERVICE_API = "10.96.0.1"
 CONTEXT = "atoll"
 """Of the kubeconfig."""
+KUBECTL_SECONDS = 120.0
+"""For one command: hundreds of nodes, or all definitions."""
 CONTROL_PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
@@ -91,6 +98,28 @@ class ControlPlane(Startable):
         self.start_apiserver()
         if self.controllers:
             self._start_controllers(authority)
+
+    def kubectl(self, *arguments: str, body: Mapping[str, Any] | None = None) -> str:
+        """What an administrator's `kubectl` prints; `body` is its standard input, as JSON.
+
+        Raises:
+            ClusterError: the API server refused, or did not answer in time.
+        """
+        command = [str(find("kubectl")), f"--kubeconfig={self.kubeconfig}", *arguments]
+        try:
+            done = subprocess.run(
+                command,
+                input=json.dumps(body or {}),
+                capture_output=True,
+                text=True,
+                timeout=KUBECTL_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ClusterError(f"kubectl {arguments[0]} took more than {KUBECTL_SECONDS:.0f} s") from error
+        if done.returncode != 0:
+            raise ClusterError(f"kubectl {arguments[0]} failed: {done.stderr.strip().splitlines()[-1:]}")
+        return done.stdout
 
     def stop(self) -> None:
         """Ends every part; the API server by SIGKILL, because its SIGTERM takes seconds."""

@@ -9,7 +9,6 @@ import base64
 import datetime
 import ipaddress
 import json
-import subprocess
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,6 @@ SERVICE = "kueue-webhook-service"
 SECRET = "kueue-webhook-server-cert"
 AUTHORITY = "kueue-ca"
 """Kueue makes new certificates if its authority's is not of this name, with an RSA key in PKCS #1."""
-KUBECTL_SECONDS = 120.0
 READY_SECONDS = 180.0
 _WEBHOOKS = {"MutatingWebhookConfiguration": "mutating", "ValidatingWebhookConfiguration": "validating"}
 _OTHERS = ["kube-system", NAMESPACE]
@@ -94,9 +92,9 @@ class Kueue(Startable):
         names = [".".join(reversed(path.stem.split("_"))) for path in sorted(folder.glob("*.yaml"))]
         webhook = {"conversionReviewVersions": ["v1"], "clientConfig": self._client("/convert", bundle)}
         conversion = {"spec": {"conversion": {"strategy": "Webhook", "webhook": webhook}}}
-        self._kubectl("apply", "--server-side", "-f", str(folder))
-        self._kubectl("patch", "crd", *names, "--type=merge", "-p", json.dumps(conversion))
-        self._kubectl("wait", "--for=condition=Established", "crd", *names, "--timeout=60s")
+        self._plane.kubectl("apply", "--server-side", "-f", str(folder))
+        self._plane.kubectl("patch", "crd", *names, "--type=merge", "-p", json.dumps(conversion))
+        self._plane.kubectl("wait", "--for=condition=Established", "crd", *names, "--timeout=60s")
 
     def _certificate(self) -> str:
         """The bundle for whoever calls Kueue. It keeps what it finds valid in its Secret, and has nothing to renew."""
@@ -150,20 +148,7 @@ class Kueue(Startable):
 
     def _apply(self, *bodies: Object) -> None:
         listed = {"apiVersion": "v1", "kind": "List", "items": list(bodies)}
-        self._kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", body=listed)
-
-    def _kubectl(self, *arguments: str, body: Object | None = None) -> None:
-        command = [str(find("kubectl")), f"--kubeconfig={self._plane.kubeconfig}", *arguments]
-        done = subprocess.run(
-            command,
-            input=json.dumps(body or {}),
-            capture_output=True,
-            text=True,
-            timeout=KUBECTL_SECONDS,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise ClusterError(f"kubectl {arguments[0]} failed: {done.stderr.strip().splitlines()[-1:]}")
+        self._plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", body=listed)
 
 
 def _self_signed(*names: str) -> tuple[bytes, bytes]:

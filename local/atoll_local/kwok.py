@@ -7,8 +7,6 @@ kwok's business: the real scheduler, or a test.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import urllib.request
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -30,7 +28,6 @@ LEASE_SECONDS = 40
 """As a kubelet; renewed four times as often."""
 FAST_LEASE_SECONDS = 8
 """For a control plane that takes a node for lost after 8 s."""
-KUBECTL_SECONDS = 120.0
 READY_SECONDS = 120.0
 _NOW = "{{ Now | Quote }}"
 
@@ -111,14 +108,14 @@ class Kwok(Startable):
             ClusterError: not within two minutes, or the API server refused one.
         """
         bodies = list(nodes)
-        self._kubectl("create", "-f", "-", body={"apiVersion": "v1", "kind": "List", "items": bodies})
+        self._plane.kubectl("create", "-f", "-", body={"apiVersion": "v1", "kind": "List", "items": bodies})
         wanted = {body["metadata"]["name"] for body in bodies}
         wait_for("the fake nodes", lambda: wanted <= self._ready(), READY_SECONDS, f"see {self.daemon.log}")
 
     def _ready(self) -> set[str]:
         # `kubectl wait` looks at one node after the other: 500 of them take minutes.
         path = '{range .items[*]}{.metadata.name}{" "}{.status.conditions[?(@.type=="Ready")].status}{"\\n"}{end}'
-        lines = self._kubectl("get", "nodes", "-o", f"jsonpath={path}").splitlines()
+        lines = self._plane.kubectl("get", "nodes", "-o", f"jsonpath={path}").splitlines()
         return {line.removesuffix(" True") for line in lines if line.endswith(" True")}
 
     def remove(self, names: Iterable[str]) -> None:
@@ -127,21 +124,7 @@ class Kwok(Startable):
         Raises:
             ClusterError: the API server refused.
         """
-        self._kubectl("delete", "node", "--ignore-not-found", "--wait=false", *names)
-
-    def _kubectl(self, *arguments: str, body: Object | None = None) -> str:
-        command = [str(find("kubectl")), f"--kubeconfig={self._plane.kubeconfig}", *arguments]
-        done = subprocess.run(
-            command,
-            input=json.dumps(body or {}),
-            capture_output=True,
-            text=True,
-            timeout=KUBECTL_SECONDS,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise ClusterError(f"kubectl {arguments[0]} failed: {done.stderr.strip().splitlines()[-1:]}")
-        return done.stdout
+        self._plane.kubectl("delete", "node", "--ignore-not-found", "--wait=false", *names)
 
 
 def _listens(address: str) -> bool:

@@ -30,7 +30,6 @@ import yaml
 from aiohttp import web
 
 from atoll_local.controlplane import ControlPlane
-from atoll_local.programs import find
 
 ROOT = Path(__file__).resolve().parents[2]
 Object = dict[str, Any]
@@ -469,13 +468,8 @@ def training_run(name: str = "r", units: int = 2) -> Object:
 
 def install(plane: ControlPlane) -> None:
     """Applies our kustomize base, and waits until its definitions are served."""
-    kubectl = [str(find("kubectl")), f"--kubeconfig={plane.kubeconfig}"]
-    for arguments in (
-        ["apply", "--server-side", "-k", str(ROOT / "manifests")],
-        ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"],
-    ):
-        done = subprocess.run([*kubectl, *arguments], capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
+    plane.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests"))
+    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
 
 
 @pytest.fixture(scope="session")
@@ -511,34 +505,57 @@ def syncers(api: Api) -> Iterator[Syncers]:
     server.close()
 
 
-@pytest.fixture(scope="session")
-def operator_kubeconfig(plane: ControlPlane, api: Api, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a token of the service account that the kustomize base binds to the operator's role."""
+def with_token(plane: ControlPlane, api: Api, path: Path, account: str = "atoll-operator") -> Path:
+    """A kubeconfig with the rights of a service account of `atoll-system`."""
     request = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
         "spec": {"expirationSeconds": 7200},
     }
-    answer = api.call("POST", "/api/v1/namespaces/atoll-system/serviceaccounts/atoll-operator/token", request)
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "atoll",
-        "clusters": [
-            {
-                "name": "atoll",
-                "cluster": {
-                    "server": plane.server,
-                    "certificate-authority-data": base64.b64encode(api.authority).decode(),
-                },
-            }
-        ],
-        "users": [{"name": "operator", "user": {"token": answer["status"]["token"]}}],
-        "contexts": [{"name": "atoll", "context": {"cluster": "atoll", "user": "operator"}}],
-    }
-    path = tmp_path_factory.mktemp("operator") / "kubeconfig"
+    answer = api.call("POST", f"/api/v1/namespaces/atoll-system/serviceaccounts/{account}/token", request)
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": answer["status"]["token"]}
     path.write_text(yaml.safe_dump(config))
     return path
+
+
+@pytest.fixture(scope="session")
+def operator_kubeconfig(plane: ControlPlane, api: Api, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a token of the service account that the kustomize base binds to the operator's role."""
+    return with_token(plane, api, tmp_path_factory.mktemp("operator") / "kubeconfig")
+
+
+def _environment(kubeconfig: Path, namespace: str) -> dict[str, str]:
+    """Of an operator for one namespace."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return {
+        "PATH": os.environ["PATH"],
+        "KUBECONFIG": str(kubeconfig),
+        "ATOLL_NAMESPACES": namespace,
+        "ATOLL_RUNTIME_IMAGE": "atoll.dev/runtime:test",
+        "ATOLL_HEALTH_PORT": str(port),
+    }
+
+
+@pytest.fixture
+def employ(tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[Operator]]:
+    """Starts an operator for a namespace of any control plane; its log may hold no traceback in the end."""
+
+    @contextlib.contextmanager
+    def employed(plane: ControlPlane, namespace: str, account: str = "atoll-operator") -> Iterator[Operator]:
+        kubeconfig = with_token(plane, Api(plane), tmp_path / "kubeconfig", account)
+        operator = Operator(_environment(kubeconfig, namespace), tmp_path / "operator.log")
+        operator.start()
+        try:
+            yield operator
+        finally:
+            operator.kill()
+            print(operator.log.read_text()[-6000:])
+        assert "Traceback" not in operator.log.read_text()
+
+    return employed
 
 
 _NAMES = itertools.count(1)
@@ -580,16 +597,9 @@ def _bench(
     started: list[Any] = []
 
     def start(of: str, **changes: str) -> Any:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         environment = {
-            "PATH": os.environ["PATH"],
-            "KUBECONFIG": str(operator_kubeconfig),
-            "ATOLL_NAMESPACES": of,
-            "ATOLL_RUNTIME_IMAGE": "atoll.dev/runtime:test",
+            **_environment(operator_kubeconfig, of),
             "ATOLL_RUNTIME_ENV": '{"STORAGE_EMULATOR_HOST": "http://10.0.0.1:4443"}',
-            "ATOLL_HEALTH_PORT": str(port),
             "ATOLL_FEED_SECONDS": "0.2",
             "ATOLL_FEED_URL": f"https://127.0.0.1:{syncers.port}/{{namespace}}/{{run}}/{{shard}}",
             **changes,

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -79,33 +75,13 @@ def controlled(
 
 
 @pytest.fixture
-def world(controlled: ControlPlane, api: Any, tmp_path: Path) -> Iterator[World]:
+def world(controlled: ControlPlane, api: Any, employ: Any) -> Iterator[World]:
     mine = type(api)(controlled)
     namespace = f"end-{next(NUMBERS)}"
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     mine.call("POST", "/api/v1/namespaces", body)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {
-        "PATH": os.environ["PATH"],
-        "KUBECONFIG": str(controlled.kubeconfig),
-        "ATOLL_NAMESPACES": namespace,
-        "ATOLL_RUNTIME_IMAGE": "atoll.dev/runtime:test",
-        "ATOLL_HEALTH_PORT": str(port),
-    }
-    log = tmp_path / "operator.log"
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "atoll_operator"], env=environment, stdout=file, stderr=file
-        )
-    try:
-        yield World(mine, namespace, log)
-    finally:
-        process.kill()
-        process.wait(20)
-        print(log.read_text()[-6000:])
-    assert "Traceback" not in log.read_text()
+    with employ(controlled, namespace) as operator:
+        yield World(mine, namespace, operator.log)
 
 
 @pytest.mark.parametrize("propagation", ["Foreground", "Background"])

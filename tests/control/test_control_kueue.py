@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from atoll_local.controlplane import ControlPlane
 from atoll_local.kueue import Kueue
@@ -198,38 +192,12 @@ def _kind(kind: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def town(queues: ControlPlane, api: Any, tmp_path: Path) -> Iterator[Town]:
+def town(queues: ControlPlane, api: Any, employ: Any) -> Iterator[Town]:
     mine = type(api)(queues)
     namespace = f"town-{next(NUMBERS)}"
     mine.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-    request = {"spec": {"expirationSeconds": 7200}}
-    token = mine.call("POST", "/api/v1/namespaces/atoll-system/serviceaccounts/atoll-operator/token", request)
-    config = yaml.safe_load(queues.kubeconfig.read_text())
-    config["users"][0]["user"] = {"token": token["status"]["token"]}
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(config))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {
-        "PATH": os.environ["PATH"],
-        "KUBECONFIG": str(kubeconfig),
-        "ATOLL_NAMESPACES": namespace,
-        "ATOLL_RUNTIME_IMAGE": "atoll.dev/runtime:test",
-        "ATOLL_HEALTH_PORT": str(port),
-    }
-    log = tmp_path / "operator.log"
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "atoll_operator"], env=environment, stdout=file, stderr=file
-        )
-    try:
+    with employ(queues, namespace):
         yield Town(mine, namespace)
-    finally:
-        process.kill()
-        process.wait(20)
-        print(log.read_text()[-6000:])
-    assert "Traceback" not in log.read_text()
 
 
 def test_a_unit_that_was_there_before_kueue_waits_for_it(town: Town, request: pytest.FixtureRequest) -> None:

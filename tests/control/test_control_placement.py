@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from objects import RUN
 
 from atoll_local.controlplane import ControlPlane
 from atoll_local.kwok import EXIT_CODE, Kwok, tpu_node
@@ -53,18 +48,7 @@ class Yard:
 
     def run(self, units: int) -> None:
         pool = {"name": "p", "accelerator": "tpu-v6e-slice", "topology": "4x4", "units": units}
-        body = {
-            "apiVersion": "atoll.dev/v1alpha1",
-            "kind": "TrainingRun",
-            "metadata": {"name": "r"},
-            "spec": {
-                "model": {"preset": "1m"},
-                "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
-                "target": {"globalSteps": 100},
-                "checkpoint": {"uri": "gs://bucket/r"},
-                "pools": [pool],
-            },
-        }
+        body = {**RUN, "spec": {**RUN["spec"], "pools": [pool]}}
         self.api.create(body, self.namespace)
 
     def learners(self) -> list[dict[str, Any]]:
@@ -143,7 +127,7 @@ def scheduled(
 
 @pytest.fixture
 def yard(
-    scheduled: tuple[ControlPlane, Kwok], api: Any, tmp_path: Path, request: pytest.FixtureRequest
+    scheduled: tuple[ControlPlane, Kwok], api: Any, employ: Any, request: pytest.FixtureRequest
 ) -> Iterator[Yard]:
     """Its operator sees nodes, unless the test's parameter is `blind`."""
     plane, kwok = scheduled
@@ -154,40 +138,13 @@ def yard(
     if getattr(request, "param", "") == "blind":
         account = f"blind-{namespace}"
         _blind(mine, account)
-    token = mine.call(
-        "POST",
-        f"/api/v1/namespaces/atoll-system/serviceaccounts/{account}/token",
-        {"spec": {"expirationSeconds": 7200}},
-    )
-    config = yaml.safe_load(plane.kubeconfig.read_text())
-    config["users"][0]["user"] = {"token": token["status"]["token"]}
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(config))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {
-        "PATH": os.environ["PATH"],
-        "KUBECONFIG": str(kubeconfig),
-        "ATOLL_NAMESPACES": namespace,
-        "ATOLL_RUNTIME_IMAGE": "atoll.dev/runtime:test",
-        "ATOLL_HEALTH_PORT": str(port),
-    }
     one = Yard(mine, kwok, namespace)
-    log = tmp_path / "operator.log"
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "atoll_operator"], env=environment, stdout=file, stderr=file
-        )
     try:
-        yield one
+        with employ(plane, namespace, account):
+            yield one
     finally:
-        process.kill()
-        process.wait(20)
-        print(log.read_text()[-6000:])
         mine.call("DELETE", f"/api/v1/namespaces/{namespace}")
         kwok.remove(one.nodes)
-    assert "Traceback" not in log.read_text()
 
 
 def _blind(api: Any, account: str) -> None:

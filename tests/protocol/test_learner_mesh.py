@@ -1,14 +1,10 @@
 """The island gives the same figures on any number of devices and hosts."""
 
-import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cpu_mesh import free_port, result, start
 
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import Dimensions, ModelSpec
@@ -28,34 +24,6 @@ pytestmark = pytest.mark.timeout(
 )  # three processes that compile: 6 s alone, half a minute on a loaded machine
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def start(hosts, host, coordinator, folder, *meshes, devices):
-    return subprocess.Popen(
-        [sys.executable, str(WORKER), str(hosts), str(host), coordinator, str(folder), *map(str, meshes)],
-        env={
-            **os.environ,
-            "JAX_NUM_CPU_DEVICES": str(devices),
-            "JAX_PLATFORMS": "cpu",
-            # A quarter of the compiler's time.
-            "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def result(process):
-    out, err = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 0, err
-    return json.loads(next(line for line in out.splitlines() if line.startswith("{")))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """The bucket of both units."""
@@ -67,12 +35,12 @@ def results(folder):
     """One process with meshes of 1, 2 and 4 devices; two processes of 2 devices that split heads and experts."""
     coordinator = f"127.0.0.1:{free_port()}"
     processes = [
-        start(1, 0, coordinator, folder, 1, 2, 4, devices=4),
-        start(2, 0, coordinator, folder, devices=2),
-        start(2, 1, coordinator, folder, devices=2),
+        start(WORKER, 1, 0, coordinator, folder, 1, 2, 4, devices=4),
+        start(WORKER, 2, 0, coordinator, folder, devices=2),
+        start(WORKER, 2, 1, coordinator, folder, devices=2),
     ]
     try:
-        yield [result(process) for process in processes]
+        yield [result(process, TIMEOUT) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -1,14 +1,10 @@
 """A unit of two slices of two hosts, by the contracts that the operator writes, trains as one mesh."""
 
-import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cpu_mesh import free_port, result, start
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.gang import Gang
@@ -41,39 +37,18 @@ def contracts(slices, topology, machine, coordinator):
         yield parse_unit(environment[ENV_UNIT]).model_copy(update={"coordinator": coordinator})
 
 
-def start(contract, devices):
-    return subprocess.Popen(
-        [sys.executable, str(WORKER), dump(contract)],
-        env={
-            **os.environ,
-            "JAX_NUM_CPU_DEVICES": str(devices),
-            "JAX_PLATFORMS": "cpu",
-            # A quarter of the compiler's time.
-            "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def result(process):
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
-    return json.loads(next(line for line in out.splitlines() if line.startswith("{")))
-
-
 @pytest.fixture(scope="module")
 def results():
     """One host with eight devices, and two slices of two hosts with two devices each."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
+    coordinator = f"127.0.0.1:{free_port()}"
     (one,) = contracts(1, "2x4", "ct6e-standard-8t", coordinator)
-    processes = [start(one, 8)]
-    processes += [start(contract, 2) for contract in contracts(2, "2x4", "ct6e-standard-4t", coordinator)]
+    processes = [start(WORKER, dump(one), devices=8)]
+    processes += [
+        start(WORKER, dump(contract), devices=2)
+        for contract in contracts(2, "2x4", "ct6e-standard-4t", coordinator)
+    ]
     try:
-        yield [result(process) for process in processes]
+        yield [result(process, 240) for process in processes]
     finally:
         for process in processes:
             process.kill()

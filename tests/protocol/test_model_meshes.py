@@ -1,13 +1,10 @@
 """A unit's training is the same on every mesh: fully sharded, by tensor, by expert, on 1 to 8 devices."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cpu_mesh import result, start
 
 WORKER = Path(__file__).with_name("mesh_worker.py")
 TIMEOUT = 280
@@ -17,21 +14,7 @@ pytestmark = pytest.mark.timeout(300)  # ten meshes are compiled: 30 s alone, mi
 @pytest.fixture(scope="module")
 def results():
     """By model, its runs; the first one is on a single device."""
-    done = subprocess.run(
-        [sys.executable, str(WORKER)],
-        env={
-            **os.environ,
-            "JAX_NUM_CPU_DEVICES": "8",
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
-        },
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return result(start(WORKER, devices=8), TIMEOUT)
 
 
 MODELS = pytest.mark.parametrize("model", ["dense", "moe"])
