@@ -200,8 +200,8 @@ def test_a_failure_is_told_by_its_reason_and_heals(placed, lose, reason, exit_co
 def test_an_image_that_cannot_be_pulled_is_a_wait_with_a_reason_and_no_restart(rack) -> None:
     bench = rack.bench
     bench.operator()
-    run = bench.run()
-    bench.settled(run, UNITS)
+    bench.run()
+    bench.until("the leader", lambda: "r-two-0-1-0" in bench.pods("r-two-0"))
     waiting = {"reason": "ImagePullBackOff", "message": "manifest unknown"}
     container = {"name": "main", "image": "x", "imageID": "", "restartCount": 0, "ready": False}
     bench.kubelet.status(
