@@ -8,9 +8,10 @@ ARGS ?=
 KEEP ?=
 SEED ?=
 SCHEDULES ?=
+OUT ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit schedules soak protocol control e2e figures lint format crds programs images cluster-up cluster-down clean
+.PHONY: help setup demo test unit schedules soak protocol control e2e figures parity parity-reduced parity-device bench-device lint format crds programs images cluster-up cluster-down clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -49,6 +50,18 @@ e2e: setup ## A run with a killed unit on real pods (root)
 
 figures: setup ## Write docs/results/: every published figure beside ours
 	$(BIN)/python -m atoll_cli.simulate.figures
+
+parity: setup ## The proof of learning, resumed case by case; hours on two cores (docs/parity.md)
+	$(BIN)/atoll bench parity --resume --json $(ARGS)
+
+parity-reduced: setup ## A reduced table in minutes (OUT=folder)
+	$(BIN)/atoll bench parity --reduced --out $(or $(OUT),/tmp/parity) $(ARGS)
+
+parity-device: setup ## Its larger sizes, on an accelerator
+	$(BIN)/atoll bench parity --device --resume --json $(ARGS)
+
+bench-device: setup ## FLOPs utilisation of the inner step, on an accelerator
+	$(BIN)/atoll bench step --json --preset 125m --batch 64 --length 512 --peak-tflops 989 $(ARGS)
 
 lint: setup ## Style, types, imports, generated files, chart
 	$(BIN)/ruff check .

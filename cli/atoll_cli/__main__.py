@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from atoll_cli.bench import add_options as add_bench_options
+from atoll_cli.data import add_options as add_data_options
 from atoll_cli.errors import CommandError
 from atoll_cli.replay import add_options as add_replay_options
 from atoll_cli.simulate import add_options as add_simulate_options
@@ -50,6 +51,10 @@ def run(options: argparse.Namespace) -> int:
         from atoll_cli.replay import run_replay
 
         return run_replay(options)
+    if options.command == "data":
+        from atoll_cli.data import run_data
+
+        return run_data(options)
     if options.command == "bench":
         from atoll_cli.bench import run_bench
 
@@ -87,6 +92,9 @@ def parser() -> argparse.ArgumentParser:
     ledger.add_argument("--json", action="store_true", help="exact, in token-fragments, as JSON")
     add_replay_options(
         commands.add_parser("replay", help="re-run a recorded syncer, bit for bit", allow_abbrev=False)
+    )
+    add_data_options(
+        commands.add_parser("data", help="make a data set, check it, look into it", allow_abbrev=False)
     )
     add_bench_options(commands.add_parser("bench", help="measure this machine", allow_abbrev=False))
     add_simulate_options(

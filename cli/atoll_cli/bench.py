@@ -7,10 +7,12 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from atoll_cli import parity, step
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.text import amount, table
 
 if TYPE_CHECKING:
+    from atoll_bench.data import DataFigure
     from atoll_bench.learner import LearnerFigure
     from atoll_bench.merge import MergeFigure
     from atoll_bench.verdict import Figure as OperatorFigure
@@ -63,6 +65,17 @@ def add_options(bench: argparse.ArgumentParser) -> None:
         metavar="LEARNER/SYNCER",
         help="such as 0-2/3; default: a core each, then one core for both",
     )
+    data = figures.add_parser(
+        "data", help="whether training data keeps up with steps; a minute or two", allow_abbrev=False
+    )
+    data.add_argument("--json", action="store_true", help="one JSON line a figure")
+    data.add_argument("--length", default="2048", metavar="N", help="tokens; default %(default)s")
+    data.add_argument("--batch", default="16", metavar="N", help="sequences of a host; default %(default)s")
+    data.add_argument("--step", default="100", metavar="MS", help="of a step; default %(default)s")
+    data.add_argument("--steps", default="100", metavar="N", help="default %(default)s")
+    data.add_argument(
+        "--latency", default="0,20,50", metavar="MS,…", help="of the bucket's answers; default %(default)s"
+    )
     operator = figures.add_parser(
         "operator",
         help="heals and creations on a real API server with fake nodes, against a bare client; "
@@ -77,6 +90,14 @@ def add_options(bench: argparse.ArgumentParser) -> None:
         help="a create, b one pod fails, c fifty fail, d idle, e fails while the operator is down; default all",
     )
     operator.add_argument("--repeat", default="3", metavar="N", help="rounds; default %(default)s")
+    step.add_options(
+        figures.add_parser("step", help="the inner step against a plain loop's", allow_abbrev=False)
+    )
+    parity.add_options(
+        figures.add_parser(
+            "parity", help="held-out loss against data-parallel training; up to six hours", allow_abbrev=False
+        )
+    )
     operator.add_argument(
         "--scheduler-qps",
         metavar="N",
@@ -91,7 +112,15 @@ def run_bench(options: argparse.Namespace) -> int:
         UsageError: an option's value cannot be used.
         CommandError: the figure could not be measured.
     """
-    return {"merge": _merge, "learner": _learner, "operator": _operator}[options.figure](options)
+    figures = {
+        "merge": _merge,
+        "learner": _learner,
+        "operator": _operator,
+        "step": step.run_step,
+        "parity": parity.run_parity,
+        "data": _data,
+    }
+    return figures[options.figure](options)
 
 
 def _operator(options: argparse.Namespace) -> int:
@@ -217,6 +246,56 @@ def _learner_table(figures: list[LearnerFigure]) -> str:
                 amount(figure.bytes_in, "B"),
                 amount(figure.bytes_out, "B"),
                 f"{figure.others:.1f} cores",
+            )
+            for figure in figures
+        ],
+    )
+
+
+def _data(options: argparse.Namespace) -> int:
+    length = _count("--length", options.length, 1_000_000)
+    batch = _count("--batch", options.batch, 100_000)
+    step = _count("--step", options.step, 60_000)
+    steps = _count("--steps", options.steps, 100_000, least=2)
+    latencies = [_count("--latency", text, 10_000, least=0) for text in options.latency.split(",")]
+    try:
+        from atoll_bench.data import Setting, measure
+        from atoll_bench.figures import line
+        from atoll_local.errors import ClusterError, HostError
+        from atoll_runtime.checkpoint import StoreError
+    except ImportError as error:
+        raise UsageError(
+            f"bench data needs the packages of runtime and local cluster, pip install 'atoll[runtime,local]': {error}"
+        ) from error
+    found = []
+    try:
+        for figure in measure(
+            Setting(length, batch, step / 1000, steps), [each / 1000 for each in latencies]
+        ):
+            found.append(figure)
+            if options.json:
+                print(line("training_data", asdict(figure)), flush=True)
+    except (ClusterError, HostError, StoreError) as error:
+        raise CommandError(str(error)) from error
+    if not options.json:
+        print(_data_table(found))
+    return 0
+
+
+def _data_table(figures: list[DataFigure]) -> str:
+    head = ("STORE", "LATENCY", "THREADS", "EXAMPLES/S", "FIRST", "WAIT P50", "WAIT P99", "STALLED")
+    return table(
+        head,
+        [
+            (
+                figure.store,
+                f"{1000 * figure.latency:.0f} ms",
+                str(figure.readers),
+                f"{figure.examples_per_second:.0f}",
+                f"{1000 * figure.first:.0f} ms",
+                f"{1000 * figure.wait_p50:.2f} ms",
+                f"{1000 * figure.wait_p99:.2f} ms",
+                f"{100 * figure.stalled:.0f} % of {figure.steps} steps",
             )
             for figure in figures
         ],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from atoll_operator.api.trainingrun import MAX_UNITS
 from atoll_operator.cel import fixed, rule
 from atoll_operator.plan.names import NAMES_LIMIT, UNIT_NAME_LIMIT
 from atoll_operator.plan.tpu import ACCELERATORS, TOPOLOGY
@@ -114,6 +115,11 @@ def constrain_run(schema: Schema) -> None:
             "quorum.min",
         ),
         rule(
+            f"!has(self.units) || self.units <= self.pools.size() * {MAX_UNITS}",
+            f"units is more than the pools can have: {MAX_UNITS} each",
+            "units",
+        ),
+        rule(
             "self.target == oldSelf.target || self.inner.schedule == 'Constant'",
             "spec.target cannot be changed with inner.schedule Cosine: the learning rate of every unit follows it; "
             f"{NEW_RUN}",
@@ -163,6 +169,10 @@ def constrain_unit(schema: Schema) -> None:
         rule(
             f"self.metadata.name.size() <= {UNIT_NAME_LIMIT}",
             f"metadata.name must have at most {UNIT_NAME_LIMIT} characters: host names <unit>-<gang>-<host> end at 63",
+        ),
+        rule(
+            "!self.metadata.name.endsWith('-syncer')",
+            "metadata.name must not end with -syncer: Service and certificate of a run's syncer are called so",
         ),
     ]
 

@@ -118,7 +118,11 @@ class DataSpec(Section):
     uri: GcsUri
     sequence_length: Annotated[int, Field(ge=8, le=1048576)]
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    tokenizer: Literal["bytes"] = "bytes"
+    packing: Literal["Stream", "Documents"] = "Stream"
+    """Examples are cut from the documents one after the other. Stream: a token sees all that stands before it in its
+    example. Documents: it sees its own document alone, and the first token of a document is not predicted."""
+    tokenizer: Literal["bytes", "tokenizers", "sentencepiece"] | None = None
+    """Where given, what the data set must have been made with."""
 
 
 class MeshSpec(Section):
@@ -179,7 +183,9 @@ class OuterSpec(Section):
     overlap: Annotated[int, Field(ge=1, le=1024)] = 2
     """τ: rounds in flight. At most `interval`."""
     merge: Literal["RDA", "Mean"] = "RDA"
-    codec: Literal["bf16", "float32"] = "bf16"
+    codec: Literal["bf16", "float32", "int4"] = "bf16"
+    """Of fragments on the wire. int4: units push their outer gradients in four bits (blocks of 64 with a scale) and
+    fetch fragments as bf16."""
 
 
 class GraceSpec(Section):

@@ -155,6 +155,7 @@ REFUSED = [
         {"spec.model": {"dimensions": {**DIMENSIONS, "width": 66}}}, "spec.model.dimensions.width", "heads", id="width"
     ),
     pytest.param({"spec.recovery": {"seed": "Elsewhere"}}, "spec.recovery.seed", '"Peer"', id="seed-from-elsewhere"),
+    pytest.param({"spec.units": 257}, "spec.units", "256 each", id="more-units-than-pools-can-have"),
     pytest.param({"spec.syncer": {"shards": 0}}, "spec.syncer.shards", "1", id="no-shards"),
     pytest.param({"spec.syncer": {"shards": 65}}, "spec.syncer.shards", "64", id="too-many-shards"),
     pytest.param({"spec.syncer": {"tape": "None"}}, "spec.syncer.tape", '"Contributions"', id="no-tape"),
@@ -312,7 +313,7 @@ def test_what_a_run_is_made_of_cannot_be_changed(api, change, field: str) -> Non
         pytest.param({"checkpoint": {"intervalSteps": 7, "keep": 9}}, id="checkpoints"),
         pytest.param({"syncer": {"resources": {"requests": {"cpu": "2"}}}}, id="syncer-resources"),
         pytest.param({"units": 0}, id="to-zero"),
-        pytest.param({"units": 300}, id="beyond-the-pools"),
+        pytest.param({"units": 200}, id="beyond-the-pools"),
         pytest.param({"pools": [{**RUN["spec"]["pools"][0], "units": 5, "batch": 2}]}, id="pool-in-place"),
         pytest.param(
             {"pools": [{**RUN["spec"]["pools"][0], "name": "q", "topology": "1x1"}]}, id="another-pool"

@@ -16,6 +16,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from atoll_operator.api.trainingrun import MAX_UNITS
 from atoll_operator.crdgen import RESOURCES, definition
 from atoll_operator.plan.names import NAMES_LIMIT
 from atoll_operator.plan.tpu import GENERATIONS, MAX_HOSTS, chips_of
@@ -292,7 +293,7 @@ def runs(draw: st.DrawFn, small: bool = False) -> Object:
         spec["syncer"]["shards"] %= 4
         spec["syncer"]["shards"] += 1
     if draw(st.integers(0, 4)) == 0:
-        spec["units"] = draw(st.integers(0, 4 if small else 1024))
+        spec["units"] = draw(st.integers(0, 4 if small else MAX_UNITS * len(pools)))
     _agree(spec, units)
     longest = NAMES_LIMIT - max(len(pool["name"]) for pool in pools)
     name = draw(st.one_of(NAMES, st.just("r" * longest)))

@@ -229,7 +229,7 @@ def changed(tmp_path: Path, where: str, value: Any) -> Path:
         ("spec.pools", [], "spec.pools: "),
         ("spec.model.preset", "3t", "spec.model.preset: '3t' is unknown"),
         ("spec.model.dimensions", {"layers": 1}, "spec.model.dimensions.width: Field required (and 3 more)"),
-        ("spec.outer.codec", "int4", "spec.outer.codec: 'int4': Input should be 'bf16' or 'float32'"),
+        ("spec.outer.codec", "int2", "spec.outer.codec: 'int2': Input should be 'bf16', 'float32' or 'int4'"),
         ("spec.outer.fragments", 25, "spec.outer.fragments: 25: at most interval (24)"),
         (
             "spec.outer",

@@ -230,6 +230,39 @@ def test_batches_come_in_order_and_rows_beyond_the_batch_fill_up():
     assert second.tokens[:, 0].tolist() == [14, 15, 13]
 
 
+@pytest.mark.parametrize("readers", [1, 3, 16])
+def test_batches_come_in_order_however_many_threads_read(readers):
+    late = threading.Event()
+
+    def example(at):
+        if at < 4:
+            late.wait(30)  # the first batch is the last to be ready
+        elif at >= 8:
+            late.set()
+        return np.full(3, at)
+
+    late.set() if readers == 1 else late.clear()
+    batches = Prefetch(example, cursor=0, size=4, rows=(0, 4), readers=readers)
+    try:
+        taken = [batches.take(30) for _ in range(40)]
+    finally:
+        batches.close()
+    assert [batch.cursor for batch in taken] == [4 * number for number in range(1, 41)]
+    assert [batch.tokens[0, 0] for batch in taken] == [4 * number for number in range(40)]
+
+
+def test_threads_share_one_reader(documents, dataset):
+    reader, text = Reader(dataset, "train", LENGTH, cached_blocks=2), text_of(documents, "train")
+    batches = Prefetch(lambda at: reader.example(at % reader.examples), 0, 8, (0, 8), readers=8)
+    try:
+        for number in range(100):
+            for row, tokens in enumerate(batches.take(30).tokens):
+                start = (number * 8 + row) % reader.examples * LENGTH
+                assert bytes(tokens.astype(np.uint8)) == text[start : start + LENGTH + 1]
+    finally:
+        batches.close()
+
+
 def test_a_reader_error_is_raised_in_the_loop():
     def example(at):
         if at >= 4:

@@ -34,17 +34,21 @@ LABEL_POD_GROUP = "kueue.x-k8s.io/pod-group-name"
 """Kueue's, on a learner's pod whose unit names a queue."""
 NODE_POOL = "cloud.google.com/gke-nodepool"
 """Label of a node: its node pool. A pool of several hosts is one slice."""
+ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
+TOPOLOGY = "cloud.google.com/gke-tpu-topology"
+TPU = "google.com/tpu"
+"""Resource, and key of the taint of TPU nodes."""
 
 
 def owner(kind: str, name: str, uid: str) -> Object:
-    """A controller reference to one of our own objects; it never blocks the owner's deletion."""
+    """A controller reference to one of our own objects: who deletes that in the foreground waits for what it owns."""
     return {
         "apiVersion": API_VERSION,
         "kind": kind,
         "name": name,
         "uid": uid,
         "controller": True,
-        "blockOwnerDeletion": False,
+        "blockOwnerDeletion": True,
     }
 
 

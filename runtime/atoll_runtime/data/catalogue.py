@@ -1,4 +1,4 @@
-"""`meta.json` of a data set: its token type, its splits, and their shards."""
+"""`meta.json` of a data set: its tokens, its splits, and their shards."""
 
 from __future__ import annotations
 
@@ -11,15 +11,23 @@ from atoll_runtime.checkpoint.bucket import Bucket, MissingObject
 
 META = "meta.json"
 
+SplitName = Literal["train", "heldout"]
+TokenType = Literal["uint8", "uint16", "uint32"]
+TokenizerKind = Literal["bytes", "tokenizers", "sentencepiece"]
+
 
 class DataError(Exception):
     """A data set that cannot be used, and will not be by trying again; names the URI and the field."""
 
 
-class Shard(BaseModel):
-    """One object of raw little-endian tokens."""
+class Part(BaseModel):
+    """A part of `meta.json`: unknown keys are errors, immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Shard(Part):
+    """One object of raw little-endian tokens."""
 
     file: Annotated[str, Field(min_length=1, max_length=1024)]
     tokens: Annotated[int, Field(ge=1)]
@@ -27,10 +35,8 @@ class Shard(BaseModel):
     """Of the object's bytes."""
 
 
-class Split(BaseModel):
+class Split(Part):
     """Shards in order; example i of length T is tokens [i·T, i·T + T] of their concatenation."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
 
@@ -40,17 +46,30 @@ class Split(BaseModel):
         return sum(shard.tokens for shard in self.shards)
 
 
-class Catalogue(BaseModel):
-    """`meta.json`."""
+class TokenizerFile(Part):
+    """The file that text was cut into tokens with, stored beside the shards so that they can be read again."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    file: Annotated[str, Field(min_length=1, max_length=1024)]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Catalogue(Part):
+    """`meta.json`. The defaults are those of bytes."""
 
     format: Literal[1] = 1
-    dtype: Literal["uint8", "uint16", "uint32"]
-    tokenizer: Literal["bytes"]
+    dtype: TokenType
+    tokenizer: TokenizerKind
+    tokenizer_file: TokenizerFile | None = None
+    """None for bytes, which need none."""
+    vocabulary: Annotated[int, Field(ge=2, le=2**31)] = 256
+    """Every token is less than this."""
+    separator: Annotated[int, Field(ge=0)] = 0
+    """The token that ends each document, and stands nowhere else."""
     source: str = ""
     """What the text is, for people."""
-    splits: dict[Literal["train", "heldout"], Split]
+    plan: str = ""
+    """Digest of what `atoll data import` was asked for; empty where the data came otherwise."""
+    splits: dict[SplitName, Split]
 
     @property
     def token_type(self) -> np.dtype[np.generic]:

@@ -1,16 +1,17 @@
-"""A background thread that reads a few batches ahead; its error is raised where the batch is taken."""
+"""Background threads that read a few batches ahead; an error is raised where its batch is taken."""
 
 from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 AHEAD = 4
-"""Batches read ahead."""
+"""Batches read ahead, and one for each thread at least."""
 POLL = 0.2
 """Seconds between two looks at whether the loop has gone."""
 
@@ -30,54 +31,72 @@ class Prefetch:
 
     Args:
         rows: this host's rows [start, stop) of a batch; from `size` on they fill up, with the first ones.
-        example: tokens int32 [T+1] at a cursor; called from the background thread alone.
+        example: tokens int32 [T+1] at a cursor; called from the background threads alone.
+        readers: threads; each reads whole batches, in turns, so that `readers` examples are under way at once.
     """
 
     def __init__(
-        self, example: Callable[[int], np.ndarray], cursor: int, size: int, rows: tuple[int, int]
+        self,
+        example: Callable[[int], np.ndarray],
+        cursor: int,
+        size: int,
+        rows: tuple[int, int],
+        readers: int = 1,
     ) -> None:
         self._example = example
         self._size = size
         self._rows = rows
-        self._ready: queue.Queue[HostBatch | Exception] = queue.Queue(AHEAD)
+        self._ready: list[queue.Queue[HostBatch | Exception]] = [
+            queue.Queue(-(-AHEAD // readers)) for _ in range(readers)
+        ]
+        self._turn = 0
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(cursor,), name="prefetch", daemon=True)
-        self._thread.start()
+        # Daemons: a read that hangs must not keep the process from its end.
+        self._threads = [
+            threading.Thread(target=self._run, args=(number, cursor), name="prefetch", daemon=True)
+            for number in range(readers)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def take(self, timeout: float) -> HostBatch:
         """The next batch; raises what the reader raised, or `TimeoutError` after `timeout` seconds."""
         try:
-            found = self._ready.get(timeout=timeout)
+            found = self._ready[self._turn].get(timeout=timeout)
         except queue.Empty:
             raise TimeoutError(f"no batch of training data within {timeout:g} s") from None
         if isinstance(found, Exception):
             raise found
+        self._turn = (self._turn + 1) % len(self._ready)
         return found
 
     def close(self, timeout: float = 5.0) -> None:
-        """Ends the thread."""
+        """Ends the threads, or leaves those to themselves that have not ended after `timeout` seconds in all."""
         self._closed.set()
-        self._thread.join(timeout)
+        end = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
 
-    def _run(self, cursor: int) -> None:
+    def _run(self, number: int, cursor: int) -> None:
+        cursor += number * self._size
         while not self._closed.is_set():
             try:
                 found: HostBatch | Exception = self._batch(cursor)
             except Exception as error:
                 found = error
-            if not self._put(found) or isinstance(found, Exception):
+            if not self._put(number, found) or isinstance(found, Exception):
                 return
-            cursor += self._size
+            cursor += len(self._threads) * self._size
 
     def _batch(self, cursor: int) -> HostBatch:
         start, stop = self._rows
         tokens = np.stack([self._example(cursor + row % self._size) for row in range(start, stop)])
         return HostBatch(cursor=cursor + self._size, tokens=tokens)
 
-    def _put(self, item: HostBatch | Exception) -> bool:
+    def _put(self, number: int, item: HostBatch | Exception) -> bool:
         while not self._closed.is_set():
             try:
-                self._ready.put(item, timeout=POLL)
+                self._ready[number].put(item, timeout=POLL)
             except queue.Full:
                 continue
             return True

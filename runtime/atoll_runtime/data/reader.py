@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from bisect import bisect_right
 from collections import OrderedDict
@@ -18,26 +19,36 @@ BLOCK = 64 << 10
 CACHED_BLOCKS = 1024
 """64 MiB at most."""
 ATTEMPTS = 6
+FILE_READERS = 1
+"""A read takes less time than a hand-over between threads."""
+BUCKET_READERS = 16
+"""Measured on two cores: 358 examples a second at 20 ms of latency, 282 at 50 ms (`atoll bench data`)."""
 FIRST_WAIT = 0.2
 """Seconds before the second attempt; doubles, with jitter: about 12 s in all."""
 
 
 class Reader:
-    """Examples of `length` + 1 tokens: inputs and, one to the right, targets. Used from one thread."""
+    """Examples of `length` + 1 tokens: inputs and, one to the right, targets. Safe to use from several threads."""
 
     def __init__(self, uri: str, split: str, length: int, *, cached_blocks: int = CACHED_BLOCKS) -> None:
         """Raises `DataError` for a data set that cannot serve, `StoreError` for a silent bucket."""
         self._bucket = Bucket(uri)
-        catalogue = open_catalogue(self._bucket)
-        found = next((content for name, content in catalogue.splits.items() if name == split), None)
+        self.catalogue = open_catalogue(self._bucket)
+        """What `meta.json` says."""
+        found = next((content for name, content in self.catalogue.splits.items() if name == split), None)
         if found is None:
-            raise DataError(f"{uri}: splits: {split!r} is missing; there is {', '.join(catalogue.splits)}")
-        self._type = catalogue.token_type
+            raise DataError(
+                f"{uri}: splits: {split!r} is missing; there is {', '.join(self.catalogue.splits)}"
+            )
+        self._type = self.catalogue.token_type
         self._files = [shard.file for shard in found.shards]
         self._starts: list[int] = [0, *accumulate(shard.tokens for shard in found.shards)]
         self._length = length
         self._cached_blocks = cached_blocks
         self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._lock = threading.Lock()
+        self.readers = FILE_READERS if uri.startswith("file://") else BUCKET_READERS
+        """Threads that reading is worth."""
         if self.examples < 1:
             raise DataError(f"{uri}: splits.{split}: {found.tokens} tokens hold no example of {length} + 1")
 
@@ -80,13 +91,15 @@ class Reader:
 
     def _block(self, shard: int, block: int) -> bytes:
         key = (shard, block)
-        if key in self._blocks:
-            self._blocks.move_to_end(key)
-            return self._blocks[key]
-        data = self._read(shard, block)
-        self._blocks[key] = data
-        if len(self._blocks) > self._cached_blocks:
-            self._blocks.popitem(last=False)
+        with self._lock:
+            if key in self._blocks:
+                self._blocks.move_to_end(key)
+                return self._blocks[key]
+        data = self._read(shard, block)  # not under the lock: two threads may read the same block
+        with self._lock:
+            self._blocks[key] = data
+            if len(self._blocks) > self._cached_blocks:
+                self._blocks.popitem(last=False)
         return data
 
     def _read(self, shard: int, block: int) -> bytes:

@@ -7,12 +7,11 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Literal
 
 import google_crc32c
 
 from atoll_runtime.checkpoint.bucket import Bucket
-from atoll_runtime.data.catalogue import META, Catalogue, DataError, Shard, Split
+from atoll_runtime.data.catalogue import META, Catalogue, DataError, Shard, Split, SplitName
 
 SHARD_BYTES = 1_000_000
 """Below the 1 MiB from which aiohttp warns that one body holds up its event loop."""
@@ -23,7 +22,6 @@ HELD_OUT_OF_256 = 13
 
 Progress = Callable[[int, int], None]
 """Called with documents done and documents in all."""
-SplitName = Literal["train", "heldout"]
 
 
 def write_stdlib(uri: str, progress: Progress | None = None) -> Catalogue:
@@ -86,20 +84,21 @@ def held_out(name: str) -> bool:
     return hashlib.sha256(name.encode()).digest()[0] < HELD_OUT_OF_256
 
 
-def _write_shards(bucket: Bucket, split: str, texts: Iterator[bytes], limit: int) -> Iterator[Shard]:
+def write_shard(bucket: Bucket, split: SplitName, number: int, data: bytes, width: int) -> Shard:
+    """Writes one shard of tokens of `width` bytes; raises `StoreError`."""
+    file = f"{split}/{number:05d}.tokens"
+    bucket.write(file, data)
+    return Shard(file=file, tokens=len(data) // width, crc32c=google_crc32c.value(data))
+
+
+def _write_shards(bucket: Bucket, split: SplitName, texts: Iterator[bytes], limit: int) -> Iterator[Shard]:
     pending = bytearray()
     count = 0
     for text in texts:
         pending += text
         while len(pending) >= limit:
-            yield _write_shard(bucket, split, count, bytes(pending[:limit]))
+            yield write_shard(bucket, split, count, bytes(pending[:limit]), 1)
             del pending[:limit]
             count += 1
     if pending:
-        yield _write_shard(bucket, split, count, bytes(pending))
-
-
-def _write_shard(bucket: Bucket, split: str, number: int, data: bytes) -> Shard:
-    file = f"{split}/{number:05d}.tokens"
-    bucket.write(file, data)
-    return Shard(file=file, tokens=len(data), crc32c=google_crc32c.value(data))
+        yield write_shard(bucket, split, count, bytes(pending), 1)

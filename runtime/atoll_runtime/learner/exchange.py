@@ -50,7 +50,7 @@ class Exchange:
         layout: of the whole model, in as many shards as there are transports.
         bounds: this host's [start, stop) in each padded fragment.
         padded: elements of each fragment, padded to the unit's devices.
-        transports: one for each shard.
+        transports: one for each shard; needed by `start` alone.
     """
 
     def __init__(
@@ -60,10 +60,8 @@ class Exchange:
         layout: Layout,
         bounds: Sequence[tuple[int, int]],
         padded: Sequence[int],
-        transports: Sequence[Transport],
+        transports: Sequence[Transport] = (),
     ) -> None:
-        if len(transports) != layout.shards:
-            raise ValueError(f"transports: {len(transports)} for {layout.shards} shards")
         self._run, self._unit, self._layout = run, unit, layout
         self._bounds, self._padded, self._transports = tuple(bounds), tuple(padded), tuple(transports)
         self._dtype = codecs.DTYPES[run.outer.codec]
@@ -89,28 +87,28 @@ class Exchange:
         Args:
             lineages: that the versions belong to, by shard; empty where that is not known.
         """
+        if len(self._transports) != self._layout.shards:
+            raise ValueError(f"transports: {len(self._transports)} for {self._layout.shards} shards")
+        seed = seeded_step, seed_message
+        for s, box in enumerate(self.open(versions, lineages)):
+            fingerprint, bounds = self._layout.shard(s).fingerprint, self._bounds[self._own(s)]
+            self._wires.append(
+                Wire(self._run, self._unit, s, fingerprint, bounds, self._transports[s], box, seed)
+            )
+
+    def open(self, versions: Sequence[int], lineages: Sequence[str] = ()) -> Sequence[Mailbox]:
+        """Says what this host holds. Nothing carries what is in the mailboxes, one a shard, but the caller."""
         if len(versions) != len(self._layout.fragments):
             raise ValueError(f"versions: {len(versions)} for {len(self._layout.fragments)} fragments")
         sizes = [fragment.size for fragment in self._layout.fragments]
         # Of a fragment without elements there is nothing to hold, nor to ask for.
         self._held = tuple(version if size else 0 for version, size in zip(versions, sizes, strict=True))
-        for s, transport in enumerate(self._transports):
-            own = slice(s * self._layout.width, (s + 1) * self._layout.width)
-            lineage = lineages[s] if lineages else ""
-            box = Mailbox(self._held[own], 2 * self._run.outer.overlap, lineage)
-            self._boxes.append(box)
-            self._wires.append(
-                Wire(
-                    self._run,
-                    self._unit,
-                    s,
-                    self._layout.shard(s).fingerprint,
-                    self._bounds[own],
-                    transport,
-                    box,
-                    (seeded_step, seed_message),
-                )
-            )
+        limit = 2 * self._run.outer.overlap
+        self._boxes = [
+            Mailbox(self._held[self._own(s)], limit, lineages[s] if lineages else "")
+            for s in range(self._layout.shards)
+        ]
+        return self._boxes
 
     def welcome(self, timeout: float) -> Greeting | None:
         """The first answers; waits at most `timeout` seconds for all shards, so only before training starts."""
@@ -123,8 +121,7 @@ class Exchange:
             return None
         versions: list[int] = []
         for s, answer in enumerate(answers):
-            own = slice(s * self._layout.width, (s + 1) * self._layout.width)
-            versions += self._held[own] if answer is None else answer.versions
+            versions += self._held[self._own(s)] if answer is None else answer.versions
         return Greeting(
             max(answer.global_step for answer in known),
             max(answer.inner_step for answer in known),
@@ -183,7 +180,7 @@ class Exchange:
             padded=self._padded[number],
             trained=offer.trained,
             codec=self._run.outer.codec,
-            size=part.nbytes,
+            size=codecs.pushed_size(stop - start, self._run.outer.codec),
             cut=offer.cut,
         )
         self._boxes[number // self._layout.width].put_push(head, np.ascontiguousarray(part))
@@ -213,6 +210,10 @@ class Exchange:
             wire.close(max(0.0, deadline - time.monotonic()))
         for transport in self._transports[len(self._wires) :]:
             transport.close()
+
+    def _own(self, s: int) -> slice:
+        """A shard's fragments."""
+        return slice(s * self._layout.width, (s + 1) * self._layout.width)
 
     def _number(self, s: int, p: int) -> int:
         return s * self._layout.width + p

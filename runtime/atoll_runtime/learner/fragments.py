@@ -108,7 +108,7 @@ def host_part(flat: Array) -> np.ndarray:
 
 def wire_type(codec: str) -> Any:
     """The dtype of a codec's name in the contract."""
-    return jnp.bfloat16 if codec == "bf16" else jnp.float32
+    return jnp.float32 if codec == "float32" else jnp.bfloat16
 
 
 def _names(fragment: Fragment) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from jax.sharding import Mesh
 
 from atoll_runtime.checkpoint.units import Moments
 from atoll_runtime.contract import InnerSpec, ModelSpec
+from atoll_runtime.data.packing import segments
 from atoll_runtime.learner import optimiser
 from atoll_runtime.model.axes import ROWS, everywhere, over_rows, placement
 from atoll_runtime.model.decoder import Batch
@@ -34,11 +36,13 @@ class Inner:
         length: int,
         moments: Moments | None = None,
         stream: int = 0,
+        separator: int | None = None,
     ) -> None:
         """Puts `theta` and `moments` (zero where None) on the mesh; `batch` sequences of `length` tokens a step.
 
         Args:
             stream: of the unit's data; with the model's seed it seeds whatever a task draws.
+            separator: the token that ends a document; where given, each token sees its own document alone.
 
         Raises:
             ModelError, OptimiserError: see `objective` and `optimiser.build`.
@@ -46,6 +50,7 @@ class Inner:
         self.mesh = mesh
         self.batch = batch
         self.length = length
+        self._separator = separator
         self._objective = objective(model, spec, mesh)
         axes = self._objective.axes
         self.theta: dict[str, Array] = {
@@ -54,7 +59,8 @@ class Inner:
         self._optimiser = optimiser.build(spec, self._objective.matrices)
         shapes = jax.eval_shape(self._optimiser.init, self.theta)
         self._placed = optimiser.shardings(shapes, self.theta, everywhere(mesh))
-        self._state = jax.jit(self._optimiser.init, out_shardings=self._placed)(self.theta)
+        self._init = jax.jit(self._optimiser.init, out_shardings=self._placed)
+        self._state = self._init(self.theta)
         self.restorable = optimiser.slots(shapes, self.theta) is not None
         """Whether all of the optimiser's state can be saved; else a healed unit begins with it anew."""
         self.updates = 0
@@ -76,6 +82,17 @@ class Inner:
         """This host's rows of the filled batch."""
         weights = np.arange(*self.rows)[:, None] < batch
         self._weights = self._global(np.tile(weights.astype(np.float32), length))
+
+    def twin(self, theta: Mapping[str, np.ndarray], moments: Moments | None = None, stream: int = 0) -> Inner:
+        """Another unit's training by the same compiled programs, with a state of its own."""
+        other = copy.copy(self)
+        other.theta = {name: _put(value, self.theta[name].sharding) for name, value in theta.items()}
+        other._state = self._init(other.theta)
+        other.updates = 0
+        if moments is not None:
+            other._restore(moments)
+        other._seed = np.array([self._seed[0], stream], np.uint32)
+        return other
 
     @property
     def tokens(self) -> int:
@@ -111,6 +128,8 @@ class Inner:
     def _advance(
         self, theta: dict[str, Array], state: Any, batch: Batch, rate: Array, when: Array
     ) -> tuple[dict[str, Array], Any, Array]:
+        if self._separator is not None:
+            batch = batch | {"segments": segments(batch["tokens"], self._separator)}
         seed, *rest = when
         rng = jax.random.key(seed)
         for number in rest:

@@ -37,7 +37,6 @@ from atoll_runtime.transport.transport import Transport
 WELCOME_TIMEOUT = 20.0
 """Seconds that a seeded unit waits for the syncer before it trains on from its checkpoint."""
 CLOSE_TIMEOUT = 5.0
-BYTE_VALUES = 256
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +60,7 @@ def train(
         SeedUnavailable, StoreError, TimeoutError: worth a restart.
     """
     layout = _layout(run)
-    try:
-        reader = Reader(run.data.uri, "train", run.data.sequence_length)
-        stream = Stream(reader.examples, run.data.seed, unit.stream, unit.streams)
-    except (DataError, ValueError) as error:
-        raise Terminal("DataInvalid", str(error)) from error
+    reader, stream = _data(run, unit)
     try:
         mesh = join(unit, run.inner.mesh)
     except ModelError as error:
@@ -84,6 +79,7 @@ def train(
         run.data.sequence_length,
         seeded.moments,
         unit.stream,
+        reader.catalogue.separator if run.data.packing == "Documents" else None,
     )
     fragments = Fragments(mesh, layout, wire_type(run.outer.codec), inner.theta)
     if seeded.moments is not None and not inner.restorable:
@@ -99,7 +95,9 @@ def train(
     exchange.start(seeded.cut.versions, seeded.cut.step, seeded.message, lineages)
     start = _start(exchange, agreement, seeded.cut, unit.unit, cold)
     log.info("global step %d, inner step %d, cursor %d", start.global_step, start.inner_step, start.cursor)
-    batches = Prefetch(lambda at: reader.example(stream.index(at)), start.cursor, unit.batch, inner.rows)
+    batches = Prefetch(
+        lambda at: reader.example(stream.index(at)), start.cursor, unit.batch, inner.rows, reader.readers
+    )
     saver = Saver(units, unit, layout, fragments.bounds)
     sizes = [fragment.size for fragment in layout.fragments]
     snapshots = Snapshots(sizes, start.targets, saver.put)
@@ -163,16 +161,32 @@ def _layout(run: RunContract) -> Layout:
         optimiser.build(run.inner, {})
         if run.model.task is not None:
             return layout
-        size = resolve(run.model)
-        fits(size, run.inner.mesh)
+        fits(resolve(run.model), run.inner.mesh)
     except (ModelError, LayoutError, optimiser.OptimiserError) as error:
         raise Terminal("ModelInvalid", str(error)) from error
-    if size.vocabulary < BYTE_VALUES:
+    return layout
+
+
+def _data(run: RunContract, unit: UnitContract) -> tuple[Reader, Stream]:
+    """The unit's part of the data, which must be such as the model can take."""
+    try:
+        reader = Reader(run.data.uri, "train", run.data.sequence_length)
+        stream = Stream(reader.examples, run.data.seed, unit.stream, unit.streams)
+    except (DataError, ValueError) as error:
+        raise Terminal("DataInvalid", str(error)) from error
+    held = reader.catalogue
+    if run.data.tokenizer not in (None, held.tokenizer):
+        raise Terminal(
+            "DataInvalid", f"data.tokenizer: {run.data.tokenizer}, but {run.data.uri} has {held.tokenizer}"
+        )
+    size = None if run.model.task is not None else resolve(run.model)
+    if size is not None and size.vocabulary < held.vocabulary:
         raise Terminal(
             "ModelInvalid",
-            f"model.dimensions.vocabulary: {size.vocabulary} must be 256 or more for tokenizer bytes",
+            f"model.dimensions.vocabulary: {size.vocabulary} must be {held.vocabulary} or more, the vocabulary of "
+            f"{run.data.uri} (tokenizer {held.tokenizer})",
         )
-    return layout
+    return reader, stream
 
 
 def _start(exchange: Exchange, agreement: Agreement, cut: Cut, unit: str, cold: bool) -> Start:

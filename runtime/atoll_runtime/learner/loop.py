@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from jax import Array
 
 from atoll_runtime.contract import RunContract
-from atoll_runtime.data import Prefetch
+from atoll_runtime.data.prefetch import HostBatch
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.errors import LossNotFinite
 from atoll_runtime.learner.exchange import Arrival, Exchange
@@ -60,6 +61,13 @@ class Parcel:
     offer: Offer
 
 
+class Batches(Protocol):
+    """Where a host's rows come from, in order."""
+
+    def take(self, timeout: float) -> HostBatch:
+        """The next batch; raises what the reader raised, or `TimeoutError` after `timeout` seconds."""
+
+
 @dataclass
 class Loop:
     """One host's part of the unit's training."""
@@ -69,7 +77,7 @@ class Loop:
     fragments: Fragments
     exchange: Exchange
     agreement: Agreement
-    batches: Prefetch
+    batches: Batches
     start: Start
     terminated: threading.Event
     snapshots: Snapshots

@@ -192,10 +192,17 @@ class Mailbox:
             tell(self._link, message)
             self.lock.notify_all()
 
-    def next_errand(self) -> Errand | None:
-        """Blocks for a fragment to fetch; None at the end."""
+    def due(self) -> list[Report | Mark]:
+        """What a session would send now, a mark before the report that follows it; never blocks."""
         with self.lock:
-            self.lock.wait_for(lambda: self._link.wanted or self.ended)
+            kinds, self._unsent = self._unsent, set()
+            mark, report = self._mark if Mark in kinds else None, self.report if Report in kinds else None
+            return [message for message in (mark, report) if message is not None]
+
+    def next_errand(self, timeout: float | None = None) -> Errand | None:
+        """Blocks for a fragment to fetch, for at most `timeout` seconds; None at the end, and without one."""
+        with self.lock:
+            self.lock.wait_for(lambda: self._link.wanted or self.ended, timeout)
             return None if self.ended else self._link.errand()
 
     def postpone(self, errand: Errand) -> None:
@@ -210,11 +217,11 @@ class Mailbox:
             if self._link.fetched(errand, arrival.version, cut):
                 self._arrivals[errand.fragment] = arrival
 
-    def next_push(self) -> tuple[PushHead, NDArray[Any]] | None:
-        """Blocks for a contribution to send; None at the end."""
+    def next_push(self, timeout: float | None = None) -> tuple[PushHead, NDArray[Any]] | None:
+        """Blocks for a contribution to send, for at most `timeout` seconds; None at the end, and without one."""
         with self.lock:
-            self.lock.wait_for(lambda: self._pushes or self.ended)
-            return None if self.ended else self._pushes.popleft()
+            self.lock.wait_for(lambda: self._pushes or self.ended, timeout)
+            return None if self.ended or not self._pushes else self._pushes.popleft()
 
     def is_open(self, round_id: RoundId) -> bool:
         """The round still wants contributions, as far as this host knows."""

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from atoll_runtime.contract import RunContract, UnitContract
@@ -142,11 +141,11 @@ class Wire:
     def _push_all(self) -> None:
         while (waiting := self._box.next_push()) is not None:
             head, part = waiting
-            self._box.count_push(self._push(head, part), part.nbytes)
+            self._box.count_push(self._push(head, part), head.size)
 
     def _push(self, head: PushHead, part: NDArray[Any]) -> bool:
         """Sends until an answer comes, the round is over, or the attempts are used up."""
-        body = memoryview(np.ascontiguousarray(part).view(np.uint8).data)
+        body = codecs.pack(part, self._codec)
         for attempt in range(PUSH_ATTEMPTS):
             if not self._box.is_open(head.round):
                 return False

@@ -14,9 +14,14 @@ from numpy.typing import NDArray
 from atoll_runtime.sync import kernels
 from atoll_runtime.sync.fragments import Fragment
 
-Codec = Literal["bf16", "float32"]
-WIRE: dict[Codec, np.dtype[Any]] = {"bf16": np.dtype(np.uint16), "float32": np.dtype(np.float32)}
-"""Elements as they came over the wire, little-endian; bfloat16 as its bits."""
+Codec = Literal["bf16", "float32", "int4"]
+WIRE: dict[Codec, np.dtype[Any]] = {
+    "bf16": np.dtype(np.uint16),
+    "float32": np.dtype(np.float32),
+    "int4": np.dtype(np.uint16),
+}
+"""Elements as they are merged and fetched, little-endian; bfloat16 as its bits. What is pushed in int4 is bfloat16 from
+its arrival on."""
 
 
 class PartsError(ValueError):

@@ -89,9 +89,10 @@ def merge_step(
         for plain, norms in zip(direct, inputs.norms, strict=True)
     ]
     work = turns(fragment, inputs.bounds, direct)
+    coded = WIRE[codec].itemsize == 2
     room = buffers or Buffers(0)
     new_theta, new_momentum = room.take(fragment.size, np.float32), room.take(fragment.size, np.float32)
-    wire = room.take(fragment.size if codec == "bf16" else 0, np.uint16)
+    wire = room.take(fragment.size if coded else 0, np.uint16)
     pieces = len(fragment.pieces)
     faults = np.zeros(pieces, np.int64)
     together = (
@@ -122,9 +123,7 @@ def merge_step(
     for piece, fault in zip(fragment.pieces, faults.tolist(), strict=True):
         if fault:
             raise MergeError(f"the merged outer gradient of {piece.tensor} is not finite")
-    return Result(
-        new_theta, new_momentum, memoryview((wire if codec == "bf16" else new_theta).view(np.uint8).data)
-    )
+    return Result(new_theta, new_momentum, memoryview((wire if coded else new_theta).view(np.uint8).data))
 
 
 def warm(codec: Codec) -> None:

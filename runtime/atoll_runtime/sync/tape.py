@@ -96,7 +96,7 @@ class Decided:
 
 @dataclass(frozen=True)
 class Share:
-    """One host's part of its unit's contribution, in the run's codec; `size` bytes of the body, in turn."""
+    """One host's part of its unit's contribution, as it is merged; `size` bytes of the body, in turn."""
 
     unit: str
     host: int

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from atoll_runtime.sync.events import Member, RoundId
-from atoll_runtime.sync.merge import Gradient, Part, Scan
+from atoll_runtime.sync.fragments import Fragment
+from atoll_runtime.sync.merge import Codec, Gradient, Part, Scan, scan
+from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import PushHead
 
 LEAST_BUDGET = 64 << 20
@@ -17,7 +20,7 @@ SHARE = 4
 
 @dataclass(frozen=True)
 class Held:
-    """One host's part, as it came."""
+    """One host's part, as it is merged."""
 
     head: PushHead
     body: memoryview
@@ -49,13 +52,25 @@ class Parts:
         """Forgets a unit's parts of a round, or all of them."""
         parts = self._rounds.get(round_id, {})
         for key in [key for key in parts if unit is None or key[0] == unit]:
-            self.used -= parts.pop(key).head.size
+            self.used -= parts.pop(key).body.nbytes
         if not parts:
             self._rounds.pop(round_id, None)
 
     def take(self, round_id: RoundId) -> dict[tuple[str, int], Held]:
         """A frozen round's parts, for the merge."""
         return dict(self._rounds.get(round_id, {}))
+
+
+def room(head: PushHead) -> int:
+    """Bytes that a part takes until it is merged: what is pushed in int4 is held as bfloat16."""
+    return (head.stop - head.start) * codecs.DTYPES[head.codec].itemsize
+
+
+def read(fragment: Fragment, head: PushHead, body: memoryview) -> tuple[memoryview, Scan]:
+    """A pushed body as it is merged, and what is known of it."""
+    codec = cast(Codec, head.codec)
+    held = codecs.unpack(body, codec, head.stop - head.start)
+    return held, scan(fragment, held, codec, head.start)
 
 
 def gradients(members: Sequence[Member], parts: Mapping[tuple[str, int], Held]) -> list[Gradient]:

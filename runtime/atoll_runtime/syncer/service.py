@@ -48,11 +48,11 @@ from atoll_runtime.sync.events import (
 )
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.sync.machine import COORDINATOR
-from atoll_runtime.sync.merge import MergeError, Result, merge_step, scan
+from atoll_runtime.sync.merge import MergeError, Result, merge_step
 from atoll_runtime.sync.tape import Facts
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.cuts import Cuts, Job
-from atoll_runtime.syncer.parts import Held, Parts, budget, gradients
+from atoll_runtime.syncer.parts import Held, Parts, budget, gradients, read, room
 from atoll_runtime.syncer.recovery import Start, Store, durable, meta_of, part_of
 from atoll_runtime.syncer.sessions import Session, Sessions
 from atoll_runtime.syncer.state import Version
@@ -199,16 +199,17 @@ class Service:
 
     def admit(self, peer: Peer, head: PushHead) -> str:
         """See `Endpoint`."""
-        width = codecs.DTYPES[self.state.codec].itemsize
         foreign = hosts.stranger(self.run, peer, head.unit)
         if foreign:
             return foreign
-        if head.codec != self.state.codec or head.size != (head.stop - head.start) * width:
+        if head.codec != self.state.codec or head.size != codecs.pushed_size(
+            head.stop - head.start, head.codec
+        ):
             return (
                 f"{head.size} bytes of {head.codec} for [{head.start}, {head.stop}), not {self.state.codec}"
             )
         part = hosts.part_of(head)
-        refusal = self.machine.admit(part) or self.parts.reserve(head.size)
+        refusal = self.machine.admit(part) or self.parts.reserve(room(head))
         if refusal:
             self._feed(Declined(part, refusal))
         return refusal
@@ -216,18 +217,18 @@ class Service:
     async def deliver(self, peer: Peer, head: PushHead, body: memoryview | None) -> PushReply:
         """See `Endpoint`."""
         if body is None:
-            self.parts.unreserve(head.size)
+            self.parts.unreserve(room(head))
             return PushReply(False, "the body did not arrive whole")
         self.bytes_in += len(body)
         fragment = self.state.layout.fragments[head.round.fragment]
-        found = await asyncio.to_thread(scan, fragment, body, self.run.outer.codec, head.start)
+        held, found = await asyncio.to_thread(read, fragment, head, body)
         part = hosts.part_of(head)
         refusal = self.machine.admit(part) if found.finite else "the outer gradient is not finite"
         if refusal:
-            self.parts.unreserve(head.size)
+            self.parts.unreserve(room(head))
             self._feed(Declined(part, refusal))
             return PushReply(False, refusal)
-        self.parts.hold(Held(head, body, found))
+        self.parts.hold(Held(head, held, found))
         self._feed(part)
         return PushReply(True)
 

@@ -137,7 +137,7 @@ class Tape:
         members: tuple[Member, ...],
         parts: Mapping[tuple[str, int], tuple[int, Buffer]],
     ) -> None:
-        """What goes into a merge: by (unit, host), the first element and the body as it was pushed."""
+        """What goes into a merge: by (unit, host), the first element and the body as it is merged."""
         if not self._recording or self._failed or self._depth != "Contributions":
             return
         units = {member.unit for member in members}

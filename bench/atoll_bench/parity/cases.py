@@ -1,0 +1,144 @@
+"""Which trials make the proof: stages of sizes, budgets and cases, in the order in which they are run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from atoll_bench.parity.store import Store
+from atoll_bench.parity.trials import Method, Trial
+
+SEEDS = (0, 1, 2)
+TUNING_SEED = 100
+"""Not one of those that count."""
+RATES = (4e-3, 8e-3, 16e-3)
+"""Inner learning rates: the tuning budget, the same for every method and number of learners. The outer constants are
+the contract's defaults and are not tuned here (`sweep` does that)."""
+LEARNERS = (2, 4, 8)
+MOST = LEARNERS[-1]
+"""Learners of the cases (c) to (f)."""
+MOE = "moe-"
+
+Rate = Callable[[str, Method, int], float]
+"""Of a size, method and number of learners."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Cases of one size."""
+
+    size: str
+    steps: tuple[int, ...]
+    """Budgets, each twice the one before; the first is that of the tuning."""
+    cases: str
+    """Letters; for a mixture of experts (a) and (b) stand under (d)."""
+    seeds: tuple[int, ...] = SEEDS
+    learners: tuple[int, ...] = LEARNERS
+
+
+REDUCED = (Stage("30k", (100,), "abcef", seeds=(0, 1, 2), learners=(2, 8)),)
+"""What CI runs: 6 core minutes, 4 min 20 s on two cores that others used too (2026-11-21)."""
+WHOLE = (
+    Stage("30k", (400, 800, 1600), "ab"),
+    Stage("90k", (400, 800, 1600, 3200), "ab"),
+    Stage("90k", (800,), "cef"),
+    Stage("moe-120k", (400, 800), "d", learners=(8,)),
+    Stage("250k", (400, 800, 1600), "ab"),
+)
+"""What two cores do within six hours (`plan`), the largest last."""
+DEVICE = (
+    Stage("35m", (1000, 2000), "ab", learners=(2, 8)),
+    Stage("125m", (1000,), "ab", learners=(8,)),
+)
+"""What an accelerator does, some ten minutes a trial."""
+
+
+def stages(size: str | None, reduced: bool = False, device: bool = False) -> tuple[Stage, ...]:
+    """Those of a size, or all."""
+    every = REDUCED if reduced else DEVICE if device else WHOLE
+    return tuple(stage for stage in every if size in (None, stage.size))
+
+
+def tuning(plan: Sequence[Stage]) -> list[Trial]:
+    """Every learning rate of every method that the stages need, at the smallest budget of its size."""
+    found: dict[Trial, None] = {}
+    for stage in plan:
+        steps = min(other.steps[0] for other in plan if other.size == stage.size)
+        for method, learners in _methods(stage):
+            for rate in RATES:
+                found[_trial("tune", stage.size, method, learners, TUNING_SEED, steps, rate)] = None
+    return list(found)
+
+
+def trials(plan: Sequence[Stage], cases: str, rate: Rate) -> list[Trial]:
+    """All trials of these letters."""
+    found: dict[Trial, None] = {}
+    for stage in plan:
+        for steps in stage.steps:
+            for letter in stage.cases:
+                if letter in cases:
+                    found |= dict.fromkeys(_case(letter, stage, steps, rate))
+    return list(found)
+
+
+def best_rate(store: Store) -> Rate:
+    """The learning rate of least loss among a method's tuning trials; the middle one where there is none."""
+
+    def rate(size: str, method: Method, learners: int) -> float:
+        tried = [
+            (row["loss"], row["rate"])
+            for row in store.rows
+            if (row["case"], row["size"], row["method"], row["learners"]) == ("tune", size, method, learners)
+            and row["loss"] is not None
+        ]
+        return float(min(tried)[1]) if tried else RATES[len(RATES) // 2]
+
+    return rate
+
+
+def sweep(size: str, steps: int, rate: Rate) -> list[Trial]:
+    """One knob of the outer step after the other, from the defaults, for the most learners; seeds 0 and 1."""
+    base = _trial("sweep", size, "decoupled", MOST, 0, steps, rate(size, "decoupled", MOST))
+    moved: list[Trial] = [base]
+    moved += [replace(base, eta=eta, mu=mu) for mu in (0.0, 0.5, 0.9) for eta in (0.4, 0.7, 1.0)]
+    moved += [replace(base, interval=interval) for interval in (6, 12, 48)]
+    moved += [replace(base, merge="Mean"), replace(base, warmup=100), replace(base, overlap=1)]
+    storm = replace(base, failures=True, policy="K=1+grace")
+    moved += [storm, replace(storm, moments=False)]
+    return [replace(trial, seed=seed) for trial in dict.fromkeys(moved) for seed in SEEDS[:2]]
+
+
+def _case(letter: str, stage: Stage, steps: int, rate: Rate) -> Iterator[Trial]:
+    """A letter's trials, seed by seed."""
+    most = rate(stage.size, "decoupled", MOST)
+    for seed in stage.seeds:
+        many = _trial(letter, stage.size, "decoupled", MOST, seed, steps, most)
+        if letter in "abd":
+            for method, learners in _methods(stage):
+                if letter == "d" or (letter == "a") == (method == "data-parallel"):
+                    fit = rate(stage.size, method, learners)
+                    yield _trial(letter, stage.size, method, learners, seed, steps, fit)
+        elif letter == "c":
+            yield replace(many, codec="int4")
+        elif letter == "e":
+            for policy in ("K=M", "K=1", "K=1+grace"):
+                yield replace(many, speeds="mixed", policy=policy)
+        elif letter == "f":
+            yield replace(many, failures=True, policy="K=1+grace")
+
+
+def _methods(stage: Stage) -> list[tuple[Method, int]]:
+    """What the stage compares."""
+    found: list[tuple[Method, int]] = []
+    if set(stage.cases) & set("ad"):
+        found.append(("data-parallel", 1))
+    if set(stage.cases) & set("bd"):
+        found += [("decoupled", learners) for learners in stage.learners]
+    elif set(stage.cases) & set("cef"):
+        found.append(("decoupled", MOST))
+    return found
+
+
+def _trial(case: str, size: str, method: Method, learners: int, seed: int, steps: int, rate: float) -> Trial:
+    plain = method == "data-parallel"
+    return Trial(case, size, method, learners, "none" if plain else "bf16", seed, steps, rate)

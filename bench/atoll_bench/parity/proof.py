@@ -1,0 +1,95 @@
+"""Runs the proof: tuning, then the cases; every finished trial is kept at once."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from atoll_bench.parity import cases, plot, report
+from atoll_bench.parity.store import Row, Store
+from atoll_bench.parity.trials import Trial
+from atoll_bench.parity.worker import run_all
+from atoll_runtime.data import write_stdlib
+
+NAME = "parity"
+COMMAND = "atoll bench parity"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for."""
+
+    stages: tuple[cases.Stage, ...]
+    cases: str
+    """Letters."""
+    folder: Path
+    """Of the results."""
+    jobs: int
+    """Trials at a time, a core each."""
+    seconds: float | None = None
+    """After which no trial is begun."""
+    resume: bool = False
+    """Finished trials are not run again."""
+    flag: str = ""
+    """What chose the stages, for the command in a row; with a blank at its end."""
+    data: str = ""
+    """URI of a data set; empty: the standard library's text."""
+    sweep: bool = False
+    """The outer step's knobs, too, for each size and its smallest budget."""
+
+
+def prove(request: Request, say: Callable[[str], None]) -> Iterator[Row]:
+    """Each finished trial's row; table and plot are written at the end.
+
+    Raises:
+        StoreError: the file of results is not one.
+    """
+    store = Store(request.folder / f"{NAME}.json")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="atoll-parity-") as scratch:
+        data = request.data or f"file://{scratch}/data"
+        source = request.data or write_stdlib(data).source
+        for phase in (_tune, _swept if request.sweep else _cases):
+            wanted = phase(request, store)
+            left = [trial for trial in wanted if not request.resume or store.find(trial) is None]
+            say(f"{len(left)} of {len(wanted)} trials to run, {request.jobs} at a time")
+            spent = time.monotonic() - began
+            seconds = None if request.seconds is None else max(0.0, request.seconds - spent)
+            for trial, found in run_all(left, data, f"{scratch}/cache", request.jobs, seconds):
+                row = store.add(trial, found | {"data": source, "command": command(trial, request.flag)})
+                end = "diverged" if row["loss"] is None else f"{row['loss']:.4f}"
+                say(f"{report.label(row)} {trial.size} {trial.steps} steps seed {trial.seed}: {end}")
+                yield row
+    write(store.rows, request.folder)
+
+
+def write(rows: Sequence[Row], folder: Path) -> None:
+    """Table and plot of finished trials."""
+    (folder / f"{NAME}.md").write_text(report.markdown(rows, f"{COMMAND} --resume"))
+    plot.draw(rows, folder / f"{NAME}.png")
+
+
+def command(trial: Trial, flag: str = "") -> str:
+    """What runs a trial again, among others of its case."""
+    case = "" if trial.case in ("tune", "sweep") else f" --case {trial.case}"
+    sweep = " --sweep" if trial.case == "sweep" else ""
+    return f"{COMMAND} --json {flag}--size {trial.size}{case}{sweep}"
+
+
+def _tune(request: Request, store: Store) -> list[Trial]:
+    """The learning rates of what is to be run."""
+    wanted = [stage for stage in request.stages if request.sweep or set(stage.cases) & set(request.cases)]
+    return cases.tuning(wanted)
+
+
+def _cases(request: Request, store: Store) -> list[Trial]:
+    return cases.trials(request.stages, request.cases, cases.best_rate(store))
+
+
+def _swept(request: Request, store: Store) -> list[Trial]:
+    rate = cases.best_rate(store)
+    first = {stage.size: stage.steps[0] for stage in reversed(request.stages)}
+    return [trial for size, steps in first.items() for trial in cases.sweep(size, steps, rate)]

@@ -1,0 +1,167 @@
+"""The proof's table: mean and spread over seeds, and the gap to data-parallel training at equal tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from atoll_bench.parity.store import Row
+
+DATA_PARALLEL = "data-parallel"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Equal trials but for their seeds."""
+
+    case: str
+    size: str
+    parameters: int
+    label: str
+    learners: int
+    budget: int
+    """Steps of data-parallel training."""
+    tokens: float
+    losses: tuple[float, ...]
+    gap: float | None
+    """Mean over seeds of loss / loss of data-parallel training with that seed, less 1; None without one."""
+    gap_spread: float | None
+    """Standard deviation of it over seeds."""
+    goodput: float | None
+    """Share of the trained tokens that were merged."""
+
+    @property
+    def loss(self) -> float:
+        return fmean(self.losses)
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over seeds."""
+        return stdev(self.losses) if len(self.losses) > 1 else None
+
+
+def groups(rows: Sequence[Row]) -> list[Group]:
+    """In the order of case, size, budget; without tuning and sweeps, and what diverged."""
+    counted = [row for row in rows if row["case"] not in ("tune", "sweep") and row["loss"] is not None]
+    baseline = {
+        (row["size"], row["steps"], row["seed"]): row["loss"]
+        for row in counted
+        if row["method"] == DATA_PARALLEL
+    }
+    found: dict[tuple[object, ...], list[Row]] = {}
+    for row in counted:
+        key = (row["case"], row["size"], row["steps"], row["learners"], label(row))
+        found.setdefault(key, []).append(row)
+    return sorted((_group(each, baseline) for each in found.values()), key=_order)
+
+
+def label(row: Row) -> str:
+    """What a trial is, in words."""
+    if row["method"] == DATA_PARALLEL:
+        return DATA_PARALLEL
+    words = [f"M={row['learners']}", row["codec"], row["policy"]]
+    words += ["mixed speeds"] if row["speeds"] == "mixed" else []
+    words += ["failures"] if row["failures"] else []
+    return " ".join(words)
+
+
+def markdown(rows: Sequence[Row], command: str) -> str:
+    """The whole table, and the tuning that led to it."""
+    lines = [
+        "# Parity",
+        "",
+        f"`{command}` writes this page, [parity.json](parity.json) and [the plot](parity.png).",
+        "Loss is that of the global model on held-out text, nats per byte; ± is the standard deviation over seeds.",
+        "A gap is to data-parallel training of the same size, budget, data order and seed.",
+        "",
+        "| case | size | parameters | tokens | method | loss | gap | merged | seeds |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for group in groups(rows):
+        cells = (
+            group.case,
+            group.size,
+            f"{group.parameters:,}",
+            f"{group.tokens / 1e6:.2f} M",
+            group.label,
+            f"{group.loss:.4f}" + _around(group.spread, "{:.4f}"),
+            "" if group.gap is None else f"{group.gap:+.2%}" + _around(group.gap_spread, "{:.2%}"),
+            "" if group.goodput is None else f"{group.goodput:.1%}",
+            str(len(group.losses)),
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", *_tuning(rows)]) + "\n"
+
+
+def _tuning(rows: Sequence[Row]) -> list[str]:
+    tried = [row for row in rows if row["case"] == "tune"]
+    if not tried:
+        return []
+    rates = sorted({row["rate"] for row in tried})
+    lines = [
+        "## Tuning",
+        "",
+        f"The same budget for every method: {len(rates)} inner learning rates, one seed that does not count.",
+        "",
+        "| size | method | steps | " + " | ".join(f"{rate:g}" for rate in rates) + " |",
+        "|---|---|---|" + "---|" * len(rates),
+    ]
+    found: dict[tuple[str, str, int], dict[float, float]] = {}
+    for row in tried:
+        found.setdefault((row["size"], label(row), row["steps"]), {})[row["rate"]] = (
+            math.inf if row["loss"] is None else row["loss"]
+        )
+    for (size, name, steps), losses in found.items():
+        best = min(losses.values())
+        cells = [
+            ""
+            if rate not in losses
+            else f"**{losses[rate]:.4f}**"
+            if losses[rate] == best
+            else f"{losses[rate]:.4f}"
+            for rate in rates
+        ]
+        lines.append(f"| {size} | {name} | {steps} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _group(rows: list[Row], baseline: dict[tuple[str, int, int], float]) -> Group:
+    first = rows[0]
+    plain = first["method"] == DATA_PARALLEL
+    gaps = [
+        row["loss"] / baseline[row["size"], row["steps"], row["seed"]] - 1
+        for row in rows
+        if not plain and (row["size"], row["steps"], row["seed"]) in baseline
+    ]
+    return Group(
+        case=first["case"],
+        size=first["size"],
+        parameters=first["parameters"],
+        label=label(first),
+        learners=first["learners"],
+        budget=first["steps"],
+        tokens=fmean(row["tokens"] for row in rows),
+        losses=tuple(row["loss"] for row in rows),
+        gap=fmean(gaps) if gaps else None,
+        gap_spread=stdev(gaps) if len(gaps) > 1 else None,
+        goodput=None
+        if plain
+        else sum(row["merged_tokens"] for row in rows) / sum(row["tokens"] for row in rows),
+    )
+
+
+def _order(group: Group) -> tuple[object, ...]:
+    return (
+        group.case,
+        group.parameters,
+        group.budget,
+        group.label != DATA_PARALLEL,
+        group.learners,
+        group.label,
+    )
+
+
+def _around(spread: float | None, form: str) -> str:
+    return "" if spread is None else " ± " + form.format(spread)

@@ -1,0 +1,54 @@
+"""The models of the proof, and how much each trains in a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atoll_runtime.contract import PRESETS, Dimensions, ModelSpec
+
+INTERVAL = 24
+"""H, the contract's default."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model, and what all learners together read in a step."""
+
+    model: ModelSpec
+    length: int
+    """Tokens of a sequence."""
+    sequences: int
+    """Of all learners in one step."""
+    fragments: int
+    """P: as many as the model's pieces can fill evenly, at most the default 24."""
+    warmup: int
+    """Steps of the inner warm-up."""
+
+    @property
+    def tokens(self) -> int:
+        """Of all learners in one step."""
+        return self.length * self.sequences
+
+
+def _small(fragments: int, sequences: int, warmup: int, dimensions: Dimensions) -> Size:
+    return Size(ModelSpec(dimensions=dimensions), 64, sequences, fragments, warmup)
+
+
+SIZES: dict[str, Size] = {
+    "30k": _small(8, 128, 20, Dimensions(layers=2, width=32, heads=2, kv_heads=1, hidden=96)),
+    "90k": _small(12, 128, 40, Dimensions(layers=3, width=48, heads=4, kv_heads=2, hidden=128)),
+    "250k": Size(ModelSpec(preset="250k"), 64, 128, 24, 40),
+    "1m": Size(ModelSpec(preset="1m"), 128, 128, 24, 60),
+    "moe-120k": _small(
+        12,
+        128,
+        40,
+        Dimensions(layers=3, width=48, heads=4, kv_heads=2, hidden=64, experts=4, expert_hidden=48),
+    ),
+}
+"""Up to 250k 8 Ki tokens a step, so that sizes compare at equal tokens; a learner of eight reads 1 Ki of them. With
+fewer its own noise hides what the merge does (the pilot: 28 % above data-parallel with 256, 14 % with 2 Ki)."""
+
+ACCELERATOR = ("35m", "125m", "350m", "1b", "moe-125m")
+"""Presets for an accelerator: 512-token sequences, 256 Ki tokens a step."""
+SIZES |= {name: Size(ModelSpec(preset=name), 512, 512, 24, 200) for name in ACCELERATOR if name in PRESETS}

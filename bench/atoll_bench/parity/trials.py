@@ -1,0 +1,92 @@
+"""One training of the proof: what identifies it, and the setting that it stands for."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from atoll_bench.parity.sizes import INTERVAL, SIZES
+from atoll_runtime.contract import GraceSpec, InnerSpec, OuterSpec, QuorumSpec
+from atoll_runtime.simulate.training.setting import Failures, Setting
+
+Method = Literal["data-parallel", "decoupled"]
+SLOW, FAST = 1.0, 0.82
+"""Seconds of a step: half of the learners are 18 % quicker than the others (paper, §4.4)."""
+JITTER = 0.10
+"""Relative spread of a learner's pace (§4.4)."""
+FAILURE_SECONDS, AWAY_SECONDS = 200.0, 40.0
+"""A learner is lost every 200 steps and misses 40: of eight, one or two are away at any time. At 1.2 million chips a
+learner of eight is lost about every 210 s (MTBI of a year), so with steps of a second this is the published storm."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Equal trials give equal results. Fields that say nothing of data-parallel training have their defaults there."""
+
+    case: str
+    """A letter of the proof; `tune` for a learning rate's trial, `sweep` for a knob's."""
+    size: str
+    method: Method
+    learners: int
+    codec: Literal["none", "bf16", "float32", "int4"]
+    """`none` for data-parallel training."""
+    seed: int
+    steps: int
+    """Of data-parallel training with the same tokens."""
+    rate: float
+    """Inner learning rate."""
+    policy: str = "K=M"
+    """Who is waited for: `K=M`, `K=1` (no grace), `K=1+grace`."""
+    speeds: Literal["equal", "mixed"] = "equal"
+    failures: bool = False
+    eta: float = OuterSpec().learning_rate
+    mu: float = OuterSpec().momentum
+    interval: int = INTERVAL
+    overlap: int = OuterSpec().overlap
+    merge: Literal["RDA", "Mean"] = "RDA"
+    warmup: int = 0
+    """Global steps over which η rises from 0."""
+    moments: bool = True
+    """A healed learner gets its moments back."""
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Trial:
+        """The trial of a row of results."""
+        return cls(**{field.name: row[field.name] for field in fields(cls) if field.name in row})
+
+    @property
+    def tokens(self) -> int:
+        """Its budget."""
+        return self.steps * SIZES[self.size].tokens
+
+    def identity(self) -> dict[str, Any]:
+        """JSON types only."""
+        return asdict(self)
+
+    def setting(self, data: str) -> Setting:
+        """What is trained on the data set at this URI."""
+        size, count = SIZES[self.size], self.learners
+        fast = count // 2 if self.speeds == "mixed" else 0
+        grace = GraceSpec() if self.policy == "K=1+grace" else GraceSpec(fraction=0.0)
+        return Setting(
+            model=size.model,
+            inner=InnerSpec(learning_rate=self.rate, warmup_steps=size.warmup),
+            outer=OuterSpec(
+                learning_rate=self.eta,
+                momentum=self.mu,
+                fragments=min(size.fragments, self.interval),
+                interval=self.interval,
+                overlap=self.overlap,
+                merge=self.merge,
+                codec="bf16" if self.codec == "none" else self.codec,
+            ),
+            quorum=QuorumSpec(min=count if self.policy == "K=M" else 1, grace=grace),
+            data=data,
+            length=size.length,
+            sequences=size.sequences,
+            steps=self.steps,
+            paces=(FAST,) * fast + (SLOW,) * (count - fast),
+            jitter=JITTER if self.speeds == "mixed" else 0.0,
+            failures=Failures(FAILURE_SECONDS, AWAY_SECONDS, self.moments) if self.failures else None,
+            warmup=self.warmup,
+        )

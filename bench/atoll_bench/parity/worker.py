@@ -1,0 +1,72 @@
+"""Runs trials in processes of their own, each on one core, as they become free."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from typing import Any
+
+from atoll_bench.parity.trials import Trial
+
+
+def run_all(
+    trials: Sequence[Trial], data: str, cache: str, jobs: int, seconds: float | None
+) -> Iterator[tuple[Trial, dict[str, Any]]]:
+    """Results as they come, in the order given but for what runs at the same time.
+
+    Args:
+        cache: a folder for compiled programs, which the processes share.
+        seconds: after which no trial is begun; None: without a limit.
+    """
+    context = multiprocessing.get_context("spawn")
+    cores = context.Queue()
+    for core in sorted(os.sched_getaffinity(0))[:jobs]:
+        cores.put(core)
+    began, waiting = time.monotonic(), list(reversed(trials))
+    running: dict[Future[dict[str, Any]], Trial] = {}
+    with ProcessPoolExecutor(jobs, context, _begin, (cores, cache)) as pool:
+        while waiting or running:
+            while waiting and len(running) < jobs and (seconds is None or time.monotonic() - began < seconds):
+                trial = waiting.pop()
+                running[pool.submit(run_one, trial, data)] = trial
+            if not running:
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield running.pop(future), future.result()
+
+
+def run_one(trial: Trial, data: str) -> dict[str, Any]:
+    """What came of a trial, JSON types only; one that diverged has an `error` in the place of its loss."""
+    from dataclasses import asdict
+
+    from atoll_runtime.learner.errors import LossNotFinite
+    from atoll_runtime.simulate.training.reference import data_parallel
+    from atoll_runtime.simulate.training.world import decoupled
+
+    began, used = time.monotonic(), time.process_time()
+    setting = trial.setting(data)
+    train = data_parallel if trial.method == "data-parallel" else decoupled
+    try:
+        found = asdict(train(setting, trial.seed))
+    except (LossNotFinite, ArithmeticError) as error:
+        found = {"loss": None, "tokens": trial.tokens, "error": str(error)}
+    else:
+        found["global_steps"] = found.pop("steps")
+    return found | {
+        "wall_seconds": round(time.monotonic() - began, 1),
+        "core_seconds": round(time.process_time() - used, 1),
+    }
+
+
+def _begin(cores: Any, cache: str) -> None:
+    """Takes a core, before JAX counts them."""
+    if not cores.empty():
+        os.sched_setaffinity(0, {cores.get()})
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", cache)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -1,0 +1,78 @@
+"""A TCP proxy whose answers come late, as those of a bucket far away do."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import TracebackType
+
+CHUNK = 1 << 16
+BACKLOG = 1024
+"""Chunks of one connection on their way: 64 MiB, more than any answer that is measured."""
+
+
+class SlowLink:
+    """Forwards connections to `host:port`; what the server sends arrives `latency` seconds later, at full speed."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.latency = 0.0
+        self.port = 0
+        """Of this side, once entered."""
+        self._target = host, port
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="slowlink", daemon=True)
+
+    def __enter__(self) -> SlowLink:
+        self._thread.start()
+        starting = asyncio.start_server(self._connected, "127.0.0.1", 0)
+        server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
+        self.port = server.sockets[0].getsockname()[1]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    async def _end(self) -> None:
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        onward_reader, onward_writer = await asyncio.open_connection(*self._target)
+        late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(BACKLOG)
+        try:
+            await asyncio.gather(
+                self._forward(reader, onward_writer),
+                self._gather(onward_reader, late),
+                self._hand(late, writer),
+            )
+        except (OSError, asyncio.CancelledError):
+            return  # one side has gone, or the link ends, and with it the connection
+        finally:
+            onward_writer.close()
+            writer.close()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(CHUNK):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def _gather(self, reader: asyncio.StreamReader, late: asyncio.Queue[tuple[float, bytes]]) -> None:
+        while data := await reader.read(CHUNK):
+            await late.put((self._loop.time() + self.latency, data))
+        await late.put((0.0, b""))
+
+    async def _hand(self, late: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
+        while (found := await late.get())[1]:
+            due, data = found
+            await asyncio.sleep(due - self._loop.time())
+            writer.write(data)
+            await writer.drain()
+        writer.close()

@@ -1,0 +1,187 @@
+"""The inner step against a plain loop of optax, in turns; and what a fragment's way to the host adds to it.
+
+The plain loop is what one would write by hand for one device: a jitted step, no waiting between steps. Ours waits for
+each step's loss, as the training loop does. Both have the same model, data and constants.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from atoll_bench.figures import spread
+from atoll_runtime.contract import InnerSpec, ModelSpec, OuterSpec
+from atoll_runtime.learner.fragments import Fragments, host_part, wire_type
+from atoll_runtime.learner.inner import Inner
+from atoll_runtime.learner.mesh import span
+from atoll_runtime.model import describe, initial
+from atoll_runtime.model.tasks import objective
+from atoll_runtime.sync.fragments import build_layout
+
+RATE = 1e-3
+BATCHES = 8
+"""Of random tokens, taken in turns: reading is not what is measured."""
+FLOPS = 6
+"""Floating-point operations of a parameter and token, forward and backward (Kaplan et al., 2020); without attention."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is trained, and for how long."""
+
+    preset: str
+    batch: int
+    length: int
+    """Tokens of a sequence."""
+    pairs: int
+    seconds: float
+    """Of a phase, about."""
+
+
+@dataclass(frozen=True)
+class StepFigure:
+    """Medians over pairs of phases, with quartiles."""
+
+    preset: str
+    parameters: int
+    batch: int
+    length: int
+    device: str
+    pairs: int
+    steps: int
+    """Of each loop in all phases."""
+    plain: float
+    """Steps a second."""
+    ours: float
+    ratio: float
+    """Plain seconds / our seconds of a pair."""
+    ratio_quartiles: tuple[float, float]
+    ratio_of_core_time: float
+    """The same of seconds of a core, in all pairs: nearly the ratio on a machine that does nothing else."""
+    tokens_per_second: float
+    """Ours."""
+    utilisation: float | None
+    """Of the device's peak, by FLOPS and active parameters; None where no peak was given."""
+    fragment_seconds: float
+    """To make the largest fragment flat and copy it to the host, with nothing else to do."""
+    sending_seconds: float
+    """That a step takes longer which sends a fragment. What it is below `fragment_seconds` is hidden by the step."""
+
+
+def measure(setting: Setting, active: int | None = None, peak: float | None = None) -> StepFigure:
+    """`active`: parameters that a token passes, where not all; `peak`: floating-point operations a second."""
+    ours, plain = _Ours(setting), _Plain(setting)
+    ours.advance(3)
+    plain.advance(3)
+    ours.send(3)
+    steps = max(2, round(3 * setting.seconds / _phase(plain.advance, 3)[0]))
+    theirs: list[tuple[float, float]] = []
+    mines: list[tuple[float, float]] = []
+    sent: list[float] = []
+    for number in range(setting.pairs):
+        for plainly in (number % 2 == 0, number % 2 == 1):
+            (theirs if plainly else mines).append(_phase(plain.advance if plainly else ours.advance, steps))
+        sent.append(_phase(ours.send, steps)[0] - mines[-1][0])
+    ratio, low, high = spread([other[0] / mine[0] for other, mine in zip(theirs, mines, strict=True)])
+    mine = spread([wall for wall, _ in mines])[0] / steps
+    alone = _phase(ours.extract, steps)[0] / steps
+    tokens = setting.batch * setting.length / mine
+    return StepFigure(
+        preset=setting.preset,
+        parameters=ours.parameters,
+        batch=setting.batch,
+        length=setting.length,
+        device=jax.devices()[0].device_kind,
+        pairs=setting.pairs,
+        steps=steps * setting.pairs,
+        plain=steps / spread([wall for wall, _ in theirs])[0],
+        ours=1 / mine,
+        ratio=ratio,
+        ratio_quartiles=(low, high),
+        ratio_of_core_time=sum(used for _, used in theirs) / sum(used for _, used in mines),
+        tokens_per_second=tokens,
+        utilisation=None if peak is None else FLOPS * (active or ours.parameters) * tokens / peak,
+        fragment_seconds=alone,
+        sending_seconds=spread(sent)[0] / steps,
+    )
+
+
+class _Ours:
+    """A unit's inner steps, as its training loop makes them."""
+
+    def __init__(self, setting: Setting) -> None:
+        model, mesh = ModelSpec(preset=setting.preset), span(jax.devices())
+        theta = initial(model)
+        layout = build_layout(describe(model), OuterSpec().fragments)
+        self.parameters = layout.size
+        self.inner = Inner(mesh, model, InnerSpec(), theta, setting.batch, setting.length)
+        self._fragments = Fragments(mesh, layout, wire_type(OuterSpec().codec), self.inner.theta)
+        self._largest = max(layout.fragments, key=lambda fragment: fragment.size).id
+        self._batches = _batches(setting)
+
+    def advance(self, steps: int) -> None:
+        for step in range(steps):
+            float(self.inner.step(self._batches[step % BATCHES], RATE))
+
+    def send(self, steps: int) -> None:
+        """Each step sends a fragment, as all do where P = H."""
+        for step in range(steps):
+            delta = self._fragments.extract(self.inner.theta, self._largest)
+            loss = self.inner.step(self._batches[step % BATCHES], RATE)
+            host_part(delta)
+            float(loss)
+
+    def extract(self, times: int) -> None:
+        """A fragment's way to the host alone."""
+        for _ in range(times):
+            host_part(self._fragments.extract(self.inner.theta, self._largest))
+
+
+class _Plain:
+    """A loop by hand, on the first device."""
+
+    def __init__(self, setting: Setting) -> None:
+        model, spec = ModelSpec(preset=setting.preset), InnerSpec()
+        found = objective(model, spec)
+        self._optimiser = optax.chain(
+            optax.clip_by_global_norm(spec.clip_norm),
+            optax.adamw(RATE, spec.beta1, spec.beta2, weight_decay=spec.weight_decay, mask=found.matrices),
+        )
+        self._theta = {name: jnp.array(value) for name, value in initial(model).items()}
+        self._state = self._optimiser.init(self._theta)
+        self._batches = _batches(setting)
+        weights, key = jnp.ones((setting.batch, setting.length)), jax.random.key(0)
+
+        def step(
+            theta: dict[str, Array], state: optax.OptState, tokens: Array
+        ) -> tuple[dict[str, Array], optax.OptState, Array]:
+            batch = {"tokens": tokens, "weights": weights}
+            loss, gradient = jax.value_and_grad(found.loss)(theta, batch, key)
+            update, state = self._optimiser.update(gradient, state, theta)
+            return optax.apply_updates(theta, update), state, loss
+
+        self._step = jax.jit(step, donate_argnums=(0, 1))
+
+    def advance(self, steps: int) -> None:
+        for step in range(steps):
+            self._theta, self._state, _ = self._step(self._theta, self._state, self._batches[step % BATCHES])
+        jax.block_until_ready(self._theta)
+
+
+def _batches(setting: Setting) -> list[np.ndarray]:
+    shape = (BATCHES, setting.batch, setting.length + 1)
+    return list(np.random.default_rng(0).integers(0, 256, shape, np.int32))
+
+
+def _phase(work: Callable[[int], None], steps: int) -> tuple[float, float]:
+    """Seconds, and seconds of a core."""
+    began, used = time.perf_counter(), time.process_time()
+    work(steps)
+    return time.perf_counter() - began, time.process_time() - used

@@ -1,0 +1,204 @@
+"""`atoll data`: makes a data set of text, checks one, and shows what is in it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ParamSpec
+
+from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.text import amount, seconds
+
+if TYPE_CHECKING:  # the runtime is imported when the command is called
+    from atoll_runtime.data import Catalogue
+    from atoll_runtime.data.importer import Order, Standing
+
+P = ParamSpec("P")
+EVERY = 2.0
+"""Seconds between two lines of progress."""
+FORMATS = ("text", "lines", "jsonl", "parquet", "arrayrecord", "datasets")
+
+
+def add_options(data: argparse.ArgumentParser) -> None:
+    """The three commands and their options."""
+    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
+    load = actions.add_parser(
+        "import",
+        help="text into a data set; killed and called again, it goes on",
+        allow_abbrev=False,
+    )
+    load.add_argument("uri", metavar="URI", help="where the data set is written: gs://… or file:///…")
+    load.add_argument("sources", metavar="SOURCE", nargs="+", help="files, folders, globs; a data set's name")
+    load.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="of every source; default: by the file's name. text: a file is a document; lines: a line is; "
+        "datasets: names for Hugging Face's load_dataset",
+    )
+    load.add_argument("--field", default="text", metavar="NAME", help="field or column; default %(default)s")
+    load.add_argument("--split", default="train", metavar="NAME", help="with datasets; default %(default)s")
+    load.add_argument(
+        "--tokenizer",
+        default="bytes",
+        metavar="FILE",
+        help="tokenizer.json or SentencePiece .model; default %(default)s",
+    )
+    load.add_argument(
+        "--separator", metavar="TOKEN", help="ends a document; default: the tokenizer's usual one"
+    )
+    load.add_argument(
+        "--held-out", default="0.05", metavar="F", help="fraction of documents; default %(default)s"
+    )
+    load.add_argument("--shard", default="64", metavar="MB", help="size of a shard; default %(default)s")
+    load.add_argument("--title", default="", metavar="TEXT", help="what the text is, for people")
+    load.add_argument("--json", action="store_true", help="the result as JSON")
+    check = actions.add_parser(
+        "check", help="read all of a data set and compare checksums", allow_abbrev=False
+    )
+    check.add_argument("uri", metavar="URI")
+    check.add_argument("--json", action="store_true", help="the result as JSON")
+    show = actions.add_parser("show", help="an example as text", allow_abbrev=False)
+    show.add_argument("uri", metavar="URI")
+    show.add_argument("--split", choices=("train", "heldout"), default="train", help="default %(default)s")
+    show.add_argument("--length", default="256", metavar="T", help="tokens; default %(default)s")
+    show.add_argument("--example", default="0", metavar="I", help="default %(default)s")
+
+
+def run_data(options: argparse.Namespace) -> int:
+    """0: done; 1: `check` found something.
+
+    Raises:
+        UsageError: an option, a source or a document cannot be used.
+        CommandError: the bucket cannot be used.
+    """
+    try:
+        from atoll_runtime.checkpoint import StoreError
+        from atoll_runtime.data import DataError
+    except ImportError as error:
+        raise UsageError(
+            f"data needs the runtime's packages, pip install 'atoll[runtime]': {error}"
+        ) from error
+    try:
+        return {"import": _import, "check": _check, "show": _show}[options.action](options)
+    except DataError as error:
+        raise UsageError(str(error)) from error
+    except StoreError as error:
+        raise CommandError(str(error)) from error
+
+
+def _import(options: argparse.Namespace) -> int:
+    from atoll_runtime.data.importer import run_import
+
+    order = _order(options)
+    print(f"{len(order.sources)} sources, {amount(sum(s.size for s in order.sources), 'B')}", file=sys.stderr)
+    catalogue = run_import(options.uri, order, _paced(_tell_import))
+    _tell_result(options.uri, catalogue, as_json=options.json)
+    return 0
+
+
+def _order(options: argparse.Namespace) -> Order:
+    from atoll_runtime.data import tokenizer
+    from atoll_runtime.data.importer import Order, sources
+
+    held_out = _number("--held-out", options.held_out, 0, 0.5)
+    shard = _number("--shard", options.shard, 0.001, 1000)
+    if options.format == "datasets":
+        found = [sources.dataset(name, options.split, options.field) for name in options.sources]
+    else:
+        found = sources.files(options.sources, options.format, options.field)
+    return Order(
+        found,
+        tokenizer.from_path(options.tokenizer, options.separator),
+        format=options.format or "",
+        field=options.field,
+        held_out=held_out,
+        shard_bytes=round(shard * 1e6),
+        title=options.title or ", ".join(options.sources),
+    )
+
+
+def _tell_import(standing: Standing) -> None:
+    speed = standing.characters / standing.seconds
+    left = "" if standing.left is None else f", {seconds(standing.left)} left"
+    print(
+        f"{100 * standing.fraction:.0f} %: {amount(standing.documents)} documents, {amount(standing.tokens)} tokens, "
+        f"{amount(speed, 'characters/s')}{left}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _check(options: argparse.Namespace) -> int:
+    from atoll_runtime.data.check import check
+
+    catalogue, wrong = check(options.uri, _paced(_tell_check))
+    if options.json:
+        print(json.dumps({"uri": options.uri, "wrong": wrong} | _facts(catalogue)))
+    else:
+        print("\n".join([*wrong, f"{len(wrong)} faults"]) if wrong else "all is well")
+    return 1 if wrong else 0
+
+
+def _tell_check(done: int, total: int) -> None:
+    print(f"{amount(done, 'B')} of {amount(total, 'B')}", file=sys.stderr, flush=True)
+
+
+def _show(options: argparse.Namespace) -> int:
+    from atoll_runtime.checkpoint import Bucket
+    from atoll_runtime.data import Reader, open_catalogue
+    from atoll_runtime.data.tokenizer import of_data
+
+    length = round(_number("--length", options.length, 1, 1 << 20))
+    index = round(_number("--example", options.example, 0, 1e15))
+    reader = Reader(options.uri, options.split, length)
+    if index >= reader.examples:
+        raise UsageError(f"--example {index}: there are {reader.examples} of {length} tokens")
+    bucket = Bucket(options.uri)
+    print(of_data(bucket, open_catalogue(bucket)).decode(reader.example(index)))
+    return 0
+
+
+def _tell_result(uri: str, catalogue: Catalogue, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"uri": uri} | _facts(catalogue)))
+        return
+    for name, split in catalogue.splits.items():
+        print(f"{name}: {amount(split.tokens)} tokens in {len(split.shards)} shards")
+    print(f"{uri}: {catalogue.tokenizer}, vocabulary {catalogue.vocabulary}")
+
+
+def _facts(catalogue: Catalogue) -> dict[str, object]:
+    return {
+        "tokenizer": catalogue.tokenizer,
+        "vocabulary": catalogue.vocabulary,
+        "separator": catalogue.separator,
+        "dtype": catalogue.dtype,
+        "tokens": {name: split.tokens for name, split in catalogue.splits.items()},
+        "shards": {name: len(split.shards) for name, split in catalogue.splits.items()},
+    }
+
+
+def _paced(tell: Callable[P, None]) -> Callable[P, None]:
+    """Calls `tell` every two seconds at most."""
+    told = time.monotonic()
+
+    def paced(*args: P.args, **kwargs: P.kwargs) -> None:
+        nonlocal told
+        if time.monotonic() - told >= EVERY:
+            told = time.monotonic()
+            tell(*args, **kwargs)
+
+    return paced
+
+
+def _number(option: str, text: str, least: float, most: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise UsageError(f"{option} {text!r}: a number from {least:g} to {most:g} is wanted")
+    return value

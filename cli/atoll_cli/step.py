@@ -1,0 +1,93 @@
+"""`atoll bench step`: an island's inner step against a plain loop's."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from atoll_cli.errors import UsageError
+from atoll_cli.text import table
+
+if TYPE_CHECKING:
+    from atoll_bench.step import StepFigure
+
+
+def add_options(step: argparse.ArgumentParser) -> None:
+    """The options of the bench."""
+    step.add_argument("--json", action="store_true", help="one JSON line")
+    step.add_argument("--preset", default="1m", metavar="NAME", help="default %(default)s")
+    step.add_argument("--batch", default="16", metavar="N", help="sequences of a step; default %(default)s")
+    step.add_argument(
+        "--length", default="128", metavar="N", help="tokens of a sequence; default %(default)s"
+    )
+    step.add_argument("--pairs", default="12", metavar="N", help="phases of each loop; default %(default)s")
+    step.add_argument("--seconds", default="2", metavar="N", help="of a phase, about; default %(default)s")
+    step.add_argument("--peak-tflops", metavar="N", help="of the device, for the utilisation; such as 989")
+
+
+def run_step(options: argparse.Namespace) -> int:
+    """Raises `UsageError`: an option's value cannot be used."""
+    from atoll_runtime.contract import PRESETS
+
+    if options.preset not in PRESETS:
+        raise UsageError(f"--preset {options.preset!r}: one of {', '.join(PRESETS)} is wanted")
+    peak = None if options.peak_tflops is None else 1e12 * _number("--peak-tflops", options.peak_tflops, 1e6)
+    batch = int(_number("--batch", options.batch, 1e6))
+    length = int(_number("--length", options.length, 1e5))
+    pairs = int(_number("--pairs", options.pairs, 1000))
+    seconds = _number("--seconds", options.seconds, 600)
+    try:
+        from atoll_bench.figures import line
+        from atoll_bench.step import Setting, measure
+    except ImportError as error:
+        raise UsageError(
+            f"bench step needs the runtime's packages, pip install 'atoll[runtime]': {error}"
+        ) from error
+    found = measure(Setting(options.preset, batch, length, pairs, seconds), peak=peak)
+    print(line("inner_step", asdict(found)) if options.json else _table(found))
+    return 0
+
+
+def _table(found: StepFigure) -> str:
+    head = (
+        "PRESET",
+        "BATCH",
+        "DEVICE",
+        "PLAIN",
+        "OURS",
+        "RATIO",
+        "QUARTILES",
+        "OF CORE TIME",
+        "UTILISATION",
+        "FRAGMENT",
+        "SENDING",
+    )
+    return table(
+        head,
+        [
+            (
+                found.preset,
+                f"{found.batch} x {found.length}",
+                found.device,
+                f"{found.plain:.2f}/s",
+                f"{found.ours:.2f}/s",
+                f"{found.ratio:.3f}",
+                f"{found.ratio_quartiles[0]:.3f} to {found.ratio_quartiles[1]:.3f}",
+                f"{found.ratio_of_core_time:.3f}",
+                "" if found.utilisation is None else f"{found.utilisation:.1%}",
+                f"{1e3 * found.fragment_seconds:.2f} ms",
+                f"{1e3 * found.sending_seconds:.2f} ms",
+            )
+        ],
+    )
+
+
+def _number(option: str, text: str, most: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= most:
+        raise UsageError(f"{option} {text!r}: a number above 0, at most {most:g}, is wanted")
+    return value

@@ -1,0 +1,175 @@
+"""Text to tokens and back: bytes, a `tokenizer.json` of Hugging Face's tokenizers, a SentencePiece model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from atoll_runtime.checkpoint.bucket import Bucket
+from atoll_runtime.data.catalogue import Catalogue, DataError, TokenizerKind
+from atoll_runtime.data.extras import extra
+
+SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
+"""Names by which the end of a document is looked for where none is given."""
+
+
+class Tokenizer(Protocol):
+    """What cuts text into tokens."""
+
+    kind: TokenizerKind
+    vocabulary: int
+    """Every token is less than this."""
+    separator: int
+    """Ends a document; no document holds it."""
+    file: bytes
+    """What it was made of; empty for bytes."""
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Tokens of each text, without the separator."""
+
+    def decode(self, tokens: np.ndarray) -> str:
+        """Readable text; what is no text becomes U+FFFD."""
+
+
+class Bytes:
+    """UTF-8; the byte 0, which ends a document, is left out of texts that hold it."""
+
+    kind: TokenizerKind = "bytes"
+    vocabulary = 256
+    separator = 0
+    file = b""
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """See `Tokenizer`."""
+        return [np.frombuffer(text.encode().replace(b"\0", b""), np.uint8) for text in texts]
+
+    def decode(self, tokens: np.ndarray) -> str:
+        """See `Tokenizer`."""
+        return bytes(tokens.astype(np.uint8)).decode(errors="replace")
+
+
+class HuggingFace:
+    """A `tokenizer.json`. Special tokens are not added, and one that means the separator is left out of texts."""
+
+    kind: TokenizerKind = "tokenizers"
+
+    def __init__(self, file: bytes, name: str, separator: str | int | None) -> None:
+        """Raises `DataError`: not such a file, or no such separator in it. `name` is for the message."""
+        package = extra("tokenizers", f"tokenizer {name}")
+        self.file = file
+        try:
+            self._model: Any = package.Tokenizer.from_buffer(file)
+        except Exception as error:  # the package raises Exception itself
+            raise DataError(f"tokenizer {name}: not a tokenizer.json: {error}") from error
+        self._model.no_truncation()
+        self._model.no_padding()
+        vocabulary: dict[str, int] = self._model.get_vocab()
+        self.vocabulary = max(vocabulary.values()) + 1
+        self.separator = _separator(vocabulary, name, separator)
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """See `Tokenizer`; on all cores."""
+        found = self._model.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [_without(np.array(each.ids, np.uint32), self.separator) for each in found]
+
+    def decode(self, tokens: np.ndarray) -> str:
+        """See `Tokenizer`."""
+        return str(self._model.decode(tokens.tolist(), skip_special_tokens=False))
+
+
+class SentencePiece:
+    """A SentencePiece `.model`."""
+
+    kind: TokenizerKind = "sentencepiece"
+
+    def __init__(self, file: bytes, name: str, separator: str | int | None) -> None:
+        """Raises `DataError`: not such a file, or no such separator in it. `name` is for the message."""
+        package = extra("sentencepiece", f"tokenizer {name}")
+        self.file = file
+        try:
+            self._model: Any = package.SentencePieceProcessor(model_proto=file)
+        except RuntimeError as error:
+            raise DataError(f"tokenizer {name}: not a SentencePiece model: {error}") from error
+        self.vocabulary = int(self._model.get_piece_size())
+        pieces = {self._model.id_to_piece(number): number for number in range(self.vocabulary)}
+        if separator is None and self._model.eos_id() >= 0:
+            self.separator = int(self._model.eos_id())
+        else:
+            self.separator = _separator(pieces, name, separator)
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """See `Tokenizer`; on all cores."""
+        found = self._model.encode(list(texts), out_type=int)
+        return [_without(np.array(each, np.uint32), self.separator) for each in found]
+
+    def decode(self, tokens: np.ndarray) -> str:
+        """See `Tokenizer`."""
+        return str(self._model.decode(tokens.tolist()))
+
+
+def from_path(path: str, separator: str | None = None) -> Tokenizer:
+    """`bytes`, or the file of a tokenizer: `.json` or `.model`.
+
+    Args:
+        separator: the token that ends a document, as text; None: the one that is usual.
+
+    Raises:
+        DataError: no such file, or not of such a kind.
+    """
+    if path == "bytes":
+        if separator is not None:
+            raise DataError(
+                f"separator {separator!r}: bytes are separated by the byte 0, and by nothing else"
+            )
+        return Bytes()
+    try:
+        file = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"tokenizer {path}: {error.strerror}") from error
+    kinds: dict[str, type[HuggingFace] | type[SentencePiece]] = {
+        ".json": HuggingFace,
+        ".model": SentencePiece,
+    }
+    kind = kinds.get(Path(path).suffix)
+    if kind is None:
+        raise DataError(f"tokenizer {path}: bytes, a tokenizer.json or a SentencePiece .model is wanted")
+    return kind(file, path, separator)
+
+
+def of_data(bucket: Bucket, catalogue: Catalogue) -> Tokenizer:
+    """The tokenizer that a data set was made with.
+
+    Raises:
+        DataError: its file is not the one that was stored.
+        StoreError: it is missing, or the bucket does not answer.
+    """
+    if catalogue.tokenizer_file is None:
+        return Bytes()
+    name = bucket.address(catalogue.tokenizer_file.file)
+    file = bucket.read(catalogue.tokenizer_file.file)
+    digest = hashlib.sha256(file).hexdigest()
+    if digest != catalogue.tokenizer_file.sha256:
+        raise DataError(f"{name}: sha256 is {digest}, meta.json has {catalogue.tokenizer_file.sha256}")
+    kind = HuggingFace if catalogue.tokenizer == "tokenizers" else SentencePiece
+    return kind(file, name, catalogue.separator)
+
+
+def _separator(vocabulary: dict[str, int], name: str, wanted: str | int | None) -> int:
+    if isinstance(wanted, int):
+        return wanted
+    candidates = SEPARATORS if wanted is None else (wanted,)
+    for candidate in candidates:
+        if candidate in vocabulary:
+            return vocabulary[candidate]
+    raise DataError(
+        f"tokenizer {name}: no token {' or '.join(map(repr, candidates))} to end a document with; name another one"
+    )
+
+
+def _without(tokens: np.ndarray, separator: int) -> np.ndarray:
+    kept: np.ndarray = tokens[tokens != separator]
+    return kept

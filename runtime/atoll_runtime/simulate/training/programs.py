@@ -1,0 +1,62 @@
+"""What is compiled once and shared by all learners of a training, and the held-out loss of the global model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from atoll_runtime.contract import InnerSpec, RunContract
+from atoll_runtime.data import Reader
+from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.inner import Inner
+from atoll_runtime.learner.mesh import span
+from atoll_runtime.model import describe, initial
+from atoll_runtime.model.tasks import objective
+from atoll_runtime.sync.fragments import Array, build_layout
+
+HELD_OUT = 1024
+"""Sequences of the held-out split by which a model is judged: its examples at even distances, always the same."""
+TOGETHER = 64
+"""Of them in one evaluation."""
+
+
+class Programs:
+    """Of one contract and one size of batch. All devices of the process are one mesh."""
+
+    def __init__(self, run: RunContract, batch: int) -> None:
+        self.run = run
+        self.mesh = span(jax.devices())
+        self.layout = build_layout(describe(run.model), run.outer.fragments)
+        self.first: dict[str, Array] = initial(run.model)
+        """θ of step 0."""
+        self.agreement = Agreement(self.mesh)
+        self.inner = Inner(self.mesh, run.model, run.inner, self.first, batch, run.data.sequence_length)
+        """Never stepped itself: learners are its twins."""
+        self.train = Reader(run.data.uri, "train", run.data.sequence_length)
+        exact = InnerSpec(precision="float32", remat="None")
+        self._loss = jax.jit(objective(run.model, exact, self.mesh).evaluate)
+        self._held_out = self._examples()
+
+    @property
+    def parameters(self) -> int:
+        return sum(value.size for value in self.first.values())
+
+    def loss(self, theta: Mapping[str, Array | jax.Array]) -> float:
+        """Mean held-out loss, nats per token."""
+        weights = np.ones((TOGETHER, self.run.data.sequence_length), np.float32)
+        losses = [self._loss(theta, {"tokens": tokens, "weights": weights}) for tokens in self._held_out]
+        return float(np.mean([float(loss) for loss in losses]))
+
+    def _examples(self) -> np.ndarray:
+        """int32 [evaluations, TOGETHER, T+1]."""
+        reader = Reader(self.run.data.uri, "heldout", self.run.data.sequence_length)
+        groups = min(HELD_OUT, reader.examples) // TOGETHER
+        if groups == 0:
+            raise ValueError(
+                f"{self.run.data.uri}: {reader.examples} held-out examples, {TOGETHER} are needed"
+            )
+        wanted = np.linspace(0, reader.examples - 1, groups * TOGETHER).astype(int)
+        rows = np.stack([reader.example(int(at)) for at in wanted])
+        return rows.reshape(groups, TOGETHER, -1)

@@ -1,0 +1,119 @@
+"""What is trained, by how many learners, at which speeds, and what happens to them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from atoll_runtime.contract import (
+    CheckpointSpec,
+    DataSpec,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    QuorumSpec,
+    RunContract,
+    SyncerAddress,
+    TargetSpec,
+)
+from atoll_runtime.simulate.fleet.rounds import Costs
+
+STREAMS = 8
+"""Streams of data, dealt to the learners in turns: so many learners at most. Whatever their number, all together read
+the same examples in the same global step, as long as they step together."""
+FIRST_STEPS = 1
+"""Inner steps more than global ones: two reports make a pace, after which the syncer's clock makes up for lost time."""
+COSTS = Costs()
+CUT_STEPS = 100
+"""Global steps between two cuts, from which a lost learner is seeded again; the contract's default."""
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Losses of learners, each by itself, at exponential intervals."""
+
+    every: float
+    """Mean seconds that a learner trains until it is lost."""
+    away: float
+    """Seconds from its loss to the first step of its next incarnation."""
+    moments: bool = True
+    """It gets back the moments of its last save; else they begin at zero."""
+
+    @property
+    def present(self) -> float:
+        """Share of the time in which a learner trains."""
+        return self.every / (self.every + self.away)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One training, but for its seed. Simulated seconds: a step of the slowest learner takes about one."""
+
+    model: ModelSpec
+    inner: InnerSpec
+    outer: OuterSpec
+    quorum: QuorumSpec
+    data: str
+    """URI."""
+    length: int
+    """Tokens of a sequence."""
+    sequences: int
+    """Of all learners in one step, a multiple of STREAMS."""
+    steps: int
+    """Steps of plain data-parallel training that have the same number of tokens."""
+    paces: tuple[float, ...] = (1.0,)
+    """Mean seconds of an inner step of each learner."""
+    jitter: float = 0.0
+    """Relative spread of a learner's pace; see `fleet.speeds`."""
+    failures: Failures | None = None
+    costs: Costs = COSTS
+    warmup: int = 0
+    """Global steps over which η rises from 0."""
+
+    def __post_init__(self) -> None:
+        if self.sequences % STREAMS:
+            raise ValueError(f"sequences: {self.sequences} must be a multiple of {STREAMS}")
+        if STREAMS % self.learners:
+            raise ValueError(f"paces: {self.learners} learners must divide {STREAMS}")
+
+    @property
+    def learners(self) -> int:
+        """M."""
+        return len(self.paces)
+
+    @property
+    def batch(self) -> int:
+        """Sequences of one learner's step."""
+        return self.sequences // self.learners
+
+    @property
+    def global_steps(self) -> int:
+        """Of the syncer's clock, which runs at the slowest learner's pace, for the tokens of `steps`.
+
+        As expected: what a training has in the end differs by what chance does to speeds and losses.
+        """
+        peers = self.paces.count(max(self.paces))
+        latest = NormalDist().inv_cdf((peers - 0.375) / (peers + 0.25))  # of so many (Blom, 1958)
+        slowest = max(self.paces) * (1 + self.jitter * latest)
+        made = sum(slowest / pace for pace in self.paces) / self.learners
+        present = self.failures.present if self.failures else 1.0
+        return max(1, math.ceil(self.steps / (made * present)) - FIRST_STEPS)
+
+    def run(self, seed: int) -> RunContract:
+        """The contract of a run that trains so; `seed` is the model's and the data's."""
+        return RunContract(
+            name="parity",
+            namespace="default",
+            uid=f"parity-{seed}",
+            model=self.model.model_copy(update={"seed": seed}),
+            data=DataSpec(uri=self.data, sequence_length=self.length, seed=seed),
+            inner=self.inner,
+            outer=self.outer,
+            quorum=self.quorum,
+            target=TargetSpec(global_steps=self.global_steps),
+            checkpoint=CheckpointSpec(
+                uri=self.data, interval_steps=CUT_STEPS if self.failures else self.global_steps + 1
+            ),
+            shards=(SyncerAddress(host="simulated"),),
+        )

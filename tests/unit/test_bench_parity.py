@@ -1,0 +1,135 @@
+"""The proof's bookkeeping: what is run, what is kept, and what the table says of it."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from atoll_bench.parity import cases, report
+from atoll_bench.parity.sizes import SIZES
+from atoll_bench.parity.store import Store, StoreError
+from atoll_bench.parity.trials import Trial
+from atoll_cli.__main__ import main
+
+PLAIN = Trial("a", "30k", "data-parallel", 1, "none", 0, 200, 4e-3)
+EIGHT = Trial("b", "30k", "decoupled", 8, "bf16", 0, 200, 4e-3)
+
+
+def found(loss: float) -> dict:
+    return {"loss": loss, "tokens": 1000, "merged_tokens": 900, "parameters": 30_000}
+
+
+def rate(*_) -> float:
+    return 4e-3
+
+
+def test_every_decoupled_trial_has_a_data_parallel_one_to_be_held_against() -> None:
+    for stages in (cases.REDUCED, cases.WHOLE):
+        every = cases.trials(stages, "abcdef", rate)
+        plain = {(t.size, t.steps, t.seed) for t in every if t.method == "data-parallel"}
+        assert {(t.size, t.steps, t.seed) for t in every} == plain
+        assert len(every) == len(set(every))
+
+
+def test_every_method_of_a_size_has_the_same_tuning_budget_and_a_seed_that_does_not_count() -> None:
+    tried = cases.tuning(cases.WHOLE)
+    assert {trial.seed for trial in tried} == {cases.TUNING_SEED}
+    assert cases.TUNING_SEED not in cases.SEEDS
+    assert set(Counter((t.size, t.method, t.learners, t.steps) for t in tried).values()) == {len(cases.RATES)}
+
+
+def test_budgets_are_doubled_and_the_largest_size_comes_last() -> None:
+    for stage in cases.WHOLE:
+        assert all(b == 2 * a for a, b in zip(stage.steps, stage.steps[1:], strict=False))
+        assert len(stage.seeds) >= 3
+    assert cases.WHOLE[-1].size == "250k"
+    assert {stage.size for stage in (*cases.WHOLE, *cases.REDUCED)} <= SIZES.keys()
+
+
+def test_the_learning_rate_of_least_loss_is_taken(tmp_path) -> None:
+    store = Store(tmp_path / "parity.json")
+    assert cases.best_rate(store)("30k", "decoupled", 8) in cases.RATES
+    for value, loss in ((1e-3, 3.0), (2e-3, 2.0), (4e-3, 2.5)):
+        store.add(replace(EIGHT, case="tune", rate=value), found(loss))
+    assert cases.best_rate(store)("30k", "decoupled", 8) == 2e-3
+
+
+def test_a_finished_trial_is_found_again_by_another_process(tmp_path) -> None:
+    path = tmp_path / "results" / "parity.json"
+    Store(path).add(PLAIN, found(2.0))
+    again = Store(path)
+    assert again.find(PLAIN)["loss"] == 2.0
+    assert again.find(EIGHT) is None
+    again.add(EIGHT, found(2.2))
+    again.add(PLAIN, found(2.1))
+    rows = json.loads(path.read_text())
+    assert [(row["case"], row["loss"]) for row in rows] == [("a", 2.1), ("b", 2.2)]
+    assert (
+        rows[1].items()
+        >= {
+            "case": "b",
+            "size": "30k",
+            "method": "decoupled",
+            "learners": 8,
+            "codec": "bf16",
+            "seed": 0,
+            "tokens": 1000,
+        }.items()
+    )
+    assert not path.with_suffix(".part").exists()
+
+
+def test_a_file_that_holds_no_results_is_named(tmp_path) -> None:
+    path = tmp_path / "parity.json"
+    path.write_text('{"loss": 1}')
+    with pytest.raises(StoreError, match=r"parity\.json: a list of results is wanted"):
+        Store(path)
+
+
+def test_a_gap_is_to_data_parallel_training_of_the_same_seed(tmp_path) -> None:
+    store = Store(tmp_path / "parity.json")
+    for seed, (plain, eight) in enumerate(((2.0, 2.2), (4.0, 4.2))):
+        store.add(replace(PLAIN, seed=seed), found(plain))
+        store.add(replace(EIGHT, seed=seed), found(eight))
+    first, second = report.groups(store.rows)
+    assert (first.label, first.gap, first.loss) == ("data-parallel", None, 3.0)
+    assert second.gap == pytest.approx((0.10 + 0.05) / 2)
+    assert second.gap_spread == pytest.approx(0.0353553, rel=1e-4)
+    table = report.markdown(store.rows, "atoll bench parity")
+    assert (
+        "| b | 30k | 30,000 | 0.00 M | M=8 bf16 K=M | 3.2000 ± 1.4142 | +7.50% ± 3.54% | 90.0% | 2 |" in table
+    )
+
+
+def test_a_slower_fleet_has_fewer_global_steps_for_the_same_tokens() -> None:
+    mixed = replace(EIGHT, speeds="mixed", steps=1000).setting("file:///nowhere")
+    made = sum(1 / pace for pace in mixed.paces) / mixed.learners
+    even = replace(mixed, jitter=0.0)
+    assert even.global_steps + 1 == pytest.approx(1000 / made, abs=1)
+    assert mixed.global_steps < even.global_steps  # the clock is that of whoever is slowest at the moment
+    assert mixed.batch * mixed.learners == SIZES["30k"].sequences
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--case", "a,x", "--case 'a,x': of a,b,c,d,e,f is wanted"),
+        ("--size", "5t", "--size '5t': one of 30k, 90k"),
+        ("--hours", "soon", "--hours 'soon': a number from 0.001 to 1000 is wanted"),
+        ("--jobs", "0", "--jobs '0': a number from 1 to 1024 is wanted"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_named(option, value, message, capsys) -> None:
+    assert main(["bench", "parity", option, value]) != 0
+    assert message in capsys.readouterr().err
+
+
+def test_what_diverged_is_shown_in_the_tuning_and_never_chosen_or_counted(tmp_path) -> None:
+    store = Store(tmp_path / "parity.json")
+    store.add(replace(EIGHT, case="tune", rate=8e-3), {"loss": None, "tokens": 1000, "error": "inf"})
+    store.add(replace(EIGHT, case="tune", rate=4e-3), found(2.5))
+    store.add(replace(EIGHT, seed=1), {"loss": None, "tokens": 1000, "error": "inf"})
+    assert cases.best_rate(store)("30k", "decoupled", 8) == 4e-3
+    assert report.groups(store.rows) == []
+    assert "| 30k | M=8 bf16 K=M | 200 | **2.5000** | inf |" in report.markdown(store.rows, "atoll")

@@ -1,0 +1,39 @@
+"""The bench of the inner step: both loops train the same, and the figure says what was measured."""
+
+import numpy as np
+import pytest
+
+from atoll_bench import step
+from atoll_cli.__main__ import main
+
+SETTING = step.Setting("250k", batch=2, length=16, pairs=2, seconds=0.01)
+
+
+def test_both_loops_come_to_the_same_parameters() -> None:
+    ours, plain = step._Ours(SETTING), step._Plain(SETTING)
+    ours.advance(3)
+    plain.advance(3)
+    for name, value in ours.inner.theta.items():
+        np.testing.assert_allclose(np.asarray(value), np.asarray(plain._theta[name]), rtol=1e-4, atol=1e-5)
+
+
+def test_a_figure_holds_rates_and_the_share_of_a_given_peak() -> None:
+    found = step.measure(SETTING, peak=1e12)
+    assert found.steps >= 2 * found.pairs == 4
+    assert found.ratio_quartiles[0] <= found.ratio <= found.ratio_quartiles[1]
+    assert found.tokens_per_second == pytest.approx(found.ours * 32)
+    assert found.utilisation == pytest.approx(6 * found.parameters * found.tokens_per_second / 1e12)
+    assert found.fragment_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--preset", "3t", "--preset '3t': one of 250k"),
+        ("--batch", "0", "--batch '0': a number above 0"),
+        ("--peak-tflops", "fast", "--peak-tflops 'fast': a number above 0"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_named(option, value, message, capsys) -> None:
+    assert main(["bench", "step", option, value]) != 0
+    assert message in capsys.readouterr().err

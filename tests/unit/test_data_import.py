@@ -1,0 +1,357 @@
+"""Imports: documents of many kinds become a data set, the same bytes however often the import was killed."""
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from import_killer import Killer
+
+from atoll_cli.__main__ import main
+from atoll_runtime.checkpoint import Bucket, StoreError
+from atoll_runtime.data import DataError, Reader, open_catalogue
+from atoll_runtime.data.check import check
+from atoll_runtime.data.importer import Order, run_import, sources
+from atoll_runtime.data.tokenizer import Bytes, from_path, of_data
+
+TEXTS = [f"document {number}: " + "lorem ipsum dolor " * (number % 23) for number in range(300)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The same texts in two jsonl files."""
+    folder = tmp_path_factory.mktemp("source")
+    for name, texts in (("a", TEXTS[:120]), ("b", TEXTS[120:])):
+        lines = "".join(json.dumps({"id": 1, "text": text}) + "\n" for text in texts)
+        (folder / f"{name}.jsonl").write_text(lines)
+    return folder
+
+
+@pytest.fixture
+def order(folder):
+    return Order(sources.files([str(folder)], None, "text"), Bytes(), shard_bytes=8000)
+
+
+def everything(uri):
+    bucket = Bucket(uri)
+    return {name: bucket.read(name) for name in bucket.list()}
+
+
+def documents(uri, split):
+    """What a split holds, by its separators."""
+    bucket = Bucket(uri)
+    shards = open_catalogue(bucket).splits[split].shards
+    *texts, rest = b"".join(bucket.read(shard.file) for shard in shards).split(b"\0")
+    assert rest == b"", "the last document ends too"
+    return [text.decode() for text in texts]
+
+
+@pytest.fixture(scope="module")
+def killer():
+    with Killer() as one:
+        yield one
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_killed_at_any_write_and_started_again_it_writes_the_same_bytes(killer, order, tmp_path, half):
+    run_import(f"file://{tmp_path}/whole", order)
+    expected = everything(f"file://{tmp_path}/whole")
+    for write in range(1000):
+        uri = f"file://{tmp_path}/{write}"
+        killed = killer.killed_at(write, half, uri, order)
+        run_import(uri, order)
+        assert everything(uri) == expected
+        if not killed:
+            break
+    shards = [name for name in expected if name.endswith(".tokens")]
+    assert write >= 2 * len(shards), "each shard and the record after it"
+
+
+def test_killed_at_its_every_third_write_it_ends_all_the_same(killer, order, tmp_path):
+    run_import(f"file://{tmp_path}/whole", order)
+    uri, kills = f"file://{tmp_path}/cut", 0
+    while killer.killed_at(3, True, uri, order):
+        kills += 1
+        assert kills < 200
+    assert kills > 3
+    assert everything(uri) == everything(f"file://{tmp_path}/whole")
+
+
+def test_what_is_done_is_not_done_again(killer, order, tmp_path):
+    uri = f"file://{tmp_path}/set"
+    reads = []
+
+    class Counted:
+        name, size = order.sources[0].name, order.sources[0].size
+
+        def documents(self, place):
+            for found in order.sources[0].documents(place):
+                reads.append(found[1])
+                yield found
+
+    counted = replace(order, sources=[Counted(), *order.sources[1:]], held_out=0.0)
+    assert killer.killed_at(6, False, uri, replace(order, held_out=0.0))
+    run_import(uri, counted)
+    assert len(reads) < 120, "reading goes on within the file"
+    reads.clear()
+    run_import(uri, counted)
+    assert not reads, "a whole import is left alone"
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    texts=st.lists(
+        st.text(max_size=40).filter(lambda text: "\0" not in text), min_size=3, max_size=40
+    ).filter(any),
+    shard=st.integers(1, 60),
+    kills=st.lists(st.integers(1, 6), max_size=8),
+)
+def test_every_document_comes_once_in_its_order_whatever_fails(tmp_path_factory, texts, shard, kills):
+    folder = tmp_path_factory.mktemp("property")
+    (folder / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    order = Order(
+        sources.files([str(folder / "in.jsonl")], None, "text"), Bytes(), held_out=0, shard_bytes=shard
+    )
+    uri = f"file://{folder}/set"
+    with pytest.MonkeyPatch.context() as patch:
+        for count in kills:
+            failing(patch, count)
+            try:
+                run_import(uri, order)
+            except StoreError:
+                continue
+            finally:
+                patch.undo()
+    run_import(uri, order)
+    assert documents(uri, "train") == [text for text in texts if text]
+    assert check(uri)[1] == []
+
+
+def failing(patch, count):
+    """The bucket refuses from the n-th write on."""
+    whole, left = Bucket.write, count
+
+    def write(self, path, data):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise StoreError("refused")
+        whole(self, path, data)
+
+    patch.setattr(Bucket, "write", write)
+
+
+def test_a_document_is_held_out_by_its_text_alone(order, folder, tmp_path):
+    run_import(f"file://{tmp_path}/all", order)
+    run_import(f"file://{tmp_path}/half", replace(order, sources=order.sources[:1]))
+    everywhere = {split: documents(f"file://{tmp_path}/all", split) for split in ("train", "heldout")}
+    assert sorted(everywhere["train"] + everywhere["heldout"]) == sorted(TEXTS)
+    assert 2 <= len(everywhere["heldout"]) <= 40, "5 % of 300"
+    assert set(documents(f"file://{tmp_path}/half", "heldout")) <= set(everywhere["heldout"])
+
+
+def write_parquet(path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"text": TEXTS, "n": range(300)}), path, row_group_size=70)
+
+
+def write_records(path):
+    module = pytest.importorskip("array_record.python.array_record_module")
+    writer = module.ArrayRecordWriter(str(path), "group_size:1")
+    for text in TEXTS:
+        writer.write(text.encode())
+    writer.close()
+
+
+FILES = {
+    "in.txt": lambda path: path.write_text(TEXTS[20]),
+    "lines.txt": lambda path: path.write_text("\n\n".join(TEXTS)),
+    "in.jsonl": lambda path: path.write_text("\n".join(json.dumps({"text": text}) for text in TEXTS)),
+    "in.jsonl.gz": lambda path: path.write_bytes(
+        gzip.compress("\n".join(json.dumps({"text": text}) for text in TEXTS).encode())
+    ),
+    "in.parquet": write_parquet,
+    "in.arrayrecord": write_records,
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_kind_of_file_gives_its_documents_from_any_place_on(name, tmp_path):
+    FILES[name](tmp_path / name)
+    form = "lines" if name == "lines.txt" else None
+    (source,) = sources.files([str(tmp_path / name)], form, "text")
+    found = list(source.documents(0))
+    assert [text for text, _, _ in found] == ([TEXTS[20]] if name == "in.txt" else TEXTS)
+    for number in (0, len(found) // 2, len(found) - 1):
+        assert list(source.documents(found[number][1])) == found[number + 1 :]
+
+
+def test_a_folder_of_a_hugging_face_data_set_is_read_by_column(tmp_path):
+    pytest.importorskip("datasets")
+    (tmp_path / "train.jsonl").write_text("\n".join(json.dumps({"body": text}) for text in TEXTS))
+    source = sources.dataset(str(tmp_path), "train", "body")
+    assert [text for text, _, _ in source.documents(0)] == TEXTS
+    assert [text for text, _, _ in source.documents(290)] == TEXTS[290:]
+
+
+@pytest.fixture(scope="module")
+def tokenizer_json(tmp_path_factory):
+    """A byte-level BPE of 400 tokens, trained here, which would cut texts off at eight tokens."""
+    tokenizers = pytest.importorskip("tokenizers")
+    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<pad>", "<|endoftext|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    model.train_from_iterator(TEXTS, trainer)
+    model.enable_truncation(8)
+    path = tmp_path_factory.mktemp("bpe") / "tokenizer.json"
+    model.save(str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_model(tmp_path_factory):
+    package = pytest.importorskip("sentencepiece")
+    path = tmp_path_factory.mktemp("unigram") / "spm.model"
+    with path.open("wb") as file:
+        package.SentencePieceTrainer.train(
+            sentence_iterator=iter(TEXTS), model_writer=file, vocab_size=60, minloglevel=2
+        )
+    return path
+
+
+@pytest.mark.parametrize("kind", ["tokenizer_json", "sentencepiece_model"])
+def test_a_tokenizer_is_stored_beside_the_data_and_reads_it_again(kind, request, order, tmp_path):
+    path = request.getfixturevalue(kind)
+    uri = f"file://{tmp_path}/set"
+    catalogue = run_import(uri, replace(order, tokenizer=from_path(str(path)), shard_bytes=2000))
+    assert catalogue.dtype == ("uint16" if catalogue.vocabulary > 256 else "uint8")
+    bucket = Bucket(uri)
+    tokenizer = of_data(bucket, open_catalogue(bucket))
+    raw = b"".join(bucket.read(shard.file) for shard in catalogue.splits["train"].shards)
+    tokens = np.frombuffer(raw, catalogue.token_type).astype(np.int32)
+    ends = np.flatnonzero(tokens == catalogue.separator)
+    first = tokenizer.decode(tokens[: ends[0]])
+    assert first == TEXTS[0].rstrip() or first == TEXTS[0], "texts are not cut off"
+    assert len(ends) == len([text for text in TEXTS if text]) - sum(
+        1 for text in tokenizer_split(bucket, catalogue, "heldout")
+    )
+    bucket.write(catalogue.tokenizer_file.file, path.read_bytes() + b" ")
+    with pytest.raises(DataError, match="sha256"):
+        check(uri)
+
+
+def tokenizer_split(bucket, catalogue, split):
+    raw = b"".join(bucket.read(shard.file) for shard in catalogue.splits[split].shards)
+    return np.flatnonzero(np.frombuffer(raw, catalogue.token_type) == catalogue.separator)
+
+
+def test_a_text_that_holds_the_separator_does_not_end_by_it(tokenizer_json):
+    tokenizer = from_path(str(tokenizer_json))
+    (tokens,) = tokenizer.encode(["one<|endoftext|>two"])
+    assert tokenizer.decode(tokens) == "onetwo"
+    assert Bytes().decode(Bytes().encode(["one\0two"])[0]) == "onetwo"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        pytest.param(
+            "a.jsonl", b'{"text": "x"}\n\n{"text": 3}\n', r"a.jsonl: line 3: field 'text'.*int", id="type"
+        ),
+        pytest.param(
+            "a.jsonl", b'{"body": "x"}', r"line 1: field 'text' is missing; there is 'body'", id="field"
+        ),
+        pytest.param("a.jsonl", b'{"text": "x"}\n{', r"a.jsonl: line 2: not JSON", id="json"),
+        pytest.param("a.txt", b"caf\xe9", r"a.txt: line 1: not UTF-8", id="utf8"),
+        pytest.param("a.jsonl.gz", b"nothing", r"a.jsonl.gz: Not a gzipped file", id="gzip"),
+        pytest.param("a.parquet", b"nothing", r"a.parquet: ", id="parquet"),
+        pytest.param("a.bin", b"x", r"a.bin: its name does not tell its format", id="suffix"),
+        pytest.param("a.txt", b"", r"split train is empty", id="empty"),
+    ],
+)
+def test_a_bad_source_is_named_by_file_line_and_field(name, content, named, tmp_path, capsys):
+    (tmp_path / name).write_bytes(content)
+    assert main(["data", "import", f"file://{tmp_path}/set", str(tmp_path / name)]) == 2
+    assert pytest.importorskip("re").search(named, capsys.readouterr().err)
+    assert not (tmp_path / "set" / "meta.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--held-out", "2"], "--held-out '2': a number from 0 to 0.5"),
+        (["--shard", "x"], "--shard 'x'"),
+        (["--tokenizer", "none.json"], "tokenizer none.json: No such file"),
+        (["--tokenizer", "x.bin"], "tokenizer x.bin: "),
+        (["--separator", "<eos>"], "bytes are separated by the byte 0"),
+        (["--format", "parquet", "--field", "body"], "a.jsonl: "),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(options, named, tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}')
+    assert main(["data", "import", f"file://{tmp_path}/set", str(tmp_path), *options]) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_another_import_in_the_same_place_is_refused_with_what_differs(killer, order, tmp_path):
+    uri = f"file://{tmp_path}/set"
+    assert killer.killed_at(9, False, uri, order)
+    with pytest.raises(DataError, match=r"import: .* had shard_bytes 8000, this one has 6000"):
+        run_import(uri, replace(order, shard_bytes=6000))
+    run_import(uri, order)
+    with pytest.raises(DataError, match=r"meta.json: another data set is here"):
+        run_import(uri, replace(order, shard_bytes=6000))
+
+
+def test_check_finds_every_object_that_is_not_what_it_was(order, tmp_path, capsys):
+    uri = f"file://{tmp_path}/set"
+    run_import(uri, order)
+    assert main(["data", "check", uri]) == 0
+    bucket = Bucket(uri)
+    bucket.delete("train/00001.tokens")
+    bucket.write("train/00002.tokens", bucket.read("train/00002.tokens")[:-1])
+    bucket.write("train/00003.tokens", b"x" + bucket.read("train/00003.tokens")[1:])
+    capsys.readouterr()
+    assert main(["data", "check", uri, "--json"]) == 1
+    wrong = json.loads(capsys.readouterr().out)["wrong"]
+    assert [line.removeprefix(f"{uri}/train/") for line in wrong][:2] == [
+        "00001.tokens: is missing",
+        "00002.tokens: ends after 7999 bytes, meta.json has 8000",
+    ]
+    assert len(wrong) == 3 and "00003.tokens: crc32c is" in wrong[2]
+
+
+def test_the_command_imports_and_shows_an_example_as_text(folder, tmp_path, capsys):
+    uri = f"file://{tmp_path}/set"
+    assert main(["data", "import", uri, str(folder / "*.jsonl"), "--shard", "0.01", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert sum(facts["tokens"].values()) == sum(len(text) + 1 for text in TEXTS)
+    assert main(["data", "show", uri, "--length", "20", "--example", "2"]) == 0
+    expected = bytes(Reader(uri, "train", 20).example(2).astype(np.uint8)).decode()
+    assert capsys.readouterr().out == expected + "\n"
+    assert main(["data", "show", uri, "--example", "99999"]) == 2
+    assert "--example 99999: there are" in capsys.readouterr().err
+
+
+def test_files_are_taken_once_and_in_an_order_that_does_not_depend_on_where_they_lie(folder, tmp_path):
+    (tmp_path / "other").symlink_to(folder)
+    given = [str(folder / "b.jsonl"), str(folder), str(folder / "a*")]
+    assert [source.name for source in sources.files(given, None, "text")] == ["b.jsonl", "a.jsonl"]
+    names = [
+        [each.name for each in sources.files([str(where)], None, "text")]
+        for where in (folder, tmp_path / "other")
+    ]
+    assert names[0] == names[1] == ["a.jsonl", "b.jsonl"]
+    with pytest.raises(DataError, match="nothing: no such file"):
+        sources.files([str(Path(tmp_path, "nothing"))], None, "text")

@@ -1,0 +1,142 @@
+"""Documents that share an example: which tokens belong together, and what a unit makes of it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll_runtime.contract import (
+    CheckpointSpec,
+    DataSpec,
+    Dimensions,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    QuorumSpec,
+    RunContract,
+    SyncerAddress,
+    TargetSpec,
+    UnitContract,
+)
+from atoll_runtime.data import Prefetch, Reader, Stream, write_text
+from atoll_runtime.data.packing import segments
+from atoll_runtime.learner.errors import Terminal
+from atoll_runtime.learner.inner import Inner
+from atoll_runtime.learner.island import _data
+from atoll_runtime.learner.mesh import span
+from atoll_runtime.model import initial
+from atoll_runtime.model.tasks import objective
+
+SIZE = Dimensions(layers=1, width=16, heads=2, kv_heads=1, hidden=32)
+SPEC = ModelSpec(dimensions=SIZE)
+LENGTH = 15
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows=st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=30), min_size=1, max_size=1))
+def test_a_separator_ends_its_document_and_the_next_token_begins_another(rows):
+    expected, document = [], 1
+    for token in rows[0]:
+        expected.append(document)
+        document += token == 0
+    found = segments(np.array(rows, np.int32), 0)
+    assert found.tolist() == [expected]
+    assert found.dtype == np.int32
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    rows = np.random.default_rng(0).integers(1, 256, (4, LENGTH + 1)).astype(np.int32)
+    rows[0, [3, 9]] = rows[1, 7] = rows[2, [0, 15]] = 0
+    return rows
+
+
+def test_numpy_and_jax_tell_the_same_documents(tokens):
+    compiled = jax.jit(segments, static_argnums=1)(jnp.asarray(tokens), 0)
+    np.testing.assert_array_equal(compiled, segments(tokens, 0))
+
+
+def test_a_unit_that_keeps_documents_apart_learns_each_from_itself_alone():
+    halves = np.random.default_rng(0).integers(1, 256, (8, 8)).astype(np.int32)
+    halves[:, -1] = 0
+    whole = halves.reshape(4, LENGTH + 1)
+    mesh, spec = span(jax.devices()), InnerSpec(precision="float32")
+    theta = initial(SPEC)
+    apart = Inner(mesh, SPEC, spec, theta, 4, LENGTH, separator=0)
+    joined = Inner(mesh, SPEC, spec, theta, 4, LENGTH)
+    alone = {"tokens": halves, "weights": np.ones((8, 7), np.float32)}
+    nats = float(jax.jit(objective(SPEC, spec).evaluate)(theta, alone))
+    assert float(apart.step(whole, 1e-3)) == pytest.approx(nats, rel=1e-5)
+    assert float(joined.step(whole, 1e-3)) != pytest.approx(nats, rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    documents = []
+    for number in range(80):
+        (folder / f"{number}").write_text(f"document {number} " * (1 + number % 7))
+        documents.append((f"{number}", folder / f"{number}"))
+    write_text(f"file://{folder}/set", documents, shard_bytes=1000)
+    return f"file://{folder}/set"
+
+
+def run_of(uri, **changes):
+    return RunContract(
+        name="run",
+        namespace="default",
+        uid="1",
+        model=changes.pop("model", SPEC),
+        data=DataSpec(uri=uri, sequence_length=LENGTH, **changes),
+        inner=InnerSpec(),
+        outer=OuterSpec(),
+        quorum=QuorumSpec(),
+        target=TargetSpec(global_steps=1),
+        checkpoint=CheckpointSpec(uri="file:///nowhere"),
+        shards=(SyncerAddress(host="localhost"),),
+    )
+
+
+UNIT = UnitContract(
+    unit="u", incarnation=1, host=0, hosts=1, coordinator="localhost:1", batch=4, stream=1, streams=2
+)
+
+
+@settings(max_examples=10, deadline=None)
+@given(stopped=st.integers(0, 30))
+def test_a_unit_that_is_seeded_anew_reads_on_at_its_cursor_and_packs_the_same(uri, stopped):
+    reader = Reader(uri, "train", LENGTH)
+    stream = Stream(reader.examples, 0, 1, 2)
+
+    def rows(cursor, count):
+        batches = Prefetch(lambda at: reader.example(stream.index(at)), cursor, 4, (0, 4))
+        try:
+            return [batches.take(10) for _ in range(count)]
+        finally:
+            batches.close()
+
+    whole = rows(0, stopped + 2)
+    again = rows(whole[stopped].cursor, 1)[0]
+    np.testing.assert_array_equal(again.tokens, whole[stopped + 1].tokens)
+    np.testing.assert_array_equal(segments(again.tokens, 0), segments(whole[stopped + 1].tokens, 0))
+
+
+def test_a_unit_reads_its_own_stream_of_the_data(uri):
+    reader, stream = _data(run_of(uri, packing="Documents", tokenizer="bytes"), UNIT)
+    assert (stream.stream, stream.streams, stream.examples) == (1, 2, reader.examples)
+    assert reader.catalogue.separator == 0
+
+
+def test_a_vocabulary_that_the_model_has_not_ends_the_unit_with_both_numbers(uri):
+    small = ModelSpec(dimensions=SIZE.model_copy(update={"vocabulary": 100}))
+    with pytest.raises(
+        Terminal, match=rf"vocabulary: 100 must be 256 or more, .* of {uri} \(tokenizer bytes\)"
+    ):
+        _data(run_of(uri, model=small), UNIT)
+
+
+def test_another_tokenizer_than_the_run_names_ends_the_unit(uri):
+    with pytest.raises(Terminal, match=r"data.tokenizer: sentencepiece, but .* has bytes"):
+        _data(run_of(uri, tokenizer="sentencepiece"), UNIT)

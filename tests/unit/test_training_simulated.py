@@ -1,0 +1,129 @@
+"""Training in simulated time: real steps and merges, the same examples for every number of learners, heals."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from atoll_runtime.contract import (
+    Dimensions,
+    GraceSpec,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    QuorumSpec,
+)
+from atoll_runtime.data import Reader, write_text
+from atoll_runtime.learner.schedule import learning_rate
+from atoll_runtime.simulate.fleet.rounds import Costs
+from atoll_runtime.simulate.training.batches import Share
+from atoll_runtime.simulate.training.reference import data_parallel
+from atoll_runtime.simulate.training.setting import STREAMS, Failures, Setting
+from atoll_runtime.simulate.training.world import World, decoupled
+
+FRAGMENTS = 4
+WORDS = ("island", "merges", "what", "the", "learners", "sent", "and", "trains", "on", "its", "own", "clock")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> str:
+    """Some 60 kB of text that a model can learn, in both splits."""
+    folder, rng = tmp_path_factory.mktemp("text"), np.random.default_rng(0)
+    documents = []
+    for number in range(100):
+        path = folder / f"{number}.txt"
+        path.write_text(" ".join(rng.choice(WORDS, 100)))
+        documents.append((path.name, path))
+    uri = f"file://{folder}/data"
+    write_text(uri, documents)
+    return uri
+
+
+@pytest.fixture
+def setting(data) -> Setting:
+    """One learner, a model of 6 thousand parameters, 60 steps."""
+    return Setting(
+        model=ModelSpec(dimensions=Dimensions(layers=1, width=16, heads=2, kv_heads=1, hidden=32)),
+        inner=InnerSpec(learning_rate=1e-2, warmup_steps=5),
+        outer=OuterSpec(fragments=FRAGMENTS, interval=FRAGMENTS),
+        quorum=QuorumSpec(),
+        data=data,
+        length=16,
+        sequences=16,
+        steps=60,
+    )
+
+
+@pytest.mark.parametrize("learners", [1, 2, 4, 8])
+def test_learners_together_read_what_data_parallel_training_reads(data, learners) -> None:
+    reader, batch = Reader(data, "train", 16), 16
+    shares = [Share(reader, 3, first, learners, batch // learners) for first in range(learners)]
+    whole = Share(reader, 3, 0, 1, batch)
+    for _ in range(5):
+        rows = np.concatenate([share.take().tokens for share in shares])
+        assert sorted(map(tuple, rows)) == sorted(map(tuple, whole.take().tokens))
+
+
+def test_a_share_goes_on_where_its_cursor_says(data) -> None:
+    reader = Reader(data, "train", 16)
+    first = Share(reader, 0, 1, 2, STREAMS)
+    cursor = first.take().cursor
+    again = Share(reader, 0, 1, 2, STREAMS, cursor)
+    assert (again.take().tokens == first.take().tokens).all()
+
+
+def test_one_learner_with_a_plain_outer_step_makes_the_model_of_data_parallel_training(setting) -> None:
+    outer = OuterSpec(fragments=1, interval=4, learning_rate=1.0, momentum=0.0, codec="float32")
+    once = replace(setting, outer=outer, steps=5, costs=Costs(0.0, 0.0, 0.0, 0.0))
+    world = World(once, seed=0)
+    assert world.train().merges == 1
+    steps = world.shard.machine.units["u0"].merged_step
+    assert steps >= 3
+    programs = world.programs
+    inner, batches = programs.inner.twin(programs.first), Share(programs.train, 0, 0, 1, once.sequences)
+    for step in range(steps):
+        inner.step(batches.take().tokens, learning_rate(once.inner, once.global_steps, step, step, False))
+    for name, value in world.theta().items():
+        np.testing.assert_allclose(value, np.asarray(inner.theta[name]), rtol=1e-5, atol=1e-6)
+
+
+def test_two_learners_learn_nearly_what_data_parallel_training_does(setting) -> None:
+    pair = replace(setting, paces=(1.0, 1.0), quorum=QuorumSpec(min=2))
+    plain, together = data_parallel(setting, 0), decoupled(pair, 0)
+    untrained = World(pair, 0).programs
+    assert abs(together.tokens / plain.tokens - 1) < 0.05
+    assert together.members == 2
+    assert plain.loss < 0.6 * untrained.loss(untrained.first)
+    assert together.loss < 1.25 * plain.loss
+
+
+def test_a_training_is_the_same_whenever_it_is_run(setting) -> None:
+    storm = replace(
+        setting,
+        paces=(0.82, 1.0),
+        jitter=0.1,
+        failures=Failures(20.0, 5.0),
+        quorum=QuorumSpec(min=1, grace=GraceSpec()),
+    )
+    first, again = decoupled(storm, 5), decoupled(storm, 5)
+    assert first == again
+    assert first.losses > 0
+    assert first.merged_tokens < first.tokens
+    assert abs(first.tokens / (60 * 256) - 1) < 0.2
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_healed_learner_has_the_moments_of_its_last_save_where_they_are_kept(setting, kept) -> None:
+    lossy = replace(setting, paces=(1.0, 1.0), failures=Failures(35.0, 4.0, moments=kept), steps=260)
+    world = World(lossy, seed=1)
+    world.train()
+    assert world.losses > 2
+    held = [island.moments for island in world.islands if island.incarnations > 1]
+    assert any(moments is not None and moments.count > 0 for moments in held) == kept
+
+
+def test_learners_must_share_the_streams_evenly(setting) -> None:
+    with pytest.raises(ValueError, match="paces: 3 learners must divide 8"):
+        replace(setting, paces=(1.0,) * 3)
+    with pytest.raises(ValueError, match="sequences: 12 must be a multiple of 8"):
+        replace(setting, sequences=12)
