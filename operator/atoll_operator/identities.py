@@ -23,13 +23,13 @@ from atoll_operator.api.group import (
     RUN_KIND,
     UNIT_KIND,
     Object,
-    controller_uid,
     owner,
 )
 from atoll_operator.certs import Authorities, Pair, client_context
 from atoll_operator.cluster import Cluster
-from atoll_operator.errors import AlreadyExists, NotFound, Refused, Retry
+from atoll_operator.errors import AlreadyExists, NotFound, Refused
 from atoll_operator.logs import tell
+from atoll_operator.ownership import check_owner
 from atoll_operator.plan.names import ca_secret, shard_host, syncer, syncer_host, tls_secret
 from atoll_runtime.contract import identity
 
@@ -122,7 +122,7 @@ class Identities:
             secret = await self._cluster.get("Secret", namespace, name)
         except NotFound:
             secret = await self._create(describe(_stored(Authorities.of(run, (), now))))
-        _own(secret, owned)
+        check_owner(secret, "Secret", owned)
         try:
             stored = Authorities.load(_datum(secret, "ca.crt"), _datum(secret, "ca.key"))
         except ValueError as error:
@@ -174,7 +174,7 @@ class Identities:
             )
         except NotFound:
             secret = await self._create(made())
-        _own(secret, owned)
+        check_owner(secret, "Secret", owned)
         current = _datum(secret, "ca.crt") == authorities.bundle
         if not current or not authorities.accept(_datum(secret, "tls.crt"), member.hosts, now):
             await self._cluster.apply(made())
@@ -213,18 +213,6 @@ def _secret(name: str, namespace: str, run: str, owned: Object, kind: str, data:
 
 def _stored(authorities: Authorities) -> dict[str, bytes]:
     return {"ca.crt": authorities.bundle, "ca.key": authorities.keys}
-
-
-def _own(secret: Object, owned: Object) -> None:
-    """Whether the Secret is that of `owned`, by its reference to it."""
-    if controller_uid(secret) == owned["uid"]:
-        return
-    name = secret["metadata"]["name"]
-    if controller_uid(secret) and secret["metadata"].get("labels", {}).get(LABEL_MANAGER) == MANAGER:
-        raise Retry(2.0, f"Secret {name!r} belongs to an earlier object of the same name")
-    kind = owned["kind"]
-    problem = f"Secret {name!r} is not the {kind}'s: delete it, or use another name for the {kind}"
-    raise Refused(409, "AlreadyExists", problem)
 
 
 def _datum(secret: Object, key: str) -> bytes:

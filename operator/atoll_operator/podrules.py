@@ -5,8 +5,8 @@ Else the API server would take the run and refuse its pods, long after the user 
 
 from __future__ import annotations
 
+from atoll_operator.api.group import TPU
 from atoll_operator.cel import rule
-from atoll_operator.plan.nodechoice import TPU
 from atoll_operator.schema import Schema
 
 LABEL_VALUE = r"^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$"

@@ -134,6 +134,7 @@ class UnitReconciler:
             pace=self._pace(key, report, answering_since, now),
             nodes=self._store.nodes_of((*pods, *departed.values())),
             sees_nodes=self._store.sees_nodes,
+            sound_chips=self._store.sound_chips((unit.spec.accelerator, unit.spec.topology)),
             departed=departed,
         )
 

@@ -15,7 +15,8 @@ from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.gone import LIMIT, Gone
 from atoll_operator.keys import Key, Kind, key_of, parent_key, version_of
-from atoll_operator.plan.nodes import NodeView, gone, view_node
+from atoll_operator.plan.nodes import Kind as NodeKind
+from atoll_operator.plan.nodes import NodeView, gone, sound_chips, view_node
 from atoll_operator.plan.observe import PodView
 from atoll_operator.pods import News, Pods
 
@@ -34,6 +35,8 @@ class Store:
         self._pods = Pods(lives=self._bodies.__contains__)
         self._nodes: dict[str, NodeView] = {}
         self._gone_nodes: OrderedDict[str, None] = OrderedDict()
+        self._chips: dict[NodeKind, dict[str, int]] | None = None
+        """None after a change of a node."""
 
     def put(self, kind: Kind, body: Object) -> News:
         """Takes the state of an object unless a newer one is known."""
@@ -157,6 +160,12 @@ class Store:
         """Those that these pods are on, as far as they were seen."""
         return {pod.node: self._nodes[pod.node] for pod in pods if pod.node in self._nodes}
 
+    def sound_chips(self, kind: NodeKind) -> Mapping[str, int]:
+        """By node pool of this accelerator and topology, the chips of its nodes that stay."""
+        if self._chips is None:
+            self._chips = sound_chips(self._nodes.values())
+        return self._chips.get(kind, {})
+
     @property
     def sees_nodes(self) -> bool:
         """Any was seen; none without the right to watch them."""
@@ -173,6 +182,7 @@ class Store:
         if self._nodes.get(node.name) == node:
             return set()
         self._nodes[node.name] = node
+        self._chips = None
         return self._pods.parents_on(node.name)
 
     def _forget(self, key: Key) -> None:

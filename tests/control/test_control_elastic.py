@@ -178,6 +178,56 @@ def test_kubectl_scale_gives_back_every_chip_and_takes_them_again(learning, plan
     assert names(bench, "LearnerUnit") == {"r-one-0", "r-one-1", "r-one-2", "r-two-0"}
 
 
+def test_a_unit_made_by_hand_learns_and_counts_and_is_not_the_runs_to_remove(learning) -> None:
+    bench, run, status = learning
+    guest = unit_by_hand("guest", stream=3, streams=6)
+    with Learners(bench, run, status):
+        uid = bench.api.create(guest, bench.namespace)["metadata"]["uid"]
+        bench.until("four learn", lambda: run_status(bench)["unitsSummary"] == "4/4", WAIT)
+        owner_of = bench.get("Secret", "guest-tls")["metadata"]["ownerReferences"][0]
+        assert (owner_of["kind"], owner_of["uid"]) == ("LearnerUnit", uid)
+        assert {
+            pod["spec"]["volumes"][1]["secret"]["secretName"] for pod in bench.pods("guest").values()
+        } == {"guest-tls"}
+        change(bench, units=0)
+        bench.until("it alone is left", lambda: names(bench, "LearnerUnit") == {"guest"}, WAIT)
+        bench.until("it is counted", lambda: run_status(bench)["unitsSummary"] == "1/1", WAIT)
+        assert bench.condition("TrainingRun", "r", "Ready")[0] == "True"
+    assert bench.get("LearnerUnit", "guest")["metadata"]["uid"] == uid
+    bench.api.delete("TrainingRun", bench.namespace, "r")
+    bench.until("its chips are given back", lambda: not bench.pods("guest"), WAIT)
+    assert bench.condition("LearnerUnit", "guest", "Scheduled")[:2] == ("False", "RunNotFound")
+
+
+@pytest.mark.parametrize(("kind", "name"), [("Secret", "r-one-0-tls"), ("ConfigMap", "r-config")])
+def test_what_somebody_else_made_under_one_of_our_names_is_told_and_left_alone(bench, kind, name) -> None:
+    theirs = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "data": {}}
+    version = bench.api.create(theirs, bench.namespace)["metadata"]["resourceVersion"]
+    bench.operator()
+    bench.run()
+    bench.until(
+        "it says so", lambda: bench.condition("TrainingRun", "r", "Degraded")[1] == "ObjectRefused", WAIT
+    )
+    assert f"{kind} '{name}' is not the TrainingRun's" in bench.condition("TrainingRun", "r", "Degraded")[2]
+    assert bench.get(kind, name)["metadata"]["resourceVersion"] == version
+    bench.api.delete(kind, bench.namespace, name)
+    bench.until("it goes on", lambda: "r-one-0-1-0" in bench.pods(), WAIT)
+    bench.until(
+        "it says that too", lambda: bench.condition("TrainingRun", "r", "Degraded")[0] == "False", WAIT
+    )
+
+
+def unit_by_hand(name: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "atoll.dev/v1alpha1",
+        "kind": "LearnerUnit",
+        "metadata": {"name": name},
+        "spec": {
+            "run": "r", "pool": "guests", "accelerator": "tpu-v6e-slice", "topology": "2x2", "batch": 8, **spec
+        },
+    }  # fmt: skip
+
+
 def test_fewer_units_than_the_quorum_are_told_in_words(learning) -> None:
     bench, _, status = learning
     change(bench, quorum={"min": 3})

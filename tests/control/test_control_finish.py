@@ -89,6 +89,9 @@ def test_a_deleted_run_leaves_nothing(world: World, propagation: str) -> None:
     world.run()
     options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
     world.api.call("DELETE", world.api.path("TrainingRun", world.namespace, "r"), options)
+    if propagation == "Foreground":
+        world.until("the run is gone", lambda: "TrainingRun" not in world.left())
+        assert not world.left(), "it goes last, after all that it owned"
     world.until("nothing is left", lambda: not world.left())
     world.quiet(2)
 

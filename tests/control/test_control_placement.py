@@ -218,3 +218,19 @@ def test_a_gang_comes_back_to_its_pool_at_once_and_goes_elsewhere_when_that_is_t
     assert [item["reason"] for item in status["restarts"]][-2:] == ["PodDeleted", "CapacityUnavailable"]
     assert status["lastFailure"]["reason"] == "PodDeleted"
     assert status["restartCount"] == 2
+
+
+def test_a_slice_goes_where_all_its_hosts_are(yard: Yard) -> None:
+    yard.add_pools("red", "green", "blue")
+    lost = [node for node, pool in yard.nodes.items() if pool in ("red", "blue") and node.endswith("-0")]
+    for node in lost:
+        yard.api.call("DELETE", f"/api/v1/nodes/{node}")
+    yard.run(units=1)
+    yard.until("it has the whole pool", lambda: yard.whole(1))
+    assert set(yard.places()["r-p-0"]) == {"green"}
+    yard.api.call("DELETE", f"/api/v1/nodes/{yard.namespace}-green-1")
+    yard.until("the next gang's leader", lambda: yard.gang("r-p-0") == 2 and yard.places().get("r-p-0"))
+    yard.add_pools("amber")  # until now no pool had all its hosts
+    yard.until("it moves to the new one", lambda: yard.whole(1))
+    assert set(yard.places()["r-p-0"]) == {"amber"}
+    assert yard.api.get("LearnerUnit", yard.namespace, "r-p-0")["status"]["restartCount"] == 1

@@ -19,6 +19,7 @@ from atoll_operator.plan.nodes import NodeView, view_node
 from atoll_operator.plan.observe import PodView, view
 from atoll_operator.plan.placement import (
     GIVE_WAY_SECONDS,
+    HOSTS_SECONDS,
     RETURN_SECONDS,
     SLICES_SECONDS,
     Gathering,
@@ -69,6 +70,11 @@ OLD = (pod(0, "a", 1), pod(1, "b", 1))
     ("gang", "expected"),
     [
         pytest.param(gathering(), {0: LEADER}, id="the leader first"),
+        pytest.param(
+            gathering(sound_chips={"p": 4, "q": 8, "r": 0}),
+            {0: Spot(holds=True, avoid=("p", "r"))},
+            id="rather not into a pool that lacks hosts",
+        ),
         pytest.param(gathering(pod(0)), {}, id="nobody before it is bound"),
         pytest.param(gathering(pod(0, "a")), {1: Spot("p")}, id="then the others into its pool"),
         pytest.param(gathering(pod(0, "new")), {1: Spot(near=True)}, id="of a node not yet seen"),
@@ -188,6 +194,21 @@ def waits(host: int, since: float, pool: str = "", node: str = "") -> PodView:
             id="a part of the old pool",
         ),
         pytest.param(gathering(pod(0, "a"), waits(1, NOW, "p")), None, id="the leader's own pool"),
+        pytest.param(
+            gathering(pod(0, "a"), waits(1, NOW, "p"), sound_chips={"p": 4, "q": 8}),
+            NOW + HOSTS_SECONDS,
+            id="a pool that lacks hosts while another does not",
+        ),
+        pytest.param(
+            gathering(pod(0, "a"), waits(1, NOW, "p"), sound_chips={"p": 4, "q": 4}),
+            None,
+            id="every pool lacks hosts",
+        ),
+        pytest.param(
+            gathering(pod(0, "a"), waits(1, NOW, "p"), sound_chips={"p": 8, "q": 8}),
+            None,
+            id="strangers are on its hosts",
+        ),
         pytest.param(
             gathering(waits(0, NOW, "p"), spec=of(node_selector={NODE_POOL: "p"})), None, id="the user's pool"
         ),

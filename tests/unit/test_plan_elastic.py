@@ -19,7 +19,7 @@ from atoll_operator.plan.conditions import find
 from atoll_operator.plan.podspec import PodSettings
 from atoll_operator.plan.pools import sizes
 from atoll_operator.plan.run import RunPlan, plan_run
-from atoll_operator.plan.runobjects import RunObserved, UnitFacts
+from atoll_operator.plan.runobjects import RunObserved, UnitFacts, members
 from atoll_operator.plan.shards import CutOrder, FeedState, cut_step
 from atoll_operator.plan.streams import deal, streams_of, table
 from atoll_operator.plan.unit import plan_unit
@@ -151,10 +151,40 @@ def test_a_pool_that_comes_back_as_another_slice_has_its_units_made_anew_with_th
 def test_a_unit_made_by_hand_is_neither_changed_nor_removed() -> None:
     run = grown(make_run(make_spec({"a": 1})), make_spec({"a": 1}))
     own = run.units["r-a-0"]
-    units = {**run.units, "extra": replace(own, name="extra", owned=False)}
+    units = {**run.units, "extra": by_hand(own, "extra", 1)}
     plan = plan_run(replace(run, units=units, spec=make_spec({"a": 1}, image="new")), NOW)
     assert "extra" not in {body["metadata"]["name"] for body in plan.units}
     assert plan.retire == ()
+
+
+def by_hand(unit: UnitFacts, name: str, stream: int, **changes: Any) -> UnitFacts:
+    spec = unit.spec.model_copy(update={"stream": stream, "streams": stream + 1})
+    return replace(unit, name=name, spec=spec, owned=False, by_hand=True, uid=f"uid-{name}", **changes)
+
+
+def test_a_unit_made_by_hand_counts_with_the_others_and_keeps_its_stream() -> None:
+    run = grown(make_run(make_spec({"a": 1})), make_spec({"a": 1}))
+    units = {
+        name: replace(unit, status=learning())
+        for name, unit in {**run.units, "extra": by_hand(run.units["r-a-0"], "extra", 1)}.items()
+    }
+    run = replace(run, units=units, spec=make_spec({"a": 2}, quorum={"min": 2}))
+    plan = plan_run(run, NOW)
+    assert (plan.status.units_ready, plan.status.units_wanted) == (2, 3)
+    assert find(plan.status.conditions, "Ready").status == "True"
+    assert [(body["metadata"]["name"], body["spec"]["stream"]) for body in plan.units] == [("r-a-1", 2)]
+    assert members(run) == {"r-a-0": "", "extra": "uid-extra"}
+
+
+def test_a_unit_made_by_hand_lets_another_one_have_its_turn_and_one_that_does_not_learn_holds_it_up() -> None:
+    run = grown(make_run(make_spec({"a": 1})), make_spec({"a": 1}))
+    own = replace(run.units["r-a-0"], status=learning())
+    run = replace(run, spec=make_spec({"a": 1}, image="new"))
+    for learns, changed in ((True, ["r-a-0"]), (False, [])):
+        extra = by_hand(own, "extra", 1)
+        extra = replace(extra, status=learning(learns))
+        plan = plan_run(replace(run, units={"r-a-0": own, "extra": extra}), NOW)
+        assert [body["metadata"]["name"] for body in plan.units] == changed
 
 
 @settings(deadline=None, max_examples=60)

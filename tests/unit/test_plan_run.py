@@ -148,6 +148,21 @@ def test_conditions(changes, name, wanted) -> None:
     assert condition(make_run(**changes), name) == wanted
 
 
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [("Scheduled", "SpecInvalid"), ("Scheduled", "ObjectRefused"), ("Scheduled", "CapacityUnavailable"),
+     ("PodsReady", "ImagePull")],
+)  # fmt: skip
+def test_a_unit_that_waits_for_somebody_to_act_degrades_the_run_with_its_words(part, reason) -> None:
+    held = Condition(
+        type=part, status="False", reason=reason, message="why", last_transition_time=format_time(NOW)
+    )
+    units = {"r-a-0": facts("r-a-0", conditions=(held,))}
+    status = plan_run(make_run(feed=feed(), units=units), NOW).status
+    found = find(status.conditions, "Degraded")
+    assert (found.status, found.reason, found.message) == ("True", reason, "r-a-0: why")
+
+
 def test_a_run_that_lost_its_syncer_is_degraded_and_keeps_its_figures() -> None:
     old = plan_run(make_run(feed=feed(loss=2.5)), NOW).status
     lost = make_run(

@@ -242,7 +242,7 @@ def test_a_pod_that_will_not_go_is_removed_by_force_where_that_is_wanted() -> No
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        pytest.param({"orders": None}, "RunNotFound", id="no-run"),
+        pytest.param({"orders": None, "pods": ()}, "RunNotFound", id="no-run"),
         pytest.param({"spec": SPEC.model_copy(update={"topology": "3x3"})}, "SpecInvalid", id="shape"),
     ],
 )
@@ -250,6 +250,13 @@ def test_a_unit_that_cannot_be_made_says_why_and_does_nothing(changes, reason) -
     plan = plan_unit(make_unit(**changes), NOW)
     assert (plan.create, plan.remove, plan.advance) == ((), (), False)
     assert find(plan.status.conditions, "Scheduled").reason == reason
+
+
+def test_a_unit_whose_run_is_gone_gives_its_chips_back() -> None:
+    unit = make_unit()
+    plan = plan_unit(replace(unit, orders=None), NOW)
+    assert {removal.name for removal in plan.remove} == {pod.name for pod in unit.pods} != set()
+    assert plan.create == ()
 
 
 def test_pods_of_a_multi_host_slice_share_a_node_pool_and_carry_one_contract() -> None:

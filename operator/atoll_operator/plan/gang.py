@@ -18,6 +18,7 @@ from atoll_operator.api.group import (
     LABEL_UNIT,
     LEARNER,
     MANAGER,
+    TPU,
     UNIT_KIND,
     Object,
     owner,
@@ -32,7 +33,7 @@ from atoll_operator.plan.environment import (
 )
 from atoll_operator.plan.kueue import queued
 from atoll_operator.plan.names import pod_group, pod_name
-from atoll_operator.plan.nodechoice import TPU, node_choice
+from atoll_operator.plan.nodechoice import node_choice
 from atoll_operator.plan.placement import Spot
 from atoll_operator.plan.podspec import PodSettings, container, pod_spec
 from atoll_operator.plan.tpu import Slice, check_slices, slice_of

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from atoll_operator.api.group import LABEL_HOLDS, NODE_POOL, Object
+from atoll_operator.api.group import ACCELERATOR, LABEL_HOLDS, NODE_POOL, TOPOLOGY, TPU, Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.placement import Spot
 from atoll_operator.plan.podspec import literals
 from atoll_operator.plan.tpu import Slice
 
-TPU = "google.com/tpu"
-"""Resource, and key of the taint of TPU nodes."""
 LEAVE_SECONDS = 30
 """`tolerationSeconds` for a node that is lost; Kubernetes' default of 300 is most of a slow heal."""
 
@@ -28,8 +26,8 @@ def node_choice(
     choice: Object = {
         "nodeSelector": {
             **spec.node_selector,
-            "cloud.google.com/gke-tpu-accelerator": spec.accelerator,
-            "cloud.google.com/gke-tpu-topology": spec.topology,
+            ACCELERATOR: spec.accelerator,
+            TOPOLOGY: spec.topology,
             **({"node.kubernetes.io/instance-type": shape.machine} if spec.machine_type else {}),
             **({NODE_POOL: spot.pool} if spot.pool else {}),
         },
@@ -37,7 +35,7 @@ def node_choice(
     }
     affinity: Object = {}
     if spot.holds:
-        affinity["nodeAffinity"] = _IN_A_POOL
+        affinity["nodeAffinity"] = _IN_A_POOL | (_rather_not(spot.avoid) if spot.avoid else {})
         affinity["podAntiAffinity"] = _required(_away_from_others(holder))
     if spot.near:
         affinity["podAffinity"] = _required({"labelSelector": {"matchLabels": dict(peers)}})
@@ -51,6 +49,12 @@ def _away_from_others(holder: str) -> Object:
         {"key": LABEL_HOLDS, "operator": "NotIn", "values": [holder]},
     ]
     return {"labelSelector": {"matchExpressions": others}, "namespaceSelector": {}}
+
+
+def _rather_not(pools: Sequence[str]) -> Object:
+    """A wish: where no other pool has room, one that lacks hosts is better than none, for it may get them back."""
+    terms = {"matchExpressions": [{"key": NODE_POOL, "operator": "NotIn", "values": list(pools)}]}
+    return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": terms}]}
 
 
 def _required(term: Object) -> Object:

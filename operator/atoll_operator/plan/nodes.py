@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from atoll_operator.api.group import NODE_POOL, Object
+from atoll_operator.api.group import ACCELERATOR, NODE_POOL, TOPOLOGY, TPU, Object
 from atoll_operator.plan.clock import earliest
 from atoll_operator.plan.failure import HOST_MAINTENANCE, NODE_LOST, Cause
 from atoll_operator.plan.observe import PodView
@@ -23,6 +23,10 @@ ACTIVE_MAINTENANCE = "cloud.google.com/active-node-maintenance"
 """Label, `ONGOING` while GKE stops the workloads of a node."""
 
 
+Kind = tuple[str, str]
+"""Accelerator and topology, as GKE's labels name them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
     """What matters of one node."""
@@ -30,6 +34,9 @@ class NodeView:
     name: str
     pool: str = ""
     """Its node pool; empty for a node of none."""
+    kind: Kind = ("", "")
+    chips: int = 0
+    """That pods may have."""
     cordoned: bool = False
     silent_since: float | None = None
     """Unix seconds at which this operator first saw it not ready; clocks of nodes may be wrong."""
@@ -60,12 +67,24 @@ def view_node(node: Object, known: NodeView | None, now: float) -> NodeView:
     return NodeView(
         name=metadata["name"],
         pool=labels.get(NODE_POOL, ""),
+        kind=(labels.get(ACCELERATOR, ""), labels.get(TOPOLOGY, "")),
+        chips=int(node.get("status", {}).get("allocatable", {}).get(TPU, 0)),
         cordoned=spec.get("unschedulable", False),
         silent_since=since if silent else None,
         silence=f"Ready is {ready['status']}: {ready.get('message', '')}" if silent else "",
         out_of_service=OUT_OF_SERVICE in taints,
         maintenance=_maintenance(taints, labels),
     )
+
+
+def sound_chips(nodes: Iterable[NodeView]) -> dict[Kind, dict[str, int]]:
+    """By kind and node pool, the chips of the nodes that stay; 0 for a pool none of whose nodes does."""
+    found: dict[Kind, dict[str, int]] = {}
+    for node in nodes:
+        if node.pool:
+            pools = found.setdefault(node.kind, {})
+            pools[node.pool] = pools.get(node.pool, 0) + (node.chips if node.stays else 0)
+    return found
 
 
 def gone(node: NodeView) -> NodeView:

@@ -9,7 +9,7 @@ it the holder's own peers (docs/decisions/0019).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from atoll_operator.api.group import NODE_POOL
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
@@ -30,6 +30,10 @@ RETURN_SECONDS = 15.0
 """For which a gang waits to get back into its old pool. The old pods get one second, and their kubelet a few more."""
 RETURNS = 2
 """Restarts within the budget's window for which a gang returns to its pool: after more, that may be the matter."""
+AVOIDED = 100
+"""Pools that a leader names at most."""
+HOSTS_SECONDS = 60.0
+"""For which a slice waits in a pool that lacks hosts while another one of its kind does not."""
 SLICES_SECONDS = 600.0
 """For which a unit holds some of its slices while it waits for the others; an autoscaler makes a pool in minutes."""
 GIVE_WAY_SECONDS = 30.0
@@ -49,6 +53,8 @@ class Spot:
     """No pod of another slice that holds may be in the same pool."""
     near: bool = False
     """In the pool of its gang's other pods of the slice: an affinity, for want of the pool's name."""
+    avoid: tuple[str, ...] = ()
+    """Pools that lack hosts, and are taken only where no other one has room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +68,8 @@ class Gathering:
     former: tuple[PodView, ...] = ()
     """Those of gangs before it, to whose pools it may return; empty when it should not."""
     nodes: Mapping[str, NodeView]
+    sound_chips: Mapping[str, int] = field(default_factory=dict)
+    """By node pool of the right kind, the chips of the nodes that stay; empty where nobody may see nodes."""
     at_once: bool = False
     """All pods are wanted at once: nobody may see nodes, or a queue counts the pods."""
     not_before: float = 0.0
@@ -73,6 +81,11 @@ class Gathering:
         """The hosts of each slice."""
         hosts = self.shape.hosts
         return [range(first, first + hosts) for first in range(0, hosts * self.spec.slices, hosts)]
+
+    def lacking(self) -> tuple[str, ...]:
+        """Pools without the hosts for a slice."""
+        needed = self.shape.hosts * self.shape.chips_per_host
+        return tuple(sorted(pool for pool, chips in self.sound_chips.items() if chips < needed))
 
 
 def spots(gang: Gathering, now: float) -> dict[int, Spot]:
@@ -100,7 +113,7 @@ def _spots(gang: Gathering, hosts: range) -> dict[int, Spot]:
         return dict.fromkeys(hosts, Spot(pool, holds=True))
     if gang.at_once or (here and leader is None):
         return dict.fromkeys(hosts, Spot(holds=True, near=True))
-    return {hosts[0]: Spot(holds=True)}
+    return {hosts[0]: Spot(holds=True, avoid=gang.lacking()[:AVOIDED])}
 
 
 def _left(former: list[PodView], nodes: Mapping[str, NodeView]) -> str:
@@ -134,6 +147,7 @@ def overdue(gang: Gathering, now: float) -> tuple[str, float | None]:
     """
     wake = gang.not_before if now < gang.not_before else None
     bound = {pod.host // gang.shape.hosts for pod in gang.pods if pod.node}
+    lacking = gang.lacking() if NODE_POOL not in gang.spec.node_selector else ()
     for pod in gang.pods:
         if pod.unschedulable_since is None:
             continue
@@ -142,6 +156,9 @@ def overdue(gang: Gathering, now: float) -> tuple[str, float | None]:
         if leader.pool and NODE_POOL not in gang.spec.node_selector:
             end = pod.unschedulable_since + RETURN_SECONDS
             why = f"node pool {leader.pool}, where the unit was before, has no room: {pod.unschedulable}"
+        elif host and pod.pool in lacking and len(lacking) < len(gang.sound_chips):
+            end = pod.unschedulable_since + HOSTS_SECONDS
+            why = f"node pool {pod.pool} lacks hosts, and another one does not: {pod.unschedulable}"
         elif host == 0 and bound - {number}:
             end = pod.unschedulable_since + SLICES_SECONDS * (1 + gang.spread)
             why = f"{len(bound)} of {gang.spec.slices} slices have a place and are given back: {pod.unschedulable}"

@@ -19,6 +19,9 @@ class QuorumLost:
     fails_at: float | None
     """When the run is given up; None: never."""
     message: str
+    """With what is to come."""
+    counts: str
+    """Why, alone."""
 
 
 def quorum_lost(
@@ -45,4 +48,4 @@ def quorum_lost(
     told = f"{len(ends)} of {wanted} units are out of restarts, {wanted - len(ends)} are left, quorum.min is {needed}"
     help_ = "delete a failed LearnerUnit to try it again, add units or lower quorum.min"
     then = "the run waits" if fails_at is None else f"the run fails at {format_time(fails_at)}"
-    return QuorumLost(since, fails_at, f"{told}; {then}: {help_}")
+    return QuorumLost(since, fails_at, f"{told}; {then}: {help_}", told)

@@ -15,7 +15,6 @@ from atoll_operator.plan.unitstatus import Orders, UnitObserved, lost, with_ledg
 
 GRACE_SECONDS = {"Suspended": 30, "Finished": 5}
 """For the pods of a run that stops, and of one that is over."""
-RUN_NOT_FOUND = "RunNotFound"
 
 
 def idle(unit: UnitObserved, now: float, phase: UnitPhase, reason: str, message: str) -> UnitPlan:
@@ -26,11 +25,10 @@ def idle(unit: UnitObserved, now: float, phase: UnitPhase, reason: str, message:
 
 
 def without_run(unit: UnitObserved, now: float) -> UnitPlan:
-    """Its run was deleted, or is still to come. A unit made by hand outlives its run; its pods would hold their chips
-    and train for nobody."""
+    """Its run is gone, or still to come. A unit made by hand outlives its run, and its pods would train for nobody."""
     remove, wake = removals(unit.pods, GRACE_SECONDS["Suspended"], False, now)
     message = f"there is no TrainingRun {unit.spec.run!r}"
-    plan = idle(unit, now, "Pending", RUN_NOT_FOUND, message)
+    plan = idle(unit, now, "Pending", "RunNotFound", message)
     return replace(plan, remove=remove, wake=wake)
 
 

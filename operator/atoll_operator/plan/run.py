@@ -160,7 +160,8 @@ def _outcome(run: RunObserved, lost: QuorumLost | None, started: float, now: flo
     if deadline is not None and started + deadline <= now:
         return Outcome("Failed", "DeadlineExceeded", f"not finished {deadline} s after the start")
     if lost is not None and lost.fails_at is not None and lost.fails_at <= now:
-        return Outcome("Failed", "QuorumLost", lost.message)
+        waited = f"for {run.spec.recovery.below_quorum_seconds} s"
+        return Outcome("Failed", "QuorumLost", f"{lost.counts}, {waited}")
     return None
 
 

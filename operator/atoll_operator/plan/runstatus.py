@@ -5,13 +5,15 @@ from __future__ import annotations
 from atoll_operator.api.trainingrun import RunPhase, TrainingRunStatus
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import State, clip, find, state, transition
-from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE
+from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, IMAGE_PULL
 from atoll_operator.plan.kueue import QUEUED
 from atoll_operator.plan.runfigures import RunFacts, figures
 from atoll_operator.plan.suspension import Suspension
 
 BEFORE = ("Pending", "Starting", "Suspending", "Suspended")
 """Phases out of which a run starts."""
+HOLDS = frozenset({CAPACITY_UNAVAILABLE, QUEUED, IMAGE_PULL, "ObjectRefused", "SpecInvalid"})
+"""Reasons for which a unit waits until somebody else acts."""
 
 
 def describe(facts: RunFacts, now: float, ended: tuple[str, str, str] | None = None) -> TrainingRunStatus:
@@ -126,9 +128,10 @@ def _degraded(facts: RunFacts) -> State:
     if healing:
         return state(True, "UnitHealing", f"{', '.join(healing)}: {facts.units[healing[0]].message}")
     for name, unit in sorted(facts.units.items()):
-        scheduled = find(unit.conditions, "Scheduled")
-        if scheduled is not None and scheduled.reason in (CAPACITY_UNAVAILABLE, QUEUED):
-            return state(True, scheduled.reason, f"{name}: {scheduled.message}")
+        for part in ("Scheduled", "PodsReady"):
+            held = find(unit.conditions, part)
+            if held is not None and held.status == "False" and held.reason in HOLDS:
+                return state(True, held.reason, f"{name}: {held.message}")
     return state(False, "AsExpected")
 
 

@@ -108,6 +108,7 @@ def _gathering(unit: UnitObserved, gang: Gang, current: Mapping[str, PodView]) -
         pods=tuple(current.values()),
         former=tuple(pod for pod in seen if pod.gang < gang.number),
         nodes=unit.nodes,
+        sound_chips=unit.sound_chips,
         at_once=queued or not unit.sees_nodes,
         not_before=gives_way_until(unit.status, unit.spec.slices),
         spread=budget.jitter(unit.uid, gang.number),

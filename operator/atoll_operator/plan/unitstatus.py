@@ -63,6 +63,8 @@ class UnitObserved:
     """Those that its pods are on or were on, as far as the operator may see them."""
     sees_nodes: bool = False
     """The operator sees the cluster's nodes."""
+    sound_chips: Mapping[str, int] = field(default_factory=dict)
+    """By node pool of the unit's accelerator and topology, the chips of the nodes that stay."""
     departed: Mapping[str, PodView] = field(default_factory=dict)
     """The last that was seen of pods that are gone, by name: they tell why better than their absence does."""
 
