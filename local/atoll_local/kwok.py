@@ -29,6 +29,8 @@ LEASE_SECONDS = 40
 FAST_LEASE_SECONDS = 8
 """For a control plane that takes a node for lost after 8 s."""
 READY_SECONDS = 120.0
+NOT_READY = "node.kubernetes.io/not-ready"
+"""Taint of a new node; the controller takes it away a while after the node has become Ready."""
 _NOW = "{{ Now | Quote }}"
 
 
@@ -102,7 +104,7 @@ class Kwok(Startable):
         self.daemon.stop()
 
     def add(self, nodes: Iterable[Object]) -> None:
-        """Makes nodes and waits until all of them are Ready.
+        """Makes nodes and waits until all of them are Ready, and free of the taint that says otherwise.
 
         Raises:
             ClusterError: not within two minutes, or the API server refused one.
@@ -114,9 +116,19 @@ class Kwok(Startable):
 
     def _ready(self) -> set[str]:
         # `kubectl wait` looks at one node after the other: 500 of them take minutes.
-        path = '{range .items[*]}{.metadata.name}{" "}{.status.conditions[?(@.type=="Ready")].status}{"\\n"}{end}'
-        lines = self._plane.kubectl("get", "nodes", "-o", f"jsonpath={path}").splitlines()
-        return {line.removesuffix(" True") for line in lines if line.endswith(" True")}
+        path = (
+            '{range .items[*]}{.metadata.name}{" "}{.status.conditions[?(@.type=="Ready")].status}'
+            '{" "}{.spec.taints[*].key}{"\\n"}{end}'
+        )
+        lines = (
+            line.split()
+            for line in self._plane.kubectl("get", "nodes", "-o", f"jsonpath={path}").splitlines()
+        )
+        return {
+            name
+            for name, ready, *taints in (line for line in lines if len(line) > 1)
+            if ready == "True" and not (self._plane.controllers and NOT_READY in taints)
+        }
 
     def remove(self, names: Iterable[str]) -> None:
         """Deletes nodes; with them go their pods, as after the loss of a machine.
