@@ -257,7 +257,7 @@ def test_a_unit_that_the_queue_stops_for_another_waits_again_and_says_why(town: 
     status = town.unit("a")["status"]
     assert status["lastFailure"]["reason"] == "Preempted"
     assert "Preempted to accommodate a workload" in status["lastFailure"]["message"]
-    assert town.used() == CHIPS
+    town.until("the quota is b's", lambda: town.used() == CHIPS)  # Kueue writes its status a while later
     town.api.delete("TrainingRun", town.namespace, "b")
     town.until("a runs again", lambda: town.runs("a") and town.used() == CHIPS)
     town.api.delete("TrainingRun", town.namespace, "a")
