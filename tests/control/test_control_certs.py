@@ -36,7 +36,8 @@ def certificate(bench: Any, member: str) -> x509.Certificate:
 
 
 def authorities(bench: Any) -> list[Authority]:
-    return Authorities.load(datum(bench, "r-ca", "ca.crt"), datum(bench, "r-ca", "ca.key"))
+    data = bench.get("Secret", "r-ca")["data"]  # in one read: the operator writes both in one
+    return Authorities.load(base64.b64decode(data["ca.crt"]), base64.b64decode(data["ca.key"]))
 
 
 def uids(bench: Any) -> set[str]:
