@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,12 +15,13 @@ from atoll_local.bucket import FakeGcs
 from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane
 from atoll_local.errors import ClusterError
 from atoll_local.images import build_images, install_images, made_from
+from atoll_local.kubectl import SECONDS, kubectl
 from atoll_local.machine import Machine
 from atoll_local.network import Network
 from atoll_local.nodes import DEFAULT_NODES, Node
 from atoll_local.paths import state_dir
 from atoll_local.process import wait_for
-from atoll_local.programs import Progress, find, find_all, silent
+from atoll_local.programs import Progress, find_all, silent
 
 API_PORT = 6443
 NODE_PROGRAMS = ("kubectl", "kubelet", "kube-proxy", "coredns", "helm", "fake-gcs-server")
@@ -147,22 +147,15 @@ class Cluster:
         self.network.down()
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def kubectl(self, *args: str, check: bool = True, timeout: float = 60, stdin: str | None = None) -> str:
+    def kubectl(
+        self, *args: str, check: bool = True, timeout: float = SECONDS, stdin: str | None = None
+    ) -> str:
         """Output of kubectl on this cluster.
 
         Raises:
             ClusterError: it failed (with `check`) or took longer than `timeout` seconds.
         """
-        command = [str(find("kubectl")), f"--kubeconfig={self.kubeconfig}", *args]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=timeout, check=False, input=stdin
-            )
-        except subprocess.TimeoutExpired as error:
-            raise ClusterError(f"kubectl {' '.join(args[:3])} took longer than {timeout:.0f} s") from error
-        if check and done.returncode != 0:
-            raise ClusterError(f"kubectl {' '.join(args[:3])} failed: {done.stderr.strip()}")
-        return done.stdout
+        return kubectl(self.kubeconfig, *args, check=check, timeout=timeout, stdin=stdin)
 
     def status(self) -> dict[str, Any]:
         """What runs, by part."""

@@ -6,7 +6,6 @@ import json
 import signal
 import socket
 import ssl
-import subprocess
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +13,10 @@ from typing import Any
 
 import yaml
 
-from atoll_local.errors import ClusterError
+from atoll_local.kubectl import kubectl
 from atoll_local.pki import Authority, Pair
 from atoll_local.process import Daemon, Startable, wait_for
-from atoll_local.programs import Progress, find, find_all, silent
+from atoll_local.programs import Progress, find_all, silent
 
 SERVICE_RANGE = "10.96.0.0/16"
 SERVICE_API = "10.96.0.1"
@@ -105,21 +104,8 @@ class ControlPlane(Startable):
         Raises:
             ClusterError: the API server refused, or did not answer in time.
         """
-        command = [str(find("kubectl")), f"--kubeconfig={self.kubeconfig}", *arguments]
-        try:
-            done = subprocess.run(
-                command,
-                input=json.dumps(body or {}),
-                capture_output=True,
-                text=True,
-                timeout=KUBECTL_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise ClusterError(f"kubectl {arguments[0]} took more than {KUBECTL_SECONDS:.0f} s") from error
-        if done.returncode != 0:
-            raise ClusterError(f"kubectl {arguments[0]} failed: {done.stderr.strip().splitlines()[-1:]}")
-        return done.stdout
+        stdin = None if body is None else json.dumps(body)
+        return kubectl(self.kubeconfig, *arguments, timeout=KUBECTL_SECONDS, stdin=stdin)
 
     def stop(self) -> None:
         """Ends every part; the API server by SIGKILL, because its SIGTERM takes seconds."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from atoll_local.programs import find
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 UNITS = ["r-one-0", "r-one-1", "r-two-0"]
@@ -144,13 +141,7 @@ def test_kubectl_scale_gives_back_every_chip_and_takes_them_again(learning, plan
     bench, _, _ = learning
 
     def scale(replicas: int) -> str:
-        done = subprocess.run(
-            [str(find("kubectl")), f"--kubeconfig={plane.kubeconfig}", "-n", bench.namespace, "scale", "trun/r",
-             f"--replicas={replicas}"],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return plane.kubectl("-n", bench.namespace, "scale", "trun/r", f"--replicas={replicas}")
 
     assert "scaled" in scale(0)
     bench.until("no units", lambda: not names(bench, "LearnerUnit"), WAIT)
@@ -311,12 +302,7 @@ def test_a_file_that_names_no_total_does_not_undo_a_scale(learning, tmp_path: Pa
     file.write_text(
         json.dumps({**{key: body[key] for key in ("apiVersion", "kind")}, "metadata": metadata, "spec": spec})
     )
-    done = subprocess.run(
-        [str(find("kubectl")), f"--kubeconfig={plane.kubeconfig}", "apply", "--server-side", "--force-conflicts", "-f",
-         str(file)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(file))
     assert bench.get("TrainingRun", "r")["spec"]["units"] == 1
 
 

@@ -1,0 +1,31 @@
+"""The real kubectl on a cluster of ours."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from atoll_local.errors import ClusterError
+from atoll_local.programs import find
+
+SECONDS = 60.0
+
+
+def kubectl(
+    kubeconfig: Path, *args: str, check: bool = True, timeout: float = SECONDS, stdin: str | None = None
+) -> str:
+    """What it prints.
+
+    Raises:
+        ClusterError: it failed (with `check`) or took longer than `timeout` seconds.
+    """
+    command = [str(find("kubectl")), f"--kubeconfig={kubeconfig}", *args]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, check=False, input=stdin
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ClusterError(f"kubectl {' '.join(args[:3])} took longer than {timeout:.0f} s") from error
+    if check and done.returncode != 0:
+        raise ClusterError(f"kubectl {' '.join(args[:3])} failed: {done.stderr.strip()}")
+    return done.stdout
