@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec
 
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.text import amount, seconds
+from atoll_cli.values import plain
 
 if TYPE_CHECKING:  # the runtime is imported when the command is called
     from atoll_runtime.data import Catalogue
@@ -103,8 +104,8 @@ def _order(options: argparse.Namespace) -> Order:
     from atoll_runtime.data import tokenizer
     from atoll_runtime.data.importer import Order, sources
 
-    held_out = _number("--held-out", options.held_out, 0, 0.5)
-    shard = _number("--shard", options.shard, 0.001, 1000)
+    held_out = plain("--held-out", options.held_out, 0, 0.5)
+    shard = plain("--shard", options.shard, 0.001, 1000)
     if options.format == "datasets":
         found = [sources.dataset(name, options.split, options.field) for name in options.sources]
     else:
@@ -151,8 +152,8 @@ def _show(options: argparse.Namespace) -> int:
     from atoll_runtime.data import Reader, open_catalogue
     from atoll_runtime.data.tokenizer import of_data
 
-    length = round(_number("--length", options.length, 1, 1 << 20))
-    index = round(_number("--example", options.example, 0, 1e15))
+    length = round(plain("--length", options.length, 1, 1 << 20))
+    index = round(plain("--example", options.example, 0, 1e15))
     reader = Reader(options.uri, options.split, length)
     if index >= reader.examples:
         raise UsageError(f"--example {index}: there are {reader.examples} of {length} tokens")
@@ -192,13 +193,3 @@ def _paced(tell: Callable[P, None]) -> Callable[P, None]:
             tell(*args, **kwargs)
 
     return paced
-
-
-def _number(option: str, text: str, least: float, most: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not least <= value <= most:
-        raise UsageError(f"{option} {text!r}: a number from {least:g} to {most:g} is wanted")
-    return value

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.values import plain
 
 RESULTS = "docs/results"
 
@@ -22,9 +23,7 @@ def add_options(parity: argparse.ArgumentParser) -> None:
     parity.add_argument(
         "--sweep", action="store_true", help="the outer step's knobs in the place of the cases"
     )
-    parity.add_argument(
-        "--reduced", action="store_true", help="a small table in under five minutes, as CI makes it"
-    )
+    parity.add_argument("--reduced", action="store_true", help="a small table in under five minutes")
     parity.add_argument(
         "--device", action="store_true", help="the sizes for an accelerator, a trial at a time"
     )
@@ -60,8 +59,8 @@ def run_parity(options: argparse.Namespace) -> int:
         raise UsageError(f"--size {options.size!r}: one of {', '.join(every)} is wanted")
     jobs = 1 if options.device else len(usable())
     if options.jobs is not None:
-        jobs = int(_number("--jobs", options.jobs, 1, 1024))
-    hours = None if options.hours is None else _number("--hours", options.hours, 0.001, 1000)
+        jobs = int(plain("--jobs", options.jobs, 1, 1024))
+    hours = None if options.hours is None else plain("--hours", options.hours, 0.001, 1000)
     if options.plan:
         print(plan.markdown(plan.estimate(chosen, letters), len(usable())))
         return 0
@@ -85,13 +84,3 @@ def run_parity(options: argparse.Namespace) -> int:
     if not options.json:
         print((request.folder / f"{proof.NAME}.md").read_text(), end="")
     return 0
-
-
-def _number(option: str, text: str, least: float, most: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = least - 1
-    if not least <= value <= most:
-        raise UsageError(f"{option} {text!r}: a number from {least:g} to {most:g} is wanted")
-    return value

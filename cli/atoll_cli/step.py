@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from atoll_cli.errors import UsageError
 from atoll_cli.text import table
+from atoll_cli.values import plain
 
 if TYPE_CHECKING:
     from atoll_bench.step import StepFigure
@@ -32,11 +33,15 @@ def run_step(options: argparse.Namespace) -> int:
 
     if options.preset not in PRESETS:
         raise UsageError(f"--preset {options.preset!r}: one of {', '.join(PRESETS)} is wanted")
-    peak = None if options.peak_tflops is None else 1e12 * _number("--peak-tflops", options.peak_tflops, 1e6)
-    batch = int(_number("--batch", options.batch, 1e6))
-    length = int(_number("--length", options.length, 1e5))
-    pairs = int(_number("--pairs", options.pairs, 1000))
-    seconds = _number("--seconds", options.seconds, 600)
+    peak = (
+        None
+        if options.peak_tflops is None
+        else 1e12 * plain("--peak-tflops", options.peak_tflops, 0, 1e6, above=True)
+    )
+    batch = int(plain("--batch", options.batch, 0, 1e6, above=True))
+    length = int(plain("--length", options.length, 0, 1e5, above=True))
+    pairs = int(plain("--pairs", options.pairs, 0, 1000, above=True))
+    seconds = plain("--seconds", options.seconds, 0, 600, above=True)
     try:
         from atoll_bench.figures import line
         from atoll_bench.step import Setting, measure
@@ -81,13 +86,3 @@ def _table(found: StepFigure) -> str:
             )
         ],
     )
-
-
-def _number(option: str, text: str, most: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= most:
-        raise UsageError(f"{option} {text!r}: a number above 0, at most {most:g}, is wanted")
-    return value

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from atoll_cli import values
 from atoll_cli.errors import CommandError, UsageError
-from atoll_cli.simulate import values
 from atoll_cli.simulate.output import Column, Report, deliver
 
 COLUMNS = (Column("name", "NAME"), Column("share", "SHARE", lambda share: f"{100 * share:.0f} %"))

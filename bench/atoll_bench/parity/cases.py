@@ -17,7 +17,6 @@ the contract's defaults and are not tuned here (`sweep` does that)."""
 LEARNERS = (2, 4, 8)
 MOST = LEARNERS[-1]
 """Learners of the cases (c) to (f)."""
-MOE = "moe-"
 
 Rate = Callable[[str, Method, int], float]
 """Of a size, method and number of learners."""
@@ -37,7 +36,7 @@ class Stage:
 
 
 REDUCED = (Stage("30k", (100,), "abcef", seeds=(0, 1, 2), learners=(2, 8)),)
-"""What CI runs: 6 core minutes, 4 min 20 s on two cores that others used too (2026-11-21)."""
+"""Small enough for CI: 6 core minutes, 4 min 20 s on two cores that others used too (2026-11-21)."""
 WHOLE = (
     Stage("30k", (400, 800, 1600), "ab"),
     Stage("90k", (400, 800, 1600, 3200), "ab"),

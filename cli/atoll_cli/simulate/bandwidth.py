@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from atoll_cli import values
 from atoll_cli.errors import UsageError
-from atoll_cli.simulate import values
 from atoll_cli.simulate.output import Column, Report, add_output_options, deliver
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from atoll_cli import values
 from atoll_cli.errors import UsageError
-from atoll_cli.simulate import values
 
 if TYPE_CHECKING:
     from atoll_runtime.simulate.fleet.goodput import Case

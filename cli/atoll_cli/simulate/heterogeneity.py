@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.simulate.output import Column, Report, add_output_options, deliver
-from atoll_cli.simulate.values import choice, count, number, numbers
+from atoll_cli.values import choice, count, number, numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atoll_cli import values
 from atoll_cli.errors import UsageError
-from atoll_cli.simulate import values
 from atoll_cli.simulate.output import add_output_options, deliver
 
 if TYPE_CHECKING:

@@ -77,6 +77,7 @@ def view(pod: Object) -> PodView:
     disruption = conditions.get("DisruptionTarget", {})
     stopped = conditions.get(STOPPED, {})
     scheduled = conditions.get("PodScheduled", {})
+    unplaced = scheduled if scheduled.get("reason") == "Unschedulable" else None
     container: Object = next(iter(status.get("containerStatuses", [])), {})
     state = container.get("state", {})
     ended = state.get("terminated") or container.get("lastState", {}).get("terminated") or {}
@@ -103,12 +104,8 @@ def view(pod: Object) -> PodView:
         gates=tuple(gate["name"] for gate in pod.get("spec", {}).get("schedulingGates", ())),
         queue=labels.get(LABEL_QUEUE, ""),
         group=labels.get(LABEL_POD_GROUP, ""),
-        unschedulable=scheduled.get("message", "no node fits")
-        if scheduled.get("reason") == "Unschedulable"
-        else "",
-        unschedulable_since=_time(scheduled.get("lastTransitionTime"))
-        if scheduled.get("reason") == "Unschedulable"
-        else None,
+        unschedulable="" if unplaced is None else unplaced.get("message", "no node fits"),
+        unschedulable_since=None if unplaced is None else _time(unplaced.get("lastTransitionTime")),
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         ready=conditions.get("Ready", {}).get("status") == "True",

@@ -21,11 +21,12 @@ def count(option: str, text: str, least: int = 1, most: int = 10**12) -> int:
 
 def number(option: str, text: str, least: float = 0.0, most: float = 1e18, *, above: bool = False) -> float:
     """A number such as `0.95`, `5B`; `above`: `least` itself is too small."""
-    value = _scaled(text)
-    if value is None or not math.isfinite(value) or not least <= value <= most or (above and value == least):
-        range_ = f"above {least:g} and at most {most:g}" if above else f"from {least:g} to {most:g}"
-        raise UsageError(f"{option} {text!r}: a number {range_} is wanted")
-    return value
+    return _within(option, text, _scaled(text), least, most, above)
+
+
+def plain(option: str, text: str, least: float, most: float, *, above: bool = False) -> float:
+    """The same without prefixes."""
+    return _within(option, text, _float(text), least, most, above)
 
 
 def seconds(option: str, text: str, most: float = 1e12) -> float:
@@ -57,9 +58,21 @@ def numbers(
     return [number(option, part.strip(), least, most, above=above) for part in parts]
 
 
+def _within(option: str, text: str, value: float | None, least: float, most: float, above: bool) -> float:
+    if value is None or not math.isfinite(value) or not least <= value <= most or (above and value == least):
+        range_ = f"above {least:g} and at most {most:g}" if above else f"from {least:g} to {most:g}"
+        raise UsageError(f"{option} {text!r}: a number {range_} is wanted")
+    return value
+
+
 def _scaled(text: str) -> float | None:
     body, scale = (text[:-1], PREFIXES[text[-1]]) if text[-1:] in PREFIXES else (text, 1.0)
+    value = _float(body)
+    return None if value is None else value * scale
+
+
+def _float(text: str) -> float | None:
     try:
-        return float(body) * scale
+        return float(text)
     except ValueError:
         return None
