@@ -11,6 +11,7 @@ from pathlib import Path
 from atoll_cli.bench import add_options as add_bench_options
 from atoll_cli.data import add_options as add_data_options
 from atoll_cli.errors import CommandError
+from atoll_cli.export import add_options as add_export_options
 from atoll_cli.replay import add_options as add_replay_options
 from atoll_cli.simulate import add_options as add_simulate_options
 
@@ -55,6 +56,10 @@ def run(options: argparse.Namespace) -> int:
         from atoll_cli.data import run_data
 
         return run_data(options)
+    if options.command == "export":
+        from atoll_cli.export import run_export
+
+        return run_export(options)
     if options.command == "bench":
         from atoll_cli.bench import run_bench
 
@@ -95,6 +100,9 @@ def parser() -> argparse.ArgumentParser:
     )
     add_data_options(
         commands.add_parser("data", help="make a data set, check it, look into it", allow_abbrev=False)
+    )
+    add_export_options(
+        commands.add_parser("export", help="a checkpoint as safetensors, for other tools", allow_abbrev=False)
     )
     add_bench_options(commands.add_parser("bench", help="measure this machine", allow_abbrev=False))
     add_simulate_options(

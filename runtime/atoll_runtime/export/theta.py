@@ -1,0 +1,105 @@
+"""Θ of one complete checkpoint, a tensor at a time: `GlobalStore.load` would hold the whole model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import ValidationError
+
+from atoll_runtime.checkpoint import Bucket, StoreError, arrays, layout, manifest
+from atoll_runtime.contract import ModelSpec
+from atoll_runtime.export.errors import ExportError
+
+
+class Theta:
+    """Reads each tensor whole, from all shards, with checksums; the last one is kept at hand."""
+
+    def __init__(
+        self, bucket: Bucket, step: int, model: ModelSpec, parts: Sequence[manifest.PartManifest], digest: str
+    ) -> None:
+        self.step = step
+        self.model = model
+        self.digest = digest
+        """SHA-256, in hex, of the manifests, which hold a checksum of every tensor."""
+        self.shapes = _shapes(parts)
+        """Of each tensor by flat name, as it is when all shards are put together."""
+        self._bucket, self._parts = bucket, parts
+        self._held: tuple[str, np.ndarray] | None = None
+
+    @classmethod
+    def open(cls, uri: str, step: int | None = None) -> Theta:
+        """Reads the manifests of a checkpoint; `step=None` is the newest complete one.
+
+        Raises:
+            ExportError: there is no such checkpoint.
+            StoreError: the bucket does not answer, or a manifest is damaged.
+        """
+        bucket = Bucket(uri)
+        steps = layout.complete_steps(bucket.list(layout.GLOBAL))
+        if not steps:
+            raise ExportError(f"{uri}: no complete checkpoint here; a run's spec.checkpoint.uri is wanted")
+        if step is not None and step not in steps:
+            raise ExportError(f"step {step}: {uri} has {', '.join(map(str, steps))}")
+        step = steps[0] if step is None else step
+        whole = bucket.read(layout.manifest(step))
+        found = manifest.parse(manifest.Manifest, whole, bucket.address(layout.manifest(step)))
+        digest = hashlib.sha256(whole)
+        parts = []
+        for shard in range(found.shards):
+            name = layout.part(step, shard, found.shards)
+            text = bucket.read(name)
+            digest.update(text)
+            parts.append(manifest.parse(manifest.PartManifest, text, bucket.address(name)))
+        try:
+            model = ModelSpec.model_validate(found.meta.get("model"))
+        except ValidationError as error:
+            first = error.errors()[0]["msg"]
+            raise StoreError(f"{bucket.address(layout.manifest(step))}: meta.model: {first}") from error
+        return cls(bucket, step, model, parts, digest.hexdigest())
+
+    def tensor(self, name: str) -> np.ndarray:
+        """Float32, of the shape in `shapes`; raises `StoreError`: unreadable, or a wrong checksum."""
+        if self._held is None or self._held[0] != name:
+            self._held = None  # before the next one comes, so that two are never held
+            self._held = name, self._assemble(name)
+        return self._held[1]
+
+    def _assemble(self, name: str) -> np.ndarray:
+        own = [part for part in self._parts if name in part.tensors]
+        if own[0].tensors[name].layers is None:
+            return self._read(own[0], name)
+        whole = np.empty(self.shapes[name], np.float32)
+        for part in own:
+            whole[list(part.tensors[name].layers or ())] = self._read(part, name)
+        return whole
+
+    def _read(self, part: manifest.PartManifest, name: str) -> np.ndarray:
+        where = self._bucket.address(part.item)
+        try:
+            found = arrays.read(where, "theta", [name])
+        except Exception as error:
+            # Orbax and tensorstore raise what their drivers raise.
+            raise StoreError(
+                f"{where}: {name} cannot be read: {' '.join(str(error).split())[:300]}"
+            ) from error
+        alone = part.model_copy(update={"tensors": {name: part.tensors[name]}})
+        manifest.verify(alone, "theta", found)
+        return found[name]
+
+
+def _shapes(parts: Sequence[manifest.PartManifest]) -> dict[str, tuple[int, ...]]:
+    """Raises `StoreError` where the shards together lack a layer of a tensor."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    layers: dict[str, list[int]] = {}
+    for part in parts:
+        for name, entry in part.tensors.items():
+            shapes[name] = entry.shape
+            if entry.layers is not None:
+                layers.setdefault(name, []).extend(entry.layers)
+    for name, found in layers.items():
+        if sorted(found) != list(range(len(found))):
+            raise StoreError(f"step {parts[0].step}: {name}: layers {sorted(found)} are not all")
+        shapes[name] = len(found), *shapes[name][1:]
+    return shapes

@@ -1,0 +1,351 @@
+"""`atoll export`: what stands on the disk, what is read back, and what is refused."""
+
+import argparse
+import json
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from atoll_cli.__main__ import main, parser
+from atoll_runtime.checkpoint import Cut, GlobalStore, Part, Slice
+from atoll_runtime.contract import Dimensions, ModelSpec
+from atoll_runtime.data.importer import Order, run_import, sources
+from atoll_runtime.data.tokenizer import from_path
+from atoll_runtime.export import Export, ExportError, Theta, read_back
+from atoll_runtime.export.facts import Facts
+from atoll_runtime.model import describe
+
+SMALL = ModelSpec(dimensions=Dimensions(layers=2, width=16, heads=2, kv_heads=1, hidden=24))
+"""Bytes of Θ: 16 k for the embedding, 14 k for the rest."""
+TASK = ModelSpec(task="my.tasks:Mine")
+
+
+def random_theta(spec=SMALL, seed=0):
+    random = np.random.default_rng(seed)
+    return {info.name: random.standard_normal(info.shape, np.float32) for info in describe(spec)}
+
+
+def save(uri, step, theta, spec=SMALL):
+    meta = {"model": spec.model_dump(by_alias=True, exclude_none=True)}
+    zeros = {name: np.zeros_like(value) for name, value in theta.items()}
+    GlobalStore(uri).save(Cut(step, theta, zeros, (step,), meta))
+    return theta
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run with the checkpoints of steps 10 and 20."""
+    uri = f"file://{tmp_path_factory.mktemp('run')}"
+    for step in (10, 20):
+        save(uri, step, random_theta(seed=step))
+    return uri
+
+
+def export(*arguments):
+    return main(["export", *map(str, arguments)])
+
+
+def assert_same_bits(found, wanted):
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert found[name].dtype == value.dtype, name
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def refused(capsys, *arguments):
+    """The sentence that an export ends with, which is the only line."""
+    assert export(*arguments) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    return message
+
+
+def test_the_options_are_frozen():
+    commands = next(action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    options = {o for action in commands.choices["export"]._actions for o in action.option_strings}
+    wanted = "--help --step --out --check --layout --dtype --max-shard-size --context --data --force --json"
+    assert options == {"-h", *wanted.split()}
+
+
+@pytest.mark.parametrize("layout", ["atoll", "llama"])
+@pytest.mark.parametrize("size", ["5GB", "9kB"])
+def test_what_was_exported_is_read_back_with_equal_bits(run, tmp_path, layout, size):
+    assert export(run, "--out", tmp_path / "out", "--layout", layout, "--max-shard-size", size) == 0
+    assert_same_bits(read_back(tmp_path / "out"), random_theta(seed=20))
+    assert export("--check", tmp_path / "out", run) == 0
+
+
+def test_the_atoll_layout_in_one_file_is_theta_by_flat_name_with_its_origin(run, tmp_path):
+    out = tmp_path / "model.safetensors"
+    assert export(run, "--step", 10, "--out", out) == 0
+    assert_same_bits(load_file(out), random_theta(seed=10))
+    facts = Export.open(out).facts
+    assert (facts.step, facts.model, facts.layout, facts.dtype) == (10, SMALL, "atoll", "float32")
+    assert facts.checkpoint == f"sha256:{Theta.open(run, 10).digest}"
+    assert facts.checkpoint != f"sha256:{Theta.open(run, 20).digest}"
+    with safe_open(out, "np") as file:
+        assert file.metadata().keys() == {
+            f"atoll.{key}" for key in ("version", "step", "model", "checkpoint", "layout", "dtype")
+        }
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_bf16_is_rounded_to_nearest_and_checked_as_such(run, tmp_path):
+    assert export(run, "--out", tmp_path / "out", "--dtype", "bf16") == 0
+    rounded = {name: value.astype(ml_dtypes.bfloat16) for name, value in random_theta(seed=20).items()}
+    assert_same_bits(load_file(tmp_path / "out" / "model.safetensors"), rounded)
+    assert export("--check", tmp_path / "out", run) == 0
+
+
+def test_shards_hold_no_more_than_asked_and_the_index_names_the_file_of_each_tensor(run, tmp_path):
+    out = tmp_path / "out"
+    assert export(run, "--out", out, "--layout", "llama", "--max-shard-size", "5kB") == 0
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    files = sorted(path.name for path in out.glob("*.safetensors"))
+    assert files == [f"model-{n:05d}-of-{len(files):05d}.safetensors" for n in range(1, len(files) + 1)]
+    held = {file: load_file(out / file) for file in files}
+    assert index["weight_map"] == {name: file for file in files for name in held[file]}
+    sizes = {file: sum(value.nbytes for value in held[file].values()) for file in files}
+    assert index["metadata"]["total_size"] == sum(sizes.values())
+    assert sum(value.nbytes for value in random_theta().values()) == sum(sizes.values())
+    over = [file for file in files if sizes[file] > 5000]
+    assert [list(held[file]) for file in over] == [["model.embed_tokens.weight"]]
+    assert len(files) > 3
+
+
+def test_a_config_stands_beside_the_weights_of_a_hugging_face_layout(run, tmp_path):
+    out = tmp_path / "out"
+    assert export(run, "--out", out, "--layout", "llama", "--dtype", "bf16", "--context", "128") == 0
+    config = json.loads((out / "config.json").read_text())
+    assert (
+        config.items()
+        >= {
+            "architectures": ["LlamaForCausalLM"],
+            "hidden_size": 16,
+            "num_key_value_heads": 1,
+            "tie_word_embeddings": True,
+            "rms_norm_eps": 1e-6,
+            "max_position_embeddings": 128,
+            "torch_dtype": "bfloat16",
+        }.items()
+    )
+    with safe_open(out / "model.safetensors", "np") as file:
+        assert file.metadata()["format"] == "pt"  # else `transformers` refuses it
+
+
+def test_a_task_of_the_users_own_is_exported_without_its_code(tmp_path):
+    theta = {"scale": np.array(3.5, np.float32), "a/0/kernel": np.ones((3, 2), np.float32)}
+    uri = f"file://{tmp_path}/run"
+    save(uri, 4, theta, TASK)
+    assert export(uri, "--out", tmp_path / "out") == 0
+    assert_same_bits(read_back(tmp_path / "out"), theta)
+    assert export("--check", tmp_path / "out", uri) == 0
+
+
+def test_a_checkpoint_of_two_syncer_shards_is_put_together(tmp_path):
+    theta = random_theta()
+    uri = f"file://{tmp_path}/run"
+    store = GlobalStore(uri)
+    for shard, layers in enumerate([(1,), (0,)]):
+        own = {
+            name: Slice(value[list(layers)], np.zeros_like(value[list(layers)]), layers)
+            for name, value in theta.items()
+            if name.startswith("layers/")
+        }
+        whole = {
+            name: Slice(theta[name], theta[name]) for name in ("embedding/table", "final/norm")[shard::2]
+        }
+        store.save_part(Part(20, shard, 2, own | whole, (20,), {}))
+    store.complete(20, 2, {"model": SMALL.model_dump(by_alias=True, exclude_none=True)})
+    assert export(uri, "--out", tmp_path / "out", "--layout", "llama") == 0
+    assert_same_bits(read_back(tmp_path / "out"), theta)
+
+
+def test_check_names_the_first_tensor_that_differs_and_where(run, tmp_path, capsys):
+    out = tmp_path / "out"
+    export(run, "--out", out)
+    file = out / "model.safetensors"
+    with safe_open(file, "np") as opened:
+        metadata = opened.metadata()
+    tensors = load_file(file)
+    tensors["layers/mlp/up"][1, 2, 3] = np.nextafter(tensors["layers/mlp/up"][1, 2, 3], np.float32(9))
+    save_file(tensors, file, metadata)
+    assert export("--check", out, run) == 1
+    assert "differs from step 20: layers/mlp/up: is " in (told := capsys.readouterr().out)
+    assert " at (1, 2, 3), where the checkpoint has " in told
+    del tensors["layers/mlp/up"]
+    save_file(tensors, file, metadata)
+    assert export("--check", out, run) == 1
+    assert "layers/mlp/up: is missing" in capsys.readouterr().out
+    with pytest.raises(ExportError, match=r"layers/mlp/up of shape \(2, 16, 24\) is missing"):
+        read_back(out)
+    tensors["layers/mlp/up"] = np.zeros((2, 3), np.float32)
+    save_file(tensors, file, metadata)
+    assert export("--check", out, run, "--json") == 1
+    assert "has shape (2, 3), not (2, 16, 24)" in json.loads(capsys.readouterr().out)["difference"]
+    save_file(tensors | {"more": np.zeros(1)}, file, metadata)
+    assert export("--check", out, run) == 1
+    assert "more: the checkpoint's model has no such tensor" in capsys.readouterr().out
+
+
+def test_check_finds_the_step_in_the_export_unless_told_another(run, tmp_path, capsys):
+    export(run, "--step", 10, "--out", tmp_path / "out")
+    assert export("--check", tmp_path / "out", run) == 0
+    assert "the same bits as step 10" in capsys.readouterr().out
+    assert export("--check", tmp_path / "out", run, "--step", 20) == 1
+
+
+def test_an_export_that_stands_there_is_replaced_only_by_force_and_nothing_else_is(run, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert export(run, "--step", 10, "--out", out) == 0
+    capsys.readouterr()
+    assert "exists; --force replaces" in refused(capsys, run, "--out", out)
+    assert export("--check", out, run, "--step", 10) == 0
+    assert export(run, "--out", out, "--force", "--max-shard-size", "9kB") == 0
+    assert export("--check", out, run, "--step", 20) == 0
+    assert not (out / "model.safetensors").exists()
+    (out / "thesis.tex").write_text("years of work")
+    capsys.readouterr()
+    assert "holds 'thesis.tex'" in refused(capsys, run, "--out", out, "--force")
+    assert (out / "thesis.tex").read_text() == "years of work"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # see test_checkpoint_store
+def test_a_damaged_checkpoint_leaves_nothing_behind(tmp_path, capsys):
+    uri = f"file://{tmp_path}/run"
+    save(uri, 10, random_theta())
+    part = tmp_path / "run/global/10/shard-0-of-1.json"
+    content = json.loads(part.read_text())
+    content["tensors"]["final/norm"]["theta"] ^= 1
+    part.write_text(json.dumps(content))
+    assert export(uri, "--out", tmp_path / "out") == 1
+    assert "theta final/norm: checksum" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(["{run}", "--step", "15", "--out", "{here}/x"], "step 15: file://", id="no-such-step"),
+        pytest.param(["{run}", "--step", "x", "--out", "{here}/x"], "--step 'x': a whole number", id="step"),
+        pytest.param(
+            ["file://{here}", "--out", "{here}/x"], "no complete checkpoint here", id="no-checkpoint"
+        ),
+        pytest.param(["{run}", "--out", "gs://b/x"], "--out 'gs://b/x': a path on this machine", id="bucket"),
+        pytest.param(["{run}", "--out", "{here}/no/x"], "there is no folder {here}/no", id="no-parent"),
+        pytest.param(
+            ["{run}", "--out", "{here}/x", "--layout", "qwen2-moe"], "this model is dense; llama", id="layout"
+        ),
+        pytest.param(
+            ["{run}", "--out", "{here}/x.safetensors", "--layout", "llama"],
+            "config.json goes beside the weights, so a folder is wanted",
+            id="config-needs-a-folder",
+        ),
+        pytest.param(
+            ["{run}", "--out", "{here}/x.safetensors", "--max-shard-size", "1GB"],
+            "--max-shard-size goes with a folder",
+            id="one-file-has-no-shards",
+        ),
+        pytest.param(
+            ["{run}", "--out", "{here}/x", "--max-shard-size", "much"], "--max-shard-size 'much'", id="size"
+        ),
+        pytest.param(["{run}", "--out", "{here}/x", "--context", "9"], "--context goes with", id="context"),
+        pytest.param(["--check", "{here}/x", "{run}", "--force"], "--force goes with --out", id="check-only"),
+        pytest.param(["--check", "{here}/x", "{run}"], "no export here", id="nothing-to-check"),
+        pytest.param(
+            ["--check", "{here}/file", "{run}"], "{here}/file: not a whole safetensors", id="no-file"
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence_with_status_2(run, tmp_path, capsys, arguments, words):
+    (tmp_path / "file").write_text("some text")
+    filled = [each.format(run=run, here=tmp_path) for each in arguments]
+    assert words.format(here=tmp_path) in refused(capsys, *filled)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_shard_that_is_missing_or_cut_short_is_named(run, tmp_path, capsys):
+    out = tmp_path / "out"
+    export(run, "--out", out, "--max-shard-size", "9kB")
+    capsys.readouterr()
+    second = sorted(out.glob("*.safetensors"))[1]
+    second.write_bytes(second.read_bytes()[:-1])
+    assert f"{second}: not a whole safetensors file" in refused(capsys, "--check", out, run)
+    second.unlink()
+    assert f"{second}: not a whole safetensors file" in refused(capsys, "--check", out, run)
+
+
+@pytest.mark.parametrize(
+    ("index", "words"),
+    [
+        pytest.param("[]", "index.json: not an index", id="no-object"),
+        pytest.param('{"weight_map": {"w": 3}}', "index.json: not an index", id="no-name"),
+        pytest.param('{"weight_map": {}}', "model.safetensors: not a whole safetensors file", id="empty"),
+    ],
+)
+def test_an_index_that_is_none_is_named(run, tmp_path, capsys, index, words):
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    assert words in refused(capsys, "--check", tmp_path, run)
+
+
+def test_a_file_of_another_program_is_no_export(run, tmp_path, capsys):
+    file = tmp_path / "other.safetensors"
+    save_file({"w": np.zeros(3)}, file, {"format": "pt"})
+    assert f"{file}: not written by atoll export" in refused(capsys, "--check", file, run)
+    header = Facts(version="9", step=1, model=SMALL, checkpoint="", layout="atoll", dtype="float32").header()
+    save_file({"w": np.zeros(3)}, file, header | {"atoll.layout": "float32"})
+    words = "atoll.layout: Value error, 'float32' is none of atoll, llama, qwen2-moe"
+    assert words in refused(capsys, "--check", file, run)
+
+
+def make_data(folder, tokenizer):
+    (folder / "text").mkdir()
+    for number in range(20):
+        (folder / "text" / f"{number}.txt").write_text(f"document {number}\n" * 20)
+    uri = f"file://{folder}/data"
+    run_import(
+        uri,
+        Order(sources.files([str(folder / "text")], None, "text"), tokenizer, held_out=0.3),
+        lambda _: None,
+    )
+    return uri
+
+
+def test_the_tokenizer_of_the_data_set_goes_beside_the_weights(run, tmp_path):
+    import tokenizers
+
+    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
+    model.train_from_iterator(
+        ["document"], tokenizers.trainers.BpeTrainer(vocab_size=80, special_tokens=["<|endoftext|>"])
+    )
+    model.save(str(tmp_path / "tokenizer.json"))
+    uri = make_data(tmp_path, from_path(str(tmp_path / "tokenizer.json")))
+    out = tmp_path / "out"
+    assert export(run, "--out", out, "--layout", "llama", "--data", uri) == 0
+    assert (out / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+    assert json.loads((out / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
+    assert json.loads((out / "config.json").read_text())["eos_token_id"] == 0
+    assert export(run, "--out", out, "--data", uri, "--force") == 0
+    assert not (out / "config.json").exists()
+
+
+def test_bytes_bring_the_number_of_their_separator_and_no_file(run, tmp_path):
+    uri = make_data(tmp_path, from_path("bytes"))
+    assert export(run, "--out", tmp_path / "out", "--layout", "llama", "--data", uri) == 0
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token_id"] == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_data_set_that_the_model_was_not_trained_on_is_refused(tmp_path, capsys):
+    uri = make_data(tmp_path, from_path("bytes"))
+    spec = ModelSpec(dimensions=SMALL.dimensions.model_copy(update={"vocabulary": 100}))
+    save(f"file://{tmp_path}/run", 1, random_theta(spec), spec)
+    words = refused(
+        capsys, f"file://{tmp_path}/run", "--out", tmp_path / "out", "--layout", "llama", "--data", uri
+    )
+    assert "a vocabulary of 256, the model has 100" in words
