@@ -169,6 +169,8 @@ class InnerSpec(Section):
     mesh: MeshSpec = MeshSpec()
     batch: Annotated[int, Field(ge=1, le=1_048_576)] = 8
     """Sequences a unit trains on in one inner step, where its pool does not say otherwise."""
+    accumulation: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Parts of a step's batch that are computed one after the other, for less memory: the gradient is the same."""
 
 
 class OuterSpec(Section):

@@ -15,20 +15,20 @@ from atoll_runtime.sync.fragments import build_layout
 DENSE = Dimensions(layers=2, width=16, heads=4, kv_heads=2, hidden=24, vocabulary=32)
 MODELS = {"dense": DENSE, "moe": DENSE.model_copy(update={"experts": 4, "expert_hidden": 8})}
 MESHES = {
-    "dense": [(1, 1, 1), (2, 1, 1), (4, 2, 1), (8, 1, 1), (8, 2, 1)],
-    "moe": [(1, 1, 1), (8, 1, 1), (2, 1, 2), (4, 1, 4), (8, 2, 2)],
+    "dense": [(1, 1, 1, 1), (2, 1, 1, 1), (4, 2, 1, 1), (8, 1, 1, 1), (8, 2, 1, 1), (4, 2, 1, 3)],
+    "moe": [(1, 1, 1, 1), (8, 1, 1, 1), (2, 1, 2, 1), (4, 1, 4, 1), (8, 2, 2, 1)],
 }
-"""Devices, tensor, expert."""
+"""Devices, tensor, expert, parts of a step's batch."""
 BATCH, LENGTH, FRAGMENTS = 6, 12, 2
 """Six rows fill up to eight on eight devices."""
 DESCENT = OptimizerSpec(name="sgd")
 """Without momentum and at a learning rate of 1 the first step's change is the gradient."""
 
 
-def scenario(model, devices, shape):
+def scenario(model, devices, shape, parts):
     """Two steps, the first of which tells the gradient, and every fragment out and back."""
     mesh = span(jax.devices()[:devices], shape)
-    spec = InnerSpec(mesh=shape, z_loss=1e-3, clip_norm=1e6, optimizer=DESCENT)
+    spec = InnerSpec(mesh=shape, z_loss=1e-3, clip_norm=1e6, optimizer=DESCENT, accumulation=parts)
     inner = Inner(mesh, model, spec, initial(model), BATCH, LENGTH)
     random = np.random.default_rng(1)
     layout = build_layout(describe(model), FRAGMENTS)
@@ -38,7 +38,7 @@ def scenario(model, devices, shape):
     gradients = {name: anchor[name] - value for name, value in gathered(inner.theta).items()}
     losses += [float(inner.step(rows(random, inner), 1.0))]
     return {
-        "mesh": [devices, shape.tensor, shape.expert],
+        "mesh": [devices, shape.tensor, shape.expert, parts],
         "losses": losses,
         "gradients": {name: value.ravel().tolist() for name, value in gradients.items()},
         "largest_share": max(share(value) for name, value in inner.theta.items() if value.ndim > 2),
@@ -81,8 +81,8 @@ def gathered(tensors):
 def main():
     result = {
         name: [
-            scenario(ModelSpec(dimensions=size), devices, MeshSpec(tensor=tensor, expert=expert))
-            for devices, tensor, expert in MESHES[name]
+            scenario(ModelSpec(dimensions=size), devices, MeshSpec(tensor=tensor, expert=expert), parts)
+            for devices, tensor, expert, parts in MESHES[name]
         ]
         for name, size in MODELS.items()
     }

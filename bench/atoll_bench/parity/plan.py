@@ -48,15 +48,15 @@ def measure(size: str) -> float:
     import jax
     import numpy as np
 
-    from atoll_runtime.contract import InnerSpec
     from atoll_runtime.learner.inner import Inner
     from atoll_runtime.learner.mesh import span
     from atoll_runtime.model import initial
 
     found = SIZES[size]
     trial = Trial("tune", size, "decoupled", cases.MOST, "bf16", 0, 1, LEARNING_RATE)
-    batch = trial.setting("file:///nowhere").batch
-    inner = Inner(span(jax.devices()), found.model, InnerSpec(), initial(found.model), batch, found.length)
+    setting = trial.setting("file:///nowhere")
+    batch = setting.batch
+    inner = Inner(span(jax.devices()), found.model, setting.inner, initial(found.model), batch, found.length)
     tokens = np.random.default_rng(0).integers(0, 256, (batch, found.length + 1), np.int32)
     float(inner.step(tokens, LEARNING_RATE))
     began, used, steps = time.monotonic(), time.process_time(), 0

@@ -70,7 +70,11 @@ class Trial:
         grace = GraceSpec() if self.policy == "K=1+grace" else GraceSpec(fraction=0.0)
         return Setting(
             model=size.model,
-            inner=InnerSpec(learning_rate=self.rate, warmup_steps=size.warmup),
+            inner=InnerSpec(
+                learning_rate=self.rate,
+                warmup_steps=size.warmup,
+                accumulation=size.parts(size.sequences // count),
+            ),
             outer=OuterSpec(
                 learning_rate=self.eta,
                 momentum=self.mu,

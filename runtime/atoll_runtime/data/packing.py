@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -14,3 +15,12 @@ def segments(tokens: Any, separator: int) -> Any:
     xp = tokens.__array_namespace__()
     ends = xp.astype(tokens[:, :-1] == separator, xp.int32)
     return xp.concat([xp.ones_like(ends[:, :1]), 1 + xp.cumulative_sum(ends, axis=1, dtype=xp.int32)], axis=1)
+
+
+def counted(batch: Mapping[str, Any]) -> Any:
+    """What each target counts, float32 [B, T]: its weight, and nothing where another document begins or in padding."""
+    weights = batch["weights"]
+    if "segments" not in batch:
+        return weights
+    own, following = batch["segments"][:, :-1], batch["segments"][:, 1:]
+    return weights * ((own == following) & (own > 0))

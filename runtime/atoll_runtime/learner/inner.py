@@ -18,6 +18,7 @@ from atoll_runtime.checkpoint.units import Moments
 from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.data.packing import segments
 from atoll_runtime.learner import optimiser
+from atoll_runtime.learner.accumulation import accumulated
 from atoll_runtime.model.axes import ROWS, everywhere, over_rows, placement
 from atoll_runtime.model.decoder import Batch
 from atoll_runtime.model.tasks import objective
@@ -73,7 +74,8 @@ class Inner:
             donate_argnums=(0, 1),
             out_shardings=(self._shardings(), self._placed, everywhere(mesh)),
         )
-        shares = math.prod(mesh.shape[axis] for axis in ROWS)
+        self._gradient = accumulated(self._objective.loss, min(spec.accumulation, batch))
+        shares = math.prod(mesh.shape[axis] for axis in ROWS) * min(spec.accumulation, batch)
         self._rows = -(-batch // shares) * shares
         """Of the whole batch, filled up so that all shares of it are equal."""
         mine = over_rows(mesh).addressable_devices_indices_map((self._rows,)).values()
@@ -134,7 +136,7 @@ class Inner:
         rng = jax.random.key(seed)
         for number in rest:
             rng = jax.random.fold_in(rng, number)
-        value, gradient = jax.value_and_grad(self._objective.loss)(theta, batch, rng)
+        value, gradient = self._gradient(theta, batch, rng)
         update, state = self._optimiser.update(gradient, state, theta)
         theta = jax.tree.map(lambda old, change: old - rate * change, theta, update)
         # A bad gradient spoils θ a step before the loss shows it.

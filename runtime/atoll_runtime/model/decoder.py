@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh
 
+from atoll_runtime.data.packing import counted
 from atoll_runtime.model import experts
 from atoll_runtime.model.attention import attend, positions, rotary, rotate
 from atoll_runtime.model.axes import EXPERT, TENSOR, constrain
@@ -76,10 +77,7 @@ class Decoder:
     def _predict(self, params: Params, batch: Batch) -> tuple[Array, Array, Array]:
         """Logits, what each target counts, and the weighted losses of the routers."""
         inputs: Batch = {key: batch[key][:, :-1] for key in ("tokens", "segments") if key in batch}
-        weights_BT = batch["weights"]
-        if "segments" in batch:
-            own_BT, next_BT = batch["segments"][:, :-1], batch["segments"][:, 1:]
-            weights_BT = jnp.where((own_BT == next_BT) & (own_BT > 0), weights_BT, 0)
+        weights_BT = counted(batch)
         logits_BTV, routed = self._forward(params, inputs, weights_BT)
         return logits_BTV, weights_BT, routed
 

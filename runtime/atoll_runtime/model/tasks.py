@@ -29,6 +29,8 @@ WHOLE = ("layers", "scale")
 
 Tensors = Mapping[str, Array]
 """By flat name."""
+Loss = Callable[[Tensors, Batch, Array], Array]
+"""Of parameters, a batch and a key: a mean by the targets' weights, a scalar."""
 
 
 class Task(Protocol):
@@ -52,7 +54,7 @@ class Task(Protocol):
 class Objective:
     """A loss of parameters by flat name, and where these lie on the mesh."""
 
-    loss: Callable[[Tensors, Batch, Array], Array]
+    loss: Loss
     evaluate: Callable[[Tensors, Batch], Array]
     axes: parameters.Axes
 
