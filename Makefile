@@ -11,7 +11,7 @@ SCHEDULES ?=
 OUT ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit schedules soak protocol control e2e figures parity parity-reduced parity-device bench-device lint format crds programs images cluster-up cluster-down clean
+.PHONY: help setup demo test unit schedules soak protocol learning control e2e figures parity parity-reduced parity-device bench-device lint format crds programs images cluster-up cluster-down clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml
 demo: setup ## Train on a real Kubernetes on this machine, kill a unit, watch it heal (KEEP=1 leaves the cluster)
 	@$(BIN)/atoll demo $(if $(KEEP),--keep) $(ARGS)
 
-test: unit schedules protocol control e2e ## Everything that must pass before a change lands
+test: unit schedules protocol learning control e2e ## Everything that must pass before a change lands
 
 unit: setup ## Unit tests: no cluster, no root
 	$(BIN)/pytest tests/unit -n auto --dist loadfile $(ARGS)
@@ -41,6 +41,9 @@ soak: setup ## Many more of them, on all cores: make soak SCHEDULES=200000 SEED=
 
 protocol: setup ## The protocol on real sockets and disks, with processes that are killed
 	$(BIN)/pytest tests/protocol $(ARGS)
+
+learning: setup ## A reduced proof of learning: decoupled against data-parallel training
+	$(BIN)/pytest tests/learning $(ARGS)
 
 control: setup ## The operator against a real API server
 	$(BIN)/pytest tests/control $(ARGS)

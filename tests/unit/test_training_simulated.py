@@ -17,6 +17,7 @@ from atoll_runtime.data import Reader, write_text
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.simulate.fleet.rounds import Costs
 from atoll_runtime.simulate.training.batches import Share
+from atoll_runtime.simulate.training.forgetting import Forgetful
 from atoll_runtime.simulate.training.reference import data_parallel
 from atoll_runtime.simulate.training.setting import STREAMS, Failures, Setting
 from atoll_runtime.simulate.training.world import World, decoupled
@@ -120,6 +121,22 @@ def test_a_healed_learner_has_the_moments_of_its_last_save_where_they_are_kept(s
     assert world.losses > 2
     held = [island.moments for island in world.islands if island.incarnations > 1]
     assert any(moments is not None and moments.count > 0 for moments in held) == kept
+
+
+def test_a_forgetful_learner_keeps_the_moments_of_all_but_the_fragment_that_arrives(setting) -> None:
+    programs = World(setting, 0).programs
+    inner = programs.inner.twin(programs.first)
+    fragments = Forgetful(programs.mesh, programs.layout, np.float32, inner.theta)
+    fragments.inner = inner
+    inner.step(np.ones((setting.batch, setting.length + 1), np.int32), 1e-2)
+    before = [programs.layout.flatten(inner.nu, p) for p in range(FRAGMENTS)]
+    arrived = np.full(fragments.padded[1], 0.5, np.float32)
+    inner.theta = fragments.receive(inner.theta, 1, arrived)
+    for p, old in enumerate(before):
+        assert old.any()
+        now = programs.layout.flatten(inner.nu, p)
+        assert (now == (0 if p == 1 else old)).all()
+    assert (programs.layout.flatten(inner.theta, 1) == 0.5).all()
 
 
 def test_learners_must_share_the_streams_evenly(setting) -> None:

@@ -33,7 +33,7 @@ class Estimate:
 
 def estimate(stages: Sequence[cases.Stage], letters: str) -> list[Estimate]:
     """Of each size in the stages, in their order."""
-    every = [*cases.tuning(stages), *cases.trials(stages, letters, lambda *_: cases.RATES[0])]
+    every = [*cases.tuning(stages), *cases.trials(stages, letters, lambda *_: LEARNING_RATE)]
     found = []
     for size in dict.fromkeys(trial.size for trial in every):
         mine = [trial for trial in every if trial.size == size]

@@ -38,7 +38,7 @@ class Request:
     data: str = ""
     """URI of a data set; empty: the standard library's text."""
     sweep: bool = False
-    """The outer step's knobs, too, for each size and its smallest budget."""
+    """The outer step's knobs in the place of the cases, for each size and its second budget."""
 
 
 def prove(request: Request, say: Callable[[str], None]) -> Iterator[Row]:
@@ -91,5 +91,8 @@ def _cases(request: Request, store: Store) -> list[Trial]:
 
 def _swept(request: Request, store: Store) -> list[Trial]:
     rate = cases.best_rate(store)
-    first = {stage.size: stage.steps[0] for stage in reversed(request.stages)}
-    return [trial for size, steps in first.items() for trial in cases.sweep(size, steps, rate)]
+    budgets: dict[str, set[int]] = {}
+    for stage in request.stages:
+        budgets.setdefault(stage.size, set()).update(stage.steps)
+    second = {size: sorted(each)[: cases.SWEPT][-1] for size, each in budgets.items()}
+    return [trial for size, steps in second.items() for trial in cases.sweep(size, steps, rate)]

@@ -48,6 +48,8 @@ class Trial:
     """Global steps over which η rises from 0."""
     moments: bool = True
     """A healed learner gets its moments back."""
+    forget: bool = False
+    """A fragment that arrives takes the moments of its parameters to zero."""
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Trial:
@@ -93,4 +95,5 @@ class Trial:
             jitter=JITTER if self.speeds == "mixed" else 0.0,
             failures=Failures(FAILURE_SECONDS, AWAY_SECONDS, self.moments) if self.failures else None,
             warmup=self.warmup,
+            forget=self.forget,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -64,9 +65,18 @@ def run_one(trial: Trial, data: str) -> dict[str, Any]:
 
 def _begin(cores: Any, cache: str) -> None:
     """Takes a core, before JAX counts them."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     if not cores.empty():
         os.sched_setaffinity(0, {cores.get()})
     import jax
 
     jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def _end_with_parent() -> None:
+    """A proof that is killed takes its trials with it."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

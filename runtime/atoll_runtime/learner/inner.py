@@ -151,7 +151,11 @@ class Inner:
             {name: _put(value, self.theta[name].sharding) for name, value in each.items()}
             for each in (moments.mu, moments.nu)
         )
-        self._state = optimiser.restored(self._state, self.theta, (mu, nu), moments.count)
+        self.go_on_with(mu, nu)
+
+    def go_on_with(self, mu: Mapping[str, Array], nu: Mapping[str, Array]) -> None:
+        """Takes these moments, which lie on the mesh as `mu` and `nu` do, in the place of its own."""
+        self._state = optimiser.restored(self._state, self.theta, (mu, nu), self.updates)
 
     def _shardings(self) -> dict[str, Any]:
         return {name: value.sharding for name, value in self.theta.items()}

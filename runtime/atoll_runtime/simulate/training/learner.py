@@ -12,6 +12,7 @@ from atoll_runtime.learner.fragments import Fragments, wire_type
 from atoll_runtime.learner.loop import Loop, Start
 from atoll_runtime.learner.snapshot import Snapshot, Snapshots
 from atoll_runtime.simulate.training.batches import Share
+from atoll_runtime.simulate.training.forgetting import Forgetful
 from atoll_runtime.simulate.training.shard import LINEAGE
 from atoll_runtime.sync.events import NO_CUT, Marked
 from atoll_runtime.sync.fragments import Array, Layout
@@ -39,7 +40,10 @@ class Learner(Session):
         held = tuple(version.version for version in versions)
         number, moments = island.number, island.moments
         inner = programs.inner.twin(theta, moments, number)
-        fragments = Fragments(programs.mesh, programs.layout, wire_type(run.outer.codec), inner.theta)
+        kind = Forgetful if world.setting.forget else Fragments
+        fragments = kind(programs.mesh, programs.layout, wire_type(run.outer.codec), inner.theta)
+        if isinstance(fragments, Forgetful):
+            fragments.inner = inner
         contract = UnitContract(
             unit=self.unit,
             incarnation=incarnation,

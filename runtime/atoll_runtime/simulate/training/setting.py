@@ -70,6 +70,8 @@ class Setting:
     costs: Costs = COSTS
     warmup: int = 0
     """Global steps over which η rises from 0."""
+    forget: bool = False
+    """A fragment that arrives takes the optimiser's moments of its parameters to zero."""
 
     def __post_init__(self) -> None:
         if self.sequences % STREAMS:

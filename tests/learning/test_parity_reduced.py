@@ -1,0 +1,114 @@
+"""The reduced proof of learning, as a user calls it: losses over three seeds, and the table that they make."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import fmean, stdev
+
+import pytest
+from protocol_parties import eventually
+
+from atoll_bench.parity import cases
+
+TIMEOUT = 900
+"""Seconds. Four minutes on two quiet cores; others may use them too."""
+pytestmark = pytest.mark.timeout(TIMEOUT + 60)
+
+
+COMMAND = (sys.executable, "-m", "atoll_cli", "bench", "parity", "--reduced", "--json", "--out")
+
+
+def prove(folder, *options):
+    """The rows that `atoll bench parity --reduced` prints, and what it says meanwhile."""
+    done = subprocess.run([*COMMAND, str(folder), *options], capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("parity")
+
+
+@pytest.fixture(scope="module")
+def rows(folder):
+    found, _ = prove(folder)
+    return [row for row in found if row["case"] != "tune"]
+
+
+def losses(rows, case, **wanted):
+    """Of each seed."""
+    found = [row for row in rows if row["case"] == case and wanted.items() <= row.items()]
+    assert sorted(row["seed"] for row in found) == list(cases.SEEDS)
+    return [row["loss"] for row in sorted(found, key=lambda row: row["seed"])]
+
+
+def gap(rows, case, **wanted):
+    """Mean over seeds of the relative distance to data-parallel training."""
+    plain = losses(rows, "a")
+    return fmean(found / base - 1 for found, base in zip(losses(rows, case, **wanted), plain, strict=True))
+
+
+def test_learners_learn_nearly_what_data_parallel_training_does(rows):
+    assert gap(rows, "b", learners=2) < 0.05
+    assert gap(rows, "b", learners=8) < 0.10
+
+
+def test_outer_gradients_in_four_bits_are_inside_the_spread_of_sixteen(rows):
+    plain = losses(rows, "b", learners=8)
+    assert abs(fmean(losses(rows, "c")) - fmean(plain)) < stdev(plain)
+
+
+def test_unequal_learners_lose_nothing_with_grace_and_visibly_without(rows):
+    everyone, grace, alone = (losses(rows, "e", policy=policy) for policy in ("K=M", "K=1+grace", "K=1"))
+    assert abs(fmean(grace) - fmean(everyone)) < stdev(everyone)
+    assert fmean(alone) > fmean(everyone) + stdev(everyone)
+
+
+def test_losses_and_heals_cost_less_than_the_tokens_that_they_take(rows):
+    assert gap(rows, "f") < 0.12
+
+
+def test_equal_budgets_are_trained(rows):
+    plain = {row["tokens"] for row in rows if row["case"] == "a"}
+    assert len(plain) == 1
+    for row in rows:
+        assert abs(row["tokens"] / plain.copy().pop() - 1) < 0.15, row
+
+
+def test_a_finished_proof_is_not_run_again_and_stands_in_its_folder(rows, folder):
+    again, said = prove(folder, "--resume")
+    assert again == []
+    assert f"0 of {len(rows)} trials to run" in said
+    kept = json.loads((folder / "parity.json").read_text())
+    assert [row for row in kept if row["case"] != "tune"] == rows
+    assert (folder / "parity.md").read_text().count("| 3 |") == len({json.dumps(_case(row)) for row in rows})
+    assert (folder / "parity.png").stat().st_size > 10_000
+
+
+def test_a_proof_that_is_killed_takes_its_trials_with_it(tmp_path):
+    process = subprocess.Popen(
+        [*COMMAND, str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        trials = eventually(lambda: workers(process.pid), 120)
+    finally:
+        process.kill()
+        process.wait()
+    assert trials
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in trials), 120)
+
+
+def workers(pid):
+    """Process ids of those that train."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    return [
+        child
+        for child in (children.read_text().split() if children.exists() else [])
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+
+
+def _case(row):
+    return {key: row[key] for key in ("case", "learners", "codec", "policy", "failures", "speeds")}
