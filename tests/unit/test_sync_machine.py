@@ -318,6 +318,23 @@ def test_hosts_that_disagree_are_dropped_and_counted() -> None:
     assert machine.units["a"].dropped == 1 and not any(isinstance(each, Merge) for each in effects)
 
 
+def test_a_unit_whose_hosts_always_disagree_is_asked_less_and_less() -> None:
+    machine, first = collecting(hosts=2)
+    asked, attempts = [first], []
+    for tenth in range(200, 6200):
+        now = tenth / 10
+        effects: list[Effect] = []
+        for round_id in asked:
+            part = Part("a", 1, 0, 2, round_id, 0, 3, 30, 3, 3, 0, 6, 12, 30)
+            effects += machine.handle(part, now)
+            effects += machine.handle(replace(part, host=1, start=6, stop=12, steps=4), now)
+        effects += machine.handle(Reported("a", 1, 0, tenth, tenth, 10 * tenth, 1.0, 1.0, tenth), now)
+        asked = [each.round for each in effects if isinstance(each, SendPull)]
+        attempts += [round_id.attempt for round_id in asked]
+    assert max(attempts) >= 6 and len(attempts) < 50
+    assert machine.units["a"].dropped >= len(attempts) and machine.rounds.merges == 0
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

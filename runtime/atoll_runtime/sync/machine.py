@@ -349,7 +349,7 @@ class Syncer:
             self._see(CutId(max(self.step, self.cuts.newest.step + 1), final=True))
 
     def _wake(self, now: float) -> None:
-        wakes = self.rounds.wakes()
+        wakes = self.rounds.wakes(now)
         for unit in self.live(now):
             wakes.append((unit.reported or now) + unit.silence(self.rules.silence) + 0.001)
         if not self.finishing and len(self.live(now)) >= self.rules.quorum:

@@ -26,6 +26,10 @@ from atoll_runtime.sync.grace import Ema, Timing, grace
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.units import HISTORY, Unit
 
+LEAST_REST = 0.1
+"""Seconds, or the slowest unit's step where that is longer: doubles with each attempt whose answers were not taken."""
+MOST_DOUBLINGS = 10
+
 
 @dataclass
 class Round:
@@ -34,6 +38,8 @@ class Round:
     id: RoundId
     opened: float
     expires: float
+    rests: float
+    """Until when it is kept though nobody is left to wait for."""
     stage: Literal["Collecting", "Merging", "Writing"] = "Collecting"
     contributions: Contributions = field(default_factory=Contributions)
     grace_until: float | None = None
@@ -96,7 +102,9 @@ class Rounds:
     def open(self, round_id: RoundId, now: float) -> None:
         """Asks every live unit for its part."""
         patience = max(self.rules.patience, 10 * self.slowest(now)) * min(2**round_id.attempt, 8)
-        held = self.held[round_id] = Round(round_id, now, now + patience)
+        # At once after a first answer that was not taken; units whose hosts disagree would answer the same for ever.
+        rest = max(self.slowest(now), LEAST_REST) * (2 ** min(round_id.attempt, MOST_DOUBLINGS) - 1)
+        held = self.held[round_id] = Round(round_id, now, now + patience, now + min(rest, patience))
         self.effects.append(note("opened", round=str(round_id)))
         self._pull(held, now)
 
@@ -130,17 +138,15 @@ class Rounds:
             awaited,
             minimum=self.rules.quorum,
             grace_until=held.grace_until,
-            expires=now if nobody_left else held.expires,
+            expires=held.expires if not nobody_left else now if self.ending else held.rests,
             now=now,
         )
 
-    def wakes(self) -> list[float]:
+    def wakes(self, now: float) -> list[float]:
         """When collecting rounds must be looked at again."""
-        return [
-            held.expires if held.grace_until is None else held.grace_until
-            for held in self.held.values()
-            if held.stage == "Collecting"
-        ]
+        collecting = [held for held in self.held.values() if held.stage == "Collecting"]
+        wakes = [held.expires if held.grace_until is None else held.grace_until for held in collecting]
+        return wakes + [held.rests for held in collecting if held.declined and held.rests > now]
 
     def admit(self, part: Part) -> str:
         """Why a part is not wanted now; empty when it is."""
