@@ -136,3 +136,23 @@ def test_what_diverged_is_shown_in_the_tuning_and_never_chosen_or_counted(tmp_pa
     assert cases.best_rate(store)("30k", "decoupled", 8) == 4e-3
     assert report.groups(store.rows) == []
     assert "| 30k | M=8 bf16 K=M | 200 | **2.5000** | inf |" in report.markdown(store.rows, "atoll")
+
+
+def test_a_sweep_is_told_by_what_it_changes(tmp_path) -> None:
+    store = Store(tmp_path / "parity.json")
+    base = replace(EIGHT, case="sweep")
+    moved = {
+        "nothing": base,
+        "η 1, μ 0": replace(base, eta=1.0, mu=0.0),
+        f"η {EIGHT.eta:g}, μ 0": replace(base, mu=0.0),
+        "H 48": replace(base, interval=48),
+        "mean in the place of RDA": replace(base, merge="Mean"),
+        "moments forgotten on receipt": replace(base, forget=True),
+        "failures, moments lost with the learner": replace(base, failures=True, moments=False),
+    }
+    for number, trial in enumerate(moved.values()):
+        store.add(trial, found(2.0 + number / 10))
+    table = report.markdown(store.rows, "atoll")
+    assert "| 30k | 8 | nothing | 2.0000 |  |" in table
+    for number, what in enumerate(moved):
+        assert number == 0 or f"| 30k | 8 | {what} | {2 + number / 10:.4f} | {number * 5:+.2f}% |" in table

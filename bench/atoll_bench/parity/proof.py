@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from atoll_bench.parity import cases, plot, report
@@ -52,8 +53,8 @@ def prove(request: Request, say: Callable[[str], None]) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="atoll-parity-") as scratch:
         data = request.data or f"file://{scratch}/data"
         source = request.data or write_stdlib(data).source
-        for phase in (_tune, _swept if request.sweep else _cases):
-            wanted = phase(request, store)
+        for phase in _phases(request):
+            wanted = phase(store)
             left = [trial for trial in wanted if not request.resume or store.find(trial) is None]
             say(f"{len(left)} of {len(wanted)} trials to run, {request.jobs} at a time")
             spent = time.monotonic() - began
@@ -79,20 +80,23 @@ def command(trial: Trial, flag: str = "") -> str:
     return f"{COMMAND} --json {flag}--size {trial.size}{case}{sweep}"
 
 
-def _tune(request: Request, store: Store) -> list[Trial]:
-    """The learning rates of what is to be run."""
-    wanted = [stage for stage in request.stages if request.sweep or set(stage.cases) & set(request.cases)]
-    return cases.tuning(wanted)
-
-
-def _cases(request: Request, store: Store) -> list[Trial]:
-    return cases.trials(request.stages, request.cases, cases.best_rate(store))
-
-
-def _swept(request: Request, store: Store) -> list[Trial]:
-    rate = cases.best_rate(store)
-    budgets: dict[str, set[int]] = {}
+def _phases(request: Request) -> Iterator[Callable[[Store], list[Trial]]]:
+    """Trials that may run at the same time: of each stage its tuning, which the others wait for, and its cases."""
+    if request.sweep:
+        yield lambda _: cases.tuning(request.stages)
+        yield lambda store: cases.swept(request.stages, cases.best_rate(store))
+        return
     for stage in request.stages:
-        budgets.setdefault(stage.size, set()).update(stage.steps)
-    second = {size: sorted(each)[: cases.SWEPT][-1] for size, each in budgets.items()}
-    return [trial for size, steps in second.items() for trial in cases.sweep(size, steps, rate)]
+        if set(stage.cases) & set(request.cases):
+            yield partial(_tuning, request.stages, stage)
+            yield partial(_cases, stage, request.cases)
+
+
+def _tuning(stages: Sequence[cases.Stage], stage: cases.Stage, _: Store) -> list[Trial]:
+    wanted = {(trial.method, trial.learners) for trial in cases.tuning((stage,))}
+    every = cases.tuning(stages)
+    return [each for each in every if each.size == stage.size and (each.method, each.learners) in wanted]
+
+
+def _cases(stage: cases.Stage, letters: str, store: Store) -> list[Trial]:
+    return cases.trials((stage,), letters, cases.best_rate(store))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from atoll_bench.parity.store import Row
+from atoll_bench.parity.trials import Trial
 
 DATA_PARALLEL = "data-parallel"
+OUTER = ("eta", "mu")
+KNOBS = {"eta": "η", "mu": "μ", "interval": "H", "overlap": "τ", "warmup": "steps of outer warm-up"}
+"""Numbers of a trial, and what the table calls them; η and μ are told together."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,49 @@ def markdown(rows: Sequence[Row], command: str) -> str:
             str(len(group.losses)),
         )
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *_tuning(rows)]) + "\n"
+    return "\n".join([*lines, *_swept(rows), *_tuning(rows)]) + "\n"
+
+
+def _swept(rows: Sequence[Row]) -> list[str]:
+    """The trials of `--sweep`, each by what it changes."""
+    tried: dict[tuple[str, int, str], list[float]] = {}
+    for row in rows:
+        if row["case"] == "sweep" and row["loss"] is not None:
+            tried.setdefault((row["size"], row["learners"], changed(row)), []).append(row["loss"])
+    if not tried:
+        return []
+    lines = [
+        "",
+        "## What closes the gap",
+        "",
+        "Each knob from the defaults, at the size's second budget, with its tuned learning rate and the first seed.",
+        "",
+        "| size | learners | changed | loss | to the defaults |",
+        "|---|---|---|---|---|",
+    ]
+    for (size, learners, what), losses in sorted(tried.items(), key=lambda each: (each[0][:2], each[1])):
+        base = tried.get((size, learners, ""))
+        there = "" if base is None or not what else f"{fmean(losses) / fmean(base) - 1:+.2%}"
+        lines.append(f"| {size} | {learners} | {what or 'nothing'} | {fmean(losses):.4f} | {there} |")
+    return lines
+
+
+def changed(row: Row) -> str:
+    """What a trial of the sweep has otherwise than the defaults, in words."""
+    words = [
+        f"{name} {row[field]:g}"
+        for field, name in KNOBS.items()
+        if row[field] != getattr(Trial, field) or (field in OUTER and _outer(row) != _outer(vars(Trial)))
+    ]
+    words += ["mean in the place of RDA"] if row["merge"] == "Mean" else []
+    words += ["moments forgotten on receipt"] if row["forget"] else []
+    words += ["failures"] if row["failures"] else []
+    words += ["moments lost with the learner"] if not row["moments"] else []
+    return ", ".join(words)
+
+
+def _outer(values: Mapping[str, object]) -> tuple[object, ...]:
+    return tuple(values[field] for field in OUTER)
 
 
 def _tuning(rows: Sequence[Row]) -> list[str]:
@@ -101,9 +147,10 @@ def _tuning(rows: Sequence[Row]) -> list[str]:
         return []
     rates = sorted({row["rate"] for row in tried})
     lines = [
+        "",
         "## Tuning",
         "",
-        f"The same budget for every method: {len(rates)} inner learning rates, one seed that does not count.",
+        "The same budget for every method: three inner learning rates of its size, one seed that does not count.",
         "",
         "| size | method | steps | " + " | ".join(f"{rate:g}" for rate in rates) + " |",
         "|---|---|---|" + "---|" * len(rates),
