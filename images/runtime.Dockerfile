@@ -1,4 +1,4 @@
-# What runs in the pods of a run: the learner and the syncer, chosen by the pod's command.
+# What runs in the pods of a run: the learner, the syncer and the evaluator, chosen by the pod's command.
 # docker build -f images/runtime.Dockerfile . (the local cluster passes a BASE of its own)
 ARG BASE=python:3.11-slim
 

@@ -18,6 +18,7 @@ from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.data import Prefetch, Reader, Stream
 from atoll_runtime.learner import optimiser, seed
 from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.compilation import Programs
 from atoll_runtime.learner.exchange import Exchange
 from atoll_runtime.learner.fragments import Fragments, wire_type
 from atoll_runtime.learner.inner import Inner
@@ -62,8 +63,10 @@ class Island:
         seeded = seed.from_checkpoint(GlobalStore(run.checkpoint.uri), units, unit.unit, layout, agreement)
         self.theta = dict(seeded.cut.theta)
         """First values, on the host."""
-        inner = Inner(mesh, run.model, run.inner, self.theta, unit.batch, run.data.sequence_length)
-        fragments = Fragments(mesh, layout, wire_type(run.outer.codec), inner.theta)
+        programs = Programs(agreement, None)
+        length = run.data.sequence_length
+        inner = Inner(mesh, run.model, run.inner, self.theta, unit.batch, length, programs=programs)
+        fragments = Fragments(mesh, layout, wire_type(run.outer.codec), inner.theta, programs)
         transports = [GrpcTransport(shard.host, shard.port, tls) for shard in run.shards]
         self.exchange = Exchange(run, unit, layout, fragments.bounds, fragments.padded, transports)
         self.exchange.start(seeded.cut.versions, seeded.cut.step, seeded.message)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.kubectl import Kubectl
-from atoll_cli.text import headline, unit_table
+from atoll_cli.text import headline, heals, held_out, unit_table
 from atoll_cli.views import sample_of
 
 INTERVAL = 2.0
@@ -35,7 +35,10 @@ def show_status(options: argparse.Namespace) -> int:
             print(
                 f"newest checkpoint: global step {sample.run.checkpoint_step} {sample.run.final_checkpoint}".rstrip()
             )
-        print(unit_table(sample), flush=True)
+        if sample.run.held_out is not None:
+            print(held_out(sample.run.held_out))
+        print(unit_table(sample))
+        print("".join(f"{line}\n" for line in heals(sample)), end="", flush=True)
         if not options.watch or sample.run.complete or sample.run.failed:
             return 0
         time.sleep(INTERVAL)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from atoll_cli.views import RunView, Sample
+from atoll_cli.views import HeldOutView, RunView, Sample
+
+HEAL_STAGES = {
+    "schedule": "schedule",
+    "pull": "pull",
+    "start": "start",
+    "restore": "restore",
+    "compile": "compile",
+    "catchUp": "catch up",
+}
+"""In the order in which they are told, and their words."""
 
 
 def seconds(value: float | None) -> str:
@@ -55,6 +65,26 @@ def headline(run: RunView) -> str:
         f"in {amount(run.bytes_in, 'B')} out {amount(run.bytes_out, 'B')}",
     ]
     return " · ".join(parts)
+
+
+def held_out(view: HeldOutView) -> str:
+    """The newest evaluation in one line."""
+    value = "not finite" if view.loss is None else f"{view.loss:.4f}"
+    return f"held-out loss: {value} at global step {view.step}, over {view.tokens:,} tokens"
+
+
+def heals(sample: Sample) -> list[str]:
+    """A line for each unit that healed: where the time went."""
+    return [
+        f"{unit.name} healed in {seconds(unit.heal_seconds)}: "
+        + ", ".join(
+            f"{words} {seconds(unit.heal_stages[name])}"
+            for name, words in HEAL_STAGES.items()
+            if name in unit.heal_stages
+        )
+        for unit in sorted(sample.units.values(), key=lambda unit: unit.name)
+        if unit.heal_stages
+    ]
 
 
 def unit_table(sample: Sample) -> str:

@@ -8,6 +8,17 @@ from typing import Any
 
 LABEL_RUN = "atoll.dev/run"
 LABEL_UNIT = "atoll.dev/unit"
+LABEL_COMPONENT = "atoll.dev/component"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutView:
+    """The global model of the newest checkpoint that the run's evaluator has evaluated."""
+
+    step: int
+    loss: float | None
+    """Nats per token; None where it is not finite."""
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +40,7 @@ class RunView:
     bytes_out: int = 0
     checkpoint_step: int | None = None
     final_checkpoint: str = ""
+    held_out: HeldOutView | None = None
     syncer_restarts: int = 0
     """Times that the syncer resumed from its journal."""
     complete: bool = False
@@ -50,15 +62,19 @@ class UnitView:
     restarts: int = 0
     heal_seconds: float | None = None
     """As the operator measured the last heal."""
+    heal_stages: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of its stages that are known, by the status's names."""
     seeded_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
-    """A pod of the run; `unit` is empty for the syncer's."""
+    """A pod of the run; `unit` is empty for the syncer's and the evaluator's."""
 
     name: str
     uid: str
+    component: str = ""
+    """Such as `syncer`."""
     unit: str = ""
     node: str = ""
     phase: str = "Pending"
@@ -103,9 +119,10 @@ class Sample:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Sample:
         """What `record` gave."""
+        held_out = record["run"].get("held_out")
         return cls(
             time=record["time"],
-            run=RunView(**record["run"]),
+            run=RunView(**record["run"] | {"held_out": held_out and HeldOutView(**held_out)}),
             units={name: UnitView(**unit) for name, unit in record["units"].items()},
             pods={name: PodView(**pod) for name, pod in record["pods"].items()},
         )
@@ -152,6 +169,7 @@ def condition(item: Mapping[str, Any], kind: str) -> bool:
 
 def _run(item: Mapping[str, Any]) -> RunView:
     status = item.get("status", {})
+    evaluation = status.get("evaluation")
     return RunView(
         name=item["metadata"]["name"],
         phase=status.get("phase", "Pending"),
@@ -167,6 +185,10 @@ def _run(item: Mapping[str, Any]) -> RunView:
         bytes_out=status.get("bytesOut", 0),
         checkpoint_step=status.get("checkpoint", {}).get("step"),
         final_checkpoint=status.get("finalCheckpoint", ""),
+        held_out=evaluation
+        and HeldOutView(
+            step=evaluation["step"], loss=evaluation.get("loss"), tokens=evaluation.get("tokens", 0)
+        ),
         syncer_restarts=status.get("syncerRestarts", 0),
         complete=condition(item, "Complete"),
         failed=condition(item, "Failed"),
@@ -186,6 +208,7 @@ def _unit(item: Mapping[str, Any]) -> UnitView:
         tokens_per_second=status.get("tokensPerSecond", 0.0),
         restarts=status.get("restartCount", 0),
         heal_seconds=status.get("lastHealSeconds"),
+        heal_stages=dict(status.get("lastHeal", {}).get("stages", {})),
         seeded_step=status.get("seededStep"),
     )
 
@@ -195,6 +218,7 @@ def _pod(item: Mapping[str, Any]) -> PodView:
     return PodView(
         name=item["metadata"]["name"],
         uid=item["metadata"]["uid"],
+        component=item["metadata"]["labels"].get(LABEL_COMPONENT, ""),
         unit=item["metadata"]["labels"].get(LABEL_UNIT, ""),
         node=item["spec"].get("nodeName", ""),
         phase=status.get("phase", "Pending"),

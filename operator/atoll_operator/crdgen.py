@@ -71,6 +71,7 @@ RESOURCES = (
             Column("Quorum", ".status.quorum", wide=True),
             Column("Tokens/s", ".status.tokensPerSecond", "number", wide=True),
             Column("Checkpoint", ".status.checkpoint.step", "integer", wide=True),
+            Column("HeldOut", ".status.evaluation.loss", "number", wide=True),
             AGE,
         ),
         {

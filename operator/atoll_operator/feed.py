@@ -11,23 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import aiohttp
-from pydantic import ValidationError
 
 from atoll_operator.keys import Key
 from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
 from atoll_operator.plan.names import shard_host
-from atoll_operator.plan.shards import UNAVAILABLE, CutOrder, FeedState, combine, cut_step, heard
+from atoll_operator.plan.shards import CutOrder, FeedState, combine, cut_step, heard
+from atoll_operator.reports import TIME_OUT, Unanswered, fetch
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import LedgerReport, Order, SyncerStatus, UnitReport, dump
 
-TIME_OUT = aiohttp.ClientTimeout(total=5, connect=3)
 MAX_WAIT_SECONDS = 15.0
-BODY_LIMIT = 4 * 2**20
-"""Bytes of a status; a thousand units take about 400 KiB."""
-CERTIFICATE = "SyncerCertificateInvalid"
-FOREIGN = "SyncerOfAnotherRun"
-MALFORMED = "SyncerStatusInvalid"
 MISPLACED = "SyncerShardMismatch"
 
 
@@ -190,31 +184,10 @@ class Feeds:
                 tell(logging.WARNING, "a shard could not be asked for a cut", url=place.url, error=str(error))
 
     async def _poll(self, session: aiohttp.ClientSession, place: _Place, old: FeedState) -> FeedState:
-        url, uid = place.url, place.uid
         try:
-            async with session.get(url, server_hostname=place.host) as response:
-                text = await response.content.read(BODY_LIMIT)
-                if response.status != 200:
-                    return self._lost(old, place, UNAVAILABLE, f"the syncer answers {response.status}")
-            status = SyncerStatus.model_validate_json(text)
-        except (
-            aiohttp.ClientConnectorCertificateError,
-            aiohttp.ClientConnectorSSLError,
-            ssl.SSLError,
-        ) as error:
-            return self._lost(old, place, CERTIFICATE, f"the syncer's certificate is not this run's: {error}")
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return self._lost(
-                old, place, UNAVAILABLE, f"the syncer does not answer: {type(error).__name__}: {error}"
-            )
-        except ValidationError as error:
-            return self._lost(
-                old, place, MALFORMED, f"the syncer's status cannot be read: {error.errors()[:3]}"
-            )
-        if status.run_uid != uid:
-            return self._lost(
-                old, place, FOREIGN, f"the syncer serves the run of uid {status.run_uid}, not {uid}"
-            )
+            status = await fetch(session, place.url, place.host, place.uid, SyncerStatus, "syncer")
+        except Unanswered as error:
+            return self._lost(old, place, error.reason, str(error))
         if (status.shard, status.shards) != (place.shard, place.shards):
             answer = f"shard {status.shard} of {status.shards} answers, not {place.shard} of {place.shards}"
             return self._lost(old, place, MISPLACED, answer)

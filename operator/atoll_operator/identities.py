@@ -1,4 +1,4 @@
-"""The Secrets of a run: its authorities, and one certificate for its syncer and for each unit. Read by name only.
+"""The Secrets of a run: its authorities, and certificates of syncer, evaluator and each unit. Read by name only.
 
 Each is looked at again at every resync, and renewed in place long before it ends: the kubelet brings the files to the
 pods, which take them for new connections. No pod is touched.
@@ -30,7 +30,15 @@ from atoll_operator.cluster import Cluster
 from atoll_operator.errors import AlreadyExists, NotFound, Refused
 from atoll_operator.logs import tell
 from atoll_operator.ownership import check_owner
-from atoll_operator.plan.names import ca_secret, shard_host, syncer, syncer_host, tls_secret
+from atoll_operator.plan.names import (
+    ca_secret,
+    evaluator,
+    evaluator_host,
+    shard_host,
+    syncer,
+    syncer_host,
+    tls_secret,
+)
 from atoll_runtime.contract import identity
 
 
@@ -65,12 +73,19 @@ class Identities:
         self._known: dict[str, _Known] = {}
 
     async def ensure(
-        self, namespace: str, run: str, uid: str, shards: int, units: Mapping[str, str]
+        self,
+        namespace: str,
+        run: str,
+        uid: str,
+        shards: int,
+        units: Mapping[str, str],
+        evaluated: bool = False,
     ) -> ssl.SSLContext:
         """Creates what is missing, and renews what is due or lacks a host name or an authority.
 
         Args:
             units: by name; the uid of one that was made by hand, empty for the run's own.
+            evaluated: whether the run has an evaluator.
 
         Raises:
             Retry: a Secret of an earlier run or unit of this name has not gone yet.
@@ -82,6 +97,8 @@ class Identities:
         authorities = known.authorities
         members = [_Member(syncer(run), _syncer_hosts(namespace, run, shards))]
         members += [_Member(name, (name,), unit) for name, unit in units.items()]
+        if evaluated:
+            members.append(_Member(evaluator(run), (evaluator_host(run, namespace),)))
         missing = [member for member in members if known.issued.get(member.name) != member]
         await asyncio.gather(*(self._issue(authorities, namespace, run, uid, member) for member in missing))
         known.issued |= {member.name: member for member in missing}
@@ -161,8 +178,9 @@ class Identities:
         owned = owner(UNIT_KIND, name, member.unit) if member.unit else owner(RUN_KIND, run, uid)
 
         def made() -> Object:
-            role: Literal["syncer", "unit"] = "syncer" if name == syncer(run) else "unit"
-            pair = authorities.signer.issue(name, identity(namespace, run, role, name), member.hosts, now)
+            pair = authorities.signer.issue(
+                name, identity(namespace, run, _role(run, name), name), member.hosts, now
+            )
             data = {"ca.crt": authorities.bundle, "tls.crt": pair.certificate, "tls.key": pair.key}
             return _secret(tls_secret(name), namespace, run, owned, "kubernetes.io/tls", data)
 
@@ -194,6 +212,12 @@ def _syncer_hosts(namespace: str, run: str, shards: int) -> tuple[str, ...]:
     """One certificate for all shards: the Service's names, and each pod's own."""
     service = (syncer(run), f"{syncer(run)}.{namespace}", syncer_host(run, namespace))
     return (*service, *(shard_host(run, namespace, shard) for shard in range(shards)))
+
+
+def _role(run: str, name: str) -> Literal["syncer", "evaluator", "unit"]:
+    if name == syncer(run):
+        return "syncer"
+    return "evaluator" if name == evaluator(run) else "unit"
 
 
 def _secret(name: str, namespace: str, run: str, owned: Object, kind: str, data: dict[str, bytes]) -> Object:

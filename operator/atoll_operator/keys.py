@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, LABEL_UNIT, SYNCER, Object
+from atoll_operator.api.group import EVALUATOR, LABEL_COMPONENT, LABEL_RUN, LABEL_UNIT, SYNCER, Object
 
 Kind = Literal["TrainingRun", "LearnerUnit", "Pod", "StatefulSet"]
 
@@ -30,7 +30,7 @@ def parent_key(kind: Kind, body: Object) -> Key | None:
     labels = body["metadata"].get("labels", {})
     if kind == "LearnerUnit":
         return Key("TrainingRun", namespace, body["spec"]["run"])
-    if kind == "StatefulSet" or (kind == "Pod" and labels.get(LABEL_COMPONENT) == SYNCER):
+    if kind == "StatefulSet" or (kind == "Pod" and labels.get(LABEL_COMPONENT) in (SYNCER, EVALUATOR)):
         return Key("TrainingRun", namespace, labels.get(LABEL_RUN, ""))
     if kind == "Pod":
         return Key("LearnerUnit", namespace, labels.get(LABEL_UNIT, ""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+STAGE_BUCKETS = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 HEAL_BUCKETS = (1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 1800, 3600)
 
 
@@ -16,6 +17,13 @@ class Metrics:
             "atoll_heal_seconds",
             "From a unit's failure to the first merge of its next incarnation.",
             buckets=HEAL_BUCKETS,
+            registry=registry,
+        )
+        self.heal_stage_seconds = Histogram(
+            "atoll_heal_stage_seconds",
+            "Each stage of a heal: schedule, pull, start, restore, compile, catch_up.",
+            ["stage"],
+            buckets=STAGE_BUCKETS,
             registry=registry,
         )
         self.restarts = Counter(
@@ -35,7 +43,10 @@ class Metrics:
             "atoll_api_errors", "Answers of the API server other than success.", ["code"], registry=registry
         )
         self.feed_errors = Counter(
-            "atoll_feed_errors", "Polls of a syncer's status that failed.", ["reason"], registry=registry
+            "atoll_feed_errors",
+            "Polls of a syncer's or an evaluator's status that failed.",
+            ["reason"],
+            registry=registry,
         )
         self.leader = Gauge("atoll_leader", "1 in the operator that acts, 0 in others.", registry=registry)
         self.runs = Gauge("atoll_runs", "TrainingRuns by phase.", ["phase"], registry=registry)

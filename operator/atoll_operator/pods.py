@@ -14,7 +14,7 @@ from atoll_operator.plan.observe import PodView, view
 
 K = TypeVar("K")
 UPWARD = (
-    "gates", "message", "node", "phase", "ready", "reason", "started_at",
+    "gates", "message", "node", "phase", "ready", "reason", "scheduled_at", "started_at",
     "unschedulable", "unschedulable_since", "waiting", "waiting_message",
 )  # fmt: skip
 """Fields of a view that change while a pod comes up."""

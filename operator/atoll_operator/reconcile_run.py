@@ -18,11 +18,12 @@ from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.applier import Applier
 from atoll_operator.cluster import CONNECTIONS, Cluster
 from atoll_operator.errors import Conflict, NotFound, Refused, Retry
+from atoll_operator.evaluations import Evaluations
 from atoll_operator.feed import Feeds
 from atoll_operator.identities import Identities
 from atoll_operator.keys import Key, key_of
 from atoll_operator.logs import tell
-from atoll_operator.plan.names import tls_secret
+from atoll_operator.plan.names import evaluator, tls_secret
 from atoll_operator.plan.pools import names
 from atoll_operator.plan.run import Reference, RunPlan, plan_run
 from atoll_operator.plan.runobjects import RunObserved, UnitFacts, members, pod_settings
@@ -46,6 +47,7 @@ class RunReconciler:
         store: Store,
         queue: WorkQueue[Key],
         feeds: Feeds,
+        evaluations: Evaluations,
         announcer: Announcer,
     ) -> None:
         self._settings = settings
@@ -53,6 +55,7 @@ class RunReconciler:
         self._store = store
         self._queue = queue
         self._feeds = feeds
+        self._evaluations = evaluations
         self._identities = Identities(cluster)
         self._announcer = announcer
         self._status = StatusWriter(cluster, store, queue)
@@ -121,6 +124,10 @@ class RunReconciler:
             syncer_pods=self._store.syncer_pods(key),
             feed=self._feeds.state(key, uid),
             cut=self._feeds.cut(key, uid),
+            evaluator=self._evaluations.state(key, uid),
+            evaluator_pods=self._store.evaluator_pods(key),
+            evaluator_there=self._store.get(Key("StatefulSet", key.namespace, evaluator(key.name)))
+            is not None,
         )
         mine = {unit["metadata"]["name"] for unit in self._store.units_of(key)}
         wanted = names(key.name, spec)
@@ -133,13 +140,19 @@ class RunReconciler:
             self._feeds.forget(key)
         elif not plan.poll:
             self._feeds.stop(key)
+        if not plan.evaluate:
+            self._evaluations.forget(key)
         try:
-            if plan.poll:
+            if plan.poll or plan.evaluate:
                 shards = run.spec.syncer.shards
-                units = members(run)
-                context = await self._identities.ensure(key.namespace, key.name, run.uid, shards, units)
-                self._feeds.ensure(key, run.uid, shards, context)
-                self._feeds.save(key, plan.cut)
+                context = await self._identities.ensure(
+                    key.namespace, key.name, run.uid, shards, members(run), plan.evaluate
+                )
+                if plan.poll:
+                    self._feeds.ensure(key, run.uid, shards, context)
+                    self._feeds.save(key, plan.cut)
+                if plan.evaluate:
+                    self._evaluations.ensure(key, run.uid, context)
             for body in plan.apply:
                 await self._applier.apply(run.uid, body)
             await _together(self._make(run, body, plan.poll) for body in plan.units)
@@ -190,6 +203,7 @@ class RunReconciler:
     def _forget(self, key: Key) -> None:
         """The run is gone or going: the garbage collector takes its objects, we stop making them."""
         self._feeds.forget(key)
+        self._evaluations.forget(key)
         self._status.forget(key)
         self._orders.pop(key, None)
         self._queue.forget(key)

@@ -74,6 +74,9 @@ class UnitReconciler:
         self._announcer.tell(body, plan.notices, now)
         if plan.healed_seconds is not None:
             self._metrics.heal_seconds.observe(plan.healed_seconds)
+        for stage, seconds in plan.heal_stages or ():
+            if seconds is not None:
+                self._metrics.heal_stage_seconds.labels(stage).observe(seconds)
         if plan.wake is not None:
             self._queue.add_after(key, plan.wake - now)
         if refusal:

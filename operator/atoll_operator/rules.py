@@ -53,7 +53,8 @@ def constrain_run(schema: Schema) -> None:
     at(schema, "spec.serviceAccountName")["pattern"] = SUBDOMAIN
     at(schema, "spec.syncer.storageClassName")["pattern"] = SUBDOMAIN
     constrain_quantity(at(schema, "spec.syncer.storage"))
-    for place in ("spec.pools[]", "spec.syncer"):
+    at(schema, "spec.evaluation.image")["pattern"] = IMAGE
+    for place in ("spec.pools[]", "spec.syncer", "spec.evaluation"):
         constrain_placement(at(schema, place))
     _list_map(at(schema, "spec.pools"), "name")
     _list_map(at(schema, "status.conditions"), "type")
@@ -131,6 +132,13 @@ def constrain_run(schema: Schema) -> None:
             "syncer.shards",
         ),
         mesh_rule(),
+        rule(
+            "!has(self.evaluation) || self.evaluation.tokens >= (has(self.evaluation.sequenceLength) ? "
+            "self.evaluation.sequenceLength : self.data.sequenceLength)",
+            "evaluation.tokens must be at least the tokens of one example: evaluation.sequenceLength, or "
+            "data.sequenceLength where that is not given",
+            "evaluation.tokens",
+        ),
         _PRIORITY_IN_A_QUEUE,
         fixed(
             "serviceAccountName",
@@ -171,8 +179,8 @@ def constrain_unit(schema: Schema) -> None:
             f"metadata.name must have at most {UNIT_NAME_LIMIT} characters: host names <unit>-<gang>-<host> end at 63",
         ),
         rule(
-            "!self.metadata.name.endsWith('-syncer')",
-            "metadata.name must not end with -syncer: Service and certificate of a run's syncer are called so",
+            "!self.metadata.name.matches('-(syncer|evaluator)$')",
+            "metadata.name must not end with -syncer or -evaluator: Services and certificates of a run's are called so",
         ),
     ]
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 FEED_URL = "https://{run}-syncer-{shard}.{run}-syncer.{namespace}.svc:7401/status"
+EVALUATOR_URL = "https://{run}-evaluator-0.{run}-evaluator.{namespace}.svc:7401/status"
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -31,6 +32,7 @@ class Settings:
     resync_seconds: float = 300.0
     feed_seconds: float = 2.0
     feed_url: str = FEED_URL
+    evaluator_url: str = EVALUATOR_URL
     stuck_seconds: float = 180.0
     """A key at work for longer makes the process not alive; nine full time-outs of one call."""
     lease_namespace: str = ""
@@ -52,13 +54,6 @@ def read(environment: Mapping[str, str]) -> Settings:
     log_format = environment.get("ATOLL_LOG_FORMAT") or "json"
     if log_format not in ("json", "text"):
         raise SettingsError(f"ATOLL_LOG_FORMAT is {log_format!r}; one of json, text")
-    url = environment.get("ATOLL_FEED_URL") or FEED_URL
-    try:
-        url.format(run="run", namespace="namespace", shard=0)
-    except (KeyError, IndexError, ValueError) as error:
-        raise SettingsError(
-            f"ATOLL_FEED_URL is {url!r}; only {{run}}, {{namespace}} and {{shard}} are filled in"
-        ) from error
     names = (name.strip() for name in environment.get("ATOLL_NAMESPACES", "").split(","))
     lease_namespace = environment.get("ATOLL_LEASE_NAMESPACE", "")
     if lease_namespace and not NAMESPACE.fullmatch(lease_namespace):
@@ -77,12 +72,24 @@ def read(environment: Mapping[str, str]) -> Settings:
         log_format="json" if log_format == "json" else "text",
         resync_seconds=_number(environment, "ATOLL_RESYNC_SECONDS", 300, 1, 86_400),
         feed_seconds=_number(environment, "ATOLL_FEED_SECONDS", 2, 0.05, 3600),
-        feed_url=url,
+        feed_url=_url(environment, "ATOLL_FEED_URL", FEED_URL, run="r", namespace="n", shard=0),
+        evaluator_url=_url(environment, "ATOLL_EVALUATOR_URL", EVALUATOR_URL, run="r", namespace="n"),
         stuck_seconds=_number(environment, "ATOLL_STUCK_SECONDS", 180, 1, 3600),
         lease_namespace=lease_namespace,
         lease_seconds=int(lease_seconds),
         identity=environment.get("ATOLL_IDENTITY", ""),
     )
+
+
+def _url(environment: Mapping[str, str], name: str, default: str, **fields: str | int) -> str:
+    """`fields` are filled in: an example of each."""
+    url = environment.get(name) or default
+    try:
+        url.format(**fields)
+    except (KeyError, IndexError, ValueError) as error:
+        wanted = ", ".join(f"{{{field}}}" for field in fields)
+        raise SettingsError(f"{name} is {url!r}; only {wanted} are filled in") from error
+    return url
 
 
 def _number(environment: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:

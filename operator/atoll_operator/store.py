@@ -15,6 +15,7 @@ from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.gone import LIMIT, Gone
 from atoll_operator.keys import Key, Kind, key_of, parent_key, version_of
+from atoll_operator.plan.names import evaluator, syncer
 from atoll_operator.plan.nodes import Kind as NodeKind
 from atoll_operator.plan.nodes import NodeView, gone, sound_chips, view_node
 from atoll_operator.plan.observe import PodView
@@ -131,7 +132,15 @@ class Store:
 
     def syncer_pods(self, run: Key) -> tuple[PodView, ...]:
         """Those of all shards."""
-        return tuple(pod.view for pod in self._pods.of(run))
+        return self._pods_named(run, syncer(run.name))
+
+    def evaluator_pods(self, run: Key) -> tuple[PodView, ...]:
+        """One, or one that goes and one that comes."""
+        return self._pods_named(run, evaluator(run.name))
+
+    def _pods_named(self, run: Key, stateful_set: str) -> tuple[PodView, ...]:
+        views = (pod.view for pod in self._pods.of(run))
+        return tuple(view for view in views if view.name.rpartition("-")[0] == stateful_set)
 
     def departed(self, unit: Key) -> Mapping[str, PodView]:
         """The last that was seen of a unit's pods that are gone, by name; of the newest incarnation that lost one."""

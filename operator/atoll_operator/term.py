@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from atoll_operator.announce import Announcer
 from atoll_operator.cluster import Cluster
 from atoll_operator.errors import ApiError, Unreachable
+from atoll_operator.evaluations import Evaluations
 from atoll_operator.feed import Feeds
 from atoll_operator.keys import Key
 from atoll_operator.logs import tell
@@ -38,8 +39,11 @@ class Term:
         self.queue: WorkQueue[Key] = WorkQueue(self._reconcile)
         self.queue.on_error = self._failed
         self._feeds = Feeds(settings, metrics, self._fed)
+        self._evaluations = Evaluations(settings, metrics, self.queue.add)
         self._announcer = Announcer(cluster)
-        self._runs = RunReconciler(settings, cluster, store, self.queue, self._feeds, self._announcer)
+        self._runs = RunReconciler(
+            settings, cluster, store, self.queue, self._feeds, self._evaluations, self._announcer
+        )
         self._units = UnitReconciler(
             settings, cluster, store, self.queue, self._feeds, metrics, self._announcer
         )
@@ -62,6 +66,7 @@ class Term:
                 group.create_task(self._resync(), name="resync")
         finally:
             await self._feeds.close()
+            await self._evaluations.close()
 
     async def _reconcile(self, key: Key) -> None:
         started = time.monotonic()

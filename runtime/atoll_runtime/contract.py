@@ -32,6 +32,8 @@ JOURNAL_DIR = "/var/lib/atoll"
 ENV_JOURNAL_DIR = "ATOLL_JOURNAL_DIR"
 ENV_SHARD = "ATOLL_SHARD"
 """Index of a syncer's pod among `RunContract.shards`; 0 where it is not set."""
+ENV_EVALUATION = "ATOLL_EVALUATION"
+"""JSON of `EvaluationContract`, in the evaluator's pod."""
 
 PRESETS = (
     *("250k", "1m", "10m", "35m", "125m", "350m", "1b", "2b", "5b", "9b", "12b"),
@@ -43,7 +45,8 @@ PRESETS = (
 SYNCER_PORT = 7400
 """gRPC with mTLS: sessions and fragments."""
 STATUS_PORT = 7401
-"""HTTPS with mTLS: `GET /status` returns `SyncerStatus`; the operator may `POST /status` an `Order`."""
+"""HTTPS with mTLS: `GET /status` returns `SyncerStatus`, where the operator may `POST` an `Order`; of the evaluator
+`EvaluatorStatus`."""
 HEALTH_PORT = 7402
 """Plain HTTP: `/healthz`, `/readyz`, `/metrics`."""
 PEER_PORT = 7403
@@ -226,6 +229,17 @@ class CheckpointSpec(Section):
     """Complete checkpoints kept; two at least, so that a corrupt newest one has a predecessor."""
 
 
+class EvaluationSpec(Section):
+    """What is measured of the global model while the run trains: each complete checkpoint, the newest first."""
+
+    split: Literal["heldout", "train"] = "heldout"
+    """Of the data set."""
+    tokens: Annotated[int, Field(ge=8, le=1_000_000_000)] = 65_536
+    """At most so many, in examples spread evenly over the split, the same ones each time."""
+    sequence_length: Annotated[int, Field(ge=8, le=1048576)] | None = None
+    """Of an example; `data.sequenceLength` where not given."""
+
+
 SeedSource = Literal["Checkpoint", "Peer"]
 """Where a new incarnation gets its state: the newest global cut in the bucket, or a healthy unit."""
 TapeDepth = Literal["Decisions", "Contributions"]
@@ -281,6 +295,13 @@ class UnitContract(Section):
     streams: Annotated[int, Field(ge=1)]
 
 
+class EvaluationContract(EvaluationSpec):
+    """What the evaluator's pod is told besides (`ATOLL_EVALUATION`)."""
+
+    status_port: int = STATUS_PORT
+    health_port: int = HEALTH_PORT
+
+
 _LAST_WORDS = re.compile(r"^incarnation (\d{1,9})(?:\n(.*))?$", re.DOTALL)
 
 
@@ -302,7 +323,9 @@ class LastWords:
         return cls(int(match[1]), match[2].strip()) if match else cls(None, message.strip())
 
 
-def identity(namespace: str, run: str, role: Literal["syncer", "unit", "operator"], name: str) -> str:
+def identity(
+    namespace: str, run: str, role: Literal["syncer", "unit", "evaluator", "operator"], name: str
+) -> str:
     """The URI SAN of a certificate of a run."""
     return f"spiffe://atoll.dev/ns/{namespace}/run/{run}/{role}/{name}"
 
@@ -317,6 +340,21 @@ class Report(BaseModel):
         frozen=True,
         use_attribute_docstrings=True,
     )
+
+
+class BeginningReport(Report):
+    """How an incarnation came to its first step, as its host 0 saw it."""
+
+    joined: float
+    """Unix seconds at which all hosts were one mesh."""
+    stepped: float
+    """Unix seconds at which the first step had ended."""
+    compiling: float
+    """Seconds between the two in which programs were compiled or loaded."""
+    compiled: int = 0
+    """Programs."""
+    loaded: int = 0
+    """From the cache."""
 
 
 class UnitReport(Report):
@@ -346,6 +384,8 @@ class UnitReport(Report):
     """Anything worth telling about the seed, such as a checkpoint that was skipped and why."""
     first_merge_time: float | None = None
     """Unix seconds of the first merge of this incarnation."""
+    beginning: BeginningReport | None = None
+    """None before the second step."""
 
 
 class CheckpointReport(Report):
@@ -408,6 +448,39 @@ class SyncerStatus(Report):
     """Unix seconds of this report."""
 
 
+class EvaluationReport(Report):
+    """The global model of one checkpoint on data that it was not trained on."""
+
+    step: int
+    """Global step of the checkpoint."""
+    loss: float | None = None
+    """Nats per token; None where it is not finite."""
+    tokens: int
+    """Predicted ones, over which the loss is the mean."""
+    split: Annotated[str, Field(max_length=63)]
+    seconds: float
+    """That reading and evaluating it took."""
+    time: float
+    """Unix seconds of the result."""
+
+
+class EvaluatorStatus(Report):
+    """`GET /status` of the evaluator."""
+
+    run_uid: str
+    phase: Literal["Starting", "Waiting", "Evaluating"]
+    message: str = ""
+    """What it does, or waits for."""
+    error: str = ""
+    """Why the newest checkpoint could not be evaluated, or the bucket not be used; empty after a good attempt."""
+    newest: EvaluationReport | None = None
+    """Of the newest checkpoint that was evaluated."""
+    evaluated: int = 0
+    """Checkpoints in the bucket that were."""
+    skipped: int = 0
+    """Checkpoints that were listed, and removed from the bucket before their turn came."""
+
+
 class Order(Section):
     """What the operator asks of a shard (`POST /status`)."""
 
@@ -424,6 +497,11 @@ def dump(section: BaseModel) -> str:
 def parse_run(text: str | bytes) -> RunContract:
     """Raises `pydantic.ValidationError` naming each wrong field."""
     return RunContract.model_validate_json(text)
+
+
+def parse_evaluation(text: str | bytes) -> EvaluationContract:
+    """Raises `pydantic.ValidationError` naming each wrong field."""
+    return EvaluationContract.model_validate_json(text)
 
 
 def parse_unit(text: str | bytes) -> UnitContract:

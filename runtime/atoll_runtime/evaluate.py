@@ -6,18 +6,16 @@ import argparse
 import json
 import sys
 from dataclasses import asdict, dataclass
+from typing import Literal
 
-import jax
-import numpy as np
 from pydantic import ValidationError
 
 from atoll_runtime.checkpoint import GlobalStore, StoreError
-from atoll_runtime.contract import InnerSpec, ModelSpec
+from atoll_runtime.contract import ModelSpec
 from atoll_runtime.data import DataError, Reader
-from atoll_runtime.model import ModelError, describe
-from atoll_runtime.model.tasks import objective
+from atoll_runtime.evaluator.measure import Measure, WrongTensors
+from atoll_runtime.model import ModelError
 
-BATCH = 16
 LENGTH = 128
 MAX_TOKENS = 65_536
 
@@ -31,6 +29,7 @@ class Evaluation:
     loss: float
     """Nats per token."""
     tokens: int
+    """Predicted ones."""
     split: str
     skipped: tuple[str, ...] = ()
     """Newer checkpoints that could not be read, and why."""
@@ -43,11 +42,13 @@ def evaluate(
     split: str = "heldout",
     max_tokens: int = MAX_TOKENS,
     length: int = LENGTH,
+    packing: Literal["Stream", "Documents"] = "Stream",
 ) -> Evaluation:
     """Mean loss over examples spread evenly over the split, the same ones at every call.
 
     Args:
         step: a global checkpoint; `None` for the newest complete one.
+        packing: as in the run's `spec.data`.
 
     Raises:
         StoreError: no such checkpoint, or it is not whole.
@@ -64,25 +65,12 @@ def evaluate(
             )
     else:
         cut = store.load(step, momentum=False)
-    spec = _model(cut.meta, store.uri)
-    try:
-        missing = {info.name for info in describe(spec)} ^ cut.theta.keys()
-        loss = jax.jit(objective(spec, InnerSpec(precision="float32")).evaluate)
-    except ModelError as error:
-        raise StoreError(f"{store.uri}: step {cut.step}: {error}") from error
-    if missing:
-        raise StoreError(
-            f"{store.uri}: step {cut.step}: tensors differ from the model's: {', '.join(sorted(missing))}"
-        )
     reader = Reader(data_uri, split, length)
-    batches = max(1, min(max_tokens // length, reader.examples) // BATCH)
-    wanted = np.linspace(0, reader.examples - 1, batches * BATCH).astype(int).reshape(batches, BATCH)
-    weights = np.ones((BATCH, length), np.float32)
-    total = 0.0
-    for indices in wanted:
-        tokens = np.stack([reader.example(int(index)) for index in indices])
-        total += float(loss(cut.theta, {"tokens": tokens, "weights": weights}))
-    return Evaluation(cut.step, total / batches, wanted.size * length, split, skipped)
+    try:
+        found = Measure(_model(cut.meta, store.uri), reader, length, max_tokens, packing)(cut.theta)
+    except (ModelError, WrongTensors) as error:
+        raise StoreError(f"{store.uri}: step {cut.step}: {error}") from error
+    return Evaluation(cut.step, found.nats, found.tokens, split, skipped)
 
 
 def _model(meta: dict[str, object], where: str) -> ModelSpec:
@@ -101,11 +89,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--split", default="heldout", choices=("heldout", "train"))
     parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS)
     parser.add_argument("--sequence-length", type=int, default=LENGTH)
+    parser.add_argument("--packing", default="Stream", choices=("Stream", "Documents"), help="as in the run")
     parser.add_argument("--json", action="store_true", help="one JSON line")
     given = parser.parse_args(argv)
     try:
         result = evaluate(
-            given.checkpoint, given.step, given.data, given.split, given.max_tokens, given.sequence_length
+            given.checkpoint,
+            given.step,
+            given.data,
+            given.split,
+            given.max_tokens,
+            given.sequence_length,
+            given.packing,
         )
     except (StoreError, DataError) as error:
         print(error, file=sys.stderr)

@@ -213,13 +213,14 @@ def running() -> Object:
 
 
 class Syncers:
-    """One HTTPS server that is every shard of every run's syncer, by server name, with each run's own certificate."""
+    """One HTTPS server that is every shard of every run's syncer, and every evaluator, by server name, with each run's
+    own certificate."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._contexts: dict[str, ssl.SSLContext] = {}
         self.statuses: dict[str, Object] = {}
-        """Path `namespace/run/shard` to the status; absent: 503."""
+        """Path `namespace/run/shard`, or `namespace/run/evaluator`, to the status; absent: 503."""
         self.orders: dict[str, list[int]] = {}
         """Path to the global steps of cuts that were ordered."""
         self.reluctant: set[str] = set()
@@ -289,7 +290,16 @@ class Syncers:
         """Starts to answer for a shard of a run, with the run's own certificate or another run's."""
         shard = status.get("shard", 0)
         owner_namespace, owner = certificate_of or (namespace, run)
-        data = self._api.get("Secret", owner_namespace, f"{owner}-syncer-tls")["data"]
+        host = f"{run}-syncer-{shard}.{run}-syncer.{namespace}.svc"
+        self._serve(host, f"{namespace}/{run}/{shard}", status, owner_namespace, f"{owner}-syncer-tls")
+
+    def serve_evaluator(self, namespace: str, run: str, status: Object) -> None:
+        """Starts to answer for the run's evaluator."""
+        host = f"{run}-evaluator-0.{run}-evaluator.{namespace}.svc"
+        self._serve(host, f"{namespace}/{run}/evaluator", status, namespace, f"{run}-evaluator-tls")
+
+    def _serve(self, host: str, path: str, status: Object, namespace: str, secret: str) -> None:
+        data = self._api.get("Secret", namespace, secret)["data"]
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(cadata=base64.b64decode(data["ca.crt"]).decode())
@@ -297,8 +307,8 @@ class Syncers:
             file.write(base64.b64decode(data["tls.crt"]) + b"\n" + base64.b64decode(data["tls.key"]))
             file.flush()
             context.load_cert_chain(file.name)
-        self.statuses[f"{namespace}/{run}/{shard}"] = status
-        self._contexts[f"{run}-syncer-{shard}.{run}-syncer.{namespace}.svc"] = context
+        self.statuses[path] = status
+        self._contexts[host] = context
 
 
 class Operator:
@@ -602,6 +612,7 @@ def _bench(
             "ATOLL_RUNTIME_ENV": '{"STORAGE_EMULATOR_HOST": "http://10.0.0.1:4443"}',
             "ATOLL_FEED_SECONDS": "0.2",
             "ATOLL_FEED_URL": f"https://127.0.0.1:{syncers.port}/{{namespace}}/{{run}}/{{shard}}",
+            "ATOLL_EVALUATOR_URL": f"https://127.0.0.1:{syncers.port}/{{namespace}}/{{run}}/evaluator",
             **changes,
         }
         operator = make(environment, folder / f"{namespace}-operator-{len(started)}.log")

@@ -17,6 +17,7 @@ from atoll_local.bucket import FakeGcs
 from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError
 from atoll_runtime.data import DataError, Reader
 from atoll_runtime.data.writer import write_text
+from atoll_runtime.learner.compilation_store import CompilationStore
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(600)]
 BUCKET = "atoll"
@@ -196,3 +197,24 @@ def test_an_example_is_read_from_the_bucket_by_its_number(gate: GateServer, tmp_
 def test_a_data_set_that_is_not_there_is_named_by_its_uri(gate: GateServer) -> None:
     with pytest.raises(DataError, match=r"gs://atoll/data/absent"):
         Reader(f"gs://{BUCKET}/data/absent", "train", 64)
+
+
+def test_compiled_programs_come_back_from_the_bucket_and_a_spoilt_one_does_not(
+    gate: GateServer, server: FakeGcs, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket = Bucket(f"gs://{BUCKET}/programs")
+    programs = {f"step-{number}": bytes([number]) * 300_000 for number in range(12)}
+    first = CompilationStore(bucket, tmp_path / "pod-1", "s", 0)
+    for key, content in programs.items():
+        assert first.get(key) is None
+        first.put(key, lambda content=content: content)
+    first.settle()
+    first.close(60)
+    (whole,) = [path for path in objects(server, "programs/cache/s/host-0") if path.name == "step-3"]
+    overwrite(server, "programs/cache/s/host-0/step-3", whole.read_bytes()[:-1])
+
+    second = CompilationStore(bucket, tmp_path / "pod-2", "s", 0)
+    assert {key: second.get(key) for key in programs} == programs | {"step-3": None}
+    assert "step-3: 300003 bytes: the checksum does not match" in caplog.text
+    second.settle()
+    second.close(60)

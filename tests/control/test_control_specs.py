@@ -328,7 +328,8 @@ def wrong(body: Object, seen: dict[str, list[Object]], answered: bool) -> list[s
 
 def _wrong_run(run: Object, seen: dict[str, list[Object]], over: bool, answered: bool) -> Iterator[str]:
     name, spec, status = run["metadata"]["name"], run["spec"], run.get("status", {})
-    states = yield from _states(run, RUN_STATES)
+    evaluated = "evaluation" in spec
+    states = yield from _states(run, RUN_STATES | ({"Evaluated"} if evaluated else set()))
     mine = [unit for unit in seen["LearnerUnit"] if unit["spec"]["run"] == name]
     wanted = wanted_units(spec)
     suspended = spec["suspend"] and not over
@@ -368,12 +369,16 @@ def _wrong_run(run: Object, seen: dict[str, list[Object]], over: bool, answered:
     shards = spec["syncer"]["shards"] if active else 0
     if replicas.get(f"{name}-syncer") != shards:
         yield f"the syncer has {replicas.get(f'{name}-syncer')} replicas, not {shards}"
+    evaluators = None if over or not evaluated else int(active)
+    if replicas.get(f"{name}-evaluator") != evaluators:
+        yield f"the evaluator has {replicas.get(f'{name}-evaluator')} replicas, not {evaluators}"
     if active:
         held = {
             item["metadata"]["name"] for kind in ("Secret", "ConfigMap", "Service") for item in seen[kind]
         }
         needed = {f"{name}-ca", f"{name}-syncer-tls", f"{name}-config", f"{name}-syncer"}
         needed |= {f"{unit['metadata']['name']}-tls" for unit in mine}
+        needed |= {f"{name}-evaluator", f"{name}-evaluator-tls"} if evaluated else set()
         if missing := needed - held:
             yield f"there is no {', '.join(sorted(missing))}"
     pools = {pool["name"]: pool for pool in spec["pools"]}

@@ -17,7 +17,7 @@ from atoll_cli.demo.console import Console
 from atoll_cli.demo.watch import Watch
 from atoll_cli.errors import CommandError
 from atoll_cli.kubectl import Kubectl
-from atoll_cli.views import RunView, Sample, UnitView
+from atoll_cli.views import HeldOutView, RunView, Sample, UnitView
 from atoll_local.controlplane import ControlPlane
 from atoll_local.programs import find
 
@@ -54,6 +54,14 @@ RUN_STATUS = {
     "bytesIn": 11,
     "bytesOut": 12,
     "checkpoint": {"step": 100},
+    "evaluation": {
+        "step": 100,
+        "loss": 2.75,
+        "tokens": 4096,
+        "split": "heldout",
+        "seconds": 1.5,
+        "time": 1.7e9,
+    },
     "finalCheckpoint": "gs://b/global/300",
     "syncerRestarts": 1,
     "ledger": {"fragments": 8, "trained": 4096, "merged": 4000, "inFlight": 64, "discarded": {"Missed": 32}},
@@ -128,6 +136,7 @@ def test_every_field_that_is_read_is_kept_by_the_api_server(kubectl: Kubectl, tm
         bytes_out=12,
         checkpoint_step=100,
         final_checkpoint="gs://b/global/300",
+        held_out=HeldOutView(step=100, loss=2.75, tokens=4096),
         syncer_restarts=1,
     )
     assert sample.units == {
@@ -179,6 +188,7 @@ def test_status_shows_a_run_and_its_units(kubectl: Kubectl) -> None:
     assert done.returncode == 0, done.stderr
     assert "quickstart: Running · units 2/3 · step 120/300" in done.stdout
     assert "newest checkpoint: global step 100 gs://b/global/300" in done.stdout
+    assert "held-out loss: 2.7500 at global step 100, over 4,096 tokens" in done.stdout
     assert UNIT in done.stdout
 
 

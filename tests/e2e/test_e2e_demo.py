@@ -141,6 +141,18 @@ def test_the_run_is_complete_and_the_global_model_better_by_the_margin(shown: Sh
     assert gain >= shown.document["marginWanted"] >= 1.0
 
 
+def test_the_global_model_was_evaluated_while_it_trained_and_what_was_killed_touched_no_evaluator(
+    shown: Shown,
+) -> None:
+    found = [sample.run.held_out for sample in shown.samples if sample.run.held_out is not None]
+    losses = {each.step: each.loss for each in found if each.loss is not None}
+    assert len(losses) >= 3
+    assert [each.step for each in found] == sorted(each.step for each in found)
+    assert losses[min(losses)] - losses[max(losses)] >= shown.document["marginWanted"]
+    pods = [pod for sample in shown.samples for pod in sample.pods.values() if pod.component == "evaluator"]
+    assert {pod.container_restarts for pod in pods} == {0}
+
+
 def test_nothing_is_left_behind(shown: Shown) -> None:
     folder = str(state_dir(NAME))
     assert not state_dir(NAME).exists()

@@ -286,6 +286,10 @@ def test_a_killed_unit_comes_back_from_the_bucket_and_from_a_peer_and_the_run_fi
     assert "seeded from step" in healed.units["pair"].seed_message
     assert "moments from" in healed.units["pair"].seed_message
     assert healed.units["pair"].step > 3, "inner steps go on from the incarnation before"
+    told = world.wait_for(lambda s: s.units["pair"].beginning is not None, "word of its first step")
+    beginning = told.units["pair"].beginning
+    assert beginning.loaded > 0, "programs of the incarnation before"
+    assert 0 < beginning.compiling < beginning.stepped - beginning.joined
 
     syncers[1].kill()
     syncers[1].wait(20)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from atoll_cli.text import amount, headline, seconds, table, unit_table
-from atoll_cli.views import sample_of
+from atoll_cli.text import amount, headline, held_out, seconds, table, unit_table
+from atoll_cli.views import Sample, sample_of
 
 RUN = {
     "kind": "TrainingRun",
@@ -62,6 +62,18 @@ def test_a_listing_becomes_a_sample_of_one_run() -> None:
     assert sample.units["demo-v5p-0"].restarts == 1
     assert [pod.uid for pod in sample.pods_of("demo-v5p-0")] == ["u1"]
     assert list(sample.pods) == ["demo-v5p-0-2-0"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "shown"), [({"loss": 2.5}, "2.5000"), ({}, "not finite")], ids=["a-number", "not-finite"]
+)
+def test_the_newest_evaluation_is_shown_and_kept_in_a_record(loss, shown) -> None:
+    evaluation = {"step": 100, "tokens": 65_536, "split": "heldout", **loss}
+    run = {**RUN, "status": {**RUN["status"], "evaluation": evaluation}}
+    sample = sample_of("demo", [run], 7.0)
+    assert sample.run.held_out is not None
+    assert held_out(sample.run.held_out) == f"held-out loss: {shown} at global step 100, over 65,536 tokens"
+    assert Sample.from_record(sample.record()) == sample
 
 
 def test_objects_without_a_status_are_pending() -> None:

@@ -17,7 +17,8 @@ from atoll_operator import crdgen, settings
 from atoll_operator.certs import Authorities, Authority, client_context
 from atoll_operator.credentials import CredentialsError, load, load_pair
 from atoll_operator.errors import Retry
-from atoll_operator.keys import Key
+from atoll_operator.keys import Key, parent_key
+from atoll_operator.plan.names import evaluator_host
 from atoll_operator.pods import News
 from atoll_operator.store import Store
 from atoll_operator.workqueue import WorkQueue
@@ -32,6 +33,8 @@ def test_settings_have_defaults_for_all_but_the_image() -> None:
     assert (read.namespaces, read.health_port, read.resync_seconds, read.feed_seconds) == ((), 8080, 300, 2)
     url = read.feed_url.format(run="r", namespace="n", shard=1)
     assert url == "https://r-syncer-1.r-syncer.n.svc:7401/status"
+    url = read.evaluator_url.format(run="r", namespace="n")
+    assert url == f"https://{evaluator_host('r', 'n')}:7401/status"
 
 
 def test_settings_are_read() -> None:
@@ -50,6 +53,7 @@ def test_settings_are_read() -> None:
         ("ATOLL_FEED_SECONDS", "0"),
         ("ATOLL_LOG_FORMAT", "xml"),
         ("ATOLL_FEED_URL", "https://{host}"),
+        ("ATOLL_EVALUATOR_URL", "https://{shard}"),
         ("ATOLL_STUCK_SECONDS", "0"),
         ("ATOLL_LEASE_NAMESPACE", "Not_A_Name"),
         ("ATOLL_LEASE_SECONDS", "2"),
@@ -245,6 +249,21 @@ def test_the_store_takes_nothing_older_than_it_knows_and_nothing_that_is_gone() 
     store.drop("Pod", pod("a", 9))
     assert known(store) == ["b"]
     assert not known(store, "another")
+
+
+def test_a_run_looks_when_its_syncer_or_its_evaluator_changes_and_tells_them_apart() -> None:
+    store, run = Store(), Key("TrainingRun", "n", "r")
+    for component, name in (
+        ("syncer", "r-syncer-0"),
+        ("syncer", "r-syncer-1"),
+        ("evaluator", "r-evaluator-0"),
+    ):
+        body = pod(name, 1, name)
+        body["metadata"]["labels"] = {"atoll.dev/run": "r", "atoll.dev/component": component}
+        assert parent_key("Pod", body) == run
+        store.put("Pod", body)
+    assert [view.name for view in store.syncer_pods(run)] == ["r-syncer-0", "r-syncer-1"]
+    assert [view.name for view in store.evaluator_pods(run)] == ["r-evaluator-0"]
 
 
 def test_a_fresh_list_replaces_what_the_store_knows_of_a_unit() -> None:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from pydantic import BaseModel, ValidationError
 from specs import Broken, broken_runs, broken_units, runs, units
 
-from atoll_operator.api.conditions import RUN_CONDITIONS
+from atoll_operator.api.conditions import EVALUATED, RUN_CONDITIONS
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.observe import view
@@ -70,6 +70,10 @@ def followed(run: RunObserved) -> RunPlan:
     return plan_run(replace(run, status=plan.status, units=made), NOW + 1)
 
 
+def conditions(spec: TrainingRunSpec) -> set[str]:
+    return {*RUN_CONDITIONS, *([EVALUATED] if spec.evaluation is not None else [])}
+
+
 def rest_of(spec: LearnerUnitSpec, run: TrainingRunSpec | None) -> UnitObserved:
     """A unit after as many passes as a new one needs for its pods, or for saying that it can have none."""
     orders = None
@@ -101,7 +105,7 @@ def test_a_valid_run_is_planned_and_then_at_rest(body: dict[str, Any]) -> None:
     spec = TrainingRunSpec.model_validate(body["spec"])
     run = observed(body, spec)
     first, plan = plan_run(run, NOW), followed(run)
-    assert {condition.type for condition in plan.status.conditions} == set(RUN_CONDITIONS)
+    assert {condition.type for condition in plan.status.conditions} == conditions(spec)
     assert (plan.units, plan.retire) == ((), ())
     assert plan.status.units == plan.status.units_wanted == len(first.units)
     if first.apply:
@@ -125,7 +129,7 @@ def test_a_broken_run_is_not_read_or_planned_all_the_same(broken: Broken) -> Non
     if spec is None or (spec.units or 0) + sum(pool.units for pool in spec.pools) > FEW_UNITS:
         return
     plan = followed(observed(body, spec))
-    assert {condition.type for condition in plan.status.conditions} == set(RUN_CONDITIONS)
+    assert {condition.type for condition in plan.status.conditions} == conditions(spec)
 
 
 @many(400)

@@ -235,7 +235,7 @@ def _all_learning(sample: Sample, units: int) -> bool:
 def _syncer(sample: Sample) -> PodView:
     """Raises `CommandError` when the run has no syncer pod."""
     for pod in sample.pods.values():
-        if not pod.unit:
+        if pod.component == "syncer":
             return pod
     raise CommandError(f"the run {sample.run.name} has no syncer pod")
 

@@ -11,7 +11,7 @@ from atoll_cli.demo.console import Console
 from atoll_cli.demo.diagnosis import diagnose
 from atoll_cli.errors import CommandError
 from atoll_cli.kubectl import Kubectl, KubectlError
-from atoll_cli.text import headline, seconds
+from atoll_cli.text import headline, held_out, seconds
 from atoll_cli.views import Sample, sample_of
 
 INTERVAL = 1.0
@@ -84,4 +84,5 @@ def _line(sample: Sample) -> str:
         f"{unit.name}#{unit.incarnation}:{unit.step}" + ("" if unit.learning else f" ({unit.phase})")
         for unit in sorted(sample.units.values(), key=lambda unit: unit.name)
     ]
-    return " | ".join([headline(sample.run), *states])
+    measured = [] if sample.run.held_out is None else [held_out(sample.run.held_out)]
+    return " | ".join([headline(sample.run), *measured, *states])

@@ -10,6 +10,8 @@ from atoll_runtime.contract import Report
 
 RUN_CONDITIONS = ("Ready", "Progressing", "Degraded", "Suspended", "Complete", "Failed", "Stalled")
 """`Stalled` mirrors `Failed` for tools that follow kstatus (Helm, Argo CD, Flux)."""
+EVALUATED = "Evaluated"
+"""Besides, of a run that has `spec.evaluation`."""
 Time = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
 Reason = Annotated[
     str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")

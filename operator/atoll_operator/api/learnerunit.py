@@ -72,6 +72,35 @@ class Failure(Report):
     time: Time
 
 
+class HealStages(Report):
+    """Seconds of a heal, stage by stage; one that is not known is not there."""
+
+    schedule: float | None = None
+    """From the failure until every pod had a node; 0 of a restart in place."""
+    pull: float | None = None
+    """Until every container ran: the image, volumes, the kubelet."""
+    start: float | None = None
+    """Until the hosts were one mesh: the process, and the other hosts."""
+    restore: float | None = None
+    """Until the first step had ended, but for `compile`: checkpoint or peer, the syncer, the data."""
+    compile: float | None = None
+    """Until programs were compiled, or loaded from the run's cache."""
+    catch_up: float | None = None
+    """From the first step to the first merge."""
+
+
+class Heal(Report):
+    """One return of the unit, from a failure to the first merge after it."""
+
+    incarnation: int
+    """The one that was merged."""
+    reason: Annotated[str, Field(max_length=256)]
+    """Of the failure."""
+    started_at: Time
+    seconds: float
+    stages: HealStages = HealStages()
+
+
 UnitPhase = Literal[
     "Pending", "Scheduling", "Starting", "Joining", "Learning", "Healing", "Suspended", "Finished", "Failed"
 ]
@@ -95,6 +124,7 @@ class LearnerUnitStatus(Report):
     restart_count: int = 0
     last_failure: Failure | None = None
     last_heal_seconds: float | None = None
+    last_heal: Heal | None = None
     heal_start_time: Time | None = None
     """While the unit heals."""
     step: int = 0

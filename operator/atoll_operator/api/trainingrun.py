@@ -21,6 +21,8 @@ from atoll_operator.api.learnerunit import MAX_SLICES, MAX_STREAM
 from atoll_runtime.contract import (
     CheckpointSpec,
     DataSpec,
+    EvaluationReport,
+    EvaluationSpec,
     InnerSpec,
     ModelSpec,
     OuterSpec,
@@ -118,6 +120,19 @@ class SyncerSpec(Section):
     """Of each shard."""
 
 
+class EvaluatorSpec(EvaluationSpec):
+    """The CPU-only pod that evaluates the global model, each complete checkpoint, the newest first. Training does not
+    wait for it."""
+
+    final_seconds: Annotated[int, Field(ge=0, le=86_400)] = 600
+    """For which the pod outlives a run that is complete, to evaluate the final checkpoint."""
+    resources: Resources = Resources(requests={"cpu": "100m", "memory": "512Mi"})
+    node_selector: NodeSelector = Field(default_factory=dict)
+    tolerations: Tolerations = ()
+    image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """`spec.image` where not given."""
+
+
 class TrainingRunSpec(Section):
     """What the user asks for."""
 
@@ -134,8 +149,10 @@ class TrainingRunSpec(Section):
     pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=MAX_POOLS)]
     recovery: RecoverySpec = RecoverySpec()
     syncer: SyncerSpec = SyncerSpec()
+    evaluation: EvaluatorSpec | None = None
+    """Where given: a pod of its own measures the loss of the global model on held-out data while the run trains."""
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """Image of learners and syncer; the operator's default where not given."""
+    """Image of learners, syncer and evaluator; the operator's default where not given."""
     queue_name: QueueName | None = None
     """A LocalQueue of Kueue in the run's namespace: each unit then waits for its quota there. The syncer does not."""
     queue_priority_class: QueueName | None = None
@@ -181,6 +198,15 @@ class CheckpointStatus(Report):
     """Why the last save failed; empty after a good one."""
 
 
+class EvaluationStatus(EvaluationReport):
+    """The newest checkpoint that was evaluated."""
+
+    evaluated: int = 0
+    """Checkpoints in the bucket that were."""
+    skipped: int = 0
+    """Checkpoints that were removed from the bucket before their turn came."""
+
+
 class TrainingRunStatus(Report):
     """What is the case."""
 
@@ -223,6 +249,7 @@ class TrainingRunStatus(Report):
     ledger: LedgerStatus | None = None
     """What became of all units' tokens."""
     checkpoint: CheckpointStatus = CheckpointStatus()
+    evaluation: EvaluationStatus | None = None
     final_checkpoint: Annotated[str, Field(max_length=1024)] = ""
     start_time: Time | None = None
     suspend_time: Time | None = None

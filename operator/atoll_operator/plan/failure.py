@@ -98,6 +98,18 @@ def terminated(pod: PodView) -> tuple[str, str]:
     return APP_ERROR, pod.exit_message or f"ended with exit status {pod.exit_code}"
 
 
+def hindrance(pod: PodView) -> str:
+    """Why a pod of a StatefulSet does not run, in words; empty when nothing is known to be wrong."""
+    if pod.unschedulable:
+        return f"{pod.name}: {pod.unschedulable}"
+    if pod.exit_code:
+        reason, message = terminated(pod)
+        return f"{pod.name} ended: {reason}: {message}"
+    if pod.waiting and pod.waiting not in ("ContainerCreating", "PodInitializing"):
+        return f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
+    return ""
+
+
 def _signal(number: int) -> str:
     try:
         return signal.Signals(number).name

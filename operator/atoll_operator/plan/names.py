@@ -32,7 +32,7 @@ def ca_secret(run: str) -> str:
 
 
 def tls_secret(member: str) -> str:
-    """Of a unit, or of `syncer(run)`."""
+    """Of a unit, of `syncer(run)` or of `evaluator(run)`."""
     return f"{member}-tls"
 
 
@@ -53,3 +53,13 @@ def syncer_host(run: str, namespace: str) -> str:
 def shard_host(run: str, namespace: str, shard: int) -> str:
     """The stable name of one shard's pod."""
     return f"{syncer(run)}-{shard}.{syncer_host(run, namespace)}"
+
+
+def evaluator(run: str) -> str:
+    """StatefulSet and Service."""
+    return f"{run}-evaluator"
+
+
+def evaluator_host(run: str, namespace: str) -> str:
+    """The stable name of its pod."""
+    return f"{evaluator(run)}-0.{evaluator(run)}.{namespace}.svc"

@@ -50,6 +50,8 @@ class PodView:
     unschedulable: str = ""
     """The scheduler's message."""
     unschedulable_since: float | None = None
+    scheduled_at: float | None = None
+    """When it got its node."""
     waiting: str = ""
     """Why the container does not start, such as `ImagePullBackOff`."""
     waiting_message: str = ""
@@ -106,6 +108,9 @@ def view(pod: Object) -> PodView:
         group=labels.get(LABEL_POD_GROUP, ""),
         unschedulable="" if unplaced is None else unplaced.get("message", "no node fits"),
         unschedulable_since=None if unplaced is None else _time(unplaced.get("lastTransitionTime")),
+        scheduled_at=_time(scheduled.get("lastTransitionTime"))
+        if scheduled.get("status") == "True"
+        else None,
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         ready=conditions.get("Ready", {}).get("status") == "True",

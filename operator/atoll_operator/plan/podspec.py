@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from atoll_operator.api.common import Resources
-from atoll_operator.api.group import Object
+from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, Object
 from atoll_operator.plan.names import config_map, tls_secret
 from atoll_runtime.contract import RUN_FILE, TLS_DIR
 
@@ -89,3 +89,44 @@ def pod_spec(settings: PodSettings, member: str, main: Object) -> Object:
     if settings.service_account is not None:
         spec["serviceAccountName"] = settings.service_account
     return spec
+
+
+def headless(
+    name: str, namespace: str, labels: Mapping[str, str], owners: list[Object], ports: Mapping[str, int]
+) -> Object:
+    """A Service that gives each pod of a StatefulSet its name, also before it is ready: why it is not ready is what a
+    user needs to see."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": dict(labels),
+            "ownerReferences": owners,
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {key: labels[key] for key in (LABEL_RUN, LABEL_COMPONENT)},
+            "ports": [{"name": each, "port": port, "targetPort": port} for each, port in ports.items()],
+        },
+    }
+
+
+def probes(port: str) -> Object:
+    """Of a container that serves `/healthz` and `/readyz` at the port of this name; five minutes to start."""
+    return {
+        "startupProbe": _probe("/healthz", port, period=2, failures=150),
+        "livenessProbe": _probe("/healthz", port, period=10, failures=6),
+        "readinessProbe": _probe("/readyz", port, period=5, failures=2),
+    }
+
+
+def _probe(path: str, port: str, period: int, failures: int) -> Object:
+    return {
+        "httpGet": {"path": path, "port": port},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from atoll_operator.api.group import UNIT_KIND, Object
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.clock import earliest, format_time, parse_time
-from atoll_operator.plan.failure import terminated
+from atoll_operator.plan.evaluation import EvaluationPlan, plan_evaluation
+from atoll_operator.plan.failure import hindrance, terminated
+from atoll_operator.plan.names import evaluator as evaluator_name
 from atoll_operator.plan.names import syncer as syncer_name
 from atoll_operator.plan.notice import Notice
-from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.quorum import QuorumLost, quorum_lost
 from atoll_operator.plan.rollout import of_another_kind, plan_rollout
 from atoll_operator.plan.runfigures import RunFacts
-from atoll_operator.plan.runobjects import RunObserved, dealt, objects, unit_body, unit_specs
+from atoll_operator.plan.runobjects import (
+    RunObserved,
+    dealt,
+    evaluator_objects,
+    objects,
+    unit_body,
+    unit_specs,
+)
 from atoll_operator.plan.runstatus import describe
 from atoll_operator.plan.suspension import plan_suspension
 from atoll_runtime.contract import EXIT_TERMINAL
@@ -47,6 +55,8 @@ class RunPlan:
     wake: float | None = None
     poll: bool = False
     """Whether the syncer is to be asked for its status."""
+    evaluate: bool = False
+    """Whether the evaluator is to be."""
     cut: bool = False
     """Whether it is to save all that it has."""
     delete: bool = False
@@ -58,8 +68,10 @@ class Outcome:
     """How a run ended."""
 
     phase: Literal["Complete", "Failed"]
-    reason: str
-    message: str
+    reason: str = ""
+    message: str = ""
+    known: bool = False
+    """It stands in the status already, with its reason and message."""
 
 
 def plan_run(run: RunObserved, now: float) -> RunPlan:
@@ -73,6 +85,9 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     suspension = plan_suspension(run, now)
     present = {name: unit.status for name, unit in units.items() if name in expected}
     lost = None if run.spec.suspend else quorum_lost(run.spec, len(expected), present)
+    suspended = suspension is not None and suspension.done
+    outcome = _outcome(run, lost, parse_time(started), now)
+    evaluation = plan_evaluation(run, outcome.phase if outcome is not None else "", suspended, now)
     facts = RunFacts(
         name=run.name,
         generation=run.generation,
@@ -99,21 +114,25 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         traffic=run.feed.traffic,
         answers=run.feed.answers,
         shards_down=run.feed.down,
-        syncer_wait="; ".join(filter(None, map(_syncer_wait, run.syncer_pods))),
+        syncer_wait="; ".join(filter(None, map(hindrance, run.syncer_pods))),
+        evaluation=evaluation.status,
+        evaluated=evaluation.states,
     )
-    if run.status.phase in ("Complete", "Failed"):
-        return _ended(run, facts, now)
-    outcome = _outcome(run, lost, parse_time(started), now)
     if outcome is not None:
         status = describe(facts, now, ended=(outcome.phase, outcome.reason, outcome.message))
+        if outcome.known:
+            return _ended(run, status, evaluation, now)
         kind: Literal["Normal", "Warning"] = "Normal" if outcome.phase == "Complete" else "Warning"
-        return RunPlan(status=status, notices=(Notice(kind, outcome.reason, outcome.message),))
+        notice = Notice(kind, outcome.reason, outcome.message)
+        return RunPlan(status=status, notices=(notice, *evaluation.notices), evaluate=evaluation.ask)
     status = describe(facts, now)
     deadline = run.spec.active_deadline_seconds
-    suspended = suspension is not None and suspension.done
     return RunPlan(
         status=status,
-        apply=tuple(objects(run, 0 if suspended else run.spec.syncer.shards, _layout(run))),
+        apply=(
+            *objects(run, 0 if suspended else run.spec.syncer.shards, _layout(run)),
+            *evaluator_objects(run, evaluation.replicas),
+        ),
         units=tuple(
             unit_body(run, name, spec)
             for name, spec in wanted.items()
@@ -124,7 +143,10 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
             for name, unit in sorted(units.items())
             if unit.owned and (name not in wanted or of_another_kind(unit, wanted[name]))
         ),
+        remove=_without_evaluator(run, evaluation),
+        notices=evaluation.notices,
         poll=not suspended,
+        evaluate=evaluation.ask,
         cut=suspension is not None and suspension.cut,
         wake=earliest(
             parse_time(started) + deadline if deadline is not None else None,
@@ -146,6 +168,8 @@ def _taken(run: RunObserved, wanted: Iterable[str]) -> tuple[str, ...]:
 
 
 def _outcome(run: RunObserved, lost: QuorumLost | None, started: float, now: float) -> Outcome | None:
+    if run.status.phase in ("Complete", "Failed"):
+        return Outcome(run.status.phase, known=True)
     report = run.feed.status
     if report is not None and report.phase == "Finished":
         target = f"step {report.global_step}, {report.tokens} tokens"
@@ -165,28 +189,27 @@ def _outcome(run: RunObserved, lost: QuorumLost | None, started: float, now: flo
     return None
 
 
-def _syncer_wait(pod: PodView) -> str:
-    """Why a shard's pod does not run, in words; empty when nothing is known to be wrong."""
-    if pod.unschedulable:
-        return f"{pod.name}: {pod.unschedulable}"
-    if pod.exit_code:
-        reason, message = terminated(pod)
-        return f"{pod.name} ended: {reason}: {message}"
-    if pod.waiting and pod.waiting not in ("ContainerCreating", "PodInitializing"):
-        return f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
-    return ""
+def _without_evaluator(run: RunObserved, evaluation: EvaluationPlan) -> tuple[Reference, ...]:
+    """Its StatefulSet last: as long as that is there, the rest may be."""
+    name = evaluator_name(run.name)
+    return (Reference("Service", name), Reference("StatefulSet", name)) if evaluation.remove else ()
 
 
-def _ended(run: RunObserved, facts: RunFacts, now: float) -> RunPlan:
+def _ended(run: RunObserved, status: TrainingRunStatus, evaluation: EvaluationPlan, now: float) -> RunPlan:
     """The status stays. A complete run's journal goes with its syncer; a failed run's stays as long as the run."""
-    status = describe(facts, now, ended=(run.status.phase, "", ""))
     ttl = run.spec.ttl_seconds_after_finished
     gone = None if ttl is None else parse_time(status.completion_time or format_time(now)) + ttl
     if gone is not None and gone <= now:
         return RunPlan(status=status, delete=True)
-    if run.status.phase == "Failed":
-        return RunPlan(status=status, apply=tuple(objects(run, 0, _layout(run))), wake=gone)
-    name = syncer_name(run.name)
-    return RunPlan(
-        status=status, remove=(Reference("StatefulSet", name), Reference("Service", name)), wake=gone
+    plan = RunPlan(
+        status=status,
+        apply=tuple(evaluator_objects(run, evaluation.replicas)),
+        remove=_without_evaluator(run, evaluation),
+        notices=evaluation.notices,
+        evaluate=evaluation.ask,
+        wake=earliest(gone, evaluation.wake),
     )
+    if run.status.phase == "Failed":
+        return replace(plan, apply=(*objects(run, 0, _layout(run)), *plan.apply))
+    name = syncer_name(run.name)
+    return replace(plan, remove=(Reference("StatefulSet", name), Reference("Service", name), *plan.remove))

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 
 from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, LEARNER
 from atoll_operator.api.learnerunit import LearnerUnitStatus
-from atoll_operator.api.trainingrun import CheckpointStatus, TrainingRunSpec, TrainingRunStatus
+from atoll_operator.api.trainingrun import (
+    CheckpointStatus,
+    EvaluationStatus,
+    TrainingRunSpec,
+    TrainingRunStatus,
+)
 from atoll_operator.plan import cost, ledger
-from atoll_operator.plan.conditions import clip, is_true
+from atoll_operator.plan.conditions import State, clip, is_true
 from atoll_operator.plan.shards import Traffic
 from atoll_operator.plan.suspension import Suspension
 from atoll_runtime.contract import SyncerStatus
@@ -46,6 +51,9 @@ class RunFacts:
     """Shards that do not serve while others answer, and why."""
     syncer_wait: str
     """Why shards' pods do not run."""
+    evaluation: EvaluationStatus | None
+    evaluated: Mapping[str, State]
+    """The condition `Evaluated`; empty for a run that is not to be evaluated."""
 
     @property
     def learning(self) -> int:
@@ -67,6 +75,7 @@ def figures(facts: RunFacts) -> TrainingRunStatus:
         "restarts": sum(unit.restart_count for unit in facts.units.values()),
         "last_heal_seconds": _last_heal(facts),
         "lost": cost.total(costs) if costs else None,
+        "evaluation": facts.evaluation,
         "observed_generation": facts.generation,
     }
     report = facts.syncer

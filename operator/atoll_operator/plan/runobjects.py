@@ -20,8 +20,9 @@ from atoll_operator.api.group import (
 )
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import Pool, StreamsStatus, TrainingRunSpec, TrainingRunStatus
-from atoll_operator.plan import capacity, syncer
+from atoll_operator.plan import capacity, evaluator, syncer
 from atoll_operator.plan.conditions import is_true
+from atoll_operator.plan.evaluator import EvaluatorState
 from atoll_operator.plan.names import config_map, shard_host, unit_name
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.podspec import PodSettings
@@ -72,6 +73,10 @@ class RunObserved:
     feed: FeedState = field(default_factory=FeedState)
     cut: CutOrder | None = None
     """What the syncer was asked to save before the run is suspended."""
+    evaluator: EvaluatorState = field(default_factory=EvaluatorState)
+    evaluator_pods: tuple[PodView, ...] = ()
+    evaluator_there: bool = False
+    """Whether its StatefulSet is."""
 
 
 def pod_settings(
@@ -212,6 +217,14 @@ def objects(run: RunObserved, replicas: int, layout: int) -> Iterator[Object]:
         layout,
         _digest(run.spec.quorum, run.spec.target, run.spec.checkpoint),
     )
+
+
+def evaluator_objects(run: RunObserved, replicas: int | None) -> Iterator[Object]:
+    """Service and StatefulSet; none for None."""
+    spec, owners = run.spec.evaluation, _owners(run)
+    if spec is not None and replicas is not None:
+        yield evaluator.service(run.name, run.namespace, owners)
+        yield evaluator.stateful_set(run.name, run.namespace, owners, spec, run.settings, replicas)
 
 
 def _digest(*sections: BaseModel) -> str:

@@ -27,6 +27,7 @@ def describe(facts: RunFacts, now: float, ended: tuple[str, str, str] | None = N
     else:
         phase = _phase(facts)
         states = _running(facts)
+    states = {**states, **facts.evaluated}
     told = [text for name, (status, _, text) in states.items() if text and _matters(name, status)]
     message = "; ".join(dict.fromkeys(told))
     if not message and facts.syncer is not None:
@@ -163,6 +164,7 @@ def _over(
         "Complete": state(complete, reason, message if complete else ""),
         "Failed": state(not complete, reason, "" if complete else message),
         "Stalled": state(not complete, reason, "" if complete else message),
+        **facts.evaluated,
     }
     return shown.model_copy(
         update={

@@ -259,4 +259,5 @@ def _unit(reports: Sequence[UnitReport | None]) -> UnitReport:
         seeded_step=seeded.seeded_step,
         seed_message=seeded.seed_message,
         first_merge_time=max(merged) if everywhere and len(merged) == len(seen) else None,
+        beginning=next((report.beginning for report in seen if report.beginning is not None), None),
     )

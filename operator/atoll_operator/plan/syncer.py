@@ -13,7 +13,7 @@ from atoll_operator.api.group import (
 )
 from atoll_operator.api.trainingrun import SyncerSpec
 from atoll_operator.plan.names import syncer
-from atoll_operator.plan.podspec import PodSettings, container, literals, pod_spec
+from atoll_operator.plan.podspec import PodSettings, container, headless, literals, pod_spec, probes
 from atoll_runtime.contract import ENV_SHARD, HEALTH_PORT, JOURNAL_DIR, STATUS_PORT, SYNCER_PORT
 
 ANNOTATION_CONTRACT = f"{GROUP}/contract"
@@ -26,24 +26,8 @@ def labels(run: str) -> dict[str, str]:
 
 
 def service(run: str, namespace: str, owners: list[Object]) -> Object:
-    """Published before readiness: the status of a syncer that is not ready is what a user needs to see."""
     ports = {"sync": SYNCER_PORT, "status": STATUS_PORT, "health": HEALTH_PORT}
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {
-            "name": syncer(run),
-            "namespace": namespace,
-            "labels": labels(run),
-            "ownerReferences": owners,
-        },
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": {LABEL_RUN: run, LABEL_COMPONENT: SYNCER},
-            "ports": [{"name": name, "port": port, "targetPort": port} for name, port in ports.items()],
-        },
-    }
+    return headless(syncer(run), namespace, labels(run), owners, ports)
 
 
 def stateful_set(
@@ -83,9 +67,7 @@ def stateful_set(
     if layout:
         journal["subPath"] = f"layout-{layout}"
     main["volumeMounts"] = [*main["volumeMounts"], journal]
-    main["startupProbe"] = _probe("/healthz", period=2, failures=150)
-    main["livenessProbe"] = _probe("/healthz", period=10, failures=6)
-    main["readinessProbe"] = _probe("/readyz", period=5, failures=2)
+    main |= probes("health")
     pod = pod_spec(settings, syncer(run), main)
     pod["nodeSelector"] = dict(spec.node_selector)
     pod["tolerations"] = [literals(item) for item in spec.tolerations]
@@ -116,13 +98,4 @@ def stateful_set(
             },
             "volumeClaimTemplates": [{"metadata": {"name": "journal"}, "spec": claim}],
         },
-    }
-
-
-def _probe(path: str, period: int, failures: int) -> Object:
-    return {
-        "httpGet": {"path": path, "port": "health"},
-        "periodSeconds": period,
-        "timeoutSeconds": 5,
-        "failureThreshold": failures,
     }

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from atoll_operator.api.learnerunit import Failure, LearnerUnitStatus, Restart
-from atoll_operator.plan import budget, nodes, remedy, rest
+from atoll_operator.plan import budget, nodes, remedy, rest, timeline
 from atoll_operator.plan.clock import earliest, format_time
 from atoll_operator.plan.conditions import clip, find, state
 from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, EVICTED, HOST_MAINTENANCE, POD_DELETED, Cause
@@ -79,6 +79,7 @@ def plan_unit(unit: UnitObserved, now: float) -> UnitPlan:
         notices=notices,
         wake=earliest(wake, stuck, patience, verdict.not_before if move is not None or no_room else None),
         healed_seconds=healed,
+        heal_stages=timeline.news(unit.status, status),
     )
 
 

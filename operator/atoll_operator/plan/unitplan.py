@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from atoll_operator.api.group import Object
-from atoll_operator.api.learnerunit import LearnerUnitStatus
+from atoll_operator.api.learnerunit import HealStages, LearnerUnitStatus
 from atoll_operator.plan.conditions import clip, state, transition
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.remedy import Renewal
@@ -29,6 +29,8 @@ class UnitPlan:
     """Unix seconds of the next look without an event."""
     healed_seconds: float | None = None
     """Of a heal that this plan sees completed."""
+    heal_stages: HealStages | None = None
+    """Of the last heal, when all of them have become known."""
 
 
 def refused(plan: UnitPlan, message: str, now: float) -> UnitPlan:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from atoll_operator.api.common import LedgerStatus
-from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, UnitPhase
+from atoll_operator.api.learnerunit import Heal, LearnerUnitSpec, LearnerUnitStatus, UnitPhase
 from atoll_operator.api.trainingrun import RecoverySpec
-from atoll_operator.plan import cost, failure, remedy
+from atoll_operator.plan import cost, failure, remedy, timeline
 from atoll_operator.plan.clock import parse_time
 from atoll_operator.plan.conditions import State, clip, find, is_true, state, transition
 from atoll_operator.plan.gang import Gang
@@ -115,7 +115,8 @@ def describe(
     before = find(unit.status.conditions, "Healing")
     if learning and status.heal_start_time is not None:
         merged = unit.report.first_merge_time if unit.report is not None else None
-        seconds = round(max((merged or now) - parse_time(status.heal_start_time), 0.0), 2)
+        started = status.heal_start_time
+        seconds = round(max((merged or now) - parse_time(started), 0.0), 2)
         pace = unit.report.step_seconds if unit.report is not None else 0.0
         chips = gang.hosts * gang.slice.chips_per_host
         lost = cost.with_heal(status.lost, seconds, chips, pace)
@@ -124,9 +125,19 @@ def describe(
             before is None or before.reason != BACK_OFF
         ):  # else the gang came back by itself and was not replaced
             healed = seconds
-            status = status.model_copy(update={"last_heal_seconds": healed})
+            failed = status.last_failure
+            heal = Heal(
+                incarnation=status.incarnation,
+                reason=failed.reason if failed else "Lost",
+                started_at=started,
+                seconds=seconds,
+            )
+            status = status.model_copy(update={"last_heal_seconds": healed, "last_heal": heal})
             told = f"incarnation {status.incarnation} was merged {healed:.1f} s after the failure"
             notices = (Notice("Normal", "Healed", told, f"{status.incarnation}"),)
+    status = timeline.filled(status, pods, unit.report)
+    if status.last_heal is not None and timeline.news(unit.status, status) is not None:
+        notices += (timeline.notice(status.last_heal, unit.report),)
     healing = status.heal_start_time is not None
     cause = status.last_failure
     why = f"{cause.reason}: {cause.message}" if cause is not None else ""

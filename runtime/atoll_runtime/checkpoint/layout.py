@@ -6,10 +6,15 @@ import re
 
 GLOBAL = "global"
 UNITS = "units"
+EVALUATIONS = "evaluations"
+"""Beside the checkpoints: no reader and no clean-up of those meets a result."""
+CACHE = "cache"
+"""Compiled programs; see `atoll_runtime.learner.compilation_store`."""
 
 _MANIFEST = re.compile(rf"{GLOBAL}/(\d+)/manifest\.json")
 _STEP = re.compile(rf"{GLOBAL}/(\d+)/.+")
 _UNIT = re.compile(rf"{UNITS}/([^/]+)/(\d+)/(.+)")
+_EVALUATION = re.compile(rf"{EVALUATIONS}/(\d+)\.json")
 _HOST = re.compile(r"host-(\d+)-of-(\d+)\.json")
 
 
@@ -41,6 +46,16 @@ def complete_steps(paths: list[str]) -> list[int]:
 def all_steps(paths: list[str]) -> list[int]:
     """Steps of which anything exists, newest first."""
     return sorted({int(found[1]) for path in paths if (found := _STEP.fullmatch(path))}, reverse=True)
+
+
+def evaluation(step: int) -> str:
+    """The result of one global checkpoint's evaluation."""
+    return f"{EVALUATIONS}/{step}.json"
+
+
+def evaluated_steps(paths: list[str]) -> set[int]:
+    """Steps that have a result."""
+    return {int(found[1]) for path in paths if (found := _EVALUATION.fullmatch(path))}
 
 
 def unit_folder(unit: str, cut: int) -> str:

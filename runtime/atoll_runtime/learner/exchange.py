@@ -22,6 +22,7 @@ from atoll_runtime.sync.link import Ask
 from atoll_runtime.sync.progress import Offer
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (
+    Beginning,
     Fenced,
     PushHead,
     Refused,
@@ -128,6 +129,11 @@ class Exchange:
             max(answer.cursor for answer in known),
             tuple(versions),
         )
+
+    def begin(self, beginning: Beginning) -> None:
+        """The first step has ended; told with the reports that follow."""
+        for box in self._boxes:
+            box.beginning = beginning
 
     def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
         """Each inner step. `tokens`: of the whole unit in it; `cursor`: the next position in its data."""

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
+from atoll_runtime.learner.compilation import Wrap, as_it_is
 from atoll_runtime.learner.mesh import local_range
 from atoll_runtime.model.axes import over_devices
 from atoll_runtime.sync.fragments import Fragment, Layout, part_bounds
@@ -26,12 +27,18 @@ class Fragments:
     """The anchors (what this unit last received), and the moves of a fragment, which may be empty. Float32."""
 
     def __init__(
-        self, mesh: Mesh, layout: Layout, wire: jnp.dtype[Any] | type, theta: dict[str, Array]
+        self,
+        mesh: Mesh,
+        layout: Layout,
+        wire: jnp.dtype[Any] | type,
+        theta: dict[str, Array],
+        programs: Wrap = as_it_is,
     ) -> None:
         """Takes the seeded θ as the anchors.
 
         Args:
             wire: dtype in which parts are sent.
+            programs: takes what is to be compiled.
         """
         devices = mesh.devices.size
         first, last = local_range(mesh)
@@ -43,15 +50,19 @@ class Fragments:
         """Length of each fragment, filled up to a multiple of the devices."""
         self.bounds = [(split[first][0], split[last - 1][1]) for split in splits]
         """This host's [start, stop) of each padded fragment."""
-        self._flatten = jax.jit(_flatten, static_argnames=("padded",), out_shardings=self._sharding)
-        self._delta = jax.jit(_delta, static_argnames=("wire",), out_shardings=self._sharding)
+        flatten = jax.jit(_flatten, static_argnames=("padded",), out_shardings=self._sharding)
+        delta = jax.jit(_delta, static_argnames=("wire",), out_shardings=self._sharding)
+        self._flatten, self._delta = programs("flatten", flatten), programs("delta", delta)
         self._apply = {
-            names: jax.jit(
-                _apply,
-                static_argnames=("sizes",),
-                donate_argnums=0,
-                # As the step leaves them, or what comes after is compiled again for each set of tensors.
-                out_shardings=({name: theta[name].sharding for name in names}, self._sharding),
+            names: programs(
+                "apply",
+                jax.jit(
+                    _apply,
+                    static_argnames=("sizes",),
+                    donate_argnums=0,
+                    # As the step leaves them, or what comes after is compiled again for each set of tensors.
+                    out_shardings=({name: theta[name].sharding for name in names}, self._sharding),
+                ),
             )
             for names in {_names(fragment) for fragment in layout.fragments}
         }

@@ -19,6 +19,7 @@ from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.data.packing import segments
 from atoll_runtime.learner import optimiser
 from atoll_runtime.learner.accumulation import accumulated
+from atoll_runtime.learner.compilation import Wrap, as_it_is
 from atoll_runtime.model.axes import ROWS, everywhere, over_rows, placement
 from atoll_runtime.model.decoder import Batch
 from atoll_runtime.model.tasks import objective
@@ -38,12 +39,14 @@ class Inner:
         moments: Moments | None = None,
         stream: int = 0,
         separator: int | None = None,
+        programs: Wrap = as_it_is,
     ) -> None:
         """Puts `theta` and `moments` (zero where None) on the mesh; `batch` sequences of `length` tokens a step.
 
         Args:
             stream: of the unit's data; with the model's seed it seeds whatever a task draws.
             separator: the token that ends a document; where given, each token sees its own document alone.
+            programs: takes what is to be compiled.
 
         Raises:
             ModelError, OptimiserError: see `objective` and `optimiser.build`.
@@ -60,7 +63,7 @@ class Inner:
         self._optimiser = optimiser.build(spec, self._objective.matrices)
         shapes = jax.eval_shape(self._optimiser.init, self.theta)
         self._placed = optimiser.shardings(shapes, self.theta, everywhere(mesh))
-        self._init = jax.jit(self._optimiser.init, out_shardings=self._placed)
+        self._init = programs("init", jax.jit(self._optimiser.init, out_shardings=self._placed))
         self._state = self._init(self.theta)
         self.restorable = optimiser.slots(shapes, self.theta) is not None
         """Whether all of the optimiser's state can be saved; else a healed unit begins with it anew."""
@@ -69,11 +72,12 @@ class Inner:
         if moments is not None:
             self._restore(moments)
         self._seed = np.array([model.seed, stream], np.uint32)
-        self._step = jax.jit(
+        step = jax.jit(
             self._advance,
             donate_argnums=(0, 1),
             out_shardings=(self._shardings(), self._placed, everywhere(mesh)),
         )
+        self._step = programs("step", step)
         self._gradient = accumulated(self._objective.loss, min(spec.accumulation, batch))
         shares = math.prod(mesh.shape[axis] for axis in ROWS) * min(spec.accumulation, batch)
         self._rows = -(-batch // shares) * shares

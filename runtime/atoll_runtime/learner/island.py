@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import jax
 import numpy as np
 
 from atoll_runtime.checkpoint import Cut, GlobalStore
@@ -16,6 +18,8 @@ from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.data import DataError, Prefetch, Reader, Stream
 from atoll_runtime.learner import optimiser, seed
 from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.compilation import Programs
+from atoll_runtime.learner.compilation_store import CompilationStore
 from atoll_runtime.learner.errors import FencedOff, Terminal
 from atoll_runtime.learner.exchange import Exchange
 from atoll_runtime.learner.fragments import Fragments, wire_type
@@ -29,7 +33,7 @@ from atoll_runtime.learner.serving import Serving
 from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.model import ModelError, describe, fits, resolve
 from atoll_runtime.sync.fragments import Layout, LayoutError, build_layout
-from atoll_runtime.transport.messages import DirectoryRequest, Refused
+from atoll_runtime.transport.messages import Beginning, DirectoryRequest, Refused
 from atoll_runtime.transport.peer import PeerClient, PeerServer
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Transport
@@ -61,12 +65,15 @@ def train(
     """
     layout = _layout(run)
     reader, stream = _data(run, unit)
+    compiled = CompilationStore.of(run, unit) if jax.config.values["jax_enable_compilation_cache"] else None
     try:
         mesh = join(unit, run.inner.mesh)
     except ModelError as error:
         raise Terminal("ModelInvalid", str(error)) from error
+    joined = time.time()
     log.info("unit %s: %d devices on %d hosts", unit.unit, mesh.devices.size, unit.hosts)
     agreement: Agreement = Agreement(mesh)
+    programs = Programs(agreement, compiled)
     units = UnitStore(run.checkpoint.uri)
     seeded = _seed(run, unit, units, layout, agreement, _peers(unit, transports, tls))
     log.info("%s", seeded.message)
@@ -80,8 +87,9 @@ def train(
         seeded.moments,
         unit.stream,
         reader.catalogue.separator if run.data.packing == "Documents" else None,
+        programs,
     )
-    fragments = Fragments(mesh, layout, wire_type(run.outer.codec), inner.theta)
+    fragments = Fragments(mesh, layout, wire_type(run.outer.codec), inner.theta, programs)
     if seeded.moments is not None and not inner.restorable:
         seeded = replace(seeded, message=f"{seeded.message}; not taken: this optimiser begins anew")
     cold = seeded.moments is None or not inner.restorable
@@ -105,7 +113,12 @@ def train(
     if unit.address and tls is not None:
         port = int(unit.address.rpartition(":")[2])
         server = PeerServer(Serving(run, unit, layout, fragments.bounds, snapshots), tls, port)
-    loop = Loop(run, inner, fragments, exchange, agreement, batches, start, leave_cleanly(), snapshots)
+
+    def begun() -> None:
+        programs.settle()
+        exchange.begin(Beginning(joined, time.time(), programs.seconds, programs.compiled, programs.loaded))
+
+    loop = Loop(run, inner, fragments, exchange, agreement, batches, start, leave_cleanly(), snapshots, begun)
     try:
         ending = loop.until_end()
     except DataError as error:
@@ -117,6 +130,8 @@ def train(
             server.close(0.0)
         saver.close(CLOSE_TIMEOUT)
         exchange.close(CLOSE_TIMEOUT)
+        if compiled is not None:
+            compiled.close(CLOSE_TIMEOUT)
     if ending in (Ending.FENCED, Ending.REFUSED):
         raise _refusal(ending, exchange)
     leave()

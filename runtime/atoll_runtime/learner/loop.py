@@ -81,6 +81,8 @@ class Loop:
     start: Start
     terminated: threading.Event
     snapshots: Snapshots
+    begun: Callable[[], None] = lambda: None
+    """Called when the first step has ended."""
     clock: Callable[[], float] = time.monotonic
     """Seconds, by which a step's time is told."""
 
@@ -214,4 +216,6 @@ class Loop:
         ):  # the first step took the compiler's time; its tokens go with the second
             self.exchange.report(self.step, self._unreported, loss, now - self._finished, cursor)
             self._unreported = 0
+        else:
+            self.begun()
         self._finished = now

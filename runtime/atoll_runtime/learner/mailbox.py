@@ -15,6 +15,7 @@ from atoll_runtime.sync.events import CutId, RoundId, ShardClock
 from atoll_runtime.sync.link import Ask, Errand, Link
 from atoll_runtime.transport.messages import (
     Announce,
+    Beginning,
     Clock,
     Down,
     Fenced,
@@ -68,6 +69,8 @@ class Mailbox:
         self.stop: Stop | None = None
         self.error: Fenced | Refused | None = None
         self.report: Report | None = None
+        self.beginning: Beginning | None = None
+        """Goes with every report."""
         self._limit = limit
         self._link = Link(list(versions), lineage=lineage)
         self._arrivals: dict[int, Arrival] = {}
@@ -114,7 +117,9 @@ class Mailbox:
         """Adds a step to the sums; what was not sent yet is replaced."""
         with self.lock:
             steps, total = (self.report.steps, self.report.tokens) if self.report else (0, 0)
-            self.report = Report(step, steps + 1, total + tokens, loss, step_seconds, cursor, clocks)
+            self.report = Report(
+                step, steps + 1, total + tokens, loss, step_seconds, cursor, clocks, self.beginning
+            )
             self._unsent.add(Report)
             self.lock.notify_all()
 

@@ -6,11 +6,8 @@ import asyncio
 import functools
 import logging
 import os
-import signal
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -24,12 +21,12 @@ from atoll_runtime.contract import (
     EXIT_TERMINAL,
     JOURNAL_DIR,
     RUN_FILE,
-    TERMINATION_LOG,
     TLS_DIR,
     RunContract,
     parse_run,
 )
 from atoll_runtime.model import ModelError, describe, initial
+from atoll_runtime.process import asked_to_end, fail, log_to_stderr, until
 from atoll_runtime.sync.fragments import Layout, LayoutError, build_layout
 from atoll_runtime.sync.merge import warm
 from atoll_runtime.sync.rules import Rules
@@ -51,11 +48,7 @@ log = logging.getLogger("atoll.syncer")
 
 def main() -> int:
     """Serves until SIGTERM; the exit status tells the operator why it ended otherwise."""
-    # `force`: a library that was imported before may have set a handler of its own.
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
-    logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax tells of each save in twenty lines
+    log_to_stderr()
     try:
         run, layout, rules = contract()
         tls = Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))
@@ -88,9 +81,7 @@ def contract() -> tuple[RunContract, Layout, Rules]:
 
 async def serve(run: RunContract, layout: Layout, rules: Rules, tls: Tls, directory: Path) -> None:
     """One shard: status from the first moment, learners once the state stands, until SIGTERM or a failure."""
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    ended = asked_to_end()
     status, address = Status(run, rules.shard), run.shards[rules.shard]
     web = StatusServer(status, tls.server_context(), address.status_port, address.health_port)
     await web.start()
@@ -139,28 +130,6 @@ async def recovered(
         else:
             log.info("%s", start.message)
             return store, start
-
-
-async def until(ended: asyncio.Event, coroutine: Coroutine[Any, Any, None]) -> None:
-    """Runs `coroutine` until it fails or `ended` is set."""
-    work, end = asyncio.create_task(coroutine), asyncio.create_task(ended.wait())
-    await asyncio.wait({work, end}, return_when=asyncio.FIRST_COMPLETED)
-    end.cancel()
-    if not work.done():
-        work.cancel()
-        await asyncio.wait({work})
-    if not work.cancelled():
-        work.result()
-
-
-def fail(status: int, reason: str, error: Exception) -> int:
-    """Leaves `Reason: message` where Kubernetes reads it, which is there in a pod only."""
-    text = f"{reason}: {error}"
-    log.error("%s", text)
-    place = Path(TERMINATION_LOG)
-    if place.exists():
-        place.write_text(text[:4000])
-    return status
 
 
 if __name__ == "__main__":

@@ -13,8 +13,12 @@ class Backoff:
         self._first, self._longest = first, longest
         self._attempt = 0
 
+    def seconds(self) -> float:
+        """Until the next attempt; each call counts one."""
+        seconds = min(self._longest, self._first * 2.0 ** min(self._attempt, 16))
+        self._attempt += 1
+        return seconds * random.uniform(0.5, 1.0)
+
     async def wait(self) -> None:
         """Sleeps before the next attempt."""
-        seconds = min(self._longest, self._first * 2 ** min(self._attempt, 16))
-        self._attempt += 1
-        await asyncio.sleep(seconds * random.uniform(0.5, 1.0))
+        await asyncio.sleep(self.seconds())

@@ -51,6 +51,7 @@ from atoll_runtime.sync.machine import COORDINATOR
 from atoll_runtime.sync.merge import MergeError, Result, merge_step
 from atoll_runtime.sync.tape import Facts
 from atoll_runtime.syncer import hosts
+from atoll_runtime.syncer.beginnings import Beginnings
 from atoll_runtime.syncer.cuts import Cuts, Job
 from atoll_runtime.syncer.parts import Held, Parts, budget, gradients, read, room
 from atoll_runtime.syncer.recovery import Start, Store, durable, meta_of, part_of
@@ -103,6 +104,7 @@ class Service:
         self.sessions = Sessions()
         self.parts = Parts(budget() if byte_budget is None else byte_budget)
         self.bytes_in = self.bytes_out = 0
+        self.beginnings = Beginnings()
         rules = start.machine.rules
         self.cuts = Cuts(
             run.checkpoint,
@@ -273,6 +275,7 @@ class Service:
                     if message.clocks:
                         self._feed(Heard(message.clocks))
                     self._feed(hosts.reported(session, message))
+                    self.beginnings.told(session.unit, session.incarnation, session.host, message.beginning)
                 elif isinstance(message, Mark):
                     self._feed(
                         Marked(session.unit, session.incarnation, session.host, message.cut, message.trained)

@@ -7,10 +7,12 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 from aiohttp import web
 from pydantic import ValidationError
 
 from atoll_runtime.contract import (
+    BeginningReport,
     CheckpointReport,
     LedgerReport,
     Order,
@@ -23,6 +25,8 @@ from atoll_runtime.contract import (
 from atoll_runtime.sync.units import Unit
 from atoll_runtime.sync.waiting import why
 from atoll_runtime.syncer.service import Service
+from atoll_runtime.transport.messages import Beginning
+from atoll_runtime.transport.web import WebServer
 
 Phase = Literal["Starting", "Running", "Finishing", "Finished", "Failed"]
 PREFIX = "atoll_syncer"
@@ -78,7 +82,10 @@ class Status:
                 error=service.cuts.error,
                 current=service.cuts.merges == machine.rounds.merges,
             ),
-            units={name: unit_report(unit, machine.step) for name, unit in sorted(machine.units.items())},
+            units={
+                name: unit_report(unit, machine.step, service.beginnings.of(name, unit.incarnation))
+                for name, unit in sorted(machine.units.items())
+            },
             shard=self.shard,
             shards=machine.rules.shards,
             fragments=sum(size > 0 for size in machine.rounds.sizes),
@@ -88,7 +95,7 @@ class Status:
         )
 
 
-def unit_report(unit: Unit, step: int) -> UnitReport:
+def unit_report(unit: Unit, step: int, beginning: Beginning | None) -> UnitReport:
     """One unit, for the operator."""
     connected: Literal["Learning", "Joining"] = "Learning" if unit.contributions else "Joining"
     return UnitReport(
@@ -106,6 +113,7 @@ def unit_report(unit: Unit, step: int) -> UnitReport:
         seeded_step=unit.seeded_step,
         seed_message=unit.seed_message,
         first_merge_time=unit.first_merge_time,
+        beginning=None if beginning is None else BeginningReport(**msgspec.structs.asdict(beginning)),
     )
 
 
@@ -157,32 +165,18 @@ def metrics(report: SyncerStatus) -> str:
     return "\n".join(lines) + "\n"
 
 
-class StatusServer:
-    """Two small HTTP servers, up from the process's start to its end."""
+class StatusServer(WebServer):
+    """Up from the process's start to its end."""
 
     def __init__(self, status: Status, context: ssl.SSLContext, port: int, health_port: int) -> None:
-        self._status, self._context = status, context
-        self._ports = port, health_port
-        self._runners: list[web.AppRunner] = []
-
-    async def start(self) -> None:
-        """Raises `OSError` when a port is taken."""
+        self._status = status
         secure, plain = web.Application(), web.Application()
         secure.router.add_get("/status", self._report)
         secure.router.add_post("/status", self._order)
         plain.router.add_get("/healthz", self._alive)
         plain.router.add_get("/readyz", self._ready)
         plain.router.add_get("/metrics", self._metrics)
-        contexts = (self._context, None)
-        for app, port, context in zip((secure, plain), self._ports, contexts, strict=True):
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-            await runner.setup()
-            self._runners.append(runner)
-            await web.TCPSite(runner, port=port, ssl_context=context).start()
-
-    async def stop(self) -> None:
-        for runner in self._runners:
-            await runner.cleanup()
+        super().__init__(secure, plain, context, port, health_port)
 
     async def _report(self, _: web.Request) -> web.Response:
         return web.Response(text=dump(self._status.report()), content_type="application/json")

@@ -35,6 +35,21 @@ class Hello(Message, frozen=True, tag=True):
     """Where this host serves its snapshots to other units; empty: nowhere."""
 
 
+class Beginning(msgspec.Struct, frozen=True):
+    """How an incarnation came to its first step, as its host 0 saw it."""
+
+    joined: float
+    """Unix seconds at which all hosts were one mesh."""
+    stepped: float
+    """Unix seconds at which the first step had ended."""
+    compiling: float
+    """Seconds between the two in which programs were compiled or loaded."""
+    compiled: int
+    """Programs."""
+    loaded: int
+    """From the cache."""
+
+
 class Report(Message, frozen=True, tag=True):
     """Progress of a unit, each step, coalesced. Sums run since this incarnation started."""
 
@@ -48,6 +63,7 @@ class Report(Message, frozen=True, tag=True):
     """Position in the unit's data stream that comes next."""
     clocks: tuple[ShardClock, ...] = ()
     """What this host has seen of the shards' clocks, by shard; empty where there is one shard."""
+    beginning: Beginning | None = None
 
 
 class Mark(Message, frozen=True, tag=True):

@@ -1,0 +1,96 @@
+"""The evaluator: its objects, a headless Service and a StatefulSet of one pod without a volume, and what it says.
+
+A StatefulSet as the syncer's is: its pod has one name, which its certificate and the operator know, and comes back by
+itself; what it has measured stands in the bucket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atoll_operator.api.group import (
+    EVALUATOR,
+    LABEL_COMPONENT,
+    LABEL_MANAGER,
+    LABEL_RUN,
+    MANAGER,
+    Object,
+)
+from atoll_operator.api.trainingrun import EvaluatorSpec
+from atoll_operator.plan.names import evaluator
+from atoll_operator.plan.podspec import PodSettings, container, headless, literals, pod_spec, probes
+from atoll_runtime.contract import (
+    ENV_EVALUATION,
+    HEALTH_PORT,
+    STATUS_PORT,
+    EvaluationContract,
+    EvaluationSpec,
+    EvaluatorStatus,
+    dump,
+)
+
+UNAVAILABLE = "EvaluatorUnavailable"
+PORTS = {"status": STATUS_PORT, "health": HEALTH_PORT}
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatorState:
+    """What it said last, and whether it answers now."""
+
+    status: EvaluatorStatus | None = None
+    """The last good answer."""
+    reason: str = ""
+    """Why the last poll failed; empty after a good one."""
+    message: str = ""
+
+
+def labels(run: str) -> dict[str, str]:
+    return {LABEL_MANAGER: MANAGER, LABEL_RUN: run, LABEL_COMPONENT: EVALUATOR}
+
+
+def service(run: str, namespace: str, owners: list[Object]) -> Object:
+    return headless(evaluator(run), namespace, labels(run), owners, PORTS)
+
+
+def stateful_set(
+    run: str,
+    namespace: str,
+    owners: list[Object],
+    spec: EvaluatorSpec,
+    settings: PodSettings,
+    replicas: int,
+) -> Object:
+    """What is to be measured stands in the pod's environment, so that a change of it makes a new pod."""
+    told = EvaluationContract(**{name: getattr(spec, name) for name in EvaluationSpec.model_fields})
+    main = container(
+        settings,
+        command=["python", "-m", "atoll_runtime.evaluator"],
+        environment={ENV_EVALUATION: dump(told), "JAX_PLATFORMS": "cpu"},
+        resources=spec.resources,
+        extra_resources={},
+    )
+    if spec.image is not None:
+        main["image"] = spec.image
+    main["ports"] = [{"name": name, "containerPort": port} for name, port in PORTS.items()]
+    main |= probes("health")
+    pod = pod_spec(settings, evaluator(run), main)
+    pod["nodeSelector"] = dict(spec.node_selector)
+    pod["tolerations"] = [literals(item) for item in spec.tolerations]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {
+            "name": evaluator(run),
+            "namespace": namespace,
+            "labels": labels(run),
+            "ownerReferences": owners,
+        },
+        "spec": {
+            "replicas": replicas,
+            "serviceName": evaluator(run),
+            # With the other policy a pod that never becomes ready is not replaced when the spec is mended.
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": {LABEL_RUN: run, LABEL_COMPONENT: EVALUATOR}},
+            "template": {"metadata": {"labels": labels(run)}, "spec": pod},
+        },
+    }

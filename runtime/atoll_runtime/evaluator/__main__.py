@@ -1,0 +1,152 @@
+"""`python -m atoll_runtime.evaluator`: evaluates a run's checkpoints, as its pod starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from atoll_runtime.checkpoint import GlobalStore, StoreError
+from atoll_runtime.contract import (
+    ENV_EVALUATION,
+    ENV_RUN_FILE,
+    ENV_TLS_DIR,
+    EXIT_OK,
+    EXIT_TERMINAL,
+    RUN_FILE,
+    TLS_DIR,
+    EvaluationContract,
+    EvaluatorStatus,
+    RunContract,
+    parse_evaluation,
+    parse_run,
+)
+from atoll_runtime.data import DataError, Reader
+from atoll_runtime.evaluator.follower import FIRST_WAIT, LONGEST_WAIT, Follower
+from atoll_runtime.evaluator.measure import Measure
+from atoll_runtime.evaluator.results import Measured, Results
+from atoll_runtime.evaluator.status import StatusServer
+from atoll_runtime.model import ModelError
+from atoll_runtime.process import asked_to_end, fail, log_to_stderr, until
+from atoll_runtime.syncer.backoff import Backoff
+from atoll_runtime.transport.tls import Tls, TlsError
+
+EXIT_RETRY = 1
+
+log = logging.getLogger("atoll.evaluator")
+
+
+class ContractInvalid(Exception):
+    """What the operator handed over cannot be read; the message names the field."""
+
+
+class Work:
+    """The thread that evaluates; how it ends is told on the event loop."""
+
+    def __init__(self, run: RunContract, spec: EvaluationContract) -> None:
+        self._run, self._spec = run, spec
+        self._follower: Follower | None = None
+        self._message = "reads the data set"
+        self._stop = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+
+    def start(self) -> None:
+        """A daemon: a program that computes cannot be interrupted, and the process does not wait for it."""
+        threading.Thread(target=self._work, name="evaluate", daemon=True).start()
+
+    def stop(self) -> None:
+        """After the checkpoint that is being evaluated."""
+        self._stop.set()
+
+    def report(self) -> EvaluatorStatus:
+        if self._follower is not None:
+            return self._follower.report()
+        return EvaluatorStatus(run_uid=self._run.uid, phase="Starting", message=self._message)
+
+    def _work(self) -> None:
+        try:
+            self._follower = self._made()
+            if self._follower is not None:
+                self._follower.follow(self._stop)
+        except Exception as error:
+            self._loop.call_soon_threadsafe(self._fail, error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+    def _made(self) -> Follower | None:
+        """None when it was stopped before the bucket answered."""
+        run, spec = self._run, self._spec
+        measured = Measured.by(run.data, spec)
+        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
+        while not self._stop.is_set():
+            try:
+                store = GlobalStore(run.checkpoint.uri)
+                reader = Reader(measured.data, measured.split, measured.sequence_length)
+            except StoreError as error:
+                self._message = f"the bucket cannot be used yet: {error}"
+                log.warning("%s", self._message)
+                self._stop.wait(backoff.seconds())
+                continue
+            measure = Measure(run.model, reader, measured.sequence_length, measured.tokens, run.data.packing)
+            return Follower(run.uid, spec.split, store, Results(store.bucket, measured), measure)
+        return None
+
+
+async def serve(run: RunContract, spec: EvaluationContract, tls: Tls) -> None:
+    """Until SIGTERM or a failure; the status from the first moment."""
+    ended = asked_to_end()
+    work = Work(run, spec)
+    web = StatusServer(work.report, tls.server_context(), spec)
+    await web.start()
+    try:
+        work.start()
+        await until(ended, work.ended)
+    finally:
+        work.stop()
+        await web.stop()
+
+
+def contract() -> tuple[RunContract, EvaluationContract]:
+    """Raises `ContractInvalid`."""
+    path = Path(os.environ.get(ENV_RUN_FILE, RUN_FILE))
+    try:
+        return parse_run(path.read_bytes()), parse_evaluation(os.environ[ENV_EVALUATION])
+    except (OSError, KeyError, ValidationError) as error:
+        raise ContractInvalid(f"{path} or ${ENV_EVALUATION}: {error}") from error
+
+
+def main() -> int:
+    """Serves until SIGTERM; the termination message says why it ended otherwise."""
+    log_to_stderr()
+    try:
+        run, spec = contract()
+        asyncio.run(serve(run, spec, Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))))
+    except ContractInvalid as error:
+        return fail(EXIT_TERMINAL, "ContractInvalid", error)
+    except ModelError as error:
+        return fail(EXIT_TERMINAL, "ModelInvalid", error)
+    except DataError as error:
+        return fail(EXIT_TERMINAL, "DataInvalid", error)
+    except TlsError as error:
+        return fail(EXIT_RETRY, "CertificateUnreadable", error)
+    except OSError as error:
+        return fail(EXIT_RETRY, "PortUnavailable", error)
+    except Exception as error:  # a task of the user's own may raise anything
+        log.exception("the evaluation failed")
+        return fail(EXIT_RETRY, type(error).__name__, error)
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # the interpreter's own exit would end JAX under a program that still runs

@@ -1,0 +1,166 @@
+"""Evaluates each complete global checkpoint of a run once, the newest first."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from atoll_runtime.checkpoint import GlobalStore, StoreError
+from atoll_runtime.contract import EvaluationReport, EvaluatorStatus
+from atoll_runtime.evaluator.measure import Loss, WrongTensors
+from atoll_runtime.evaluator.results import Results, Stored
+from atoll_runtime.syncer.backoff import Backoff
+
+POLL_SECONDS = 5.0
+"""Between two listings of the checkpoints while there is nothing to do."""
+FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
+"""Seconds between attempts while the bucket cannot be used."""
+RETRY_SECONDS = 30.0
+"""Until a checkpoint that could not be evaluated has its turn again; doubles, up to an hour."""
+LONGEST_RETRY_SECONDS = 3600.0
+
+log = logging.getLogger("atoll.evaluator")
+
+Measuring = Callable[[Mapping[str, np.ndarray]], Loss]
+
+
+@dataclass
+class Failure:
+    """Of one checkpoint."""
+
+    again: float
+    """Unix seconds."""
+    message: str
+    attempts: int = 1
+
+
+class Follower:
+    """The work of one thread; `report` may be called from any other."""
+
+    def __init__(
+        self,
+        run_uid: str,
+        split: str,
+        store: GlobalStore,
+        results: Results,
+        measure: Measuring,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._run_uid, self._split = run_uid, split
+        self._store, self._results, self._measure, self._clock = store, results, measure, clock
+        self._known: dict[int, Stored] | None = None
+        """By step; None before the bucket was read."""
+        self._waiting: set[int] = set()
+        """Checkpoints without a result when they were last listed."""
+        self._failures: dict[int, Failure] = {}
+        self._skipped = 0
+        self._status = EvaluatorStatus(run_uid=run_uid, phase="Starting", message="reads the bucket")
+
+    def report(self) -> EvaluatorStatus:
+        """What can be told at any time."""
+        return self._status
+
+    def follow(self, stop: threading.Event) -> None:
+        """Until `stop` is set; a bucket that cannot be used is tried again.
+
+        Raises:
+            DataError: the data set cannot be used.
+        """
+        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
+        while not stop.is_set():
+            try:
+                worked = self.advance()
+            except StoreError as error:
+                log.warning("%s", error)
+                self._tell("Waiting", "waits for the bucket", str(error))
+                stop.wait(backoff.seconds())
+                continue
+            backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
+            if not worked:
+                stop.wait(POLL_SECONDS * random.uniform(0.9, 1.1))
+
+    def advance(self) -> bool:
+        """Evaluates one checkpoint; False where there is nothing to do now.
+
+        Raises:
+            StoreError: the bucket cannot be used.
+            DataError: the data set cannot be used.
+        """
+        steps = self._store.steps()
+        known = self._known = self._review(steps)
+        failure = self._failures.get(steps[0]) if steps else None
+        error = failure.message if failure is not None else ""
+        step = next((step for step in steps if step not in known and self._due(step)), None)
+        if step is None:
+            self._tell("Waiting", "waits for a checkpoint", error)
+            return False
+        self._tell("Evaluating", f"evaluates the checkpoint of global step {step}", error)
+        began = self._clock()
+        try:
+            completed = self._results.completed(step)
+            loss = self._measure(self._store.load(step, momentum=False).theta)
+        except (StoreError, WrongTensors) as error:
+            self._fail(step, str(error))
+            return True
+        result = EvaluationReport(
+            step=step,
+            loss=loss.nats if math.isfinite(loss.nats) else None,
+            tokens=loss.tokens,
+            split=self._split,
+            seconds=round(self._clock() - began, 3),
+            time=self._clock(),
+        )
+        known[step] = self._results.save(result, completed, self._skipped)
+        self._waiting.discard(step)
+        self._failures.pop(step, None)
+        log.info("global step %d: %.4f nats per token on %d tokens", step, loss.nats, loss.tokens)
+        return True
+
+    def _review(self, steps: Iterable[int]) -> dict[int, Stored]:
+        """Results of the checkpoints that are there now; what has gone is taken note of."""
+        there = set(steps)
+        if self._known is None:
+            known = self._results.load(there)
+            self._skipped = max((each.skipped for each in known.values()), default=0)
+        else:
+            known = {step: each for step, each in self._known.items() if step in there}
+        self._skipped += len(self._waiting - there)
+        self._waiting = there - known.keys()
+        self._failures = {step: each for step, each in self._failures.items() if step in there}
+        if self._known is None or len(known) < len(self._known):
+            self._results.prune(
+                there
+            )  # last: where the bucket fails it is tried again, and nothing counted twice
+        return known
+
+    def _due(self, step: int) -> bool:
+        failure = self._failures.get(step)
+        return failure is None or failure.again <= self._clock()
+
+    def _fail(self, step: int, message: str) -> None:
+        """It has its turn again later, others first."""
+        attempts = self._failures[step].attempts if step in self._failures else 0
+        wait = min(LONGEST_RETRY_SECONDS, RETRY_SECONDS * 2**attempts)
+        text = f"global step {step} is not evaluated: {message}"
+        self._failures[step] = Failure(self._clock() + wait, text, attempts + 1)
+        log.warning("%s", text)
+
+    def _tell(self, phase: Literal["Waiting", "Evaluating"], message: str = "", error: str = "") -> None:
+        known = self._known or {}
+        self._status = EvaluatorStatus(
+            run_uid=self._run_uid,
+            phase=phase,
+            message=message,
+            error=error,
+            newest=known[max(known)].result if known else None,
+            evaluated=len(known),
+            skipped=self._skipped,
+        )

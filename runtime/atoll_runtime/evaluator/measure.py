@@ -1,0 +1,97 @@
+"""The loss of the global model on held-out examples, the same ones at every call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import numpy as np
+
+from atoll_runtime.contract import InnerSpec, ModelSpec
+from atoll_runtime.data import Reader
+from atoll_runtime.data.packing import segments
+from atoll_runtime.model import describe
+from atoll_runtime.model.tasks import objective
+
+ROWS = 16
+"""Examples of one call of the program, fewer where they are long."""
+TOKENS_AT_ONCE = 2048
+"""Logits over a vocabulary of 256 thousand then take 2 GiB. One example at least."""
+
+
+class WrongTensors(Exception):
+    """Parameters that are not those of the model; the message names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A mean over predicted tokens."""
+
+    nats: float
+    tokens: int
+
+
+class Measure:
+    """Compiled once, in float32.
+
+    With `packing` Documents a token sees its own document alone, and the first token of a document does not count, as
+    in training.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        reader: Reader,
+        length: int,
+        tokens: int,
+        packing: Literal["Stream", "Documents"] = "Stream",
+    ) -> None:
+        """At most `tokens` tokens of `reader`, whose examples have `length`; one example at least.
+
+        Raises:
+            ModelError: the model cannot be built.
+        """
+        self._reader, self._length = reader, length
+        self._names = {info.name for info in describe(model)}
+        self._loss = jax.jit(objective(model, InnerSpec(precision="float32")).evaluate)
+        self._separator = reader.catalogue.separator if packing == "Documents" else None
+        count = min(max(1, tokens // length), reader.examples)
+        self._rows = min(max(1, TOKENS_AT_ONCE // length), ROWS, count)
+        # Spread evenly, and none twice: `count` is at most the number of examples.
+        self._examples = np.linspace(0, reader.examples - 1, count).round().astype(int)
+
+    def __call__(self, theta: Mapping[str, np.ndarray]) -> Loss:
+        """Of parameters by flat name.
+
+        Raises:
+            WrongTensors: they are another model's.
+            DataError, StoreError: the examples cannot be read.
+        """
+        if odd := sorted(self._names ^ theta.keys()):
+            raise WrongTensors(f"tensors differ from the model's: {', '.join(odd)}")
+        nats, counted = 0.0, 0
+        held = {name: jax.device_put(value) for name, value in theta.items()}
+        for batch in self._batches():
+            weight = int(batch["weights"].sum())
+            if weight:
+                nats += weight * float(self._loss(held, batch))
+                counted += weight
+        return Loss(nats / counted if counted else float("nan"), counted)
+
+    def _batches(self) -> Iterator[dict[str, np.ndarray]]:
+        """All of one shape: rows of weight 0 fill the last one up."""
+        with ThreadPoolExecutor(self._reader.readers) as pool:
+            for start in range(0, len(self._examples), self._rows):
+                chosen = self._examples[start : start + self._rows]
+                tokens = np.zeros((self._rows, self._length + 1), np.int32)
+                tokens[: len(chosen)] = list(pool.map(self._reader.example, chosen.tolist()))
+                weights = np.zeros((self._rows, self._length), np.float32)
+                weights[: len(chosen)] = 1
+                batch = {"tokens": tokens, "weights": weights}
+                if self._separator is not None:
+                    batch["segments"] = own = segments(tokens, self._separator)
+                    weights[own[:, :-1] != own[:, 1:]] = 0
+                yield batch

@@ -1,0 +1,126 @@
+"""Programs of a unit: compiled once for its slice, and loaded by every incarnation after that.
+
+JAX's own cache is of no use to a unit of several hosts on CPUs: its keys differ by process and process 0 alone writes
+(JAX 0.10), so that host 0 loads what the others compile. A host that is ahead by a compilation fails, for Gloo waits
+30 s for the members of a new group. So the hosts decide together here, program by program: all load, or all compile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import serialize_executable
+from jax.stages import Compiled, Lowered
+
+from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.compilation_store import FLAGS, CompilationStore, packages
+
+Wrap = Callable[[str, Any], Callable[..., Any]]
+"""Takes a name and a function of `jax.jit`; gives what is called in its place. Keyword arguments must be static."""
+
+log = logging.getLogger(__name__)
+
+
+def as_it_is(name: str, jitted: Any) -> Any:
+    """Compiled by JAX, at the first call."""
+    return jitted
+
+
+class Programs:
+    """The wrapper of one incarnation's programs; every host calls each of them at the same place.
+
+    Args:
+        store: None: every program is compiled.
+    """
+
+    def __init__(self, agreement: Agreement, store: CompilationStore | None) -> None:
+        self._agreement, self._store = agreement, store
+        self.loaded = 0
+        self.compiled = 0
+        self.seconds = 0.0
+        """From the first call of each program until it could run."""
+
+    def __call__(self, name: str, jitted: Any) -> Callable[..., Any]:
+        """See `Wrap`."""
+        return _Program(partial(self._obtain, name, jitted))
+
+    def settle(self) -> None:
+        """What was loaded does work."""
+        log.info("%d programs loaded, %d compiled in %.1f s", self.loaded, self.compiled, self.seconds)
+        if self._store is not None:
+            self._store.settle()
+
+    def _obtain(
+        self, name: str, jitted: Any, arguments: Sequence[Any], static: Mapping[str, Any]
+    ) -> Compiled:
+        begun = time.perf_counter()
+        lowered: Lowered = jitted.lower(*arguments, **static)
+        text = lowered.as_text()
+        key = f"{name}-{_digest(text)}"
+        found = self._load(key, lowered)
+        low, _ = self._agreement.extremes(np.array([found is not None] * 2, np.int32))
+        if found is not None and low[0]:
+            self.loaded += 1
+            program = found
+        else:
+            self.compiled += 1
+            program = lowered.compile()
+            if self._store is not None and "callback" not in text:  # a callback is an address of this process
+                self._store.put(key, lambda: serialize_executable.serialize(program)[0])
+        self.seconds += time.perf_counter() - begun
+        return program
+
+    def _load(self, key: str, lowered: Lowered) -> Compiled | None:
+        """Never an error: what cannot be loaded is compiled."""
+        content = None if self._store is None else self._store.get(key)
+        if content is None:
+            return None
+        try:
+            found: Compiled = serialize_executable.deserialize_and_load(
+                content, lowered.in_tree, lowered.out_tree
+            )
+            return found
+        except Exception as error:  # of any kind: an older format, another machine
+            log.warning("%s is compiled again: %s: %s", key, type(error).__name__, error)
+            return None
+
+
+class _Program:
+    """One function of `jax.jit`, by the shapes it is called with."""
+
+    def __init__(self, obtain: Callable[[Sequence[Any], Mapping[str, Any]], Compiled]) -> None:
+        self._obtain = obtain
+        self._variants: dict[Any, Compiled] = {}
+
+    def __call__(self, *arguments: Any, **static: Any) -> Any:
+        leaves, tree = jax.tree.flatten(arguments)
+        signature = tree, tuple(map(_kind, leaves)), tuple(sorted(static.items()))
+        program = self._variants.get(signature)
+        if program is None:
+            program = self._variants[signature] = self._obtain(arguments, static)
+        return program(*arguments)
+
+
+def _kind(leaf: Any) -> Any:
+    """What a program depends on, of one argument."""
+    return leaf.shape, leaf.dtype, getattr(leaf, "sharding", None)
+
+
+def _digest(text: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Of all that the compiler's result depends on, this process's place among the devices included."""
+    devices = [(device.id, device.process_index, device.device_kind) for device in jax.devices()]
+    client = jax.devices()[0].client
+    parts = [
+        *(*packages(), client.platform, client.platform_version),
+        *(environment.get(name, "") for name in FLAGS),
+        *(repr(devices), str(jax.process_index()), text),
+    ]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

@@ -1,0 +1,95 @@
+"""One process of a unit, run by test_compilation_cache: some steps with fragments going out and in, as JSON on stdout.
+
+Arguments: hosts, host, coordinator, a folder for the bucket and the pods, or `-` for no cache.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax import monitoring
+
+from atoll_runtime.checkpoint.bucket import Bucket
+from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, UnitContract
+from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.compilation import Programs
+from atoll_runtime.learner.compilation_store import CompilationStore
+from atoll_runtime.learner.fragments import Fragments, host_part, wire_type
+from atoll_runtime.learner.inner import Inner
+from atoll_runtime.learner.mesh import join, leave
+from atoll_runtime.model import describe, initial
+from atoll_runtime.sync.fragments import build_layout
+
+SPEC = ModelSpec(dimensions=Dimensions(layers=2, width=16, heads=2, kv_heads=2, hidden=36, vocabulary=256))
+"""Dense: of a sort, which experts need, XLA cannot write down a program for CPUs (jaxlib 0.10)."""
+MESH = MeshSpec(tensor=2)
+"""Collectives of several groups: heads over the devices of each host, data over the hosts."""
+BATCH, LENGTH, FRAGMENTS, STEPS = 6, 12, 2, 12
+
+
+def main():
+    hosts, host, coordinator, folder = sys.argv[1:]
+    compilations = []
+    monitoring.register_event_duration_secs_listener(
+        lambda event, _, **facts: (
+            compilations.append(facts.get("fun_name", ""))
+            if event.endswith("backend_compile_duration")
+            else None
+        )
+    )
+    store = None
+    if folder != "-":
+        bucket = Bucket(f"file://{folder}/bucket")
+        store = CompilationStore(bucket, Path(folder) / f"pod-{host}", "shape", int(host))
+    unit = UnitContract(
+        unit="u",
+        incarnation=1,
+        host=host,
+        hosts=hosts,
+        coordinator=coordinator,
+        batch=BATCH,
+        stream=0,
+        streams=1,
+    )
+    mesh = join(unit, MESH)
+    agreement = Agreement(mesh)
+    programs = Programs(agreement, store)
+    layout = build_layout(describe(SPEC), FRAGMENTS)
+    inner = Inner(mesh, SPEC, InnerSpec(), initial(SPEC), BATCH, LENGTH, programs=programs)
+    fragments = Fragments(mesh, layout, wire_type("float32"), inner.theta, programs)
+    start, stop = inner.rows
+    tokens = np.random.default_rng(1).integers(0, 256, (BATCH, LENGTH + 1)).astype(np.int32)
+    losses = []
+    for number in range(STEPS):
+        agreement.extremes(np.array([number, unit.host], np.int32))
+        which = number % FRAGMENTS
+        delta = fragments.extract(inner.theta, which)
+        fragments.capture(inner.mu, inner.nu, which)
+        loss = inner.step(tokens[np.arange(start, stop) % BATCH], 1e-2)
+        part = host_part(delta)
+        losses.append(float(loss).hex())
+        if number == 0:
+            programs.settle()
+        if number == 5:
+            inner.theta = fragments.receive(inner.theta, which, part * 0 + 0.02)
+    leave()
+    if store is not None:
+        store.close(60)
+    print(
+        json.dumps(
+            {
+                "losses": losses,
+                "loaded": programs.loaded,
+                "compiled": programs.compiled,
+                "seconds": programs.seconds,
+                "backend": [str(name) for name in compilations],
+                "process": jax.process_index(),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""A unit of two hosts that heals again and again compiles its programs once, and computes the same bit for bit."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from cpu_mesh import free_port, result, start
+
+WORKER = Path(__file__).with_name("compilation_worker.py")
+HOSTS = 2
+HEALS = 3
+pytestmark = pytest.mark.timeout(600)  # two processes at a time, 3 to 10 s each pair on a loaded machine
+
+
+def incarnation(folder):
+    """What each host says of its part."""
+    coordinator = f"127.0.0.1:{free_port()}"
+    processes = [start(WORKER, HOSTS, host, coordinator, folder, devices=2) for host in range(HOSTS)]
+    try:
+        return [result(process, 100) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate(timeout=10)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Without a cache."""
+    return incarnation("-")
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory, plain):
+    """The bucket and the pods after the first incarnation."""
+    folder = tmp_path_factory.mktemp("unit")
+    first = incarnation(folder)
+    assert all(host["loaded"] == 0 and host["compiled"] == plain[0]["compiled"] for host in first)
+    assert [host["losses"] for host in first] == [host["losses"] for host in plain]
+    return folder
+
+
+@pytest.fixture
+def folder(filled, tmp_path):
+    """A copy of its own."""
+    return shutil.copytree(filled, tmp_path / "unit")
+
+
+def all_loaded(hosts, plain):
+    for host, before in zip(hosts, plain, strict=True):
+        assert host["losses"] == before["losses"], "bit for bit"
+        assert (host["loaded"], host["compiled"]) == (before["compiled"], 0)
+        assert not [name for name in host["backend"] if "advance" in name], "JAX compiled no step"
+    assert [name for name in plain[0]["backend"] if "advance" in name], "which would have been seen"
+
+
+def test_restarts_in_place_load_everything_and_train_as_if_they_had_compiled(folder, plain):
+    for _ in range(HEALS):
+        all_loaded(incarnation(folder), plain)
+
+
+def test_a_new_gang_loads_everything_from_the_bucket(folder, plain):
+    for host in range(HOSTS):
+        shutil.rmtree(folder / f"pod-{host}")
+    all_loaded(incarnation(folder), plain)
+
+
+def test_where_one_host_cannot_use_its_copy_both_compile_that_program_and_no_other(folder, plain):
+    shutil.rmtree(folder / "pod-1")
+    (step,) = (folder / "bucket/cache/shape/host-1").glob("step-*")
+    step.write_bytes(step.read_bytes()[:-100])
+    hosts = incarnation(folder)
+    assert [host["losses"] for host in hosts] == [host["losses"] for host in plain]
+    assert [(host["loaded"], host["compiled"]) for host in hosts] == [(plain[0]["compiled"] - 1, 1)] * HOSTS
+    all_loaded(incarnation(folder), plain)

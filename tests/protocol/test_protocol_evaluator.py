@@ -1,0 +1,217 @@
+"""A real syncer, units that learn, and a real evaluator that follows their checkpoints and is killed in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll_runtime.checkpoint import Cut, GlobalStore
+from atoll_runtime.contract import (
+    ENV_EVALUATION,
+    ENV_RUN_FILE,
+    ENV_TLS_DIR,
+    EXIT_OK,
+    EXIT_TERMINAL,
+    CheckpointSpec,
+    DataSpec,
+    EvaluationContract,
+    EvaluatorStatus,
+    ModelSpec,
+    RunContract,
+    TargetSpec,
+    dump,
+    identity,
+)
+from atoll_runtime.data import write_text
+from atoll_runtime.data.writer import held_out
+from atoll_runtime.evaluate import evaluate
+from atoll_runtime.model import initial
+
+OWN = identity("default", "walk", "evaluator", "walk-evaluator")
+SECONDS = 90.0
+"""For a process that imports JAX on a machine that others use too."""
+TASK = """
+import jax.numpy as jnp
+
+class Unigram:
+    def init(self, rng):
+        return {"logits": jnp.zeros(256)}
+
+    def loss(self, params, batch, rng):
+        return jnp.nan
+
+    def evaluate(self, params, batch):
+        return jnp.sum(batch["weights"]) / 1024
+"""
+
+
+class Evaluator:
+    """`python -m atoll_runtime.evaluator`, started as often as the test likes."""
+
+    def __init__(self, run: RunContract, told: EvaluationContract, tls: Path, folder: Path) -> None:
+        self.told, self.tls, self.log = told, tls, folder / "evaluator.log"
+        (folder / "evaluator.json").write_text(dump(run))
+        self._environment = {
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONPATH": str(folder),
+            ENV_RUN_FILE: str(folder / "evaluator.json"),
+            ENV_TLS_DIR: str(tls),
+            ENV_EVALUATION: dump(told),
+        }
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "atoll_runtime.evaluator"],
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(20)
+
+    def status(self, tls: Path | None = None) -> EvaluatorStatus | None:
+        """None when nobody answers."""
+        tls = tls or self.tls
+        context = ssl.create_default_context(cafile=str(self.tls / "ca.crt"))
+        context.load_cert_chain(tls / "tls.crt", tls / "tls.key")
+        url = f"https://localhost:{self.told.status_port}/status"
+        try:
+            with urllib.request.urlopen(url, timeout=5, context=context) as answer:
+                return EvaluatorStatus.model_validate_json(answer.read())
+        except OSError:
+            return None
+
+    def page(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://localhost:{self.told.health_port}{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+
+    def newest(self) -> int | None:
+        """Global step of its newest result."""
+        status = self.status()
+        assert self.process.poll() is None, self.log.read_text()
+        return status.newest.step if status is not None and status.newest is not None else None
+
+
+@pytest.fixture
+def evaluator(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[Callable[..., Evaluator]]:
+    started: list[Evaluator] = []
+
+    def start(run: RunContract, tls: Path) -> Evaluator:
+        status, health = free_ports(2)
+        told = EvaluationContract(tokens=2048, status_port=status, health_port=health)
+        started.append(Evaluator(run, told, tls, tmp_path))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.end(signal.SIGKILL)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataSpec:
+    """Documents that are shorter than an example."""
+    names = [name for name in (f"document-{number}" for number in range(800)) if held_out(name)]
+    path = tmp_path / "text"
+    path.write_text("what the islands learned, the syncer merges. ")
+    write_text(f"file://{tmp_path}/data", [(name, path) for name in ["of-training", *names]])
+    return DataSpec(uri=f"file://{tmp_path}/data", sequence_length=32, packing="Documents")
+
+
+@pytest.mark.timeout(400)
+def test_every_checkpoint_of_a_run_is_evaluated_once_whatever_becomes_of_the_evaluator(
+    make_run: Any,
+    authority: Any,
+    syncer: Any,
+    learner_process: Any,
+    evaluator: Any,
+    data: DataSpec,
+    eventually: Any,
+    tmp_path: Path,
+) -> None:
+    checkpoint = CheckpointSpec(uri=f"file://{tmp_path}/bucket", interval_steps=20, keep=10)
+    run = make_run(data=data, checkpoint=checkpoint, target=TargetSpec(global_steps=60))
+    issue = authority("walk").issue
+    store = GlobalStore(run.checkpoint.uri)
+    tls = issue("syncer", identity("default", "walk", "syncer", "walk-syncer"))
+    follows = evaluator(run, issue("evaluator", OWN))
+    serving = syncer(run, tls)
+    eventually(lambda: follows.newest() == 0, SECONDS)
+    first = follows.status()
+    assert follows.status(authority("other").issue("unit", OWN)) is None
+
+    follows.end(signal.SIGKILL)
+    for name in ("east", "west"):
+        learner_process(run, issue(name, identity("default", "walk", "unit", name)), name)
+    eventually(lambda: (now := serving.status()) is not None and now.phase == "Finished", SECONDS)
+    before = store.bucket.read("evaluations/0.json")
+    follows.start()
+    final = store.steps()[0]
+    assert final == 60
+    eventually(lambda: (now := follows.status()) is not None and now.evaluated == len(store.steps()), SECONDS)
+    last = follows.status()
+
+    assert store.bucket.read("evaluations/0.json") == before, "it was not evaluated again"
+    for report, step in ((first, 0), (last, final)):
+        own = evaluate(store.uri, step, data.uri, max_tokens=2048, length=32, packing="Documents")
+        assert report.newest.step == step
+        assert report.newest.loss == pytest.approx(own.loss, rel=1e-6)
+        assert report.newest.tokens == own.tokens < 2048
+    assert last.newest.loss != first.newest.loss
+    assert (last.phase, last.error, last.skipped) == ("Waiting", "", 0)
+    assert follows.page("/readyz").startswith("Waiting")
+    assert f"atoll_evaluator_global_step {final}\n" in follows.page("/metrics")
+    assert follows.end(signal.SIGTERM) == EXIT_OK
+
+
+@pytest.mark.timeout(200)
+def test_a_task_of_the_users_own_is_evaluated_by_its_own_measure(
+    make_run: Any,
+    authority: Any,
+    evaluator: Any,
+    data: DataSpec,
+    eventually: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "counting.py").write_text(TASK)
+    monkeypatch.syspath_prepend(tmp_path)
+    run = make_run(data=data, model=ModelSpec(task="counting:Unigram"))
+    _save(run)
+    follows = evaluator(run, authority("walk").issue("evaluator", OWN))
+    eventually(lambda: follows.newest() == 0, SECONDS)
+    loss = follows.status().newest.loss
+    assert 0 < loss < 512 / 1024, "each batch of 16 examples of 32 tokens, less the first ones of documents"
+
+
+def _save(run: RunContract) -> None:
+    theta = initial(run.model)
+    GlobalStore(run.checkpoint.uri).save(
+        Cut(0, theta, {name: 0 * each for name, each in theta.items()}, (0,))
+    )
+
+
+@pytest.mark.timeout(200)
+def test_a_data_set_that_is_not_there_ends_it_with_a_reason(
+    make_run: Any, authority: Any, evaluator: Any, tmp_path: Path
+) -> None:
+    follows = evaluator(
+        make_run(data=DataSpec(uri=f"file://{tmp_path}/nothing", sequence_length=32)),
+        authority("walk").issue("evaluator", OWN),
+    )
+    assert follows.process.wait(SECONDS) == EXIT_TERMINAL
+    assert f"DataInvalid: file://{tmp_path}/nothing: no data set here" in follows.log.read_text()

@@ -1,0 +1,267 @@
+"""The evaluator follows real checkpoints in a bucket: each is evaluated once, the newest first, and stays evaluated."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from atoll_runtime.checkpoint import Cut, GlobalStore, StoreError
+from atoll_runtime.contract import (
+    DataSpec,
+    Dimensions,
+    EvaluationReport,
+    EvaluationSpec,
+    EvaluatorStatus,
+    InnerSpec,
+    ModelSpec,
+    dump,
+)
+from atoll_runtime.data import Reader, write_text
+from atoll_runtime.data.packing import segments
+from atoll_runtime.data.writer import held_out
+from atoll_runtime.evaluator.follower import Follower
+from atoll_runtime.evaluator.measure import Loss, Measure, WrongTensors
+from atoll_runtime.evaluator.results import Measured, Results
+from atoll_runtime.evaluator.status import metrics
+from atoll_runtime.model import initial
+from atoll_runtime.model.tasks import objective
+
+DATA = DataSpec(uri="file:///data", sequence_length=32)
+MODEL = ModelSpec(dimensions=Dimensions(layers=1, width=16, heads=2, kv_heads=1, hidden=16))
+LENGTH = 32
+
+
+class World:
+    """A bucket, a clock, and evaluators that come and go."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = GlobalStore(f"file://{folder}/run")
+        self.now = 1_000.0
+        self.measured: list[float] = []
+        """The parameter of each checkpoint that was evaluated."""
+
+    def save(self, *steps: int, value: float | None = None) -> None:
+        for step in steps:
+            theta = {"w": np.full(4, step if value is None else value, np.float32)}
+            self.store.save(Cut(step, theta, {"w": np.zeros(4, np.float32)}, (step,)))
+
+    def evaluator(self, spec: EvaluationSpec | None = None) -> Follower:
+        results = Results(self.store.bucket, Measured.by(DATA, spec or EvaluationSpec()))
+        return Follower("u", "heldout", self.store, results, self.measure, lambda: self.now)
+
+    def measure(self, theta: dict[str, np.ndarray]) -> Loss:
+        value = float(theta["w"][0])
+        self.measured.append(value)
+        return Loss(100 - value, 64)
+
+    def objects(self) -> list[str]:
+        return self.store.bucket.list("evaluations")
+
+
+def work(follower: Follower) -> EvaluatorStatus:
+    """Until there is nothing to do."""
+    for _ in range(20):
+        if not follower.advance():
+            return follower.report()
+    raise AssertionError("it always finds something to do")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_each_checkpoint_is_evaluated_once_the_newest_first(world: World) -> None:
+    world.save(0, 10, 20)
+    follower = world.evaluator()
+    assert follower.report().phase == "Starting"
+    assert follower.advance()
+    world.save(30)
+    report = work(follower)
+    assert world.measured == [20, 30, 10, 0]
+    assert report == EvaluatorStatus(
+        run_uid="u",
+        phase="Waiting",
+        message="waits for a checkpoint",
+        newest=EvaluationReport(step=30, loss=70, tokens=64, split="heldout", seconds=0, time=1000),
+        evaluated=4,
+    )
+    assert not follower.advance()
+
+
+def test_one_that_comes_back_knows_what_was_evaluated_and_what_was_skipped(world: World) -> None:
+    world.save(0, 10)
+    first = world.evaluator()
+    first.advance()
+    world.save(20, 30)
+    world.store.prune(1)  # of those that go 0 was listed and waited for its turn
+    before = work(first)
+    assert (before.skipped, before.evaluated, world.measured) == (1, 1, [10, 30])
+    again = world.evaluator()
+    assert not again.advance()
+    assert again.report() == before
+    assert world.measured == [10, 30]
+
+
+def test_a_clean_up_that_fails_is_tried_again_and_counts_nothing_twice(world: World, monkeypatch) -> None:
+    world.save(0, 10, 20)
+    follower = world.evaluator()
+    follower.advance()
+    follower.advance()
+    world.save(30)
+    world.store.prune(1)
+
+    def silent(*_: object) -> None:
+        raise StoreError("gs://b: no answer within 60 s")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Results, "prune", silent)
+        for _ in range(2):
+            with pytest.raises(StoreError):
+                follower.advance()
+    assert work(follower).skipped == 1
+    assert world.objects() == ["evaluations/30.json"]
+
+
+def test_results_go_with_their_checkpoints_and_no_clean_up_trips_over_them(world: World) -> None:
+    world.save(0, 10, 20)
+    follower = world.evaluator()
+    work(follower)
+    assert world.objects() == ["evaluations/0.json", "evaluations/10.json", "evaluations/20.json"]
+    world.store.prune(2)
+    assert world.store.steps() == [20, 10]
+    work(follower)
+    assert world.objects() == ["evaluations/10.json", "evaluations/20.json"]
+    cut, passed = world.store.newest()
+    assert cut is not None
+    assert (cut.step, passed) == (20, [])
+
+
+def test_another_measure_and_another_checkpoint_of_the_same_step_are_evaluated_anew(world: World) -> None:
+    world.save(10)
+    work(world.evaluator())
+    work(world.evaluator(EvaluationSpec(tokens=128)))
+    assert world.measured == [10, 10]
+    world.store.bucket.delete_tree("global/10")
+    world.save(10, value=11)
+    work(world.evaluator(EvaluationSpec(tokens=128)))
+    assert world.measured == [10, 10, 11]
+
+
+def test_a_result_that_cannot_be_read_is_made_again(world: World) -> None:
+    world.save(10)
+    work(world.evaluator())
+    world.store.bucket.write("evaluations/10.json", b'{"format": 2}')
+    work(world.evaluator())
+    assert world.measured == [10, 10]
+    assert not world.evaluator().advance()
+
+
+def test_a_damaged_checkpoint_keeps_no_other_waiting_and_has_its_turn_again(world: World) -> None:
+    world.save(10, 20)
+    part = "global/20/shard-0-of-1.json"
+    whole = world.store.bucket.read(part)
+    world.store.bucket.write(part, whole.replace(b'"theta":', b'"theta":1'))
+    follower = world.evaluator()
+    report = work(follower)
+    assert world.measured == [10]
+    assert report.newest is not None
+    assert report.newest.step == 10
+    assert report.error.startswith("global step 20 is not evaluated: theta w: checksum")
+    world.store.bucket.write(part, whole)
+    world.now += 29
+    assert not follower.advance()
+    world.now += 2
+    assert work(follower).error == ""
+    assert world.measured == [10, 20]
+
+
+def test_a_loss_that_is_not_finite_is_a_result_without_a_number(world: World) -> None:
+    world.save(10, value=float("nan"))
+    report = work(world.evaluator())
+    assert report.newest is not None
+    assert report.newest.loss is None
+    assert EvaluatorStatus.model_validate_json(dump(report)) == report
+    assert 'atoll_evaluator_loss{split="heldout"} NaN\n' in metrics(report)
+
+
+def test_figures_for_prometheus_name_no_run(world: World) -> None:
+    world.save(10, 20)
+    text = metrics(work(world.evaluator()))
+    assert 'atoll_evaluator_loss{split="heldout"} 80.0\n' in text
+    assert "atoll_evaluator_global_step 20\n" in text
+    assert "# TYPE atoll_evaluator_skipped_total counter" in text
+    assert text.count("{") == 1
+
+
+def test_a_bucket_that_does_not_answer_is_told_and_tried_again(world: World, monkeypatch) -> None:
+    follower, stop = world.evaluator(), threading.Event()
+    told: list[str] = []
+
+    def silent() -> list[int]:
+        told.append(follower.report().error)
+        if len(told) == 2:
+            stop.set()
+        raise StoreError("gs://b: no answer within 60 s")
+
+    monkeypatch.setattr(world.store, "steps", silent)
+    monkeypatch.setattr("atoll_runtime.evaluator.follower.FIRST_WAIT", 0.01)
+    follower.follow(stop)
+    assert told == ["", "gs://b: no answer within 60 s"]
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    """Short documents, so that most examples hold the ends of some."""
+    folder = tmp_path_factory.mktemp("data")
+    names = [name for name in (f"document-{number}" for number in range(400)) if held_out(name)]
+    documents = []
+    for number, name in enumerate(["document-train", *names]):
+        path = folder / name
+        path.write_text("what the islands learned, the syncer merges. "[: 7 + 5 * (number % 8)])
+        documents.append((name, path))
+    write_text(f"file://{folder}/set", documents)
+    return Reader(f"file://{folder}/set", "heldout", LENGTH)
+
+
+@pytest.mark.parametrize("packing", ["Stream", "Documents"])
+def test_the_loss_is_the_mean_over_the_targets_that_training_counts(
+    reader: Reader, packing, monkeypatch
+) -> None:
+    """Against each example alone, as a learner's step sees it."""
+    monkeypatch.setattr("atoll_runtime.evaluator.measure.TOKENS_AT_ONCE", 4 * LENGTH)
+    assert reader.examples > 4
+    assert reader.examples % 4, "the last batch is to be filled up"
+    theta = initial(MODEL)
+    one = jax.jit(objective(MODEL, InnerSpec(precision="float32")).evaluate)
+    nats = tokens = 0.0
+    for index in range(reader.examples):
+        example = reader.example(index)[None]
+        batch = {"tokens": example, "weights": np.ones((1, LENGTH), np.float32)}
+        count = LENGTH
+        if packing == "Documents":
+            batch["segments"] = own = segments(example, reader.catalogue.separator)
+            count = int((own[:, 1:] == own[:, :-1]).sum())
+        nats += count * float(one(theta, batch))
+        tokens += count
+    found = Measure(MODEL, reader, LENGTH, 10**6, packing)(theta)
+    assert found.tokens == tokens
+    assert found.nats == pytest.approx(nats / tokens, rel=1e-5)
+    assert (tokens < reader.examples * LENGTH) == (packing == "Documents")
+
+
+def test_no_example_is_counted_twice_and_no_more_tokens_than_asked_for(reader: Reader) -> None:
+    theta = initial(MODEL)
+    assert Measure(MODEL, reader, LENGTH, 2 * LENGTH + 5)(theta).tokens == 2 * LENGTH
+    assert Measure(MODEL, reader, LENGTH, 1)(theta).tokens == LENGTH, "one example at least"
+
+
+def test_parameters_of_another_model_are_refused_by_name(reader: Reader) -> None:
+    theta = initial(MODEL)
+    theta["extra"] = theta.pop("final/norm")
+    with pytest.raises(WrongTensors, match="extra, final/norm"):
+        Measure(MODEL, reader, LENGTH, LENGTH)(theta)
