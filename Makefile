@@ -42,7 +42,7 @@ soak: setup ## Many more of them, on all cores: make soak SCHEDULES=200000 SEED=
 protocol: setup ## The protocol on real sockets and disks, with processes that are killed
 	$(BIN)/pytest tests/protocol $(ARGS)
 
-learning: setup ## A reduced proof of learning: decoupled against data-parallel training
+learning: setup ## Training in simulated time, and a reduced proof of learning
 	$(BIN)/pytest tests/learning $(ARGS)
 
 control: setup ## The operator against a real API server
