@@ -33,8 +33,10 @@ class Group:
     """Mean over seeds of loss / loss of data-parallel training with that seed, less 1; None without one."""
     gap_spread: float | None
     """Standard deviation of it over seeds."""
-    goodput: float | None
+    merged: float | None
     """Share of the trained tokens that were merged."""
+    goodput: float | None
+    """Share of the learners' time in which they trained."""
 
     @property
     def loss(self) -> float:
@@ -79,9 +81,10 @@ def markdown(rows: Sequence[Row], command: str) -> str:
         f"`{command}` writes this page, [parity.json](parity.json) and [the plot](parity.png).",
         "Loss is that of the global model on held-out text, nats per byte; ± is the standard deviation over seeds.",
         "A gap is to data-parallel training of the same size, budget, data order and seed.",
+        "Goodput is the share of the learners' time in which they train, merged that of their tokens which is merged.",
         "",
-        "| case | size | parameters | tokens | method | loss | gap | merged | seeds |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| case | size | parameters | tokens | method | loss | gap | goodput | merged | seeds |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for group in groups(rows):
         cells = (
@@ -92,7 +95,8 @@ def markdown(rows: Sequence[Row], command: str) -> str:
             group.label,
             f"{group.loss:.4f}" + _around(group.spread, "{:.4f}"),
             "" if group.gap is None else f"{group.gap:+.2%}" + _around(group.gap_spread, "{:.2%}"),
-            "" if group.goodput is None else f"{group.goodput:.1%}",
+            "" if group.goodput is None else f"{group.goodput:.0%}",
+            "" if group.merged is None else f"{group.merged:.1%}",
             str(len(group.losses)),
         )
         lines.append("| " + " | ".join(cells) + " |")
@@ -193,9 +197,12 @@ def _group(rows: list[Row], baseline: dict[tuple[str, int, int], float]) -> Grou
         losses=tuple(row["loss"] for row in rows),
         gap=fmean(gaps) if gaps else None,
         gap_spread=stdev(gaps) if len(gaps) > 1 else None,
-        goodput=None
+        merged=None
         if plain
         else sum(row["merged_tokens"] for row in rows) / sum(row["tokens"] for row in rows),
+        goodput=None
+        if plain
+        else sum(row["tokens"] for row in rows) / sum(row["seconds"] * Trial.of(row).speed for row in rows),
     )
 
 

@@ -61,6 +61,17 @@ class Trial:
         """Its budget."""
         return self.steps * SIZES[self.size].tokens
 
+    @property
+    def paces(self) -> tuple[float, ...]:
+        """Mean seconds of a step of each learner."""
+        fast = self.learners // 2 if self.speeds == "mixed" else 0
+        return (FAST,) * fast + (SLOW,) * (self.learners - fast)
+
+    @property
+    def speed(self) -> float:
+        """Tokens in a simulated second of all learners while none is idle or lost."""
+        return sum(1 / pace for pace in self.paces) * SIZES[self.size].tokens / self.learners
+
     def identity(self) -> dict[str, Any]:
         """JSON types only."""
         return asdict(self)
@@ -68,7 +79,6 @@ class Trial:
     def setting(self, data: str) -> Setting:
         """What is trained on the data set at this URI."""
         size, count = SIZES[self.size], self.learners
-        fast = count // 2 if self.speeds == "mixed" else 0
         grace = GraceSpec() if self.policy == "K=1+grace" else GraceSpec(fraction=0.0)
         return Setting(
             model=size.model,
@@ -91,7 +101,7 @@ class Trial:
             length=size.length,
             sequences=size.sequences,
             steps=self.steps,
-            paces=(FAST,) * fast + (SLOW,) * (count - fast),
+            paces=self.paces,
             jitter=JITTER if self.speeds == "mixed" else 0.0,
             failures=Failures(FAILURE_SECONDS, AWAY_SECONDS, self.moments) if self.failures else None,
             warmup=self.warmup,
