@@ -54,6 +54,9 @@ def _gaps(axes: Any, found: Sequence[Group]) -> None:
     )
     axes.axhline(0, color="black", linewidth=0.8)
     if found:
+        budgets = sorted({round(group.tokens / 1e6, 1) for group in found})
+        axes.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
+        axes.minorticks_off()
         axes.legend(fontsize=8)
 
 
