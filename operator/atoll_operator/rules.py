@@ -132,13 +132,6 @@ def constrain_run(schema: Schema) -> None:
             "syncer.shards",
         ),
         mesh_rule(),
-        rule(
-            "!has(self.evaluation) || self.evaluation.tokens >= (has(self.evaluation.sequenceLength) ? "
-            "self.evaluation.sequenceLength : self.data.sequenceLength)",
-            "evaluation.tokens must be at least the tokens of one example: evaluation.sequenceLength, or "
-            "data.sequenceLength where that is not given",
-            "evaluation.tokens",
-        ),
         _PRIORITY_IN_A_QUEUE,
         fixed(
             "serviceAccountName",

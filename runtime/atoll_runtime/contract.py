@@ -235,7 +235,7 @@ class EvaluationSpec(Section):
     split: Literal["heldout", "train"] = "heldout"
     """Of the data set."""
     tokens: Annotated[int, Field(ge=8, le=1_000_000_000)] = 65_536
-    """At most so many, in examples spread evenly over the split, the same ones each time."""
+    """At most so many, but one example at least, spread evenly over the split, the same ones each time."""
     sequence_length: Annotated[int, Field(ge=8, le=1048576)] | None = None
     """Of an example; `data.sequenceLength` where not given."""
 

@@ -489,8 +489,9 @@ def test_what_is_taken_comes_to_rest_with_a_true_status_and_leaves_nothing(
     if not answered:
         bench.kubelet.idle.add(bench.namespace)
     world = World(bench, line)
-    strategies = st.one_of(runs(small=True), broken_runs(small=True), units(), broken_units())
-    bodies = drawn(strategies, SETTLED // 2)
+    strategies = (runs(small=True), broken_runs(small=True), units(), broken_units())
+    # As many of each: hypothesis is free to favour one of several strategies.
+    bodies = [body for each in strategies for body in drawn(each, SETTLED // 8)]
     for begin in range(0, len(bodies), BATCH):
         faults = world.carry_out(bodies[begin : begin + BATCH], answered)
         if faults:

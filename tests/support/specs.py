@@ -330,10 +330,6 @@ def _agree(spec: Object, units: int) -> None:
         for name, default in (("fragments", 24), ("overlap", 2)):
             if outer.get(name, default) > interval:
                 outer[name] = 1 + outer.get(name, default) % interval
-    if evaluation := spec.get("evaluation"):
-        example = evaluation.get("sequenceLength", spec["data"]["sequenceLength"])
-        if evaluation.get("tokens", 65_536) < example:
-            evaluation["tokens"] = example
     if not spec["target"].keys() & {"globalSteps", "tokens"}:
         spec["target"]["globalSteps"] = 100
     _agree_on_queue(spec)
@@ -501,7 +497,7 @@ CONTRADICTIONS: tuple[tuple[str, str, Callable[[Object], None]], ...] = (
     ("metadata.name", "a digit first", _called("1a", "p")),
     ("spec.pools[0].name", "a pool with a dot", _called("r", "a.b")),
     ("spec.pools[0].name", "a pool with a hyphen last", _called("r", "a-")),
-    ("spec.evaluation.tokens", "less than an example", _spec("evaluation", tokens=63, sequenceLength=64)),
+    ("spec.evaluation.tokens", "none", _spec("evaluation", tokens=0)),
     ("spec.model", "two models", _model(preset="1m", dimensions=SMALL_MODEL)),
     ("spec.model", "no model", _model()),
     ("spec.model.dimensions", "heads", _model(dimensions={**SMALL_MODEL, "kvHeads": 3})),
