@@ -181,7 +181,7 @@ class OuterSpec(Section):
 
     learning_rate: Annotated[float, Field(gt=0, le=10)] = 0.6
     """η. With μ the best of those tried for 2 and for 8 units (`docs/results/parity.md`); DiLoCo's own 0.7 and 0.9 were
-    tuned for larger models in longer runs, and cost 10 % and more of the loss in short ones."""
+    tuned for larger models in longer runs, and cost 9 to 10 % of the loss in short ones."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """μ, of Nesterov."""
     fragments: Annotated[int, Field(ge=1, le=1024)] = 24
