@@ -8,10 +8,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from pydantic import ValidationError
-
-from atoll_runtime.checkpoint import GlobalStore, StoreError
-from atoll_runtime.contract import ModelSpec
+from atoll_runtime.checkpoint import GlobalStore, StoreError, manifest
 from atoll_runtime.data import DataError, Reader
 from atoll_runtime.evaluator.measure import Measure, WrongTensors
 from atoll_runtime.model import ModelError
@@ -67,17 +64,12 @@ def evaluate(
         cut = store.load(step, momentum=False)
     reader = Reader(data_uri, split, length)
     try:
-        found = Measure(_model(cut.meta, store.uri), reader, length, max_tokens, packing)(cut.theta)
+        found = Measure(manifest.model_of(cut.meta, store.uri), reader, length, max_tokens, packing)(
+            cut.theta
+        )
     except (ModelError, WrongTensors) as error:
         raise StoreError(f"{store.uri}: step {cut.step}: {error}") from error
     return Evaluation(cut.step, found.nats, found.tokens, split, skipped)
-
-
-def _model(meta: dict[str, object], where: str) -> ModelSpec:
-    try:
-        return ModelSpec.model_validate(meta.get("model"))
-    except ValidationError as error:
-        raise StoreError(f"{where}: meta.model of the manifest: {error.errors()[0]['msg']}") from error
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from atoll_runtime.checkpoint.bucket import StoreError
+from atoll_runtime.contract import ModelSpec
 
 CHUNK = 16 << 20
 """Bytes that one checksum call takes."""
@@ -72,6 +73,14 @@ def parse(kind: type[M], text: bytes, where: str) -> M:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "JSON"
         raise StoreError(f"{where}: {field}: {first['msg']}") from error
+
+
+def model_of(meta: Mapping[str, object], where: str) -> ModelSpec:
+    """What the checkpoint is of; raises `StoreError`: the manifest at `where` does not say it."""
+    try:
+        return ModelSpec.model_validate(meta.get("model"))
+    except ValidationError as error:
+        raise StoreError(f"{where}: meta.model of the manifest: {error.errors()[0]['msg']}") from error
 
 
 def checksum(tensor: np.ndarray) -> int:

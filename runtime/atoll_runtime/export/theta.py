@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Sequence
 
 import numpy as np
-from pydantic import ValidationError
 
 from atoll_runtime.checkpoint import Bucket, StoreError, arrays, layout, manifest
 from atoll_runtime.contract import ModelSpec
@@ -52,11 +51,7 @@ class Theta:
             text = bucket.read(name)
             digest.update(text)
             parts.append(manifest.parse(manifest.PartManifest, text, bucket.address(name)))
-        try:
-            model = ModelSpec.model_validate(found.meta.get("model"))
-        except ValidationError as error:
-            first = error.errors()[0]["msg"]
-            raise StoreError(f"{bucket.address(layout.manifest(step))}: meta.model: {first}") from error
+        model = manifest.model_of(found.meta, bucket.address(layout.manifest(step)))
         return cls(bucket, step, model, parts, digest.hexdigest())
 
     def tensor(self, name: str) -> np.ndarray:

@@ -19,16 +19,16 @@ from atoll_runtime.contract import (
     RunContract,
     SyncerStatus,
     UnitReport,
-    dump,
     identity,
 )
 from atoll_runtime.sync.units import Unit
 from atoll_runtime.sync.waiting import why
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.transport.messages import Beginning
-from atoll_runtime.transport.web import WebServer
+from atoll_runtime.transport.web import WebServer, prometheus
 
 Phase = Literal["Starting", "Running", "Finishing", "Finished", "Failed"]
+READY = ("Running", "Finishing", "Finished")
 PREFIX = "atoll_syncer"
 
 
@@ -147,10 +147,7 @@ def metrics(report: SyncerStatus) -> str:
         "real_interval_steps": report.real_interval,
         "tokens_per_second": report.tokens_per_second,
     }
-    lines = []
-    for name, value in run.items():
-        kind = "counter" if name.endswith("_total") else "gauge"
-        lines += [f"# TYPE {PREFIX}_{name} {kind}", f"{PREFIX}_{name} {value}"]
+    lines = prometheus(PREFIX, run)
     for name in ("tokens", "contributions", "step_seconds", "staleness"):
         lines.append(f"# TYPE {PREFIX}_unit_{name} gauge")
         for unit, each in report.units.items():
@@ -165,21 +162,13 @@ def metrics(report: SyncerStatus) -> str:
     return "\n".join(lines) + "\n"
 
 
-class StatusServer(WebServer):
-    """Up from the process's start to its end."""
+class StatusServer(WebServer[SyncerStatus]):
+    """Besides, takes the operator's orders."""
 
     def __init__(self, status: Status, context: ssl.SSLContext, port: int, health_port: int) -> None:
         self._status = status
-        secure, plain = web.Application(), web.Application()
-        secure.router.add_get("/status", self._report)
-        secure.router.add_post("/status", self._order)
-        plain.router.add_get("/healthz", self._alive)
-        plain.router.add_get("/readyz", self._ready)
-        plain.router.add_get("/metrics", self._metrics)
-        super().__init__(secure, plain, context, port, health_port)
-
-    async def _report(self, _: web.Request) -> web.Response:
-        return web.Response(text=dump(self._status.report()), content_type="application/json")
+        super().__init__(status.report, READY, metrics, context, port, health_port)
+        self.secure.router.add_post("/status", self._order)
 
     async def _order(self, request: web.Request) -> web.Response:
         """The operator's alone: another member of the run has no say in its checkpoints."""
@@ -196,14 +185,3 @@ class StatusServer(WebServer):
             return web.Response(status=503, text=f"{self._status.message}\n")
         service.cut(order.cut)
         return web.Response(status=202)
-
-    async def _alive(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
-    async def _ready(self, _: web.Request) -> web.Response:
-        report = self._status.report()
-        ready = report.phase in ("Running", "Finishing", "Finished")
-        return web.Response(status=200 if ready else 503, text=f"{report.phase}: {report.message}\n")
-
-    async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(text=metrics(self._status.report()))

@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable, Collection, Mapping
+from typing import Generic, TypeVar
 
 from aiohttp import web
 
+from atoll_runtime.contract import EvaluatorStatus, SyncerStatus, dump
 
-class WebServer:
-    """Up from the process's start to its end."""
+R = TypeVar("R", SyncerStatus, EvaluatorStatus)
+
+
+class WebServer(Generic[R]):
+    """`/status` in one; `/healthz`, `/readyz` and `/metrics` in the other. Up from the process's start to its end.
+
+    Args:
+        report: what can be told at any time.
+        ready: phases in which the pod is.
+        metrics: Prometheus text of a report.
+    """
 
     def __init__(
         self,
-        secure: web.Application,
-        plain: web.Application,
+        report: Callable[[], R],
+        ready: Collection[str],
+        metrics: Callable[[R], str],
         context: ssl.SSLContext,
         port: int,
         health_port: int,
     ) -> None:
+        self._report: Callable[[], R] = report
+        self._phases: Collection[str] = ready
+        self._text: Callable[[R], str] = metrics
+        self.secure, plain = web.Application(), web.Application()
+        self.secure.router.add_get("/status", self._tell)
+        plain.router.add_get("/healthz", self._alive)
+        plain.router.add_get("/readyz", self._ready)
+        plain.router.add_get("/metrics", self._metrics)
         self._sites: list[tuple[web.Application, int, ssl.SSLContext | None]] = [
-            (secure, port, context),
+            (self.secure, port, context),
             (plain, health_port, None),
         ]
         self._runners: list[web.AppRunner] = []
@@ -35,3 +56,26 @@ class WebServer:
     async def stop(self) -> None:
         for runner in self._runners:
             await runner.cleanup()
+
+    async def _tell(self, _: web.Request) -> web.Response:
+        return web.Response(text=dump(self._report()), content_type="application/json")
+
+    async def _alive(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        report = self._report()
+        status = 200 if report.phase in self._phases else 503
+        return web.Response(status=status, text=f"{report.phase}: {report.message}\n")
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(text=self._text(self._report()))
+
+
+def prometheus(prefix: str, figures: Mapping[str, float]) -> list[str]:
+    """Lines of figures without labels; those whose names end in `_total` are counters."""
+    lines = []
+    for name, value in figures.items():
+        kind = "counter" if name.endswith("_total") else "gauge"
+        lines += [f"# TYPE {prefix}_{name} {kind}", f"{prefix}_{name} {value}"]
+    return lines
