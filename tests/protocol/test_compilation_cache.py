@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cpu_mesh import free_port, result, start
+from cpu_mesh import all_results, free_port, start
 
 WORKER = Path(__file__).with_name("compilation_worker.py")
 HOSTS = 2
@@ -16,12 +16,7 @@ def incarnation(folder):
     """What each host says of its part."""
     coordinator = f"127.0.0.1:{free_port()}"
     processes = [start(WORKER, HOSTS, host, coordinator, folder, devices=2) for host in range(HOSTS)]
-    try:
-        return [result(process, 100) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate(timeout=10)
+    return all_results(processes, 100)
 
 
 @pytest.fixture(scope="module")

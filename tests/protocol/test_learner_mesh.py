@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cpu_mesh import free_port, result, start
+from cpu_mesh import all_results, free_port, start
 
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import Dimensions, ModelSpec
@@ -39,12 +39,7 @@ def results(folder):
         start(WORKER, 2, 0, coordinator, folder, devices=2),
         start(WORKER, 2, 1, coordinator, folder, devices=2),
     ]
-    try:
-        yield [result(process, TIMEOUT) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate(timeout=10)
+    return all_results(processes, TIMEOUT)
 
 
 def test_one_two_and_four_devices_agree(results):

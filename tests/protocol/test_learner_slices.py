@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cpu_mesh import free_port, result, start
+from cpu_mesh import all_results, free_port, start
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.gang import Gang
@@ -47,12 +47,7 @@ def results():
         start(WORKER, dump(contract), devices=2)
         for contract in contracts(2, "2x4", "ct6e-standard-4t", coordinator)
     ]
-    try:
-        yield [result(process, 240) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate(timeout=10)
+    return all_results(processes, 240)
 
 
 def test_hosts_stand_in_the_mesh_slice_by_slice(results):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import ssl
 import subprocess
 import sys
 import urllib.request
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from protocol_parties import told_by
 
 from atoll_runtime.checkpoint import Cut, GlobalStore
 from atoll_runtime.contract import (
@@ -85,15 +85,8 @@ class Evaluator:
 
     def status(self, tls: Path | None = None) -> EvaluatorStatus | None:
         """None when nobody answers."""
-        tls = tls or self.tls
-        context = ssl.create_default_context(cafile=str(self.tls / "ca.crt"))
-        context.load_cert_chain(tls / "tls.crt", tls / "tls.key")
-        url = f"https://localhost:{self.told.status_port}/status"
-        try:
-            with urllib.request.urlopen(url, timeout=5, context=context) as answer:
-                return EvaluatorStatus.model_validate_json(answer.read())
-        except OSError:
-            return None
+        told = told_by(self.told.status_port, tls or self.tls, self.tls)
+        return None if told is None else EvaluatorStatus.model_validate_json(told)
 
     def page(self, path: str) -> str:
         with urllib.request.urlopen(f"http://localhost:{self.told.health_port}{path}", timeout=5) as answer:

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,16 @@ def start(worker: Path, *arguments: object, devices: int) -> subprocess.Popen[st
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def all_results(processes: Sequence[subprocess.Popen[str]], timeout: float) -> list[Any]:
+    """Of each, in order; none is left running."""
+    try:
+        return [result(process, timeout) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate(timeout=10)
 
 
 def result(process: subprocess.Popen[str], timeout: float) -> Any:

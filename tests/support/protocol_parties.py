@@ -275,6 +275,18 @@ def numpy_unit_fixture() -> Iterator[Callable[..., NumpyUnit]]:
         unit.halt()
 
 
+def told_by(port: int, tls: Path, authority: Path) -> bytes | None:
+    """What a pod says at `/status` to the certificate in the folder `tls`; None when nobody answers."""
+    context = ssl.create_default_context(cafile=str(authority / "ca.crt"))
+    context.load_cert_chain(tls / "tls.crt", tls / "tls.key")
+    try:
+        with urllib.request.urlopen(f"https://localhost:{port}/status", timeout=5, context=context) as answer:
+            content: bytes = answer.read()
+            return content
+    except OSError:
+        return None
+
+
 class Syncer:
     """`python -m atoll_runtime.syncer`, one shard, started as often as the test likes on the same volume."""
 
@@ -308,14 +320,8 @@ class Syncer:
 
     def status(self) -> SyncerStatus | None:
         """The report over HTTPS with the syncer's own certificate; None when nobody answers."""
-        context = ssl.create_default_context(cafile=str(self.tls / "ca.crt"))
-        context.load_cert_chain(self.tls / "tls.crt", self.tls / "tls.key")
-        url = f"https://localhost:{self.run.shards[self.shard].status_port}/status"
-        try:
-            with urllib.request.urlopen(url, timeout=5, context=context) as answer:
-                return SyncerStatus.model_validate_json(answer.read())
-        except OSError:
-            return None
+        told = told_by(self.run.shards[self.shard].status_port, self.tls, self.tls)
+        return None if told is None else SyncerStatus.model_validate_json(told)
 
     def plain(self, path: str) -> str:
         url = f"http://localhost:{self.run.shards[self.shard].health_port}{path}"

@@ -78,8 +78,9 @@ class Inner:
             out_shardings=(self._shardings(), self._placed, everywhere(mesh)),
         )
         self._step = programs("step", step)
-        self._gradient = accumulated(self._objective.loss, min(spec.accumulation, batch))
-        shares = math.prod(mesh.shape[axis] for axis in ROWS) * min(spec.accumulation, batch)
+        parts = min(spec.accumulation, batch)
+        self._gradient = accumulated(self._objective.loss, parts)
+        shares = math.prod(mesh.shape[axis] for axis in ROWS) * parts
         self._rows = -(-batch // shares) * shares
         """Of the whole batch, filled up so that all shares of it are equal."""
         mine = over_rows(mesh).addressable_devices_indices_map((self._rows,)).values()

@@ -132,13 +132,17 @@ class Rounds:
             for unit in self.live(now)
             if unit.name not in contributed and unit.name not in held.declined
         ]
-        nobody_left = not awaited and (self.ending or bool(held.declined))
+        expires = held.expires
+        if not awaited and self.ending:
+            expires = now
+        elif not awaited and held.declined:
+            expires = held.rests
         return quorum.decide(
             contributed,
             awaited,
             minimum=self.rules.quorum,
             grace_until=held.grace_until,
-            expires=held.expires if not nobody_left else now if self.ending else held.rests,
+            expires=expires,
             now=now,
         )
 
