@@ -40,8 +40,10 @@ def test_every_method_of_a_size_has_the_same_tuning_budget_and_a_seed_that_does_
     tried = cases.tuning(cases.WHOLE)
     assert {trial.seed for trial in tried} == {cases.TUNING_SEED}
     assert cases.TUNING_SEED not in cases.SEEDS
-    assert set(Counter((t.size, t.method, t.learners, t.steps) for t in tried).values()) == {3}
+    budgets = Counter((t.size, t.method, t.learners, t.steps) for t in tried)
+    assert all(count == len(SIZES[size].rates) for (size, *_), count in budgets.items())
     assert all(t.rate in SIZES[t.size].rates for t in tried)
+    assert all(b == 2 * a for size in SIZES.values() for a, b in itertools.pairwise(size.rates))
 
 
 def test_budgets_of_a_size_are_doubled_and_each_has_three_seeds() -> None:

@@ -47,9 +47,10 @@ WHOLE = (
     Stage("moe-120k", (400,), "d", learners=(8,)),
     Stage("30k", (1600,), "ab"),
     Stage("90k", (800,), "cef"),
-    Stage("250k", (400, 800), "ab"),
-    Stage("90k", (1600,), "ab"),
     Stage("moe-120k", (800,), "d", learners=(8,)),
+    Stage("90k", (1600,), "ab"),
+    Stage("250k", (400, 800), "ab"),
+    Stage("moe-120k", (1600,), "d", learners=(8,)),
     Stage("250k", (1600,), "ab"),
     Stage("90k", (3200,), "ab"),
 )

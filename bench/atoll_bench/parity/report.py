@@ -154,7 +154,7 @@ def _tuning(rows: Sequence[Row]) -> list[str]:
         "",
         "## Tuning",
         "",
-        "The same budget for every method: three inner learning rates of its size, one seed that does not count.",
+        "The same budget for every method: the inner learning rates of its size, one seed that does not count.",
         "",
         "| size | method | steps | " + " | ".join(f"{rate:g}" for rate in rates) + " |",
         "|---|---|---|" + "---|" * len(rates),

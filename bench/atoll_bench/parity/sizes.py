@@ -23,8 +23,9 @@ class Size:
     """P: as many as the model's pieces can fill evenly, at most the default 24."""
     warmup: int
     """Steps of the inner warm-up."""
-    rates: tuple[float, ...] = (8e-3, 16e-3, 32e-3)
-    """Inner learning rates: the tuning budget, the same for every method and number of learners."""
+    rates: tuple[float, ...]
+    """Inner learning rates: the tuning budget, the same for every method and number of learners. Each is twice the one
+    before; where a method was best at the end of three, a fourth beyond it is every method's."""
     together: int | None = None
     """Sequences that are computed at a time, where a whole batch does not fit into a core's cache: twice as quick."""
 
@@ -38,19 +39,23 @@ class Size:
         return self.length * self.sequences
 
 
-def _small(fragments: int, sequences: int, warmup: int, dimensions: Dimensions) -> Size:
-    return Size(ModelSpec(dimensions=dimensions), 64, sequences, fragments, warmup, together=4)
+def _small(fragments: int, warmup: int, rates: tuple[float, ...], dimensions: Dimensions) -> Size:
+    return Size(ModelSpec(dimensions=dimensions), 64, 128, fragments, warmup, rates, together=4)
 
 
 SIZES: dict[str, Size] = {
-    "30k": _small(8, 128, 20, Dimensions(layers=2, width=32, heads=2, kv_heads=1, hidden=96)),
-    "90k": _small(12, 128, 40, Dimensions(layers=3, width=48, heads=4, kv_heads=2, hidden=128)),
+    "30k": _small(
+        8, 20, (8e-3, 16e-3, 32e-3, 64e-3), Dimensions(layers=2, width=32, heads=2, kv_heads=1, hidden=96)
+    ),
+    "90k": _small(
+        12, 40, (4e-3, 8e-3, 16e-3, 32e-3), Dimensions(layers=3, width=48, heads=4, kv_heads=2, hidden=128)
+    ),
     "250k": Size(ModelSpec(preset="250k"), 64, 128, 24, 40, (4e-3, 8e-3, 16e-3), together=4),
     "1m": Size(ModelSpec(preset="1m"), 128, 128, 24, 60, (4e-3, 8e-3, 16e-3), together=4),
     "moe-120k": _small(
         12,
-        128,
         40,
+        (8e-3, 16e-3, 32e-3),
         Dimensions(layers=3, width=48, heads=4, kv_heads=2, hidden=64, experts=4, expert_hidden=48),
     ),
 }
@@ -60,7 +65,7 @@ fewer its own noise hides what the merge does (the pilot: 28 % above data-parall
 ACCELERATOR = ("35m", "125m", "350m", "1b", "moe-125m")
 """Presets for an accelerator: 512-token sequences, 256 Ki tokens a step."""
 SIZES |= {
-    name: Size(ModelSpec(preset=name), 512, 512, 24, 200, rates=(1e-3, 2e-3, 4e-3))
+    name: Size(ModelSpec(preset=name), 512, 512, 24, 200, (1e-3, 2e-3, 4e-3))
     for name in ACCELERATOR
     if name in PRESETS
 }
