@@ -158,7 +158,13 @@ def test_a_sweep_is_told_by_what_it_changes(tmp_path) -> None:
     }
     for number, trial in enumerate(moved.values()):
         store.add(trial, found(2.0 + number / 10))
+    longer = replace(base, steps=2 * base.steps)
+    store.add(longer, found(1.5))
     table = report.markdown(store.rows, "atoll")
-    assert "| 30k | 8 | nothing | 2.0000 |  |" in table
+    assert "| 30k | 1.64 M | 8 | nothing | 2.0000 |  |" in table
+    assert "| 30k | 3.28 M | 8 | nothing | 1.5000 |  |" in table
     for number, what in enumerate(moved):
-        assert number == 0 or f"| 30k | 8 | {what} | {2 + number / 10:.4f} | {number * 5:+.2f}% |" in table
+        assert (
+            number == 0
+            or f"| 30k | 1.64 M | 8 | {what} | {2 + number / 10:.4f} | {number * 5:+.2f}% |" in table
+        )

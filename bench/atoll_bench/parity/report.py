@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from atoll_bench.parity.sizes import SIZES
 from atoll_bench.parity.store import Row
 from atoll_bench.parity.trials import Trial
 
@@ -105,25 +106,31 @@ def markdown(rows: Sequence[Row], command: str) -> str:
 
 def _swept(rows: Sequence[Row]) -> list[str]:
     """The trials of `--sweep`, each by what it changes."""
-    tried: dict[tuple[str, int, str], list[float]] = {}
+    tried: dict[tuple[str, int, int, str], list[float]] = {}
     for row in rows:
         if row["case"] == "sweep" and row["loss"] is not None:
-            tried.setdefault((row["size"], row["learners"], changed(row)), []).append(row["loss"])
+            key = row["size"], row["steps"], row["learners"], changed(row)
+            tried.setdefault(key, []).append(row["loss"])
     if not tried:
         return []
     lines = [
         "",
         "## What closes the gap",
         "",
-        "Each knob from the defaults, at the size's second budget, with its tuned learning rate and the first seed.",
+        "Each knob from the defaults, with the size's tuned learning rate and the first seed.",
         "",
-        "| size | learners | changed | loss | to the defaults |",
-        "|---|---|---|---|---|",
+        "| size | tokens | learners | changed | loss | to the defaults |",
+        "|---|---|---|---|---|---|",
     ]
-    for (size, learners, what), losses in sorted(tried.items(), key=lambda each: (each[0][:2], each[1])):
-        base = tried.get((size, learners, ""))
+    for (size, steps, learners, what), losses in sorted(
+        tried.items(), key=lambda each: (each[0][:3], each[1])
+    ):
+        base = tried.get((size, steps, learners, ""))
         there = "" if base is None or not what else f"{fmean(losses) / fmean(base) - 1:+.2%}"
-        lines.append(f"| {size} | {learners} | {what or 'nothing'} | {fmean(losses):.4f} | {there} |")
+        tokens = f"{steps * SIZES[size].tokens / 1e6:.2f} M"
+        lines.append(
+            f"| {size} | {tokens} | {learners} | {what or 'nothing'} | {fmean(losses):.4f} | {there} |"
+        )
     return lines
 
 
