@@ -19,7 +19,7 @@ from atoll_operator.keys import Key
 from atoll_operator.leader import Leadership, lease_name
 from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
-from atoll_operator.pods import News
+from atoll_operator.news import News
 from atoll_operator.settings import Settings
 from atoll_operator.store import Store
 from atoll_operator.term import Term

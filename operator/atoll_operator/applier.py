@@ -1,70 +1,84 @@
-"""The objects of a run that are not units: each is applied once, and again when it changed or is looked at anew."""
+"""Objects that runs and units own: each is applied once, and again when it changed, is gone, or is looked at anew."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+from dataclasses import dataclass
 
 import msgspec
 
 from atoll_operator.api.group import Object
 from atoll_operator.cluster import Cluster
 from atoll_operator.errors import NotFound
-from atoll_operator.keys import key_of
+from atoll_operator.keys import Sight, key_of, sight_of
 from atoll_operator.ownership import check_owner
 from atoll_operator.plan.run import Reference
 from atoll_operator.store import Store
 
 
-class Applier:
-    """By uid of the run."""
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    """What was applied last, and what came of it; nothing after a removal."""
 
-    def __init__(self, cluster: Cluster, store: Store) -> None:
+    digest: str = ""
+    sight: Sight | None = None
+
+
+class Applier:
+    """By uid of the owner.
+
+    Args:
+        inherit: whether what an earlier owner of the same name made is taken over rather than waited for.
+    """
+
+    def __init__(self, cluster: Cluster, store: Store, inherit: bool = False) -> None:
         self._cluster = cluster
         self._store = store
-        self._applied: dict[tuple[str, str, str], str] = {}
-        """Uid of the run, kind and name to the digest of what was applied last; empty after a removal."""
+        self._inherit = inherit
+        self._applied: dict[tuple[str, str, str], _Applied] = {}
 
     async def apply(self, uid: str, body: Object) -> None:
-        """Unless the very same was applied and, where we watch the kind, is still there.
+        """Unless the very same was applied and is there as it was left.
 
         Raises:
-            Retry: an object of an earlier run of this name has not gone yet.
+            Retry: an object of an earlier owner of this name has not gone yet.
             Refused: somebody else has one of this name.
         """
-        name = (uid, body["kind"], body["metadata"]["name"])
+        kind, name = body["kind"], (uid, body["kind"], body["metadata"]["name"])
         digest = hashlib.sha256(msgspec.json.encode(body)).hexdigest()
-        watched = body["kind"] == "StatefulSet"
-        if self._applied.get(name) == digest and not (
-            watched and self._store.get(key_of("StatefulSet", body)) is None
-        ):
+        sight, applied = self._store.sight(key_of(kind, body)), self._applied.get(name)
+        if sight is not None and applied == _Applied(digest, sight):
             return
-        if name not in self._applied:
+        if applied is None or applied.sight is None or sight is None or applied.sight[0] != sight[0]:
             await self._check(body)
         answer = await self._cluster.apply(body)
-        if watched:
-            self._store.put("StatefulSet", answer)
-        self._applied[name] = digest
+        self._applied[name] = _Applied(digest, sight_of(kind, answer))
+        self._store.put(kind, answer)
 
     async def _check(self, body: Object) -> None:
+        """Asks only where an object of others may have the name: all Services are known."""
         kind, metadata = body["kind"], body["metadata"]
+        owned = metadata["ownerReferences"][0]
+        if kind == "Service" and self._store.service_owner(key_of(kind, body)) in (None, owned["uid"]):
+            return
         with contextlib.suppress(NotFound):
             found = await self._cluster.get(kind, metadata["namespace"], metadata["name"])
-            check_owner(found, kind, metadata["ownerReferences"][0])
+            check_owner(found, kind, owned, self._inherit)
 
     async def remove(self, uid: str, namespace: str, reference: Reference) -> None:
         """Once."""
         name = (uid, reference.kind, reference.name)
-        if self._applied.get(name) == "":
+        if self._applied.get(name) == _Applied():
             return
         with contextlib.suppress(NotFound):
             await self._cluster.delete(reference.kind, namespace, reference.name)
-        self._applied[name] = ""
+        self._applied[name] = _Applied()
 
     def review(self) -> None:
         """Has every object applied again."""
         self._applied.clear()
 
     def forget(self, uid: str) -> None:
-        """The run is gone."""
-        self._applied = {name: digest for name, digest in self._applied.items() if name[0] != uid}
+        """The owner is gone."""
+        self._applied = {name: applied for name, applied in self._applied.items() if name[0] != uid}

@@ -13,7 +13,7 @@ import kopf
 
 from atoll_operator.api.group import GROUP, VERSION
 from atoll_operator.keys import Key, key_of
-from atoll_operator.pods import News
+from atoll_operator.news import News
 from atoll_operator.settings import Settings
 from atoll_operator.store import Store
 

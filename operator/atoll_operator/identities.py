@@ -1,7 +1,7 @@
 """The Secrets of a run: its authorities, and certificates of syncer, evaluator and each unit. Read by name only.
 
-Each is looked at again at every resync, and renewed in place long before it ends: the kubelet brings the files to the
-pods, which take them for new connections. No pod is touched.
+Each is looked at again when somebody changed it and at every resync, and renewed in place long before it ends: the
+kubelet brings the files to the pods, which take them for new connections. No pod is touched.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from atoll_operator.api.group import (
 from atoll_operator.certs import Authorities, Pair, client_context
 from atoll_operator.cluster import Cluster
 from atoll_operator.errors import AlreadyExists, NotFound, Refused
+from atoll_operator.keys import Key, Sight, sight_of
 from atoll_operator.logs import tell
 from atoll_operator.ownership import check_owner
 from atoll_operator.plan.names import (
@@ -39,6 +40,7 @@ from atoll_operator.plan.names import (
     syncer_host,
     tls_secret,
 )
+from atoll_operator.store import Store
 from atoll_runtime.contract import identity
 
 
@@ -61,15 +63,18 @@ class _Known:
     """The operator's own; it lives in memory only."""
     authorities: Authorities | None = None
     """None: to be read again."""
-    issued: dict[str, _Member] = field(default_factory=dict)
-    """Members whose Secret is known to be right, by name."""
+    read: Sight | None = None
+    """Of the Secret that they were read from."""
+    issued: dict[str, tuple[_Member, Sight]] = field(default_factory=dict)
+    """Members whose Secret is known to be right, by name, and that Secret as it was then."""
 
 
 class Identities:
     """By uid of the run."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, store: Store) -> None:
         self._cluster = cluster
+        self._store = store
         self._known: dict[str, _Known] = {}
 
     async def ensure(
@@ -92,16 +97,21 @@ class Identities:
             Refused: the Secret of the authorities cannot be read, or somebody else has one of our names.
         """
         known = self._known.setdefault(uid, _Known())
-        if known.authorities is None:
-            known.authorities = await self._open(known, namespace, run, uid)
         authorities = known.authorities
+        if authorities is None or self._sight(namespace, ca_secret(run)) != known.read:
+            authorities = await self._open(known, namespace, run, uid)
+            if known.authorities is None or authorities.bundle != known.authorities.bundle:
+                known.issued.clear()
+            known.authorities = authorities
         members = [_Member(syncer(run), _syncer_hosts(namespace, run, shards))]
         members += [_Member(name, (name,), unit) for name, unit in units.items()]
         if evaluated:
             members.append(_Member(evaluator(run), (evaluator_host(run, namespace),)))
-        missing = [member for member in members if known.issued.get(member.name) != member]
-        await asyncio.gather(*(self._issue(authorities, namespace, run, uid, member) for member in missing))
-        known.issued |= {member.name: member for member in missing}
+        missing = [member for member in members if not self._stands(known, namespace, member)]
+        sights = await asyncio.gather(
+            *(self._issue(authorities, namespace, run, uid, member) for member in missing)
+        )
+        known.issued |= {member.name: (member, sight) for member, sight in zip(missing, sights, strict=True)}
         return known.context
 
     async def add(self, namespace: str, run: str, uid: str, unit: str) -> None:
@@ -112,9 +122,9 @@ class Identities:
             Refused: somebody else has one of this name.
         """
         known, member = self._known[uid], _Member(unit, (unit,))
-        if known.authorities is not None and known.issued.get(unit) != member:
-            await self._issue(known.authorities, namespace, run, uid, member, new=True)
-            known.issued[unit] = member
+        if known.authorities is not None and not self._stands(known, namespace, member):
+            sight = await self._issue(known.authorities, namespace, run, uid, member, new=True)
+            known.issued[unit] = (member, sight)
 
     def review(self) -> None:
         """Has every Secret looked for again; a resync calls this."""
@@ -129,6 +139,19 @@ class Identities:
 
     def forget(self, uid: str) -> None:
         self._known.pop(uid, None)
+
+    def _stands(self, known: _Known, namespace: str, member: _Member) -> bool:
+        """Whether the member's Secret is there as it was left."""
+        sight = self._sight(namespace, tls_secret(member.name))
+        return sight is not None and known.issued.get(member.name) == (member, sight)
+
+    def _sight(self, namespace: str, secret: str) -> Sight | None:
+        return self._store.sight(Key("Secret", namespace, secret))
+
+    def _seen(self, secret: Object) -> Sight:
+        """As the API server answered."""
+        self._store.put("Secret", secret)
+        return sight_of("Secret", secret)
 
     async def _open(self, known: _Known, namespace: str, run: str, uid: str) -> Authorities:
         now = datetime.datetime.now(datetime.UTC)
@@ -151,7 +174,7 @@ class Identities:
         if authorities.bundle != _datum(secret, "ca.crt"):
             body = describe(_stored(authorities))
             body["metadata"]["resourceVersion"] = secret["metadata"]["resourceVersion"]
-            await self._cluster.apply(body)
+            secret = await self._cluster.apply(body)
             tell(
                 logging.INFO,
                 "the run's authorities changed",
@@ -162,6 +185,7 @@ class Identities:
             uri = identity(namespace, run, "operator", "operator")
             known.pair = authorities.signer.issue("atoll-operator", uri, (), now)
         authorities.equip(known.context, known.pair)
+        known.read = self._seen(secret)
         return authorities
 
     async def _issue(
@@ -172,7 +196,7 @@ class Identities:
         uid: str,
         member: _Member,
         new: bool = False,
-    ) -> None:
+    ) -> Sight:
         now = datetime.datetime.now(datetime.UTC)
         name = member.name
         owned = owner(UNIT_KIND, name, member.unit) if member.unit else owner(RUN_KIND, run, uid)
@@ -195,9 +219,10 @@ class Identities:
         check_owner(secret, "Secret", owned)
         current = _datum(secret, "ca.crt") == authorities.bundle
         if not current or not authorities.accept(_datum(secret, "tls.crt"), member.hosts, now):
-            await self._cluster.apply(made())
+            secret = await self._cluster.apply(made())
             about = f"{RUN_KIND} {namespace}/{run}"
             tell(logging.INFO, "a certificate was renewed", object=about, secret=tls_secret(name))
+        return self._seen(secret)
 
     async def _create(self, secret: Object) -> Object:
         """Or what another operator created in the same moment."""

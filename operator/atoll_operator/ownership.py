@@ -6,8 +6,11 @@ from atoll_operator.api.group import LABEL_MANAGER, MANAGER, Object, controller_
 from atoll_operator.errors import Refused, Retry
 
 
-def check_owner(found: Object, kind: str, owned: Object) -> None:
+def check_owner(found: Object, kind: str, owned: Object, inherit: bool = False) -> None:
     """Whether the object of this kind is that of `owned`, by its reference to it.
+
+    Args:
+        inherit: whether it may also be that of an earlier run or unit of the same name.
 
     Raises:
         Retry: an earlier run or unit of the same name had made it; the garbage collector takes it.
@@ -18,6 +21,8 @@ def check_owner(found: Object, kind: str, owned: Object) -> None:
     metadata = found["metadata"]
     name = metadata["name"]
     if controller_uid(found) and metadata.get("labels", {}).get(LABEL_MANAGER) == MANAGER:
+        if inherit:
+            return
         raise Retry(2.0, f"{kind} {name!r} belongs to an earlier object of the same name")
     problem = f"{kind} {name!r} is not the {owned['kind']}'s: delete it, or use another name for the {owned['kind']}"
     raise Refused(409, "AlreadyExists", problem)

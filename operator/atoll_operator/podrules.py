@@ -5,8 +5,8 @@ Else the API server would take the run and refuse its pods, long after the user 
 
 from __future__ import annotations
 
-from atoll_operator.api.group import TPU
-from atoll_operator.cel import rule
+from atoll_operator.api.group import LABEL_MANAGER, TPU
+from atoll_operator.cel import quoted, rule
 from atoll_operator.schema import Schema
 
 LABEL_VALUE = r"^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$"
@@ -17,6 +17,13 @@ SUBDOMAIN = rf"^{DOMAIN}$"
 IMAGE = r"^[!-~]+$"
 QUANTITY = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]+)?$"
 """Not below zero, and of at least a thousandth."""
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+KEY = r"^[-._a-zA-Z0-9]+$"
+"""Of a value in a Secret or ConfigMap."""
+OURS = ("HOME", "JAX_COORDINATOR_PORT"), ("ATOLL_", "TPU_", "MEGASCALE_")
+"""Variables that the operator sets, and what the others of them begin with."""
+OUR_DOMAINS = ("atoll.dev/", "kueue.x-k8s.io/", LABEL_MANAGER)
+"""What keys of labels and annotations begin with that the operator sets."""
 STANDARD = ("cpu", "memory", "ephemeral-storage")
 """Of a container, by their own names; others have a domain (`example.com/gadget`)."""
 
@@ -74,6 +81,48 @@ def constrain_placement(place: Schema) -> None:
             "requests",
         ),
     ]
+
+
+def constrain_template(template: Schema) -> None:
+    """`podTemplate` of a run or a unit."""
+    parts = template["properties"]
+    parts["labels"]["additionalProperties"]["pattern"] = LABEL_VALUE
+    for name in ("labels", "annotations"):
+        parts[name]["x-kubernetes-validations"] = [
+            rule(
+                f"self.all(key, key.matches('{QUALIFIED}'))",
+                f"{name} must have keys such as team or example.com/team",
+            ),
+            rule(
+                f"!self.exists(key, {quoted(OUR_DOMAINS)}.exists(ours, key.startsWith(ours)))",
+                f"{name} must not have keys that the operator sets: {', '.join(OUR_DOMAINS)}",
+            ),
+        ]
+    for name in ("env", "imagePullSecrets"):
+        parts[name] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+    parts["imagePullSecrets"]["items"]["properties"]["name"]["pattern"] = SUBDOMAIN
+    parts["priorityClassName"]["pattern"] = SUBDOMAIN
+    variable = parts["env"]["items"]
+    variable["properties"]["name"]["pattern"] = VARIABLE
+    names, beginnings = OURS
+    variable["x-kubernetes-validations"] = [
+        rule(
+            f"!(self.name in {quoted(names)} || {quoted(beginnings)}.exists(ours, self.name.startsWith(ours)))",
+            f"name must not be one that the operator sets: {', '.join((*names, *(each + '*' for each in beginnings)))}",
+            "name",
+        ),
+        rule("has(self.value) != has(self.valueFrom)", "exactly one of value and valueFrom must be given"),
+    ]
+    source = variable["properties"]["valueFrom"]
+    source["x-kubernetes-validations"] = [
+        rule(
+            "has(self.secretKeyRef) != has(self.configMapKeyRef)",
+            "exactly one of secretKeyRef and configMapKeyRef must be given",
+        )
+    ]
+    for reference in source["properties"].values():
+        reference["properties"]["name"]["pattern"] = SUBDOMAIN
+        reference["properties"]["key"]["pattern"] = KEY
 
 
 def constrain_quantity(amount: Schema) -> None:

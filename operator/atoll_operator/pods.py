@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import TypeVar
 
 from atoll_operator.api.group import Object, controller_uid
 from atoll_operator.gone import Gone
 from atoll_operator.keys import Key, key_of, parent_key, version_of
+from atoll_operator.news import News
 from atoll_operator.plan.observe import PodView, view
 
 K = TypeVar("K")
@@ -18,16 +18,6 @@ UPWARD = (
     "unschedulable", "unschedulable_since", "waiting", "waiting_message",
 )  # fmt: skip
 """Fields of a view that change while a pod comes up."""
-
-
-class News(IntEnum):
-    """How much an object's new state matters to who has to look."""
-
-    NONE = 0
-    """It was known, or no plan reads what changed."""
-    CALM = 1
-    """A pod is on its way up: several such changes can be looked at together."""
-    URGENT = 2
 
 
 @dataclass(frozen=True, slots=True)

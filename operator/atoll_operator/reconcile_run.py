@@ -31,6 +31,7 @@ from atoll_operator.plan.runstatus import invalid, with_problem
 from atoll_operator.settings import Settings
 from atoll_operator.statuswriter import StatusWriter
 from atoll_operator.store import Store
+from atoll_operator.watches import take_stock
 from atoll_operator.workqueue import WorkQueue
 
 AT_ONCE = CONNECTIONS // 4
@@ -56,7 +57,7 @@ class RunReconciler:
         self._queue = queue
         self._feeds = feeds
         self._evaluations = evaluations
-        self._identities = Identities(cluster)
+        self._identities = Identities(cluster, store)
         self._announcer = announcer
         self._status = StatusWriter(cluster, store, queue)
         self._uids: dict[Key, str] = {}
@@ -83,8 +84,14 @@ class RunReconciler:
             return
         run = self._observe(key, body, spec, status)
         plan = plan_run(run, now)
+        if plan.doubtful:
+            await take_stock(self._cluster, self._store, "LearnerUnit", key.namespace)
+            run = self._observe(key, body, spec, status)
+            plan = plan_run(run, now)
         if plan.delete:
             await self._delete(key, uid)
+            return
+        if plan.units and not await self._lives(key, uid):
             return
         problem = await self._act(key, run, plan)
         planned = with_problem(plan.status, "ObjectRefused", problem, now) if problem else plan.status
@@ -92,6 +99,8 @@ class RunReconciler:
             return
         self._announcer.tell(body, plan.notices, now)
         self._pass_on(key, spec, planned)
+        if plan.again:
+            self._queue.add(key)
         if plan.wake is not None:
             self._queue.add_after(key, plan.wake - now)
         if problem:
@@ -101,6 +110,14 @@ class RunReconciler:
         """Has every object applied again; a resync calls this."""
         self._applier.review()
         self._identities.review()
+
+    async def _lives(self, key: Key, uid: str) -> bool:
+        """Asked before units are made: that a run is gone is told by another watch than that its units are."""
+        try:
+            found = await self._cluster.get("TrainingRun", key.namespace, key.name)
+        except NotFound:
+            return False
+        return found["metadata"]["uid"] == uid and "deletionTimestamp" not in found["metadata"]
 
     def _observe(
         self, key: Key, body: Object, spec: TrainingRunSpec, status: TrainingRunStatus
@@ -121,6 +138,7 @@ class RunReconciler:
                 self._settings.runtime_environment,
             ),
             units={},
+            left=self._store.left(key),
             syncer_pods=self._store.syncer_pods(key),
             feed=self._feeds.state(key, uid),
             cut=self._feeds.cut(key, uid),
@@ -251,5 +269,6 @@ def _facts(body: Object, run: str, store: Store) -> UnitFacts:
         uid=metadata["uid"],
         owned=controller_uid(body) == run and "deletionTimestamp" not in metadata,
         by_hand=controller_uid(body) == "" and "deletionTimestamp" not in metadata,
+        ours=controller_uid(body) in ("", run),
         generation=metadata["generation"],
     )

@@ -7,11 +7,13 @@ import time
 
 from atoll_operator.announce import Announcer
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object, controller_uid
+from atoll_operator.applier import Applier
 from atoll_operator.cluster import Cluster
 from atoll_operator.errors import AlreadyExists, Conflict, NotFound, Refused, Retry
 from atoll_operator.feed import Feeds
 from atoll_operator.keys import Key
 from atoll_operator.metrics import Metrics
+from atoll_operator.ownership import check_owner
 from atoll_operator.plan import hang, ledger
 from atoll_operator.plan.remedy import Renewal
 from atoll_operator.plan.removal import Removal
@@ -47,8 +49,8 @@ class UnitReconciler:
         self._metrics = metrics
         self._announcer = announcer
         self._status = StatusWriter(cluster, store, queue)
-        self._served: set[str] = set()
-        """Uids of units whose Service is there."""
+        # A Service holds nothing of its unit: whoever deletes a unit to try it again need not wait for the collector.
+        self._applier = Applier(cluster, store, inherit=True)
         self._paces: dict[Key, hang.Pace] = {}
 
     async def __call__(self, key: Key) -> None:
@@ -83,8 +85,8 @@ class UnitReconciler:
             raise Retry(5.0, refusal)
 
     def review(self) -> None:
-        """Has every Service looked for again; a resync calls this."""
-        self._served.clear()
+        """Has every Service applied again; a resync calls this."""
+        self._applier.review()
 
     async def _confirmed(self, key: Key, body: Object, now: float) -> UnitPlan:
         """The plan by a fresh list of pods: a watch that lags behind another operator must not cost an incarnation."""
@@ -171,11 +173,10 @@ class UnitReconciler:
         """Creates, deletes and tells at the same time; returns why the API server refused, or nothing."""
         uid = body["metadata"]["uid"]
         try:
-            if plan.service is not None and uid not in self._served:
-                await self._cluster.apply(plan.service)
-                self._served.add(uid)
+            if plan.service is not None:
+                await self._applier.apply(uid, plan.service)
             await asyncio.gather(
-                *(self._create(pod, uid) for pod in plan.create),
+                *(self._create(pod) for pod in plan.create),
                 *(self._renew(key, renewal) for renewal in plan.renew),
                 *(self._remove(key, removal) for removal in plan.remove),
             )
@@ -207,14 +208,13 @@ class UnitReconciler:
             return  # the watch tells of its loss
         self._store.put("Pod", pod)
 
-    async def _create(self, pod: Object, uid: str) -> None:
+    async def _create(self, pod: Object) -> None:
         metadata = pod["metadata"]
         try:
             created = await self._cluster.create(pod)
         except AlreadyExists:
             created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
-            if controller_uid(created) != uid:
-                raise Retry(1.0, f"pod {metadata['name']} belongs to another object") from None
+            check_owner(created, "Pod", metadata["ownerReferences"][0])
         self._store.put("Pod", created)
 
 

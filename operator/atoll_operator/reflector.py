@@ -36,6 +36,9 @@ MAX_BACK_OFF_SECONDS = 10.0
 """A heal waits for the watch when the API server comes back."""
 STEADY_SECONDS = 1.0
 """A watch that lasted so long was a good one, and is resumed at once."""
+JSON = "application/json"
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 TIME_OUT = aiohttp.ClientTimeout(total=60, sock_connect=5)
 STREAM_TIME_OUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=SILENT_SECONDS)
 
@@ -77,16 +80,24 @@ class Reflector:
     Args:
         path: of the collection, such as `/api/v1/pods`.
         selector: of labels.
+        contents: whether objects are wanted whole; else the API server sends their metadata alone.
     """
 
     def __init__(
-        self, credentials: Credentials, metrics: Metrics, path: str, selector: str, sink: Sink
+        self,
+        credentials: Credentials,
+        metrics: Metrics,
+        path: str,
+        selector: str,
+        sink: Sink,
+        contents: bool = True,
     ) -> None:
         self._credentials = credentials
         self._metrics = metrics
         self._path = path
         self._selector = {"labelSelector": selector} if selector else {}
         self._sink = sink
+        self._list_type, self._watch_type = (JSON, JSON) if contents else (METADATA_LIST, METADATA)
         self._version = ""
         """To watch from; empty: all has to be listed."""
         self._complaint = ""
@@ -119,10 +130,10 @@ class Reflector:
         token = ""
         for _ in range(PAGES):
             parameters = self._selector | {"limit": str(PAGE)} | ({"continue": token} if token else {})
-            async with self._get(session, parameters, TIME_OUT) as response:
+            async with self._get(session, parameters, TIME_OUT, self._list_type) as response:
                 await _check(response)
                 answer = msgspec.json.decode(await response.read())
-            for body in answer["items"]:
+            for body in answer["items"] or ():  # an empty list of metadata alone is null
                 self._sink.seen(body)
                 names.add((body["metadata"].get("namespace", ""), body["metadata"]["name"]))
             token = answer["metadata"].get("continue", "")
@@ -143,7 +154,7 @@ class Reflector:
             "resourceVersion": self._version,
             "timeoutSeconds": str(round(WATCH_SECONDS * random.uniform(1, 2))),
         }
-        async with self._get(session, parameters, STREAM_TIME_OUT) as response:
+        async with self._get(session, parameters, STREAM_TIME_OUT, self._watch_type) as response:
             await _check(response)
             self._complaint = self.refusal = ""
             async for line in _lines(response.content):
@@ -158,7 +169,11 @@ class Reflector:
                 self._version = event.object["metadata"]["resourceVersion"]
 
     def _get(
-        self, session: aiohttp.ClientSession, parameters: Mapping[str, str], time_out: aiohttp.ClientTimeout
+        self,
+        session: aiohttp.ClientSession,
+        parameters: Mapping[str, str],
+        time_out: aiohttp.ClientTimeout,
+        accept: str,
     ) -> Any:
         return session.get(
             self._credentials.server + self._path,
@@ -168,7 +183,7 @@ class Reflector:
             # Compressing costs the API server more than the network saves.
             headers={
                 **self._credentials.headers(),
-                "Accept": "application/json",
+                "Accept": accept,
                 "Accept-Encoding": "identity",
             },
         )

@@ -11,7 +11,13 @@ from atoll_operator.api.trainingrun import MAX_UNITS
 from atoll_operator.cel import fixed, rule
 from atoll_operator.plan.names import NAMES_LIMIT, UNIT_NAME_LIMIT
 from atoll_operator.plan.tpu import ACCELERATORS, TOPOLOGY
-from atoll_operator.podrules import IMAGE, SUBDOMAIN, constrain_placement, constrain_quantity
+from atoll_operator.podrules import (
+    IMAGE,
+    SUBDOMAIN,
+    constrain_placement,
+    constrain_quantity,
+    constrain_template,
+)
 from atoll_operator.poolrules import mesh_rule, pool_rules
 from atoll_operator.schema import Schema
 from atoll_runtime.contract import PRESETS
@@ -56,6 +62,7 @@ def constrain_run(schema: Schema) -> None:
     at(schema, "spec.evaluation.image")["pattern"] = IMAGE
     for place in ("spec.pools[]", "spec.syncer", "spec.evaluation"):
         constrain_placement(at(schema, place))
+    constrain_template(at(schema, "spec.podTemplate"))
     _list_map(at(schema, "spec.pools"), "name")
     _list_map(at(schema, "status.conditions"), "type")
     model = at(schema, "spec.model")
@@ -157,6 +164,7 @@ def constrain_unit(schema: Schema) -> None:
     """Lays the rules of a LearnerUnit over its schema."""
     at(schema, "spec.image")["pattern"] = IMAGE
     constrain_placement(at(schema, "spec"))
+    constrain_template(at(schema, "spec.podTemplate"))
     _list_map(at(schema, "status.conditions"), "type")
     at(schema, "spec")["x-kubernetes-validations"] = [
         _PRIORITY_IN_A_QUEUE,

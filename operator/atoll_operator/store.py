@@ -10,22 +10,27 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from atoll_operator.api.group import Object
+from atoll_operator import belongings
+from atoll_operator.api.group import Object, controller_uid
 from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.trainingrun import TrainingRunSpec
+from atoll_operator.belongings import Belongings
+from atoll_operator.departures import Departures
 from atoll_operator.gone import LIMIT, Gone
-from atoll_operator.keys import Key, Kind, key_of, parent_key, version_of
+from atoll_operator.keys import Key, Kind, Sight, key_of, parent_key, sight_of, version_of
+from atoll_operator.news import News
 from atoll_operator.plan.names import evaluator, syncer
 from atoll_operator.plan.nodes import Kind as NodeKind
 from atoll_operator.plan.nodes import NodeView, gone, sound_chips, view_node
 from atoll_operator.plan.observe import PodView
-from atoll_operator.pods import News, Pods
+from atoll_operator.plan.totals import Account
+from atoll_operator.pods import Pods
 
 M = TypeVar("M")
 
 
 class Store:
-    """Bodies of runs, units and StatefulSets by key, units also by run; of pods and nodes views are kept."""
+    """Bodies of runs, units and StatefulSets by key, units also by run; of all else no more than plans need."""
 
     def __init__(self) -> None:
         self._bodies: dict[Key, Object] = {}
@@ -34,6 +39,8 @@ class Store:
         self._units: dict[Key, tuple[Object, LearnerUnit]] = {}
         self._specs: dict[Key, tuple[Object, TrainingRunSpec]] = {}
         self._pods = Pods(lives=self._bodies.__contains__)
+        self._belongings = Belongings()
+        self._departures = Departures()
         self._nodes: dict[str, NodeView] = {}
         self._gone_nodes: OrderedDict[str, None] = OrderedDict()
         self._chips: dict[NodeKind, dict[str, int]] | None = None
@@ -43,17 +50,21 @@ class Store:
         """Takes the state of an object unless a newer one is known."""
         if kind == "Pod":
             return self._pods.put(body)
+        if kind in belongings.KINDS:
+            return self._belongings.put(kind, body)
         key, metadata = key_of(kind, body), body["metadata"]
         if metadata["uid"] in self._gone:
             return News.NONE
         known = self._bodies.get(key)
-        if known is not None and _same(known, body) and version_of(metadata) <= version_of(known["metadata"]):
+        if known is not None and not _newer(body, known):
             return News.NONE
         if known is not None and not _same(known, body):
-            self._forget(key)  # another object of the same name
+            self.drop(kind, known)  # another object of the same name
         body.setdefault("kind", kind)
         metadata.pop("managedFields", None)  # more than half of a body, and nobody reads it
         self._bodies[key] = body
+        if kind == "TrainingRun":
+            self._departures.settle(key, body)
         parent = parent_key(kind, body)
         if parent is not None:
             self._children.setdefault(parent, set()).add(key)
@@ -63,9 +74,13 @@ class Store:
         """The object is gone for good."""
         if kind == "Pod":
             return self._pods.drop(body)
-        key = key_of(kind, body)
-        self._gone.add(body["metadata"]["uid"])
+        if kind in belongings.KINDS:
+            return self._belongings.drop(kind, body)
+        key, uid = key_of(kind, body), body["metadata"]["uid"]
         known = self._bodies.get(key)
+        if kind == "LearnerUnit" and uid not in self._gone:
+            self._note(body if known is None or not _newer(known, body) else known)
+        self._gone.add(uid)
         if known is not None and _same(known, body):
             self._forget(key)
         return News.URGENT
@@ -81,6 +96,8 @@ class Store:
         """
         if kind == "Pod":
             return self._pods.keep(namespace, names, version)
+        if kind in belongings.KINDS:
+            return self._belongings.keep(kind, namespace, names, version)
         lost = [
             body
             for key, body in self._bodies.items()
@@ -103,6 +120,21 @@ class Store:
         """The body, unless somebody has begun to delete it."""
         body = self._bodies.get(key)
         return None if body is None or "deletionTimestamp" in body["metadata"] else body
+
+    def sight(self, key: Key) -> Sight | None:
+        """What is known of a StatefulSet, a Service, a ConfigMap or a Secret of ours; None where there is none."""
+        if key.kind != "StatefulSet":
+            return self._belongings.sight(key)
+        body = self._bodies.get(key)
+        return None if body is None else sight_of("StatefulSet", body)
+
+    def service_owner(self, key: Key) -> str | None:
+        """Uid of the controller of a Service, empty where it has none; None where there is no such Service."""
+        return self._belongings.controller(key)
+
+    def left(self, run: Key) -> dict[str, Account]:
+        """What units of the run had that went, by uid, until its status names them."""
+        return dict(self._departures.of(run))
 
     def keys(self, *kinds: Kind) -> Iterator[Key]:
         return (key for key in list(self._bodies) if key.kind in kinds)
@@ -194,8 +226,16 @@ class Store:
         self._chips = None
         return self._pods.parents_on(node.name)
 
+    def _note(self, unit: Object) -> None:
+        """What a unit leaves to its run, where that is there."""
+        key = Key("TrainingRun", unit["metadata"]["namespace"], unit["spec"]["run"])
+        run = self._bodies.get(key)
+        if run is not None and controller_uid(unit) in ("", run["metadata"]["uid"]):
+            self._departures.add(key, unit)
+
     def _forget(self, key: Key) -> None:
         parent = parent_key(key.kind, self._bodies.pop(key))
+        self._departures.forget(key)
         for models in (self._units, self._specs):
             models.pop(key, None)
         self._pods.orphan(key)
@@ -203,6 +243,11 @@ class Store:
             siblings.discard(key)
             if not siblings:
                 del self._children[parent]
+
+
+def _newer(one: Object, other: Object) -> bool:
+    """Of one kind; versions grow over all objects of it."""
+    return version_of(one["metadata"]) > version_of(other["metadata"])
 
 
 def _same(one: Object, other: Object) -> bool:

@@ -15,7 +15,7 @@ from atoll_operator.feed import Feeds
 from atoll_operator.keys import Key
 from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
-from atoll_operator.pods import News
+from atoll_operator.news import News
 from atoll_operator.reconcile_run import RunReconciler
 from atoll_operator.reconcile_unit import UnitReconciler
 from atoll_operator.settings import Settings

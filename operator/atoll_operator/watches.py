@@ -1,4 +1,4 @@
-"""Watches of what changes by the thousand: units, their pods, the syncers' StatefulSets, nodes.
+"""Watches of what changes by the thousand: units, their pods, what they and their runs own, nodes.
 
 An event goes from the wire into the store, and only a change that matters to a plan makes somebody look.
 """
@@ -11,18 +11,27 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from atoll_operator.api.group import LABEL_MANAGER, MANAGER, Object
+from atoll_operator.belongings import KINDS
 from atoll_operator.cluster import Cluster
 from atoll_operator.credentials import Credentials
 from atoll_operator.keys import Key, Kind, key_of, parent_key
 from atoll_operator.metrics import Metrics
+from atoll_operator.news import News
 from atoll_operator.paths import collection
-from atoll_operator.pods import News
 from atoll_operator.reflector import Name, Reflector
 from atoll_operator.store import Store
 
 OURS = f"{LABEL_MANAGER}={MANAGER}"
-SELECTORS: Mapping[Kind, str] = {"LearnerUnit": "", "Pod": OURS, "StatefulSet": OURS}
-"""A unit may be made by hand, without our label."""
+SELECTORS: Mapping[Kind, str] = {
+    "LearnerUnit": "",
+    "Pod": OURS,
+    "StatefulSet": OURS,
+    "Service": "",
+    "ConfigMap": OURS,
+    "Secret": OURS,
+}
+"""A unit may be made by hand, without our label; a Service of others may have a unit's name, which a request for each
+new unit would find out too."""
 Changed = Callable[[Key, News], None]
 
 
@@ -50,6 +59,7 @@ class Watches:
                 collection(kind, namespace),
                 selector,
                 _Sink(kind, namespace, store, changed),
+                contents=kind not in KINDS,
             )
             for kind, selector in SELECTORS.items()
             for namespace in namespaces or ("",)
@@ -78,10 +88,15 @@ class Watches:
 async def list_runs(cluster: Cluster, store: Store, namespaces: Collection[str]) -> None:
     """Brings the store in step with the runs that there are: kopf does not tell of those that went unseen."""
     for namespace in namespaces or ("",):
-        bodies, version = await cluster.list("TrainingRun", namespace)
-        for body in bodies:
-            store.put("TrainingRun", body)
-        store.keep("TrainingRun", namespace, {key_of("TrainingRun", body)[1:] for body in bodies}, version)
+        await take_stock(cluster, store, "TrainingRun", namespace)
+
+
+async def take_stock(cluster: Cluster, store: Store, kind: Kind, namespace: str) -> None:
+    """Brings the store in step with a fresh list, newer than any watch."""
+    bodies, version = await cluster.list(kind, namespace)
+    for body in bodies:
+        store.put(kind, body)
+    store.keep(kind, namespace, {key_of(kind, body)[1:] for body in bodies}, version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,16 +88,23 @@ class Dimensions(Section):
     """A decoder's size: dense, or with routed experts beside the MLP of each layer."""
 
     layers: Annotated[int, Field(ge=1, le=512)]
+    """Decoder layers."""
     width: Annotated[int, Field(ge=8, le=65536)]
+    """Of the residual stream: an even multiple of `heads`."""
     heads: Annotated[int, Field(ge=1, le=1024)]
+    """Query heads of attention."""
     kv_heads: Annotated[int, Field(ge=1, le=1024)]
+    """Heads of keys and values, which groups of query heads share; a divisor of `heads`."""
     hidden: Annotated[int, Field(ge=8, le=262144)]
+    """Of the gated MLP of each layer."""
     vocabulary: Annotated[int, Field(ge=2, le=1048576)] = 256
+    """Tokens; at least the vocabulary of the data set."""
     tied: bool = True
     """The head is the embedding's transpose."""
     experts: Annotated[int, Field(ge=0, le=4096)] = 0
     """Routed experts of each layer; every token passes the MLP of `hidden` besides. 0: dense."""
     experts_per_token: Annotated[int, Field(ge=1, le=64)] = 2
+    """Experts that each token passes; at most `experts`."""
     expert_hidden: Annotated[int, Field(ge=0, le=262144)] = 0
     """Of one expert; needed with `experts`."""
 
@@ -106,6 +113,7 @@ class ModelSpec(Section):
     """What is trained: a preset by name, the dimensions of a decoder, or a task of the user's own."""
 
     preset: Annotated[str, Field(max_length=63)] | None = None
+    """A size by its name, which says how many parameters it has; `moe-` with experts (docs/models.md)."""
     dimensions: Dimensions | None = None
     task: (
         Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$")]
@@ -113,14 +121,18 @@ class ModelSpec(Section):
     ) = None
     """`module:attribute` in the run's image; see `atoll_runtime.model.tasks.Task`."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Of the initial parameters."""
 
 
 class DataSpec(Section):
     """Index-addressed token data under `uri` (see `atoll_runtime.data`)."""
 
     uri: GcsUri
+    """The data set, as `atoll data import` made it; many runs may read one."""
     sequence_length: Annotated[int, Field(ge=8, le=1048576)]
+    """Tokens of one example."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Of the order in which examples are read."""
     packing: Literal["Stream", "Documents"] = "Stream"
     """Examples are cut from the documents one after the other. Stream: a token sees all that stands before it in its
     example. Documents: it sees its own document alone, and the first token of a document is not predicted."""
@@ -153,14 +165,21 @@ class InnerSpec(Section):
     """The island's own optimiser: AdamW, warm-up then cosine or constant, global-norm clipping."""
 
     learning_rate: Annotated[float, Field(gt=0, le=10)] = 3e-3
+    """The peak, after warm-up."""
     schedule: Literal["Cosine", "Constant"] = "Cosine"
+    """After warm-up: Cosine falls to `finalFraction` of the peak at the target, Constant stays."""
     warmup_steps: Annotated[int, Field(ge=0, le=10_000_000)] = 50
+    """Inner steps over which the learning rate rises from 0; a unit that comes back without moments warms up again."""
     final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Learning rate at the target, as a fraction of the peak (Cosine)."""
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.1
+    """Of matrices, decoupled, times the learning rate."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Decay of the first moments."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    """Decay of the second moments."""
     clip_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    """Global norm to which a gradient is clipped."""
     optimizer: OptimizerSpec | None = None
     z_loss: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Weight of the squared logarithm of the head's normaliser, which keeps logits small."""
@@ -173,7 +192,8 @@ class InnerSpec(Section):
     batch: Annotated[int, Field(ge=1, le=1_048_576)] = 8
     """Sequences a unit trains on in one inner step, where its pool does not say otherwise."""
     accumulation: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Parts of a step's batch that are computed one after the other, for less memory: the gradient is the same."""
+    """Parts of a step's batch that are computed one after the other, for less memory. The gradient is the same, but for
+    the experts' balance, which is then kept in each part by itself."""
 
 
 class OuterSpec(Section):
@@ -191,6 +211,8 @@ class OuterSpec(Section):
     overlap: Annotated[int, Field(ge=1, le=1024)] = 2
     """τ: rounds in flight. At most `interval`."""
     merge: Literal["RDA", "Mean"] = "RDA"
+    """Of the units' outer gradients, weighted by tokens. RDA: mean direction with the mean length of all, tensor by
+    tensor. Mean: plain."""
     codec: Literal["bf16", "float32", "int4"] = "bf16"
     """Of fragments on the wire. int4: units push their outer gradients in four bits (blocks of 64 with a scale) and
     fetch fragments as bf16."""
@@ -200,7 +222,9 @@ class GraceSpec(Section):
     """How long a round waits for more than K: `fraction` of the slack, at most `maxSteps` learner steps (Eq. 3)."""
 
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.8
+    """Of the time that a round has left, the part for which it waits for more than K units; 0: no grace."""
     max_steps: Annotated[float, Field(ge=0, le=10)] = 1.0
+    """The longest wait, in steps of the slowest unit that is waited for."""
 
 
 class QuorumSpec(Section):
@@ -215,7 +239,9 @@ class TargetSpec(Section):
     """When the run is complete, by the syncer's clock: whichever comes first of those given."""
 
     global_steps: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    """Of the syncer's clock."""
     tokens: Annotated[int, Field(ge=1, le=10**16)] | None = None
+    """Of all units together."""
 
 
 class CheckpointSpec(Section):
@@ -272,6 +298,8 @@ class RunContract(Section):
     shards: Annotated[tuple[SyncerAddress, ...], Field(min_length=1, max_length=64)]
     """The syncer's shards; each owns whole tensors of every fragment."""
     seed: SeedSource = "Checkpoint"
+    startup_seconds: int = 1800
+    """From running pods until all hosts of a unit are connected: state has to be had in less."""
     tape: TapeDepth = "Decisions"
 
 

@@ -30,6 +30,7 @@ import yaml
 from aiohttp import web
 
 from atoll_local.controlplane import ControlPlane
+from atoll_local.programs import find
 
 ROOT = Path(__file__).resolve().parents[2]
 Object = dict[str, Any]
@@ -547,6 +548,22 @@ def _environment(kubeconfig: Path, namespace: str) -> dict[str, str]:
         "ATOLL_RUNTIME_IMAGE": "atoll.dev/runtime:test",
         "ATOLL_HEALTH_PORT": str(port),
     }
+
+
+@pytest.fixture
+def collector(plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
+    """The real garbage collector, alone of all controllers."""
+    with (tmp_path / "collector.log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                find("kube-controller-manager"), f"--kubeconfig={plane.kubeconfig}", "--leader-elect=false",
+                "--controllers=garbage-collector-controller", "--secure-port=0",
+            ],
+            stdout=log, stderr=log,
+        )  # fmt: skip
+    yield
+    process.kill()
+    process.wait(20)
 
 
 @pytest.fixture

@@ -113,6 +113,19 @@ def test_a_list_of_namespaces_takes_the_place_of_cluster_wide_rights() -> None:
         assert binding["subjects"][0]["namespace"] == "atoll-system"
 
 
+def test_who_may_edit_or_view_a_namespace_may_do_so_with_runs() -> None:
+    objects = template()
+    roles = {name: objects["ClusterRole", "", f"atoll-{name}"] for name in ("edit", "view")}
+    for name, role in roles.items():
+        assert role["metadata"]["labels"][f"rbac.authorization.k8s.io/aggregate-to-{name}"] == "true"
+        (rule,) = role["rules"]
+        assert rule["apiGroups"] == ["atoll.dev"]
+        assert {"trainingruns", "learnerunits", "trainingruns/scale"} <= set(rule["resources"])
+    assert "rbac.authorization.k8s.io/aggregate-to-view" not in roles["edit"]["metadata"]["labels"]
+    assert set(roles["view"]["rules"][0]["verbs"]) == {"get", "list", "watch"}
+    assert not {"get", "list", "watch"} & set(roles["edit"]["rules"][0]["verbs"])
+
+
 def test_several_operators_are_kept_apart_and_not_all_evicted_at_once() -> None:
     budget = ("PodDisruptionBudget", "atoll-system", "atoll-operator")
     assert budget not in template()

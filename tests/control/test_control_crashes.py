@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -27,8 +26,6 @@ from crash_proxy import Proxy, When
 from crash_world import End, World
 from operator_forks import ForkedOperator, Forks
 from worldview import Eyes
-
-from atoll_local.programs import find
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(1200)]
 EVERY = bool(os.environ.get("ATOLL_TEST_EVERY_CRASH"))
@@ -214,22 +211,6 @@ def proxy(plane: Any, api: Any, operator_kubeconfig: Path) -> Iterator[Proxy]:
     one = Proxy(pair, operator_kubeconfig, api.authority.decode())
     yield one
     one.close()
-
-
-@pytest.fixture
-def collector(plane: Any, tmp_path: Path) -> Iterator[None]:
-    """The real garbage collector, alone of all controllers."""
-    with (tmp_path / "collector.log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                find("kube-controller-manager"), f"--kubeconfig={plane.kubeconfig}", "--leader-elect=false",
-                "--controllers=garbage-collector-controller", "--secure-port=0",
-            ],
-            stdout=log, stderr=log,
-        )  # fmt: skip
-    yield
-    process.kill()
-    process.wait(20)
 
 
 @pytest.fixture

@@ -190,22 +190,75 @@ def test_a_unit_made_by_hand_learns_and_counts_and_is_not_the_runs_to_remove(lea
     assert bench.condition("LearnerUnit", "guest", "Scheduled")[:2] == ("False", "RunNotFound")
 
 
-@pytest.mark.parametrize(("kind", "name"), [("Secret", "r-one-0-tls"), ("ConfigMap", "r-config")])
-def test_what_somebody_else_made_under_one_of_our_names_is_told_and_left_alone(bench, kind, name) -> None:
-    theirs = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "data": {}}
+POD = {
+    "spec": {
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [
+            {
+                "name": "main",
+                "image": "theirs",
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+            }
+        ],
+    }
+}
+SERVICE = {"spec": {"clusterIP": "None", "selector": {"app": "theirs"}, "ports": [{"port": 80}]}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "content", "whose"),
+    [
+        pytest.param("Secret", "r-one-0-tls", {"data": {}}, "TrainingRun", id="certificate"),
+        pytest.param("ConfigMap", "r-config", {"data": {}}, "TrainingRun", id="contract"),
+        pytest.param("Service", "r-syncer", SERVICE, "TrainingRun", id="service-of-the-syncer"),
+        pytest.param("Service", "r-one-0", SERVICE, "LearnerUnit", id="service-of-a-unit"),
+        pytest.param("Pod", "r-one-0-1-0", POD, "LearnerUnit", id="pod"),
+    ],
+)
+def test_what_somebody_else_made_under_one_of_our_names_is_told_and_left_alone(
+    bench, kind, name, content, whose
+) -> None:
+    bench.kubelet.idle.add(bench.namespace)
+    theirs = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, **content}
     version = bench.api.create(theirs, bench.namespace)["metadata"]["resourceVersion"]
     bench.operator()
     bench.run()
     bench.until(
         "it says so", lambda: bench.condition("TrainingRun", "r", "Degraded")[1] == "ObjectRefused", WAIT
     )
-    assert f"{kind} '{name}' is not the TrainingRun's" in bench.condition("TrainingRun", "r", "Degraded")[2]
+    message = bench.condition("TrainingRun", "r", "Degraded")[2]
+    assert f"{kind} '{name}' is not the {whose}'s: delete it, or use another name" in message
     assert bench.get(kind, name)["metadata"]["resourceVersion"] == version
     bench.api.delete(kind, bench.namespace, name)
+    bench.kubelet.idle.discard(bench.namespace)
     bench.until("it goes on", lambda: "r-one-0-1-0" in bench.pods(), WAIT)
     bench.until(
         "it says that too", lambda: bench.condition("TrainingRun", "r", "Degraded")[0] == "False", WAIT
     )
+
+
+def test_a_unit_that_is_removed_has_a_minute_to_end_between_two_steps(learning, collector) -> None:
+    bench, _, _ = learning
+    bench.kubelet.idle.add(bench.namespace)
+    change(bench, pools=pools(bench, one=1))
+    going = bench.until(
+        "their pods are told to go",
+        lambda: (
+            {
+                pod["metadata"]["name"]: pod["metadata"]["deletionGracePeriodSeconds"]
+                for pod in bench.api.list("Pod", bench.namespace)
+                if "deletionTimestamp" in pod["metadata"]
+            }
+            if set(bench.pods()) == {"r-one-0-1-0"}
+            else None
+        ),
+        WAIT,
+    )
+    assert going == {"r-one-1-1-0": 60, "r-two-0-1-0": 60, "r-two-0-1-1": 60}
+    assert names(bench, "LearnerUnit") == {"r-one-0"}
 
 
 def unit_by_hand(name: str, **spec: Any) -> dict[str, Any]:

@@ -371,6 +371,24 @@ def test_a_unit_leaves_a_host_before_its_maintenance_and_moves_without_cost(rack
     assert bench.condition("LearnerUnit", "r-two-0", "Draining")[0] == "False"
 
 
+def test_a_unit_in_its_back_off_leaves_a_host_at_once_and_comes_back_when_that_is_over(rack) -> None:
+    bench, names = rack.bench, rack.names
+    started(rack, inPlace=False)
+    bench.kubelet.fail(bench.namespace, learners(bench)[0]["metadata"]["name"], 1)
+    rack.gang(2, *names[:2])
+    rack.taint(names[0], IMPENDING)
+    bench.until("it drains", lambda: not bench.pods("r-two-0"))
+    failed = datetime.datetime.fromisoformat(unit(bench)["restarts"][0]["time"])
+    assert bench.condition("LearnerUnit", "r-two-0", "Draining")[0] == "True"
+    for pod in learners(bench):
+        bench.kubelet.fail(bench.namespace, pod["metadata"]["name"], 143)
+    rack.gang(3, *names[1:])
+    status = unit(bench)
+    moved = datetime.datetime.fromisoformat(status["restarts"][1]["time"])
+    assert (moved - failed).total_seconds() >= 4  # 5 s, more or less a fifth
+    assert (status["incarnation"], status["restarts"][1]["reason"]) == (3, "HostMaintenance")
+
+
 def test_an_operator_killed_while_a_unit_drains_moves_it_once(rack) -> None:
     bench = rack.bench
     operator = bench.operator()

@@ -36,7 +36,32 @@ def pool(**values: Any) -> dict[str, Any]:
     return {f"spec.pools.0.{key}": value for key, value in values.items()}
 
 
+def variable(**content: Any) -> dict[str, Any]:
+    return {"spec.podTemplate": {"env": [content]}}
+
+
 REFUSED = [
+    pytest.param(
+        variable(name="TPU_WORKER_ID", value="7"), "spec.podTemplate.env[0].name",
+        "the operator sets", id="our-variable",
+    ),
+    pytest.param(
+        variable(name="A", value="", valueFrom={"secretKeyRef": {"name": "s", "key": "k"}}), "spec.podTemplate.env[0]",
+        "exactly one of value and valueFrom", id="two-values",
+    ),
+    pytest.param(
+        variable(name="A", valueFrom={}), "spec.podTemplate.env[0].valueFrom",
+        "exactly one of secretKeyRef", id="no-source",
+    ),
+    pytest.param(variable(name="a-b", value=""), "spec.podTemplate.env[0].name", "should match", id="variable-name"),
+    pytest.param(
+        {"spec.podTemplate": {"labels": {"atoll.dev/run": "x"}}}, "spec.podTemplate.labels",
+        "the operator sets", id="our-label",
+    ),
+    pytest.param(
+        {"spec.podTemplate": {"annotations": {"a b": "x"}}}, "spec.podTemplate.annotations",
+        "example.com/team", id="annotation",
+    ),
     pytest.param(pool(accelerator="tpu-v9"), "spec.pools[0].accelerator", "tpu-v6e-slice", id="unknown-accelerator"),
     pytest.param(pool(topology="2x2x1"), "spec.pools[0].topology", "one of 1x1, 2x2", id="topology-of-another"),
     pytest.param(

@@ -21,8 +21,9 @@ WAIT_SECONDS = 120
 """For a chapter; a bound for a machine that others use too."""
 LASTING_SECONDS = 0.3
 """For which a world has to stay as it should be: what is done twice is done at once."""
-CALM_SECONDS = 1.2
-"""For which the world without faults has to stay as it is before that counts as the end of a chapter."""
+CALM_SECONDS = 3.0
+"""For which the world without faults has to stay as it is before that counts as the end of a chapter. A unit whose pods
+come up is looked at after up to 1 s, its run up to 1 s after that, and on a busy machine each takes its time."""
 
 End = tuple[dict[str, dict[str, Object]], Counter[Occasion]]
 """Objects by kind and name, and Events, as they are when a chapter is over."""

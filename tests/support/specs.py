@@ -101,6 +101,33 @@ URIS = st.builds(
     st.sampled_from(["bucket", "my-bucket.example", "b0_c"]),
     st.sampled_from(["", "/", "/run", "/a/ü"]),
 )
+
+
+@st.composite
+def _template(draw: st.DrawFn) -> Object:
+    """Of pods; the one priority class is of every cluster."""
+    variables = draw(
+        st.lists(st.sampled_from(["XLA_FLAGS", "LIBTPU_INIT_ARGS", "TOKEN", "_a1"]), max_size=3, unique=True)
+    )
+    reference = {"name": "mine", "key": "a.b_c"}
+    sources = st.sampled_from(
+        [
+            {"value": ""},
+            {"value": "--a=1 ü"},
+            {"valueFrom": {"secretKeyRef": reference}},
+            {"valueFrom": {"configMapKeyRef": reference}},
+        ]
+    )
+    parts: Mapping[str, st.SearchStrategy[Any]] = {
+        "labels": SELECTORS,
+        "annotations": st.dictionaries(LABEL_KEYS, st.text("a\n ü日{}", max_size=20), max_size=2),
+        "env": st.just([{"name": name, **draw(sources)} for name in variables]),
+        "imagePullSecrets": st.just([{"name": "pull"}]),
+        "priorityClassName": st.just("system-cluster-critical"),
+    }
+    return draw(st.fixed_dictionaries({}, optional=dict(parts)))
+
+
 KNOWN: Mapping[str, st.SearchStrategy[Any]] = {
     "spec.data.uri": URIS,
     "spec.checkpoint.uri": URIS,
@@ -122,6 +149,7 @@ KNOWN: Mapping[str, st.SearchStrategy[Any]] = {
     "spec.resources": _resources(),
     "spec.nodeSelector": SELECTORS,
     "spec.tolerations": SEVERAL_TOLERATIONS,
+    "spec.podTemplate": _template(),
     "spec.run": st.just("nobody"),
     "spec.pool": NAMES,
     "spec.activeDeadlineSeconds": st.sampled_from([1, LONG, 31_536_000]),

@@ -18,8 +18,8 @@ from atoll_operator.certs import Authorities, Authority, client_context
 from atoll_operator.credentials import CredentialsError, load, load_pair
 from atoll_operator.errors import Retry
 from atoll_operator.keys import Key, parent_key
+from atoll_operator.news import News
 from atoll_operator.plan.names import evaluator_host
-from atoll_operator.pods import News
 from atoll_operator.store import Store
 from atoll_operator.workqueue import WorkQueue
 
@@ -127,9 +127,8 @@ def test_a_kubeconfig_without_its_context_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_committed_definitions_are_those_of_the_models(tmp_path: Path) -> None:
-    for folder in crdgen.FOLDERS:
-        for name, content in crdgen.files().items():
-            assert (crdgen.REPOSITORY / folder / name).read_text() == content
+    for name, content in crdgen.files().items():
+        assert (crdgen.REPOSITORY / name).read_text() == content
 
 
 def test_the_check_finds_a_definition_that_differs(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -21,7 +21,8 @@ from atoll_operator.plan.hang import Pace
 from atoll_operator.plan.nodes import NodeView, gone, view_node
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.unit import DRAIN_SECONDS, plan_unit
+from atoll_operator.plan.removal import DRAIN_SECONDS
+from atoll_operator.plan.unit import plan_unit
 from atoll_operator.plan.unitplan import UnitPlan
 from atoll_operator.plan.unitstatus import Orders, UnitObserved
 from atoll_operator.store import Store
@@ -313,6 +314,22 @@ def test_a_unit_that_tolerates_every_taint_does_not_move_in_a_loop() -> None:
     assert not plan.advance
     assert NOW + 3 <= plan.wake <= NOW + 5
     assert plan_unit(make_unit(host, status=status), plan.wake).advance
+
+
+def test_a_unit_in_its_back_off_leaves_a_host_at_once_and_comes_back_when_that_is_over() -> None:
+    host = NodeView(name="n1", maintenance="taint")
+    failed = PLACED.model_copy(
+        update={"restarts": (Restart(time=format_time(NOW - 1), reason="ContainerFailed"),)}
+    )
+    told = plan_unit(make_unit(host, status=failed), NOW).status
+    assert is_true(told.conditions, "Draining")
+    ended = tuple(make_pod(host=number, phase="Failed", exit_code=143) for number in (0, 1))
+    waits = plan_unit(make_unit(host, status=told, pods=ended), NOW)
+    assert (waits.advance, waits.create, waits.remove) == (False, (), ())
+    assert NOW + 3 <= waits.wake <= NOW + 5
+    assert format_time(waits.wake) in waits.status.message
+    comes = plan_unit(make_unit(host, status=waits.status, pods=ended), waits.wake)
+    assert (comes.status.incarnation, comes.status.restart_count) == (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.podspec import PodSettings
 from atoll_operator.plan.remedy import Renewal
-from atoll_operator.plan.removal import Removal
+from atoll_operator.plan.removal import DRAIN_SECONDS, Removal
 from atoll_operator.plan.unit import plan_unit
 from atoll_operator.plan.unitplan import UnitPlan
 from atoll_operator.plan.unitstatus import Orders, UnitObserved
@@ -226,6 +226,16 @@ def test_a_suspended_unit_has_no_pods_and_resumes_with_the_next_incarnation() ->
     resumed = plan_unit(make_unit((), status=plan.status), NOW)
     assert resumed.advance
     assert (resumed.status.incarnation, resumed.status.restart_count) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("healing", "grace"),
+    [pytest.param(None, DRAIN_SECONDS, id="sound"), pytest.param(format_time(NOW - 1), 1, id="failed")],
+)
+def test_hosts_of_a_sound_gang_have_time_to_end_together_and_those_of_a_failed_one_go(healing, grace) -> None:
+    status = LearnerUnitStatus(incarnation=2, gang=2, placed_gang=2, heal_start_time=healing)
+    plan = plan_unit(make_unit((make_pod(1), make_pod(2), make_pod(2, 1)), status=status), NOW)
+    assert [(removal.name, removal.grace_seconds) for removal in plan.remove] == [("r-two-0-1-0", grace)]
 
 
 def test_a_pod_that_will_not_go_is_removed_by_force_where_that_is_wanted() -> None:

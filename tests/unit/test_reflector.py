@@ -65,12 +65,14 @@ class World:
         self.answers: list[Answer] = []
         self.otherwise = stream(stay=True)
         self.asked: list[dict[str, str]] = []
+        self.accepted: list[str] = []
         self.known: dict[str, str] = {}
         self.port = 0
         self.reflector: Reflector | None = None
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(dict(request.query))
+        self.accepted.append(request.headers["Accept"])
         return await (self.answers.pop(0) if self.answers else self.otherwise)(request)
 
     def seen(self, body: Object) -> None:
@@ -87,11 +89,11 @@ class World:
             while not check():
                 await asyncio.sleep(0.005)
 
-    async def follow(self, *answers: Answer, asked: int) -> Reflector:
+    async def follow(self, *answers: Answer, asked: int, contents: bool = True) -> Reflector:
         """Runs a reflector until so many requests were made."""
         self.answers = list(answers)
         access = Credentials(f"http://127.0.0.1:{self.port}", ssl.create_default_context())
-        self.reflector = Reflector(access, Metrics(), "/api/v1/pods", "a=b", self)
+        self.reflector = Reflector(access, Metrics(), "/api/v1/pods", "a=b", self, contents)
         self.task = asyncio.create_task(self.reflector.run())
         await self.until(lambda: len(self.asked) >= asked and not self.answers)
         return self.reflector
@@ -124,6 +126,18 @@ async def test_a_list_in_pages_is_followed_by_a_watch_from_its_version(world: Wo
     assert (first["labelSelector"], "continue" in first, second["continue"]) == ("a=b", False, "more")
     assert (watch["watch"], watch["resourceVersion"], watch["allowWatchBookmarks"]) == ("1", "7", "true")
     assert reflector.filled.is_set() and not reflector.refusal
+
+
+async def test_of_secrets_metadata_alone_is_asked_for_and_none_at_all_is_an_answer(world: World) -> None:
+    async def nothing(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"metadata": {"resourceVersion": "7"}, "items": None})
+
+    reflector = await world.follow(nothing, asked=2, contents=False)
+    assert reflector.filled.is_set() and world.known == {}
+    assert world.accepted == [
+        f"application/json;as={kind};g=meta.k8s.io;v=v1"
+        for kind in ("PartialObjectMetadataList", "PartialObjectMetadata")
+    ]
 
 
 async def test_a_watch_that_ends_is_resumed_after_the_last_bookmark_without_a_list(world: World) -> None:

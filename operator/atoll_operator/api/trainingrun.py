@@ -18,6 +18,7 @@ from atoll_operator.api.common import (
 )
 from atoll_operator.api.conditions import Conditions, Message, Time
 from atoll_operator.api.learnerunit import MAX_SLICES, MAX_STREAM
+from atoll_operator.api.podtemplate import PodTemplate
 from atoll_runtime.contract import (
     CheckpointSpec,
     DataSpec,
@@ -42,12 +43,14 @@ MAX_SHARDS = 64
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 RESERVATION = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 """Names that Compute Engine gives."""
+Uid = Annotated[str, Field(max_length=64)]
 
 
 class Pool(Section):
     """Units of one kind: each is a TPU slice of this accelerator and topology, or several."""
 
     name: Annotated[str, Field(min_length=1, max_length=30, pattern=DNS_LABEL)]
+    """Its units are called RUN-NAME-0, RUN-NAME-1 and so on."""
     accelerator: Annotated[str, Field(max_length=63)]
     """Value of the node label cloud.google.com/gke-tpu-accelerator."""
     topology: Annotated[str, Field(max_length=16)]
@@ -61,10 +64,12 @@ class Pool(Section):
     batch: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
     """Sequences of one unit in one inner step; `spec.inner.batch` where not given."""
     capacity: Literal["OnDemand", "Spot", "Reservation", "FlexStart"] = "OnDemand"
-    """FlexStart: only slices of one host, and not of every accelerator."""
+    """Of the nodes. Spot may be taken away at any time; Reservation is that of `reservationName`; FlexStart is waited
+    for in GKE's queue, only by slices of one host, and not of every accelerator."""
     reservation_name: Annotated[str, Field(min_length=1, max_length=63, pattern=RESERVATION)] | None = None
     """The specific reservation that the nodes were made from. With Reservation, and only then."""
     node_selector: NodeSelector = Field(default_factory=dict)
+    """Labels of nodes besides those of accelerator, topology and capacity."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=15)] = ()
     """Besides those of TPU nodes and of `capacity`, which the operator adds."""
     resources: Resources = Resources()
@@ -80,6 +85,7 @@ class RecoverySpec(Section):
     """Restarts of one unit within the window, in place or by a new gang; after that the unit is Failed and the others
     go on."""
     window_seconds: Annotated[int, Field(ge=60, le=604_800)] = 3600
+    """In which restarts of a unit are counted."""
     in_place: bool = True
     """Whether the containers of a unit may restart in their pods when its processes alone failed and its hosts are
     healthy; else each failure makes new pods."""
@@ -113,11 +119,13 @@ class SyncerSpec(Section):
     `atoll replay` computes the model anew."""
     resources: Resources = Resources(requests={"cpu": "100m", "memory": "256Mi"})
     node_selector: NodeSelector = Field(default_factory=dict)
+    """Labels of the nodes for its pods."""
     tolerations: Tolerations = ()
+    """Of its pods."""
     storage_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """The cluster's default class where not given."""
     storage: Quantity = "1Gi"
-    """Of each shard."""
+    """Of each shard's volume."""
 
 
 class EvaluatorSpec(EvaluationSpec):
@@ -128,7 +136,9 @@ class EvaluatorSpec(EvaluationSpec):
     """For which the pod outlives a run that is complete, to evaluate the final checkpoint."""
     resources: Resources = Resources(requests={"cpu": "100m", "memory": "512Mi"})
     node_selector: NodeSelector = Field(default_factory=dict)
+    """Labels of the nodes for its pod."""
     tolerations: Tolerations = ()
+    """Of its pod."""
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """`spec.image` where not given."""
 
@@ -147,12 +157,15 @@ class TrainingRunSpec(Section):
     target: TargetSpec
     checkpoint: CheckpointSpec
     pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=MAX_POOLS)]
+    """Where units run. Pools of different generations train one model together."""
     recovery: RecoverySpec = RecoverySpec()
     syncer: SyncerSpec = SyncerSpec()
     evaluation: EvaluatorSpec | None = None
     """Where given: a pod of its own measures the loss of the global model on held-out data while the run trains."""
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """Image of learners, syncer and evaluator; the operator's default where not given."""
+    pod_template: PodTemplate = PodTemplate()
+    """Labels, annotations, variables, pull secrets and priority of learners, syncer and evaluator."""
     queue_name: QueueName | None = None
     """A LocalQueue of Kueue in the run's namespace: each unit then waits for its quota there. The syncer does not."""
     queue_priority_class: QueueName | None = None
@@ -160,9 +173,12 @@ class TrainingRunSpec(Section):
     service_account_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """Identity of the runtime pods for the bucket (Workload Identity)."""
     suspend: bool = False
+    """True: units and syncer give their nodes back; the journal and a checkpoint of the last step stay. False again:
+    the run goes on at that step."""
     active_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
     """From the start of the run; time in suspension counts."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = None
+    """After which a run that is complete or has failed is deleted; the bucket stays. Never where not given."""
 
 
 RunPhase = Literal[
@@ -207,6 +223,15 @@ class EvaluationStatus(EvaluationReport):
     """Checkpoints that were removed from the bucket before their turn came."""
 
 
+class DepartedStatus(Report):
+    """What units that are gone leave to the run's totals."""
+
+    restarts: int = 0
+    lost: CostStatus | None = None
+    counted: Annotated[tuple[Uid, ...], Field(max_length=MAX_POOLS * MAX_UNITS)] = ()
+    """Units whose figures are in it: those that are about to be removed, and the latest that were."""
+
+
 class TrainingRunStatus(Report):
     """What is the case."""
 
@@ -231,14 +256,20 @@ class TrainingRunStatus(Report):
     loss: float | None = None
     quorum: Annotated[str, Field(max_length=128)] = ""
     bytes_in: int = 0
+    """Into the syncer, all shards together, but for what came in the last seconds before one of them ended."""
     bytes_out: int = 0
+    earlier_bytes_in: int = 0
+    """Of these, those that pods of the syncer counted which have ended."""
+    earlier_bytes_out: int = 0
     gbit_per_second_in: float = 0.0
     """Into the syncer, all shards together; the mean of about half a minute."""
     gbit_per_second_out: float = 0.0
     restarts: int = 0
-    """Re-creations of all units."""
+    """Re-creations of all units, also of those that are gone."""
     lost: CostStatus | None = None
-    """What failures cost the units that exist; None before the first."""
+    """What failures cost all units, also those that are gone; None before the first."""
+    departed: DepartedStatus | None = None
+    """The part of units that are gone; None before the first that had any."""
     last_heal_seconds: float | None = None
     syncer_restarts: int = 0
     """Times that shards resumed from their journals, all shards together."""

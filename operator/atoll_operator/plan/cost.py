@@ -18,6 +18,16 @@ def with_heal(old: CostStatus | None, seconds: float, chips: int, step_seconds: 
     return total([heal] if old is None else [old, heal])
 
 
+def beyond(cost: CostStatus, known: CostStatus) -> CostStatus:
+    """What the first has more of than the second, nowhere less than nothing."""
+    return CostStatus(
+        failures=max(cost.failures - known.failures, 0),
+        seconds=round(max(cost.seconds - known.seconds, 0.0), 2),
+        chip_seconds=round(max(cost.chip_seconds - known.chip_seconds, 0.0), 2),
+        steps=max(cost.steps - known.steps, 0),
+    )
+
+
 def total(costs: Iterable[CostStatus]) -> CostStatus:
     """The sum."""
     parts = list(costs)

@@ -18,7 +18,15 @@ from atoll_operator.api.group import (
 )
 from atoll_operator.api.trainingrun import EvaluatorSpec
 from atoll_operator.plan.names import evaluator
-from atoll_operator.plan.podspec import PodSettings, container, headless, literals, pod_spec, probes
+from atoll_operator.plan.podspec import (
+    PodSettings,
+    container,
+    headless,
+    literals,
+    pod_metadata,
+    pod_spec,
+    probes,
+)
 from atoll_runtime.contract import (
     ENV_EVALUATION,
     HEALTH_PORT,
@@ -91,6 +99,6 @@ def stateful_set(
             # With the other policy a pod that never becomes ready is not replaced when the spec is mended.
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": {LABEL_RUN: run, LABEL_COMPONENT: EVALUATOR}},
-            "template": {"metadata": {"labels": labels(run)}, "spec": pod},
+            "template": {"metadata": pod_metadata(settings, labels(run)), "spec": pod},
         },
     }

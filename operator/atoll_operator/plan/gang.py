@@ -35,7 +35,8 @@ from atoll_operator.plan.kueue import queued
 from atoll_operator.plan.names import pod_group, pod_name
 from atoll_operator.plan.nodechoice import node_choice
 from atoll_operator.plan.placement import Spot
-from atoll_operator.plan.podspec import PodSettings, container, pod_spec
+from atoll_operator.plan.podspec import PodSettings, container, pod_metadata, pod_spec
+from atoll_operator.plan.removal import DRAIN_SECONDS
 from atoll_operator.plan.tpu import Slice, check_slices, slice_of
 from atoll_runtime.contract import (
     COORDINATOR_PORT,
@@ -133,7 +134,7 @@ class Gang:
         labels = {**self.labels(), **peers, LABEL_HOST: str(host)}
         if spot.holds:
             labels[LABEL_HOLDS] = holder
-        arguments = self.settings.environment.get(LIBTPU_ARGUMENTS, "")
+        arguments = self.settings.variable(LIBTPU_ARGUMENTS)
         main = container(
             self.settings,
             command=["python", "-m", "atoll_runtime.learner"],
@@ -158,6 +159,8 @@ class Gang:
         spec["volumes"].append({"name": "pod", "downwardAPI": {"items": [_incarnation(file)]}})
         spec |= {
             "restartPolicy": "OnFailure",
+            # Of whoever deletes a pod: the garbage collector after its unit, an eviction, a node that is drained.
+            "terminationGracePeriodSeconds": DRAIN_SECONDS,
             "hostname": name,
             "subdomain": self.unit,
             **node_choice(self.spec, shape, spot, holder, peers),
@@ -168,8 +171,7 @@ class Gang:
             "metadata": {
                 "name": name,
                 "namespace": self.namespace,
-                "labels": labels,
-                "annotations": {ANNOTATION_INCARNATION: str(self.number)},
+                **pod_metadata(self.settings, labels, {ANNOTATION_INCARNATION: str(self.number)}),
                 "ownerReferences": self.owners(),
             },
             "spec": spec,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import BaseModel
 
 from atoll_operator.api.common import Resources
 from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, Object
+from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.plan.names import config_map, tls_secret
 from atoll_runtime.contract import RUN_FILE, TLS_DIR
 
@@ -24,6 +25,12 @@ class PodSettings:
     pull_policy: str
     environment: Mapping[str, str]
     service_account: str | None = None
+    template: PodTemplate = field(default_factory=PodTemplate)
+
+    def variable(self, name: str) -> str:
+        """Its plain value; empty where there is none. What the run says beats what the operator's settings do."""
+        said = {item.name: item.value or "" for item in self.template.env}
+        return said.get(name, self.environment.get(name, ""))
 
 
 def literals(section: BaseModel) -> Object:
@@ -39,14 +46,16 @@ def container(
     resources: Resources,
     extra_resources: Mapping[str, str],
 ) -> Object:
-    """The one container, called `main`; what the pod needs beats what the operator's settings add."""
-    values = {**settings.environment, "HOME": "/tmp", **environment}
+    """The one container, called `main`: variables of the pod beat those of the run, and those the operator's own."""
+    plain = {name: {"name": name, "value": value} for name, value in settings.environment.items()}
+    added = {item.name: literals(item) for item in settings.template.env}
+    own = {name: {"name": name, "value": value} for name, value in {"HOME": "/tmp", **environment}.items()}
     return {
         "name": "main",
         "image": settings.image,
         "imagePullPolicy": settings.pull_policy,
         "command": list(command),
-        "env": [{"name": name, "value": value} for name, value in values.items()],
+        "env": list({**plain, **added, **own}.values()),
         "resources": {
             "requests": {**resources.requests, **extra_resources},
             "limits": {**resources.limits, **extra_resources},
@@ -88,7 +97,20 @@ def pod_spec(settings: PodSettings, member: str, main: Object) -> Object:
     }
     if settings.service_account is not None:
         spec["serviceAccountName"] = settings.service_account
+    if settings.template.image_pull_secrets:
+        spec["imagePullSecrets"] = [literals(item) for item in settings.template.image_pull_secrets]
+    if settings.template.priority_class_name is not None:
+        spec["priorityClassName"] = settings.template.priority_class_name
     return spec
+
+
+def pod_metadata(
+    settings: PodSettings, labels: Mapping[str, str], annotations: Mapping[str, str] | None = None
+) -> Object:
+    """Labels and annotations of a pod: ours, and what the run adds."""
+    template = settings.template
+    noted = {**template.annotations, **(annotations or {})}
+    return {"labels": {**template.labels, **labels}, **({"annotations": noted} if noted else {})}
 
 
 def headless(

@@ -9,6 +9,9 @@ from atoll_operator.plan.clock import earliest
 from atoll_operator.plan.kueue import MANAGED
 from atoll_operator.plan.observe import PodView
 
+DRAIN_SECONDS = 60
+"""From SIGTERM until a gang that is sound is killed: one that moves, is suspended, or whose unit is removed. It leaves
+between two steps, its hosts together: a step of the largest models takes some seconds, and the links get 5 s to end."""
 STUCK_SECONDS = 30.0
 """After its deletion time a pod is stuck: a kubelet that lives needs a few seconds."""
 

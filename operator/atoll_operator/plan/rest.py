@@ -9,11 +9,11 @@ from atoll_operator.api.learnerunit import UnitPhase
 from atoll_operator.plan import nodes
 from atoll_operator.plan.clock import earliest
 from atoll_operator.plan.conditions import find, state
-from atoll_operator.plan.removal import removals
+from atoll_operator.plan.removal import DRAIN_SECONDS, removals
 from atoll_operator.plan.unitplan import UnitPlan
 from atoll_operator.plan.unitstatus import Orders, UnitObserved, lost, with_ledger, written
 
-GRACE_SECONDS = {"Suspended": 30, "Finished": 5}
+GRACE_SECONDS = {"Suspended": DRAIN_SECONDS, "Finished": 5}
 """For the pods of a run that stops, and of one that is over."""
 
 

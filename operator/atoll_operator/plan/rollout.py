@@ -14,6 +14,7 @@ ROLLED = (
     "resources",
     "node_selector",
     "tolerations",
+    "pod_template",
     "queue_name",
     "queue_priority_class",
 )

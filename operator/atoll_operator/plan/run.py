@@ -9,6 +9,7 @@ from typing import Literal
 from atoll_operator.api.group import UNIT_KIND, Object
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.clock import earliest, format_time, parse_time
+from atoll_operator.plan.departure import plan_departure
 from atoll_operator.plan.evaluation import EvaluationPlan, plan_evaluation
 from atoll_operator.plan.failure import hindrance, terminated
 from atoll_operator.plan.names import evaluator as evaluator_name
@@ -61,6 +62,10 @@ class RunPlan:
     """Whether it is to save all that it has."""
     delete: bool = False
     """The time to live after the end is over."""
+    again: bool = False
+    """Units can be retired once this status is written."""
+    doubtful: bool = False
+    """It rests on units that are not there: a lagging watch would say the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     suspended = suspension is not None and suspension.done
     outcome = _outcome(run, lost, parse_time(started), now)
     evaluation = plan_evaluation(run, outcome.phase if outcome is not None else "", suspended, now)
+    departure = plan_departure(run, units, wanted if outcome is None else None)
     facts = RunFacts(
         name=run.name,
         generation=run.generation,
@@ -103,6 +109,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         ),
         wanted=len(expected),
         units={name: unit.status for name, unit in units.items()},
+        totals=departure.totals,
         outdated=len(rollout.outdated),
         rollout=rollout.message,
         suspension=suspension,
@@ -121,10 +128,15 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     if outcome is not None:
         status = describe(facts, now, ended=(outcome.phase, outcome.reason, outcome.message))
         if outcome.known:
-            return _ended(run, status, evaluation, now)
+            return replace(_ended(run, status, evaluation, now), doubtful=departure.totals.doubtful)
         kind: Literal["Normal", "Warning"] = "Normal" if outcome.phase == "Complete" else "Warning"
         notice = Notice(kind, outcome.reason, outcome.message)
-        return RunPlan(status=status, notices=(notice, *evaluation.notices), evaluate=evaluation.ask)
+        return RunPlan(
+            status=status,
+            notices=(notice, *evaluation.notices),
+            evaluate=evaluation.ask,
+            doubtful=departure.totals.doubtful,
+        )
     status = describe(facts, now)
     deadline = run.spec.active_deadline_seconds
     return RunPlan(
@@ -138,11 +150,9 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
             for name, spec in wanted.items()
             if name not in run.units or (name in rollout.now and not of_another_kind(run.units[name], spec))
         ),
-        retire=tuple(
-            Reference(UNIT_KIND, name, unit.uid)
-            for name, unit in sorted(units.items())
-            if unit.owned and (name not in wanted or of_another_kind(unit, wanted[name]))
-        ),
+        retire=tuple(Reference(UNIT_KIND, unit.name, unit.uid) for unit in departure.retire),
+        again=departure.again,
+        doubtful=departure.totals.doubtful,
         remove=_without_evaluator(run, evaluation),
         notices=evaluation.notices,
         poll=not suspended,

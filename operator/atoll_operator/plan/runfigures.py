@@ -13,10 +13,11 @@ from atoll_operator.api.trainingrun import (
     TrainingRunSpec,
     TrainingRunStatus,
 )
-from atoll_operator.plan import cost, ledger
+from atoll_operator.plan import ledger
 from atoll_operator.plan.conditions import State, clip, is_true
 from atoll_operator.plan.shards import Traffic
 from atoll_operator.plan.suspension import Suspension
+from atoll_operator.plan.totals import Totals, carried
 from atoll_runtime.contract import SyncerStatus
 
 
@@ -30,6 +31,7 @@ class RunFacts:
     old: TrainingRunStatus
     wanted: int
     units: Mapping[str, LearnerUnitStatus]
+    totals: Totals
     outdated: int
     """Units that have yet to be made anew for a change of the spec."""
     rollout: str
@@ -64,7 +66,6 @@ def figures(facts: RunFacts) -> TrainingRunStatus:
     """Counts of units, and the syncer's figures as last known."""
     over = facts.old.phase in ("Complete", "Failed")
     ready = facts.old.units_ready if over else facts.learning
-    costs = [unit.lost for unit in facts.units.values() if unit.lost is not None]
     update: dict[str, object] = {
         "units": len(facts.units),
         "units_ready": ready,
@@ -72,14 +73,17 @@ def figures(facts: RunFacts) -> TrainingRunStatus:
         "units_updated": len(facts.units) - facts.outdated,
         "selector": f"{LABEL_RUN}={facts.name},{LABEL_COMPONENT}={LEARNER}",
         "units_summary": f"{ready}/{facts.wanted}",
-        "restarts": sum(unit.restart_count for unit in facts.units.values()),
+        "restarts": facts.totals.sum.restarts,
         "last_heal_seconds": _last_heal(facts),
-        "lost": cost.total(costs) if costs else None,
+        "lost": facts.totals.sum.lost,
+        "departed": facts.totals.departed,
         "evaluation": facts.evaluation,
         "observed_generation": facts.generation,
     }
     report = facts.syncer
     if report is not None and not over:
+        earlier_in = carried(facts.old.bytes_in, facts.old.earlier_bytes_in, report.bytes_in)
+        earlier_out = carried(facts.old.bytes_out, facts.old.earlier_bytes_out, report.bytes_out)
         update |= {
             "global_step": report.global_step,
             "target_steps": report.target_steps or facts.spec.target.global_steps,
@@ -88,8 +92,10 @@ def figures(facts: RunFacts) -> TrainingRunStatus:
             "tokens_per_second": round(report.tokens_per_second, 1) if facts.answers else 0.0,
             "loss": facts.old.loss if report.loss is None else round(report.loss, 4),
             "quorum": report.quorum,
-            "bytes_in": report.bytes_in,
-            "bytes_out": report.bytes_out,
+            "bytes_in": earlier_in + report.bytes_in,
+            "bytes_out": earlier_out + report.bytes_out,
+            "earlier_bytes_in": earlier_in,
+            "earlier_bytes_out": earlier_out,
             "gbit_per_second_in": round(facts.traffic.into, 3) if facts.answers else 0.0,
             "gbit_per_second_out": round(facts.traffic.out, 3) if facts.answers else 0.0,
             "syncer_restarts": report.restarts,

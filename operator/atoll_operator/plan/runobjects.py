@@ -29,6 +29,7 @@ from atoll_operator.plan.podspec import PodSettings
 from atoll_operator.plan.pools import names, slots
 from atoll_operator.plan.shards import CutOrder, FeedState
 from atoll_operator.plan.streams import deal, streams_of, table
+from atoll_operator.plan.totals import Account
 from atoll_runtime.contract import RunContract, SyncerAddress, dump
 
 
@@ -47,6 +48,8 @@ class UnitFacts:
     by_hand: bool = False
     """Somebody made it, and nobody deletes it: it learns like the others, and is not ours to change or to delete."""
     generation: int = 0
+    ours: bool = True
+    """Made by this run or by hand, also while it is being deleted; else an earlier run's of the same name."""
 
     @property
     def learning(self) -> bool:
@@ -69,6 +72,8 @@ class RunObserved:
     settings: PodSettings
     units: Mapping[str, UnitFacts]
     """By name: all LearnerUnits of the namespace that carry one of this run's names or name this run."""
+    left: Mapping[str, Account] = field(default_factory=dict)
+    """What units had that were seen to go, by uid, until the status is known to name them."""
     syncer_pods: tuple[PodView, ...] = ()
     feed: FeedState = field(default_factory=FeedState)
     cut: CutOrder | None = None
@@ -89,6 +94,7 @@ def pod_settings(
         pull_policy=pull_policy,
         environment=environment,
         service_account=spec.service_account_name,
+        template=spec.pod_template,
     )
 
 
@@ -121,6 +127,7 @@ def contract(run: RunObserved) -> RunContract:
             for shard in range(spec.syncer.shards)
         ),
         seed=spec.recovery.seed,
+        startup_seconds=spec.recovery.startup_seconds,
         tape=spec.syncer.tape,
     )
 
@@ -179,6 +186,7 @@ def _unit_spec(run: RunObserved, pool: Pool, stream: int, streams: int) -> Learn
         node_selector={**pool.node_selector, **capacity.selector(pool)},
         tolerations=(*pool.tolerations, *capacity.tolerations(pool)),
         resources=pool.resources,
+        pod_template=run.spec.pod_template,
         queue_name=run.spec.queue_name,
         queue_priority_class=run.spec.queue_priority_class,
     )

@@ -13,7 +13,15 @@ from atoll_operator.api.group import (
 )
 from atoll_operator.api.trainingrun import SyncerSpec
 from atoll_operator.plan.names import syncer
-from atoll_operator.plan.podspec import PodSettings, container, headless, literals, pod_spec, probes
+from atoll_operator.plan.podspec import (
+    PodSettings,
+    container,
+    headless,
+    literals,
+    pod_metadata,
+    pod_spec,
+    probes,
+)
 from atoll_runtime.contract import ENV_SHARD, HEALTH_PORT, JOURNAL_DIR, STATUS_PORT, SYNCER_PORT
 
 ANNOTATION_CONTRACT = f"{GROUP}/contract"
@@ -90,10 +98,9 @@ def stateful_set(
             "selector": {"matchLabels": {LABEL_RUN: run, LABEL_COMPONENT: SYNCER}},
             "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Retain"},
             "template": {
-                "metadata": {
-                    "labels": labels(run),
-                    **({"annotations": {ANNOTATION_CONTRACT: contract}} if contract else {}),
-                },
+                "metadata": pod_metadata(
+                    settings, labels(run), {ANNOTATION_CONTRACT: contract} if contract else None
+                ),
                 "spec": pod,
             },
             "volumeClaimTemplates": [{"metadata": {"name": "journal"}, "spec": claim}],

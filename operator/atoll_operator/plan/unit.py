@@ -20,13 +20,9 @@ from atoll_operator.plan.loss import find_loss
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.placement import Gathering, gives_way_until, may_return, overdue, spots
-from atoll_operator.plan.removal import removals
+from atoll_operator.plan.removal import DRAIN_SECONDS, removals
 from atoll_operator.plan.unitplan import UnitPlan
 from atoll_operator.plan.unitstatus import BACK_OFF, Orders, UnitObserved, describe, lost, written
-
-DRAIN_SECONDS = 60
-"""From SIGTERM until a gang that moves is killed. It leaves between two steps, its hosts together: a step of the
-largest models takes some seconds, and the links get 5 s to end."""
 
 
 def plan_unit(unit: UnitObserved, now: float) -> UnitPlan:
@@ -58,7 +54,7 @@ def plan_unit(unit: UnitObserved, now: float) -> UnitPlan:
             cause = move  # the platform was faster than we
         whole = tuple(current.values()) if placed and not missing else ()
         return replace(_heal(unit, orders, cause, whole, verdict, now), doubtful=placed and bool(missing))
-    if move is not None and verdict.not_before <= now:
+    if move is not None and (verdict.not_before <= now or not _moved_here(unit.status)):
         return _leave(unit, move, now)
     gathering = _gathering(unit, gang, current)
     no_room, patience = overdue(gathering, now)
@@ -68,7 +64,9 @@ def plan_unit(unit: UnitObserved, now: float) -> UnitPlan:
     if not placed and not missing:
         status = status.model_copy(update={"placed_gang": status.gang})
     stale = tuple(pod for pod in unit.pods if pod.gang != unit.status.gang)
-    remove, stuck = removals(stale, 1, orders.recovery.force_delete, now)
+    # Hosts of a gang that failed wait for each other; one that gives way to a new spec is sound.
+    grace = DRAIN_SECONDS if status.heal_start_time is None else 1
+    remove, stuck = removals(stale, grace, orders.recovery.force_delete, now)
     status, healed, notices = describe(unit, gang, status, current, missing, now)
     return UnitPlan(
         status=status,
@@ -95,7 +93,11 @@ def _gang(unit: UnitObserved, orders: Orders) -> Gang:
         uid=unit.uid,
         number=unit.status.gang,
         spec=unit.spec,
-        settings=replace(orders.settings, image=unit.spec.image or orders.settings.image),
+        settings=replace(
+            orders.settings,
+            image=unit.spec.image or orders.settings.image,
+            template=unit.spec.pod_template or orders.settings.template,
+        ),
     )
 
 
@@ -167,7 +169,8 @@ def _leave(unit: UnitObserved, cause: Cause, now: float) -> UnitPlan:
 
 
 def _drain(unit: UnitObserved, orders: Orders, current: Mapping[str, PodView], now: float) -> UnitPlan:
-    """A gang that moves gets SIGTERM and time; when its pods have ended, or that is over, the next one is made."""
+    """A gang that moves gets SIGTERM and time; when its pods have ended, or that is over, the next one is made, but
+    not within the back-off of a failure before."""
     told = tuple(pod for pod in current.values() if not pod.ended and pod.deletion_time is None)
     if told:
         remove, _ = removals(told, DRAIN_SECONDS, False, now)
@@ -175,9 +178,19 @@ def _drain(unit: UnitObserved, orders: Orders, current: Mapping[str, PodView], n
     ends = [pod.deletion_time for pod in current.values() if not pod.ended and pod.deletion_time is not None]
     if ends and max(ends) > now:
         return UnitPlan(status=unit.status, wake=max(ends))
-    return _advance(
-        unit, _counted(unit.status, _verdict(unit, orders, now), HOST_MAINTENANCE, False, now), now
-    )
+    verdict = _verdict(unit, orders, now)
+    if verdict.not_before > now:
+        until = format_time(verdict.not_before)
+        message = f"{HOST_MAINTENANCE}: the hosts are given back; the unit comes back at {until}"
+        states = lost(HOST_MAINTENANCE, message) | {"Draining": state(True, HOST_MAINTENANCE, message)}
+        status = written(unit, unit.status, "Healing", message, states, now)
+        return UnitPlan(status=status, wake=verdict.not_before)
+    return _advance(unit, _counted(unit.status, verdict, HOST_MAINTENANCE, False, now), now)
+
+
+def _moved_here(status: LearnerUnitStatus) -> bool:
+    """The last restart was a move for a maintenance: a pool that tolerates every taint would move for ever."""
+    return bool(status.restarts) and status.restarts[-1].reason == HOST_MAINTENANCE
 
 
 def _draining(status: LearnerUnitStatus) -> bool:

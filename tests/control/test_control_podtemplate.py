@@ -1,0 +1,80 @@
+"""What a run adds to its pods, as the API server took it, and a change of it."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.control, pytest.mark.timeout(120)]
+TEMPLATE = {
+    "labels": {"team": "llm"},
+    "annotations": {"example.com/owner": "you"},
+    "env": [
+        {"name": "XLA_FLAGS", "value": "--one"},
+        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}},
+    ],
+    "imagePullSecrets": [{"name": "pull"}],
+    "priorityClassName": "system-cluster-critical",
+}
+
+
+def variable(pod, name):
+    return next((item for item in pod["spec"]["containers"][0]["env"] if item["name"] == name), None)
+
+
+def test_every_pod_has_what_the_run_adds_and_a_change_makes_the_units_anew(bench) -> None:
+    bench.operator()
+    run = bench.run(units=1, podTemplate=TEMPLATE)
+    bench.settled(run, ["r-one-0", "r-two-0"])
+    pods = bench.pods()
+    assert len(pods) == 3
+    syncer = bench.until("the syncer", lambda: bench.get("StatefulSet", "r-syncer"))["spec"]["template"]
+    for pod in (*pods.values(), syncer):
+        assert pod["metadata"]["labels"]["team"] == "llm"
+        assert pod["metadata"]["annotations"]["example.com/owner"] == "you"
+        assert variable(pod, "XLA_FLAGS")["value"] == "--one"
+        assert variable(pod, "TOKEN") == TEMPLATE["env"][1]
+        assert pod["spec"]["imagePullSecrets"] == [{"name": "pull"}]
+        assert pod["spec"]["priorityClassName"] == "system-cluster-critical"
+
+    env = [{"name": "XLA_FLAGS", "value": "--two"}]
+    bench.api.patch("TrainingRun", bench.namespace, "r", {"spec": {"podTemplate": {"env": env}}})
+    bench.until(
+        "new pods have the new value and not the old variable",
+        lambda: (
+            len(anew := bench.pods()) == 3
+            and not anew.keys() & pods.keys()
+            and all(variable(pod, "XLA_FLAGS")["value"] == "--two" for pod in anew.values())
+            and all(variable(pod, "TOKEN") is None for pod in anew.values())
+        ),
+    )
+    bench.until(
+        "the syncer's pods too",
+        lambda: (
+            variable(bench.get("StatefulSet", "r-syncer")["spec"]["template"], "XLA_FLAGS")["value"]
+            == "--two"
+        ),
+    )
+    assert [bench.get("LearnerUnit", unit)["status"]["restartCount"] for unit in ("r-one-0", "r-two-0")] == [
+        0,
+        0,
+    ]
+
+
+def test_a_unit_made_by_hand_has_what_its_run_adds_unless_it_says_otherwise(bench) -> None:
+    bench.operator()
+    run = bench.run(units=1, podTemplate={"labels": {"team": "llm"}})
+    bench.settled(run, ["r-one-0", "r-two-0"])
+    spec = {**bench.get("LearnerUnit", "r-one-0")["spec"], "stream": 1}
+    del spec["podTemplate"]
+    for name, more in (("guest", {}), ("other", {"podTemplate": {"labels": {"team": "guests"}}})):
+        body = {
+            "apiVersion": "atoll.dev/v1alpha1", "kind": "LearnerUnit", "metadata": {"name": name},
+            "spec": spec | more,
+        }  # fmt: skip
+        bench.api.create(body, bench.namespace)
+    bench.settled(run, ["guest", "other"])
+    teams = {
+        name: [pod["metadata"]["labels"]["team"] for pod in bench.pods(name).values()]
+        for name in ("guest", "other")
+    }
+    assert teams == {"guest": ["llm"], "other": ["guests"]}
