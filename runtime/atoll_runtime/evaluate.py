@@ -73,7 +73,7 @@ def evaluate(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 0, or 1 with one sentence on stderr."""
+    """Exit status 0; 1 with one sentence on stderr; 2 for wrong usage."""
     parser = argparse.ArgumentParser(prog="atoll_runtime.evaluate", description=__doc__)
     parser.add_argument("--checkpoint", required=True, metavar="URI", help="the run's checkpoint root")
     parser.add_argument("--step", type=int, help="global step (default: the newest complete one)")
@@ -84,6 +84,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--packing", default="Stream", choices=("Stream", "Documents"), help="as in the run")
     parser.add_argument("--json", action="store_true", help="one JSON line")
     given = parser.parse_args(argv)
+    for option, value in (("--max-tokens", given.max_tokens), ("--sequence-length", given.sequence_length)):
+        if value < 1:
+            parser.error(f"{option}: {value}: a number from 1 on is wanted")
     try:
         result = evaluate(
             given.checkpoint,
@@ -100,6 +103,8 @@ def main(argv: list[str] | None = None) -> int:
     if given.json:
         print(json.dumps(asdict(result)))
     else:
+        for one in result.skipped:
+            print(f"passed over: {one}", file=sys.stderr)
         print(f"step {result.step}: {result.loss:.4f} nats per token on {result.tokens} tokens")
     return 0
 

@@ -1,7 +1,9 @@
 """`atoll export`: what stands on the disk, what is read back, and what is refused."""
 
 import argparse
+import errno
 import json
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -9,7 +11,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from atoll_cli.__main__ import main, parser
+from atoll_cli.__main__ import main
+from atoll_cli.options import parser
 from atoll_runtime.checkpoint import Cut, GlobalStore, Part, Slice
 from atoll_runtime.contract import Dimensions, ModelSpec
 from atoll_runtime.data.importer import Order, run_import, sources
@@ -211,6 +214,33 @@ def test_an_export_that_stands_there_is_replaced_only_by_force_and_nothing_else_
     capsys.readouterr()
     assert "holds 'thesis.tex'" in refused(capsys, run, "--out", out, "--force")
     assert (out / "thesis.tex").read_text() == "years of work"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_target_of_a_link_is_replaced_and_not_the_link(run, tmp_path):
+    (tmp_path / "real").mkdir()
+    out = tmp_path / "out"
+    out.symlink_to("real")
+    assert export(run, "--step", 10, "--out", out) == 0
+    assert export(run, "--out", out, "--force") == 0
+    assert export("--check", tmp_path / "real", run, "--step", 20) == 0
+    assert out.is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "real"]
+
+
+def test_what_stood_there_stands_there_again_where_the_last_rename_fails(run, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    assert export(run, "--step", 10, "--out", out) == 0
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if self.suffix == ".partial":
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    assert export(run, "--out", out, "--force") == 1
+    assert export("--check", out, run, "--step", 10) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 

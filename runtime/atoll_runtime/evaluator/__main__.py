@@ -84,18 +84,19 @@ class Work:
     def _made(self) -> Follower | None:
         """None when it was stopped before the bucket answered."""
         run, spec = self._run, self._spec
-        measured = Measured.by(run.data, spec)
+        length = spec.sequence_length or run.data.sequence_length
         backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
         while not self._stop.is_set():
             try:
                 store = GlobalStore(run.checkpoint.uri)
-                reader = Reader(measured.data, measured.split, measured.sequence_length)
+                reader = Reader(run.data.uri, spec.split, length)
             except StoreError as error:
                 self._message = f"the bucket cannot be used yet: {error}"
                 log.warning("%s", self._message)
                 self._stop.wait(backoff.seconds())
                 continue
-            measure = Measure(run.model, reader, measured.sequence_length, measured.tokens, run.data.packing)
+            measure = Measure(run.model, reader, length, spec.tokens, run.data.packing)
+            measured = Measured.by(run.data, spec, reader.catalogue.splits[spec.split])
             return Follower(run.uid, spec.split, store, Results(store.bucket, measured), measure)
         return None
 

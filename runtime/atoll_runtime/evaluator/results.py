@@ -5,6 +5,7 @@ A result goes when its checkpoint has gone.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 from typing import Literal
 
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from atoll_runtime.checkpoint import Bucket, layout, manifest
 from atoll_runtime.checkpoint.bucket import MissingObject
 from atoll_runtime.contract import DataSpec, EvaluationReport, EvaluationSpec
+from atoll_runtime.data.catalogue import Split
 
 
 class Measured(BaseModel):
@@ -21,16 +23,19 @@ class Measured(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     data: str
+    contents: str
+    """Digest of the split's shards and their checksums: data that were imported anew under the same URI are others."""
     split: str
     tokens: int
     sequence_length: int
     packing: str
 
     @classmethod
-    def by(cls, data: DataSpec, spec: EvaluationSpec) -> Measured:
+    def by(cls, data: DataSpec, spec: EvaluationSpec, split: Split) -> Measured:
         """The length of the run's own examples where `spec` names none."""
         return cls(
             data=data.uri,
+            contents=hashlib.sha256(split.model_dump_json().encode()).hexdigest(),
             split=spec.split,
             tokens=spec.tokens,
             sequence_length=spec.sequence_length or data.sequence_length,

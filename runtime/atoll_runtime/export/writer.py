@@ -102,7 +102,7 @@ def write(theta: Theta, order: Order, tell: Callable[[str, int], None] = lambda 
             write_file(scratch / name, shard, facts.header(), order.dtype, theta.tensor)
             tell(name, size)
         for name, content in beside.items():
-            (scratch / name).write_bytes(content)
+            _write_through(scratch / name, content)
     return Written((*names, *beside), len(plan.entries), sum(sizes))
 
 
@@ -167,22 +167,44 @@ def _json(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, indent=2).encode() + b"\n"
 
 
+def _write_through(path: Path, content: bytes) -> None:
+    """Waits until it is on the disk."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 @contextmanager
 def _staged(order: Order) -> Iterator[Path]:
-    """A folder beside the target; what was written there takes the target's name at the end, or is removed."""
-    out = order.out
+    """A folder beside the target; what was written there takes the target's name at the end, or is removed.
+
+    The target of a link is replaced, not the link. Where the last step fails, what stood there stands there again.
+    """
+    out = order.out.resolve()
     fresh, old = (out.parent / f".{out.name}.{os.getpid()}.{what}" for what in ("partial", "replaced"))
     fresh.mkdir()
     try:
         yield fresh
         _check_place(order)  # another one may have come meanwhile
         if order.single:
-            (fresh / out.name).replace(out)
+            (fresh / order.out.name).replace(out)
         else:
-            if out.exists():
-                out.rename(old)
-            fresh.rename(out)
+            _exchange(fresh, out, old)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     if old.exists():
         shutil.rmtree(old)
+
+
+def _exchange(fresh: Path, out: Path, old: Path) -> None:
+    """Gives `fresh` the name `out`, and what had it the name `old`."""
+    replaced = out.exists()
+    if replaced:
+        out.rename(old)
+    try:
+        fresh.rename(out)
+    except OSError:
+        if replaced:
+            old.rename(out)
+        raise
