@@ -59,7 +59,7 @@ class Island:
         layout = build_layout(describe(run.model), run.outer.fragments, len(run.shards))
         mesh = span(jax.devices())
         agreement = Agreement(mesh)
-        units = UnitStore(run.checkpoint.uri)
+        units = UnitStore(run.checkpoint.uri, run.uid)
         seeded = seed.from_checkpoint(GlobalStore(run.checkpoint.uri), units, unit.unit, layout, agreement)
         self.theta = dict(seeded.cut.theta)
         """First values, on the host."""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from atoll_local.bucket import FakeGcs
-from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError
+from atoll_runtime.checkpoint import Bucket, Cut, Damaged, GlobalStore, StoreError
 from atoll_runtime.data import DataError, Reader
 from atoll_runtime.data.writer import write_text
 from atoll_runtime.learner.compilation_store import CompilationStore
@@ -179,6 +179,39 @@ def test_a_server_that_is_away_is_an_error_within_the_time_out(server: FakeGcs, 
     finally:
         server.start()
     assert bucket.list() == ["x"]
+
+
+def test_a_server_that_is_away_for_a_moment_rolls_nothing_back(
+    store: GlobalStore, server: FakeGcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save(cut(10))
+    store.save(cut(20))
+    store.bucket = Bucket(store.uri, timeout=4.0)
+    read = GlobalStore.load
+
+    def load_after_the_listing(self: GlobalStore, step: int, **options: bool) -> Cut:
+        server.stop()
+        return read(self, step, **options)
+
+    with monkeypatch.context() as away:
+        away.setattr(GlobalStore, "load", load_after_the_listing)
+        try:
+            with pytest.raises(StoreError, match=r"global/20/manifest.json") as caught:
+                store.newest()
+        finally:
+            server.start()
+    assert not isinstance(caught.value, Damaged)
+    found, skipped = store.newest()
+    assert found is not None and found.step == 20 and not skipped
+
+
+# gcsfs hands 50 MiB at a time to aiohttp, which thinks that a lot.
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+def test_an_object_of_many_pieces_comes_back_bit_for_bit(gate: GateServer) -> None:
+    bucket = Bucket(f"gs://{BUCKET}/large")
+    data = np.random.default_rng(0).bytes(120 << 20)  # three of the client's pieces
+    bucket.write("x", data)
+    assert bucket.read("x", 0, len(data)) == data
 
 
 def test_an_example_is_read_from_the_bucket_by_its_number(gate: GateServer, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ from atoll_runtime.contract import (
 )
 from atoll_runtime.data import write_text
 from atoll_runtime.evaluate import evaluate
+from atoll_runtime.learner.__main__ import EXIT_RETRY
 
 TARGET = 400
 SHARDS = 2
@@ -334,14 +335,18 @@ def test_a_killed_unit_comes_back_from_the_bucket_and_from_a_peer_and_the_run_fi
 def test_a_host_that_can_never_work_ends_with_the_terminal_status_and_says_why(world):
     (world.folder / "data" / "meta.json").write_text('{"format": 1}')
     [unread] = world.start_unit("pair", 1, hosts=1, stream=0)
-    [nameless] = world.start_unit("nameless", 1, hosts=1, stream=0)
     unasked = world.start("learner", "unasked.log", "unit-pair", **{ENV_UNIT: "{}"})
-    for process in (unread, nameless, unasked):
+    for process in (unread, unasked):
         assert process.wait(40) == EXIT_TERMINAL, world.logs()
     logs = world.logs()
     assert f"DataInvalid: file://{world.folder}/data/meta.json: dtype: Field required" in logs
-    assert f"IdentityInvalid: {world.folder}/unit-nameless/ca.crt" in logs
     assert "ContractInvalid:" in logs
+
+
+def test_a_host_whose_certificate_cannot_be_read_is_worth_another_start(world):
+    [nameless] = world.start_unit("nameless", 1, hosts=1, stream=0)
+    assert nameless.wait(40) == EXIT_RETRY, world.logs()
+    assert f"CertificateUnreadable: {world.folder}/unit-nameless/ca.crt" in world.logs()
 
 
 def test_a_host_that_waits_for_its_checkpoint_ends_at_once_on_sigterm(world):

@@ -75,7 +75,7 @@ def test_what_host_0_says_reaches_the_others_in_64_bits(results):
 
 
 def test_moments_that_two_hosts_saved_are_those_of_one(results, folder):
-    units = UnitStore(f"file://{folder}")
+    units = UnitStore(f"file://{folder}", "1")
     layout = build_layout(describe(SPEC), FRAGMENTS)
     (one, _), (two, skipped) = (units.newest(name, layout) for name in ("hosts-1", "hosts-2"))
     assert units.saves() == {"hosts-1": {6: 1}, "hosts-2": {6: 2}}

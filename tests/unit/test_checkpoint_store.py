@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, Part, Slice, StoreError
+from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, Part, Slice, StoreError, parts
 
 # Orbax leaves its event loop at the first array that fails; the others' reads then end on a closed loop.
 after_a_failed_read = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -35,7 +35,8 @@ def assert_same(found, wanted):
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "FIRST_WAIT", 0.0)
     return GlobalStore(f"file://{tmp_path}/run")
 
 
@@ -168,22 +169,22 @@ def make_part(step, shard, known=5):
 
 
 def test_a_cut_of_two_shards_is_whole_when_both_parts_stand_and_tensors_come_back_from_their_layers(store):
-    parts = [make_part(20, 0), make_part(20, 1)]
-    store.save_part(parts[1])
+    shards = [make_part(20, 0), make_part(20, 1)]
+    store.save_part(shards[1])
     assert store.missing(20, 2) == [0] and store.newest()[0] is None
     with pytest.raises(StoreError, match=r"shard-0-of-2.json: not found"):
         store.complete(20, 2, {})
-    store.save_part(parts[0])
+    store.save_part(shards[0])
     store.complete(20, 2, {"run": "walk", "marks": {"unit/a/1": {"unit/a/1": 5}}})
     assert store.is_complete(20) and store.missing(20, 2) == []
     cut = store.load(20)
     assert cut.shards == 2 and cut.versions == (20, 19, 20, 19)
     assert cut.meta["run"] == "walk" and [each["shard"] for each in cut.meta["machines"]] == [0, 1]
     up = cut.theta["layers/up"]
-    np.testing.assert_array_equal(up[[0, 2]], parts[0].tensors["layers/up"].theta)
-    np.testing.assert_array_equal(up[[1]], parts[1].tensors["layers/up"].theta)
+    np.testing.assert_array_equal(up[[0, 2]], shards[0].tensors["layers/up"].theta)
+    np.testing.assert_array_equal(up[[1]], shards[1].tensors["layers/up"].theta)
     np.testing.assert_array_equal(
-        cut.momentum["embedding/table"], parts[0].tensors["embedding/table"].momentum
+        cut.momentum["embedding/table"], shards[0].tensors["embedding/table"].momentum
     )
 
 

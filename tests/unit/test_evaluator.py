@@ -21,6 +21,7 @@ from atoll_runtime.contract import (
     dump,
 )
 from atoll_runtime.data import Reader, write_text
+from atoll_runtime.data.catalogue import Shard, Split
 from atoll_runtime.data.packing import segments
 from atoll_runtime.data.writer import held_out
 from atoll_runtime.evaluator.follower import Follower
@@ -31,6 +32,7 @@ from atoll_runtime.model import initial
 from atoll_runtime.model.tasks import objective
 
 DATA = DataSpec(uri="file:///data", sequence_length=32)
+SPLIT = Split(shards=(Shard(file="heldout-0.bin", tokens=1000, crc32c=7),))
 MODEL = ModelSpec(dimensions=Dimensions(layers=1, width=16, heads=2, kv_heads=1, hidden=16))
 LENGTH = 32
 
@@ -49,8 +51,8 @@ class World:
             theta = {"w": np.full(4, step if value is None else value, np.float32)}
             self.store.save(Cut(step, theta, {"w": np.zeros(4, np.float32)}, (step,)))
 
-    def evaluator(self, spec: EvaluationSpec | None = None) -> Follower:
-        results = Results(self.store.bucket, Measured.by(DATA, spec or EvaluationSpec()))
+    def evaluator(self, spec: EvaluationSpec | None = None, split: Split = SPLIT) -> Follower:
+        results = Results(self.store.bucket, Measured.by(DATA, spec or EvaluationSpec(), split))
         return Follower("u", "heldout", self.store, results, self.measure, lambda: self.now)
 
     def measure(self, theta: dict[str, np.ndarray]) -> Loss:
@@ -150,6 +152,9 @@ def test_another_measure_and_another_checkpoint_of_the_same_step_are_evaluated_a
     world.save(10, value=11)
     work(world.evaluator(EvaluationSpec(tokens=128)))
     assert world.measured == [10, 10, 11]
+    anew = Split(shards=(Shard(file="heldout-0.bin", tokens=1000, crc32c=8),))
+    work(world.evaluator(EvaluationSpec(tokens=128), anew))
+    assert world.measured == [10, 10, 11, 11], "the data set was imported anew under the same name"
 
 
 def test_a_result_that_cannot_be_read_is_made_again(world: World) -> None:
@@ -178,6 +183,21 @@ def test_a_damaged_checkpoint_keeps_no_other_waiting_and_has_its_turn_again(worl
     world.now += 2
     assert work(follower).error == ""
     assert world.measured == [10, 20]
+
+
+def test_a_bucket_that_is_silent_for_a_moment_costs_no_checkpoint_its_turn(world: World, monkeypatch) -> None:
+    world.save(10, 20)
+    follower = world.evaluator()
+
+    def silent(*_: object, **options: object) -> None:
+        raise StoreError("gs://b: no answer within 60 s")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(GlobalStore, "load", silent)
+        with pytest.raises(StoreError):
+            follower.advance()
+    assert work(follower).error == ""
+    assert world.measured == [20, 10]
 
 
 def test_a_loss_that_is_not_finite_is_a_result_without_a_number(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import threading
@@ -85,6 +86,21 @@ def test_a_wait_in_vain_ends_with_the_last_words_of_the_one_that_failed(files) -
         with pytest.raises(NotRestarted, match="no incarnation after 3 within 0 s"):
             waiting.claim(UNIT, wait=0, poll=0.01)
         assert LastWords.parse(files.termination.read_text()) == LastWords(3, "OSError: the disk is full")
+
+
+def test_last_words_that_cannot_be_written_whole_leave_the_number_that_stood(files) -> None:
+    first = Incarnation(files)
+    first.claim(UNIT)
+    files.termination.unlink()  # the memory alone is written
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as a disk that is full: no file may grow
+    try:
+        with pytest.raises(OSError):
+            first.leave("OSError: no space")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with pytest.raises(NotRestarted, match="no incarnation after 3"):
+        Incarnation(files).claim(UNIT, wait=0, poll=0.01)
 
 
 def test_a_number_that_cannot_be_read_is_none(files) -> None:

@@ -3,12 +3,14 @@
 import threading
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import ClassVar
 
 import jax
 import numpy as np
 import pytest
 
-from atoll_runtime.checkpoint import Cut, GlobalStore
+from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError
+from atoll_runtime.checkpoint.bucket import TIMEOUT
 from atoll_runtime.contract import (
     CheckpointSpec,
     DataSpec,
@@ -21,14 +23,15 @@ from atoll_runtime.contract import (
     SyncerAddress,
     TargetSpec,
 )
-from atoll_runtime.data import Prefetch
+from atoll_runtime.data import Prefetch, Reader, write_text
+from atoll_runtime.data import reader as reader_module
 from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.errors import LossNotFinite, SeedUnavailable, Terminal
 from atoll_runtime.learner.exchange import Arrival
 from atoll_runtime.learner.fragments import Fragments, host_part, wire_type
 from atoll_runtime.learner.inner import Inner
-from atoll_runtime.learner.loop import Loop, Start
+from atoll_runtime.learner.loop import DATA_TIMEOUT, Loop, Start
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.proposal import NOTHING, Ending, Proposal
 from atoll_runtime.learner.schedule import REWARM, learning_rate
@@ -416,3 +419,36 @@ def test_a_checkpoint_of_another_layout_is_terminal(tmp_path, mesh, layout):
     with pytest.raises(Terminal, match="fragment layout") as raised:
         seed.find(store, build_layout(describe(SPEC), FRAGMENTS + 1), Agreement(mesh))
     assert raised.value.reason == "LayoutChanged"
+
+
+class Hanging(Bucket):
+    """A bucket whose shards do not answer."""
+
+    waited: ClassVar[list[float]] = []
+    """Seconds that its callers spent."""
+
+    def __init__(self, uri, timeout=TIMEOUT):
+        super().__init__(uri, timeout)
+        self._seconds = timeout
+
+    def read(self, path, start=None, stop=None):
+        if start is None:
+            return super().read(path)
+        self.waited.append(self._seconds)
+        raise StoreError(f"{path}: no answer within {self._seconds:g} s")
+
+
+def test_a_bucket_that_hangs_is_given_up_by_the_reader_before_a_step_gives_its_batch_up(
+    tmp_path, monkeypatch
+):
+    documents = [(f"{number}.txt", tmp_path / "text") for number in range(40)]
+    (tmp_path / "text").write_text("a document of some length " * 20)
+    write_text(f"file://{tmp_path}/set", documents, source="test")
+    waited = []
+    monkeypatch.setattr(Hanging, "waited", waited)
+    monkeypatch.setattr(reader_module, "Bucket", Hanging)
+    monkeypatch.setattr(reader_module.time, "sleep", waited.append)
+    monkeypatch.setattr(reader_module.random, "uniform", lambda low, high: high)
+    with pytest.raises(StoreError, match="no answer within"):
+        Reader(f"file://{tmp_path}/set", "train", LENGTH).example(0)
+    assert 60 < sum(waited) < DATA_TIMEOUT, "seconds; one that is silent for a minute ends no unit"

@@ -33,14 +33,14 @@ from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.fragments import Fragments, wire_type
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
-from atoll_runtime.learner.peers import Peers
+from atoll_runtime.learner.peers import Limits, Peers
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.serving import Serving
 from atoll_runtime.learner.snapshot import NOTHING, Facts, Snapshots
 from atoll_runtime.model import describe, initial
 from atoll_runtime.sync.fragments import build_layout, part_bounds
 from atoll_runtime.transport.messages import DirectoryReply, PeerAddress
-from atoll_runtime.transport.peer import PeerClient, PeerServer, SnapshotRequest
+from atoll_runtime.transport.peer import PeerClient, PeerServer, Piece, SnapshotRequest
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import TransportError
 
@@ -123,7 +123,7 @@ def fragments(mesh, inner):
 
 @pytest.fixture
 def units(tmp_path):
-    return UnitStore(f"file://{tmp_path}/run")
+    return UnitStore(f"file://{tmp_path}/run", RUN.uid)
 
 
 class Learner:
@@ -196,7 +196,7 @@ def make_learner(inner, fragments, certificates):
 def make_peers(certificates):
     """The newcomer's view of these learners; `localhost` is the name in all test certificates."""
 
-    def make(*learners, versions=ONES, deadline=20.0, order=None, identity="new"):
+    def make(*learners, versions=ONES, order=None, identity="new"):
         tls = Tls.read(certificates[identity])
         found = tuple(PeerAddress(each.name, 1, (each.address,)) for each in learners)
         width = LAYOUT.width
@@ -208,8 +208,7 @@ def make_peers(certificates):
             directory=lambda: replies,
             connect=lambda name, address: PeerClient(address, tls, "localhost"),
             random=order or random.Random(0),
-            deadline=deadline,
-            first_wait=0.01,
+            limits=Limits(first_wait=0.01),
         )
 
     return make
@@ -243,6 +242,7 @@ def saved(units, inner, fragments, name="a", cut=240, eventually=None):
 
 def manifest_of(name, cut, host, hosts, layout=LAYOUT, incarnation=1):
     return HostManifest(
+        run_uid=RUN.uid,
         unit=name,
         incarnation=incarnation,
         host=host,
@@ -314,7 +314,7 @@ def test_a_damaged_or_half_written_or_foreign_save_is_passed_over_with_its_reaso
     assert save.cut == 10
     assert [each.step for each in skipped] == [60, 50, 40, 30, 20]
     reasons = {each.step: each.reason for each in skipped}
-    assert "incarnations [1, 2]" in reasons[60]
+    assert "hosts of different saves: incarnation [1, 2]" in reasons[60]
     assert "fragment layout" in reasons[50]
     assert "not finite" in reasons[40]
     assert "half-written" in reasons[30]
@@ -328,7 +328,7 @@ def test_only_the_newest_two_complete_saves_are_kept(units, tmp_path):
     write_hosts(units, tensors, cut=5, hosts=2, only=[0])
     write_hosts(units, tensors, cut=40, hosts=2, only=[0])
     write_hosts(units, tensors, name="b", cut=1)
-    units.prune("a", 2)
+    units.prune("a", 2, 30)
     assert units.saves() == {"a": {40: 0, 30: 1, 20: 1}, "b": {1: 1}}
 
 
@@ -439,7 +439,7 @@ def test_when_a_peer_dies_in_the_middle_the_next_one_seeds(make_learner, make_pe
     dying = make_learner("a").start()
     eventually(lambda: dying.snapshots.healthy)
     dying.gate = threading.Semaphore(2)  # two fragments go out, no more
-    peers = make_peers(dying, deadline=20.0)
+    peers = make_peers(dying)
     result = []
     newcomer = threading.Thread(
         target=lambda: result.append(seed.from_peer(peers, unit("new"), LAYOUT, agreement))
@@ -464,7 +464,7 @@ def test_a_newcomer_that_dies_frees_its_slot(make_learner, certificates, eventua
     learner.gate = threading.Semaphore(1)
     client = PeerClient(learner.address, Tls.read(certificates["new"]), "localhost")
     stream = client.snapshot(request(), tuple(SIZES), 20.0)
-    assert next(stream).head.version == 1
+    assert first(stream).head.version == 1
     assert learner.serving.clients == 1
     client.close()
     eventually(lambda: learner.serving.clients == 0)
@@ -485,10 +485,15 @@ def request(**changes):
     return SnapshotRequest(**(fields | changes))
 
 
+def first(stream):
+    """The first part, after signs of life."""
+    return next(found for found in stream if isinstance(found, Piece))
+
+
 def ask(learner, folder, wanted, seconds=20.0):
     client = PeerClient(learner.address, Tls.read(folder), "localhost")
     try:
-        return next(client.snapshot(wanted, tuple(SIZES), seconds))
+        return first(client.snapshot(wanted, tuple(SIZES), seconds))
     finally:
         client.close()
 
@@ -530,12 +535,12 @@ def test_a_peer_refuses_whom_it_may_not_or_cannot_serve(make_learner, certificat
     slow = [PeerClient(learner.address, Tls.read(new), "localhost") for _ in range(2)]
     streams = [client.snapshot(request(), tuple(SIZES), 20.0) for client in slow]
     with ThreadPoolExecutor(2) as pool:
-        firsts = [pool.submit(next, stream) for stream in streams]
+        parts = [pool.submit(first, stream) for stream in streams]
         eventually(lambda: learner.serving.clients == 2)
         with pytest.raises(TransportError, match="a is serving 2 others"):
             ask(learner, new, request())
         learner.gate.release(1)
-        assert [first.result(10).head.number for first in firsts] == [0, 0], "one capture serves both"
+        assert [part.result(10).head.number for part in parts] == [0, 0], "one capture serves both"
     for stream in streams:
         stream.close()
     eventually(lambda: learner.serving.clients == 0)
@@ -561,7 +566,7 @@ def test_without_a_peer_or_a_directory_the_reason_is_told_and_the_checkpoint_is_
     def unreachable():
         raise TransportError("localhost:1: UNAVAILABLE")
 
-    peers = Peers(unreachable, lambda *_: None, random.Random(0), first_wait=0.01)
+    peers = Peers(unreachable, lambda *_: None, random.Random(0), Limits(first_wait=0.01))
     assert seed.from_peer(peers, unit("new"), LAYOUT, agreement) == (
         "not seeded from a peer: no directory: localhost:1: UNAVAILABLE"
     )

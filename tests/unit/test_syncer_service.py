@@ -13,19 +13,29 @@ import numpy as np
 import pytest
 
 from atoll_runtime.checkpoint import Cut, GlobalStore, Part, Skipped, StoreError
-from atoll_runtime.contract import ENV_RUN_FILE, CheckpointSpec, OuterSpec, RunContract, TargetSpec, dump
+from atoll_runtime.contract import (
+    ENV_RUN_FILE,
+    CheckpointSpec,
+    OuterSpec,
+    RunContract,
+    TargetSpec,
+    dump,
+    identity,
+)
 from atoll_runtime.model import describe, initial
 from atoll_runtime.sync.events import RoundId
 from atoll_runtime.sync.fragments import Layout, build_layout
 from atoll_runtime.sync.rules import Rules
+from atoll_runtime.syncer import __main__ as main
 from atoll_runtime.syncer.__main__ import contract, recovered
-from atoll_runtime.syncer.errors import Terminal
+from atoll_runtime.syncer.errors import JournalError, Terminal
 from atoll_runtime.syncer.recovery import Start, recover
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status, metrics
 from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport.inprocess import PEER, InProcessTransport
 from atoll_runtime.transport.messages import PROTOCOL, Hello, PushHead, Refused
+from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer, TransportError
 
 
@@ -38,10 +48,10 @@ class Shelf(GlobalStore):
         super().__init__(f"file://{folder}")
         self.skipped: list[Skipped] = []
 
-    def save_part(self, part: Part) -> None:
+    def save_part(self, part: Part) -> bool:
         if self.fault:
             raise StoreError(self.fault)
-        super().save_part(part)
+        return super().save_part(part)
 
     def newest(self, *, momentum: bool = True) -> tuple[Cut | None, list[Skipped]]:
         if self.fault:
@@ -193,6 +203,40 @@ async def test_an_unusable_bucket_is_tried_again_and_the_status_says_so(
         _, start = await task
     start.journal.close()
     assert start.message == "started from the initial model"
+
+
+@pytest.mark.parametrize(
+    ("fragments", "error", "phase"),
+    [
+        pytest.param(4, JournalError, "Starting", id="a-volume-that-fails-is-tried-again"),
+        pytest.param(3, Terminal, "Failed", id="another-layout-is-not"),
+    ],
+)
+async def test_only_what_no_restart_mends_is_told_as_the_runs_failure(
+    make_run: Any,
+    begin: Any,
+    authority: Any,
+    store: Shelf,
+    fragments: int,
+    error: type[Exception],
+    phase: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin(make_run(), store).journal.close()
+    if error is JournalError:
+        for segment in (tmp_path / "journal").glob("segment-*.wal"):
+            segment.unlink()
+            segment.mkdir()  # cannot be read
+    run = make_run(outer=OuterSpec(fragments=fragments, interval=4))
+    status = Status(run)
+    monkeypatch.setattr(main, "Status", lambda *_: status)
+    syncer = identity(run.namespace, run.name, "syncer", "0")
+    tls = Tls.read(authority("walk").issue("syncer", syncer))
+    with pytest.raises(error):
+        await main.serve(run, whole(run), Rules.of(run), tls, tmp_path)
+    assert status.report().phase == phase
+    assert str(tmp_path / "journal") in status.report().message
 
 
 def test_a_run_outlives_a_failing_bucket_and_the_loss_of_its_journal(

@@ -1,8 +1,12 @@
-"""A folder of objects at a URI: `gs://bucket/prefix` or `file:///path`. Every call has a time-out."""
+"""A folder of objects at a URI: `gs://bucket/prefix` or `file:///path`. Every call to a bucket has a time-out."""
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import fsspec
@@ -10,15 +14,28 @@ from fsspec.asyn import sync
 from fsspec.exceptions import FSTimeoutError
 
 TIMEOUT = 60.0
-"""Seconds for one call, the client's own retries included."""
+"""Seconds for one call of a few bytes, the client's own retries included."""
+SLOWEST = 16 << 20
+"""Bytes a second; a bucket that moves a large object slower counts as silent."""
+PARTIAL = ".partial"
+"""End of the name of a file that is not whole yet."""
 
 
 class StoreError(Exception):
     """A bucket or an object that cannot be used; the message names the URI."""
 
 
-class MissingObject(StoreError):
+class Damaged(StoreError):
+    """What is there is not what was written; asking again does not mend it, as it may mend another `StoreError`."""
+
+
+class MissingObject(Damaged):
     """The object is not there."""
+
+
+def patience(size: int, timeout: float = TIMEOUT) -> float:
+    """Seconds for a call that moves `size` bytes."""
+    return timeout + size / SLOWEST
 
 
 class Bucket:
@@ -45,20 +62,27 @@ class Bucket:
         except MissingObject:
             return []
         root = PurePosixPath(self._root)
-        return sorted(str(PurePosixPath(name).relative_to(root)) for name in found)
+        return sorted(
+            str(PurePosixPath(name).relative_to(root)) for name in found if not name.endswith(PARTIAL)
+        )
 
     def read(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
-        """Bytes [start, stop) of an object.
+        """Bytes [start, stop) of an object; give `stop` for a large one, which has more time then.
 
         Raises:
             MissingObject: there is no such object.
             StoreError: the bucket did not answer or refused.
         """
-        return bytes(self._call("cat_file", path, start=start, end=stop))
+        size = 0 if stop is None else stop - (start or 0)
+        return bytes(self._call("cat_file", path, size=size, start=start, end=stop))
 
     def write(self, path: str, data: bytes) -> None:
-        """Writes an object whole, over an older one."""
-        self._call("pipe_file", path, data)
+        """Writes an object over an older one: whole, or not at all."""
+        if self._files.async_impl:
+            self._call("pipe_file", path, data, size=len(data))
+            return
+        with self._named(path, self._timeout):
+            _replace(Path(self._where(path)), data)
 
     def delete(self, path: str) -> None:
         """Removes one object; one that is gone already is no error."""
@@ -74,20 +98,47 @@ class Bucket:
         except MissingObject:
             return
 
-    def _call(self, name: str, path: str, *args: Any, **options: Any) -> Any:
-        where = f"{self._root}/{path}" if path else self._root
-        try:
+    def _call(self, name: str, path: str, *args: Any, size: int = 0, **options: Any) -> Any:
+        """`size`: bytes that it moves."""
+        timeout = patience(size, self._timeout)
+        with self._named(path, timeout):
             if self._files.async_impl:
                 coroutine = getattr(self._files, f"_{name}")
-                return sync(self._files.loop, coroutine, where, *args, timeout=self._timeout, **options)
-            return getattr(self._files, name)(where, *args, **options)
+                where = self._where(path)
+                return sync(self._files.loop, coroutine, where, *args, timeout=timeout, **options)
+            return getattr(self._files, name)(self._where(path), *args, **options)
+
+    def _where(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else str(self._root)
+
+    @contextmanager
+    def _named(self, path: str, timeout: float) -> Iterator[None]:
+        """Errors of a call as `StoreError`."""
+        try:
+            yield
         except FileNotFoundError as error:
             raise MissingObject(f"{self.address(path)}: not found") from error
         except (TimeoutError, FSTimeoutError) as error:
-            raise StoreError(f"{self.address(path)}: no answer within {self._timeout:g} s") from error
+            raise StoreError(f"{self.address(path)}: no answer within {round(timeout, 1):g} s") from error
         except Exception as error:
             # gcsfs, google-auth and aiohttp share no base class; each error means an unusable bucket.
             raise StoreError(f"{self.address(path)}: {_words(error)}") from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Written beside, then renamed: who is killed or out of space leaves the file that stood before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
+    try:
+        with beside.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
 
 
 def _words(error: BaseException) -> str:

@@ -23,9 +23,9 @@ def step_folder(step: int) -> str:
     return f"{GLOBAL}/{step}"
 
 
-def item(step: int, shard: int, shards: int) -> str:
-    """Orbax's folder of a shard's part."""
-    return f"{GLOBAL}/{step}/state-{shard}-of-{shards}"
+def item(step: int, shard: int, shards: int, given_up: int = 0) -> str:
+    """Orbax's folder of a shard's part: another one after each save that was given up and may still write."""
+    return f"{GLOBAL}/{step}/state-{shard}-of-{shards}" + (f".{given_up}" if given_up else "")
 
 
 def part(step: int, shard: int, shards: int) -> str:
@@ -71,6 +71,14 @@ def unit_part(unit: str, cut: int, host: int, hosts: int, fragment: int) -> str:
 def unit_manifest(unit: str, cut: int, host: int, hosts: int) -> str:
     """Written after one host's parts; those of all hosts make the save complete."""
     return f"{UNITS}/{unit}/{cut}/host-{host}-of-{hosts}.json"
+
+
+def unit_manifests(paths: list[str]) -> dict[str, int]:
+    """Those of hosts among the objects of unit saves, each with the number of hosts that it speaks of."""
+    found = {path: _UNIT.fullmatch(path) for path in paths}
+    return {
+        path: int(host[2]) for path, match in found.items() if match and (host := _HOST.fullmatch(match[3]))
+    }
 
 
 def unit_saves(paths: list[str]) -> dict[str, dict[int, int]]:

@@ -9,7 +9,7 @@ import google_crc32c
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from atoll_runtime.checkpoint.bucket import StoreError
+from atoll_runtime.checkpoint.bucket import Damaged
 from atoll_runtime.contract import ModelSpec
 
 CHUNK = 16 << 20
@@ -45,7 +45,7 @@ class PartManifest(BaseModel):
     """Unix seconds of the save."""
     tensors: dict[str, TensorEntry]
     meta: dict[str, Any]
-    """JSON: the shard's `machine`, with its vector clock."""
+    """See `atoll_runtime.checkpoint.parts.Part`."""
 
 
 class Manifest(BaseModel):
@@ -66,21 +66,21 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def parse(kind: type[M], text: bytes, where: str) -> M:
-    """Raises `StoreError` with the first wrong field of the manifest at `where`."""
+    """Raises `Damaged` with the first wrong field of the manifest at `where`."""
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "JSON"
-        raise StoreError(f"{where}: {field}: {first['msg']}") from error
+        raise Damaged(f"{where}: {field}: {first['msg']}") from error
 
 
 def model_of(meta: Mapping[str, object], where: str) -> ModelSpec:
-    """What the checkpoint is of; raises `StoreError`: the manifest at `where` does not say it."""
+    """What the checkpoint is of; raises `Damaged`: the manifest at `where` does not say it."""
     try:
         return ModelSpec.model_validate(meta.get("model"))
     except ValidationError as error:
-        raise StoreError(f"{where}: meta.model of the manifest: {error.errors()[0]['msg']}") from error
+        raise Damaged(f"{where}: meta.model of the manifest: {error.errors()[0]['msg']}") from error
 
 
 def checksum(tensor: np.ndarray) -> int:
@@ -95,14 +95,13 @@ def checksum(tensor: np.ndarray) -> int:
 def verify(
     manifest: PartManifest, kind: Literal["theta", "momentum"], tensors: Mapping[str, np.ndarray]
 ) -> None:
-    """Raises `StoreError` naming the first tensor whose shape or bytes are not those of the manifest."""
-    for name, entry in manifest.tensors.items():
-        if tensors[name].shape != entry.shape:
-            raise StoreError(
-                f"{kind} {name}: shape {tensors[name].shape} where the manifest says {entry.shape}"
-            )
-        found = checksum(tensors[name])
+    """Raises `Damaged` naming the first tensor whose shape or bytes are not those of the manifest."""
+    for name, tensor in tensors.items():
+        entry = manifest.tensors[name]
+        if tensor.shape != entry.shape:
+            raise Damaged(f"{kind} {name}: shape {tensor.shape} where the manifest says {entry.shape}")
+        found = checksum(tensor)
         if found != getattr(entry, kind):
-            raise StoreError(
+            raise Damaged(
                 f"{kind} {name}: checksum {found:08x} where the manifest says {getattr(entry, kind):08x}"
             )

@@ -3,65 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from atoll_runtime.checkpoint import arrays, layout, manifest
-from atoll_runtime.checkpoint.bucket import Bucket, StoreError
+from atoll_runtime.checkpoint import layout, manifest, parts
+from atoll_runtime.checkpoint.bucket import Bucket, Damaged, StoreError
+from atoll_runtime.checkpoint.cut import Cut, Skipped
+from atoll_runtime.checkpoint.parts import Kind, Part, Slice
 from atoll_runtime.sync import clocks
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """The whole global model at a consistent cut."""
-
-    step: int
-    """Global step t."""
-    theta: dict[str, np.ndarray]
-    """Θ, float32, by flat tensor name."""
-    momentum: dict[str, np.ndarray]
-    """Outer momentum b, the same names and shapes; empty where it was not loaded."""
-    versions: tuple[int, ...]
-    """Global step of the last merge of each fragment, shard by shard."""
-    meta: dict[str, Any] = field(default_factory=dict)
-    """JSON: `model`, `fingerprint`, `machines` (of each shard), and what else the syncer wants back."""
-    shards: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """What one shard owns of a tensor: whole, or some layers of a stacked one."""
-
-    theta: np.ndarray
-    momentum: np.ndarray
-    layers: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One shard's part of a cut."""
-
-    step: int
-    shard: int
-    shards: int
-    tensors: dict[str, Slice]
-    versions: tuple[int, ...]
-    meta: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A checkpoint that was passed over."""
-
-    step: int
-    reason: str
-    complete: bool = True
-    """It has its manifest, so it was whole once."""
-
-    def __str__(self) -> str:
-        return f"step {self.step} skipped: {self.reason}"
 
 
 class GlobalStore:
@@ -72,6 +23,8 @@ class GlobalStore:
 
     def __init__(self, uri: str) -> None:
         self.bucket = Bucket(uri)
+        self._given_up = 0
+        """Saves that did not end in time, and may go on writing into their folders."""
 
     @property
     def uri(self) -> str:
@@ -82,51 +35,34 @@ class GlobalStore:
         """Complete checkpoints, newest first; one listing."""
         return layout.complete_steps(self.bucket.list(layout.GLOBAL))
 
-    def save_part(self, part: Part) -> None:
-        """Writes a shard's arrays, then its manifest; a part that stands there whole is left as it is."""
-        if self._stands_whole(part.step, part.shard, part.shards):
-            return
-        entries = {
-            name: manifest.TensorEntry(
-                shape=own.theta.shape,
-                layers=own.layers,
-                theta=manifest.checksum(own.theta),
-                momentum=manifest.checksum(own.momentum),
-            )
-            for name, own in part.tensors.items()
-        }
-        item = layout.item(part.step, part.shard, part.shards)
-        where = self.bucket.address(item)
-        tree = {
-            "theta": {name: own.theta for name, own in part.tensors.items()},
-            "momentum": {name: own.momentum for name, own in part.tensors.items()},
-        }
+    def save_part(self, part: Part) -> bool:
+        """Writes a shard's arrays, then its manifest; what stands there whole and is the same is left as it is.
+
+        What another run, or an earlier life of the shard's journal, left of this step goes: `False` where that is
+        a complete cut of the same run, which stays.
+        """
+        entries = parts.entries_of(part)
+        there = self.bucket.list(layout.step_folder(part.step))
+        whole = layout.manifest(part.step)
+        if part.name in there and self._stands(part, entries):
+            return True
+        if whole in there:
+            if self._completed_before(part):
+                return False
+            self.bucket.delete(whole)
+        if part.name in there:
+            self.bucket.delete(part.name)
+        item = layout.item(part.step, part.shard, part.shards, self._given_up)
         try:
-            arrays.write(where, tree)
-        except Exception as error:
-            # Orbax and tensorstore raise what their drivers raise.
-            raise StoreError(f"{where}: cannot be written: {' '.join(str(error).split())}") from error
-        whole = manifest.PartManifest(
-            step=part.step,
-            shard=part.shard,
-            shards=part.shards,
-            versions=part.versions,
-            item=item,
-            time=time.time(),
-            tensors=entries,
-            meta=part.meta,
-        )
-        name = layout.part(part.step, part.shard, part.shards)
-        self.bucket.write(name, whole.model_dump_json().encode())
+            parts.write(self.bucket, part, entries, item)
+        except TimeoutError as error:
+            self._given_up += 1
+            raise StoreError(f"{self.bucket.address(item)}: cannot be written: {error}") from error
+        return True
 
     def read_part(self, step: int, shard: int, shards: int) -> Part:
         """Reads a shard's part back, with checksums."""
-        found = self._part(step, shard, shards)
-        theta, momentum = self._group(found, "theta"), self._group(found, "momentum")
-        tensors = {
-            name: Slice(theta[name], momentum[name], entry.layers) for name, entry in found.tensors.items()
-        }
-        return Part(step, shard, shards, tensors, found.versions, found.meta)
+        return parts.read(self.bucket, parts.find(self.bucket, step, shard, shards))
 
     def missing(self, step: int, shards: int) -> list[int]:
         """Shards whose part of the cut does not stand yet; one listing."""
@@ -137,12 +73,15 @@ class GlobalStore:
         """Writes the manifest over all parts, which stand.
 
         Raises:
-            StoreError: a part is missing, or the parts are no consistent cut.
+            StoreError: a part is missing or another run's, or the parts are no consistent cut.
         """
         if self.is_complete(step):
             return
-        parts = [self._part(step, s, shards) for s in range(shards)]
-        records = {clocks.shard(part.shard): part.meta.get("vector", {}) for part in parts}
+        found = [parts.find(self.bucket, step, s, shards) for s in range(shards)]
+        wrong = _mixture(found, meta.get("run_uid"))
+        if wrong:
+            raise StoreError(f"{self.uri}: step {step}: {wrong}")
+        records = {clocks.shard(part.shard): part.meta.get("vector", {}) for part in found}
         records |= meta.get("marks", {})
         wrong = clocks.inconsistency(records)
         if wrong:
@@ -150,19 +89,23 @@ class GlobalStore:
         whole = manifest.Manifest(
             step=step,
             shards=shards,
-            versions=tuple(version for part in parts for version in part.versions),
+            versions=tuple(version for part in found for version in part.versions),
             time=time.time(),
             meta={
                 **meta,
-                "machines": [part.meta.get("machine", {}) for part in parts],
-                "lineages": [part.meta.get("lineage", "") for part in parts],
+                "machines": [part.meta.get("machine", {}) for part in found],
+                "lineages": [part.meta.get("lineage", "") for part in found],
             },
         )
         self.bucket.write(layout.manifest(step), whole.model_dump_json().encode())
 
     def is_complete(self, step: int) -> bool:
-        """The cut's manifest stands."""
-        return layout.manifest(step) in self.bucket.list(layout.step_folder(step))
+        """The cut's manifest stands, whole."""
+        try:
+            self._manifest(step)
+        except Damaged:
+            return False
+        return True
 
     def save(self, cut: Cut) -> None:
         """A whole cut of one shard, at once."""
@@ -170,32 +113,33 @@ class GlobalStore:
             odd = sorted(cut.theta.keys() ^ cut.momentum.keys())
             raise StoreError(f"{self.uri}: theta and momentum differ in their tensors: {', '.join(odd)}")
         own = {name: Slice(theta, cut.momentum[name]) for name, theta in cut.theta.items()}
-        self.save_part(Part(cut.step, 0, 1, own, cut.versions))
+        of = {name: cut.meta[name] for name in ("run_uid",) if name in cut.meta}
+        self.save_part(Part(cut.step, 0, 1, own, cut.versions, of))
         self.complete(cut.step, 1, cut.meta)
 
     def load(self, step: int, *, momentum: bool = True) -> Cut:
         """Reads and verifies one checkpoint; `momentum=False` leaves the outer momentum in the bucket.
 
         Raises:
-            StoreError: no manifest, unreadable arrays, or a wrong checksum.
+            Damaged: no manifest, unreadable arrays, or a wrong checksum.
+            StoreError: the bucket does not answer.
         """
-        name = layout.manifest(step)
-        found = manifest.parse(manifest.Manifest, self.bucket.read(name), self.bucket.address(name))
-        parts = [self._part(step, s, found.shards) for s in range(found.shards)]
+        found = self._manifest(step)
+        shards = [parts.find(self.bucket, step, s, found.shards) for s in range(found.shards)]
         return Cut(
             step=found.step,
-            theta=self._assemble(parts, "theta"),
-            momentum=self._assemble(parts, "momentum") if momentum else {},
+            theta=self._assemble(shards, "theta"),
+            momentum=self._assemble(shards, "momentum") if momentum else {},
             versions=found.versions,
             meta=found.meta,
             shards=found.shards,
         )
 
     def newest(self, *, momentum: bool = True) -> tuple[Cut | None, list[Skipped]]:
-        """The newest checkpoint that loads whole, and those newer ones that do not, with the reason.
+        """The newest checkpoint that loads whole, and those newer ones that are damaged, with the reason.
 
         Raises:
-            StoreError: the bucket cannot be listed. A bucket without checkpoints is `(None, [...])`.
+            StoreError: the bucket does not answer. A bucket without checkpoints is `(None, [...])`.
         """
         paths = self.bucket.list(layout.GLOBAL)
         complete = set(layout.complete_steps(paths))
@@ -206,7 +150,7 @@ class GlobalStore:
                 continue
             try:
                 return self.load(step, momentum=momentum), skipped
-            except StoreError as error:
+            except Damaged as error:
                 skipped.append(Skipped(step, str(error)))
         return None, skipped
 
@@ -226,31 +170,42 @@ class GlobalStore:
             self.bucket.delete(layout.manifest(step))
             self.bucket.delete_tree(layout.step_folder(step))
 
-    def _stands_whole(self, step: int, shard: int, shards: int) -> bool:
-        """Whether a part is there and readable; the manifests over an unreadable one are taken away."""
-        name = layout.part(step, shard, shards)
-        if name not in self.bucket.list(layout.step_folder(step)):
-            return False
+    def _manifest(self, step: int) -> manifest.Manifest:
+        name = layout.manifest(step)
+        return manifest.parse(manifest.Manifest, self.bucket.read(name), self.bucket.address(name))
+
+    def _stands(self, part: Part, entries: dict[str, manifest.TensorEntry]) -> bool:
+        """Whether the part that is there is this one, and can be read."""
         try:
-            self.read_part(step, shard, shards)
-        except StoreError:
-            self.bucket.delete(layout.manifest(step))
-            self.bucket.delete(name)
+            found = parts.find(self.bucket, part.step, part.shard, part.shards)
+            if (found.versions, found.tensors) != (part.versions, entries) or _history(found) != _history(
+                part
+            ):
+                return False
+            parts.read(self.bucket, found)
+        except Damaged:
             return False
         return True
 
-    def _part(self, step: int, shard: int, shards: int) -> manifest.PartManifest:
-        name = layout.part(step, shard, shards)
-        return manifest.parse(manifest.PartManifest, self.bucket.read(name), self.bucket.address(name))
+    def _completed_before(self, part: Part) -> bool:
+        """Whether this very cut is complete with a part of this shard's from an earlier life of its journal."""
+        try:
+            found = parts.find(self.bucket, part.step, part.shard, part.shards)
+            if _mixture([found], part.meta.get("run_uid")) or _history(found) == _history(part):
+                return False
+            same = _cut(found) == _cut(part) and self._manifest(part.step).shards == part.shards
+            if same:
+                self.load(part.step)
+        except Damaged:
+            return False
+        return same
 
-    def _assemble(
-        self, parts: list[manifest.PartManifest], kind: Literal["theta", "momentum"]
-    ) -> dict[str, np.ndarray]:
+    def _assemble(self, shards: list[manifest.PartManifest], kind: Kind) -> dict[str, np.ndarray]:
         """One group of arrays of all shards, put together by tensor."""
         whole: dict[str, np.ndarray] = {}
         layers: dict[str, dict[int, np.ndarray]] = {}
-        for part in parts:
-            for name, value in self._group(part, kind).items():
+        for part in shards:
+            for name, value in parts.tensors(self.bucket, part, kind).items():
                 own = part.tensors[name].layers
                 if own is None:
                     whole[name] = value
@@ -258,25 +213,28 @@ class GlobalStore:
                     layers.setdefault(name, {}).update(zip(own, value, strict=True))
         for name, rows in layers.items():
             if sorted(rows) != list(range(len(rows))):
-                raise StoreError(
-                    f"{self.uri}: step {parts[0].step}: {name}: layers {sorted(rows)} are not all"
-                )
+                raise Damaged(f"{self.uri}: step {shards[0].step}: {name}: layers {sorted(rows)} are not all")
             whole[name] = np.stack([rows[i] for i in range(len(rows))])
         return whole
 
-    def _group(
-        self, found: manifest.PartManifest, kind: Literal["theta", "momentum"]
-    ) -> dict[str, np.ndarray]:
-        where = self.bucket.address(found.item)
-        try:
-            tensors = arrays.read(where, kind, found.tensors)
-        except Exception as error:
-            # Orbax and tensorstore raise what their drivers raise.
-            raise StoreError(f"{where}: cannot be read: {_first_line(error)}") from error
-        manifest.verify(found, kind, tensors)
-        return tensors
+
+def _history(part: Part | manifest.PartManifest) -> tuple[object, object]:
+    """The run, and the life of its shard's journal."""
+    return part.meta.get("run_uid"), part.meta.get("lineage")
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__
+def _cut(part: Part | manifest.PartManifest) -> object:
+    """Step, and whether it is the final one: both may be begun at the same step, in two lives of shard 0."""
+    return part.meta.get("machine", {}).get("cut")
+
+
+def _mixture(found: Sequence[manifest.PartManifest], run: object) -> str:
+    """Why these parts are not all of one cut of this run; empty when they are."""
+    for part in found:
+        other = part.meta.get("run_uid")
+        if other != run:
+            return f"the part of shard {part.shard} is of run {other!r}, this cut of run {run!r}"
+    cuts = sorted(str(_cut(part)) for part in found)
+    if cuts[0] != cuts[-1]:
+        return f"the parts are of cuts {cuts[0]} and {cuts[-1]}"
+    return ""

@@ -7,7 +7,7 @@ unit only (`NumpyHandler`), and those of all hosts together at a barrier.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from atoll_runtime.checkpoint import layout, manifest
-from atoll_runtime.checkpoint.bucket import Bucket, StoreError
-from atoll_runtime.checkpoint.store import Skipped
+from atoll_runtime.checkpoint.bucket import Bucket, Damaged, StoreError
+from atoll_runtime.checkpoint.cut import Skipped
 from atoll_runtime.sync.fragments import Array, Layout
 
 
@@ -61,6 +61,7 @@ class HostManifest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
+    run_uid: str
     unit: str
     incarnation: int
     host: int
@@ -96,15 +97,23 @@ class UnitSave:
 
 
 class UnitStore:
-    """`<uri>/units/<unit>/<cut>/`. Calls block, raise `StoreError`, and may come from any thread."""
+    """`<uri>/units/<unit>/<cut>/`. Calls block, raise `StoreError`, and may come from any thread.
 
-    def __init__(self, uri: str) -> None:
+    Saves of other runs may lie at the same URI: each says whose it is.
+    """
+
+    def __init__(self, uri: str, run_uid: str) -> None:
         self.bucket = Bucket(uri)
+        self.run_uid = run_uid
 
     def save(self, facts: HostManifest, parts: Mapping[int, FragmentPart]) -> None:
         """Writes one host's parts, the manifest last; no other host is waited for."""
         where = facts.unit, facts.cut, facts.host, facts.hosts
-        self.bucket.delete(layout.unit_manifest(*where))  # of an older incarnation: no half of each may stand
+        there = layout.unit_manifests(self.bucket.list(layout.unit_folder(facts.unit, facts.cut)))
+        own = layout.unit_manifest(*where)
+        for path, hosts in there.items():
+            if path == own or hosts != facts.hosts:  # of an earlier save: no half of each may stand
+                self.bucket.delete(path)
         entries = {}
         for number, part in parts.items():
             data = b"".join(np.ascontiguousarray(each, "<f4").data for each in (part.mu, part.nu))
@@ -113,36 +122,71 @@ class UnitStore:
                 start=part.start, stop=part.stop, version=part.version, crc=google_crc32c.value(data)
             )
         whole = facts.model_copy(update={"time": time.time(), "parts": entries})
-        self.bucket.write(layout.unit_manifest(*where), whole.model_dump_json().encode())
+        self.bucket.write(own, whole.model_dump_json().encode())
 
     def saves(self) -> dict[str, dict[int, int]]:
         """By unit, its cuts, newest first, and their hosts: 0 of a half-written one. One listing."""
         return layout.unit_saves(self.bucket.list(layout.UNITS))
 
-    def newest(self, unit: str, wanted: Layout) -> tuple[UnitSave | None, list[Skipped]]:
-        """The unit's newest save that loads whole, and those newer ones that do not, with the reason."""
+    def newest(
+        self, unit: str, wanted: Layout, runs: Collection[str] = ()
+    ) -> tuple[UnitSave | None, list[Skipped]]:
+        """The unit's newest save that loads whole, and those newer ones that do not, with the reason.
+
+        Args:
+            runs: whose saves count besides this run's; those of others are as good as not there.
+        """
         skipped: list[Skipped] = []
         for cut, hosts in self.saves().get(unit, {}).items():
             if not hosts:
                 skipped.append(Skipped(cut, "half-written: not every host's manifest stands", complete=False))
                 continue
             try:
-                return self.load(unit, cut, hosts, wanted), skipped
+                parts = self._manifests(unit, cut, hosts)
+                if parts[0].run_uid in {self.run_uid, *runs}:
+                    return self._load(parts, wanted), skipped
             except StoreError as error:
                 skipped.append(Skipped(cut, str(error)))
         return None, skipped
 
-    def load(self, unit: str, cut: int, hosts: int, wanted: Layout) -> UnitSave:
-        """Reads and verifies what `hosts` hosts wrote, as whole tensors.
+    def prune(self, unit: str, keep: int, saved: int) -> None:
+        """Keeps the unit's newest `keep` complete saves; of the rest, manifests go first.
+
+        A unit saves its cuts in their order. So what is newer than `saved`, which host 0 has just written, and
+        complete, was left by another run or by a history that was rolled back: it goes, once one of `saved` or before
+        is complete. Half-written ones older than that go too; newer ones may be under way on other hosts.
+        """
+        saves = self.saves().get(unit, {})
+        complete = [cut for cut, hosts in saves.items() if hosts]
+        own = [cut for cut in complete if cut <= saved]
+        if not own:
+            return
+        for cut in saves:
+            if cut in own[:keep] or (cut > own[0] and cut not in complete):
+                continue
+            folder = layout.unit_folder(unit, cut)
+            for path in layout.unit_manifests(self.bucket.list(folder)):
+                self.bucket.delete(path)
+            self.bucket.delete_tree(folder)
+
+    def _manifests(self, unit: str, cut: int, hosts: int) -> list[HostManifest]:
+        """Of all hosts; raises `StoreError`: one is not there, or they are not of one save."""
+        parts = [self._manifest(unit, cut, host, hosts) for host in range(hosts)]
+        where = self.bucket.address(layout.unit_folder(unit, cut))
+        for name in ("run_uid", "incarnation", "inner_step"):
+            found = sorted({getattr(part, name) for part in parts})
+            if len(found) > 1:
+                raise Damaged(f"{where}: hosts of different saves: {name} {found}")
+        return parts
+
+    def _load(self, parts: list[HostManifest], wanted: Layout) -> UnitSave:
+        """Reads and verifies one save, as whole tensors.
 
         Raises:
-            StoreError: a part is missing, unreadable, damaged, or of another layout or incarnation than the rest.
+            StoreError: a part is missing, unreadable, damaged, or of another layout.
         """
-        parts = [self._manifest(unit, cut, host, hosts) for host in range(hosts)]
         first = parts[0]
-        where = self.bucket.address(layout.unit_folder(unit, cut))
-        if any(part.incarnation != first.incarnation for part in parts):
-            raise StoreError(f"{where}: hosts of incarnations {sorted({part.incarnation for part in parts})}")
+        where = self.bucket.address(layout.unit_folder(first.unit, first.cut))
         if first.fingerprint != wanted.fingerprint:
             raise StoreError(
                 f"{where}: fragment layout {first.fingerprint!r} where {wanted.fingerprint!r} is wanted"
@@ -154,25 +198,7 @@ class UnitStore:
                 mu, nu = self._fragment(parts, number, fragment.size)
                 saved.unflatten(number, mu, moments.mu)
                 saved.unflatten(number, nu, moments.nu)
-        return UnitSave(unit, cut, moments, first.inner_step, first.tokens, first.cursor)
-
-    def prune(self, unit: str, keep: int) -> None:
-        """Keeps the unit's newest `keep` complete saves; of the rest, manifests go first.
-
-        Half-written ones older than the newest complete one go too; newer ones may be under way.
-        """
-        saves = self.saves().get(unit, {})
-        complete = [cut for cut, hosts in saves.items() if hosts]
-        if not complete:
-            return
-        for cut in saves:
-            if cut in complete[:keep] or cut > complete[0]:
-                continue
-            folder = layout.unit_folder(unit, cut)
-            for path in self.bucket.list(folder):
-                if path.endswith(".json") and path.count("/") == folder.count("/") + 1:
-                    self.bucket.delete(path)
-            self.bucket.delete_tree(folder)
+        return UnitSave(first.unit, first.cut, moments, first.inner_step, first.tokens, first.cursor)
 
     def _manifest(self, unit: str, cut: int, host: int, hosts: int) -> HostManifest:
         name = layout.unit_manifest(unit, cut, host, hosts)
@@ -181,7 +207,7 @@ class UnitStore:
     def _fragment(self, parts: list[HostManifest], number: int, size: int) -> tuple[Array, Array]:
         """Both moments of one fragment from all hosts, verified."""
         held = [
-            (entry.start, entry.stop, *self._read(part, number, entry.crc))
+            (entry.start, entry.stop, *self._read(part, number, entry))
             for part in parts
             if (entry := part.parts.get(number)) is not None
         ]
@@ -190,14 +216,14 @@ class UnitStore:
             nu = tile([(start, stop, nu) for start, stop, _, nu in held], size)
         except ValueError as error:
             folder = layout.unit_folder(parts[0].unit, parts[0].cut)
-            raise StoreError(f"{self.bucket.address(folder)}: fragment {number}: {error}") from error
+            raise Damaged(f"{self.bucket.address(folder)}: fragment {number}: {error}") from error
         return mu, nu
 
-    def _read(self, part: HostManifest, number: int, crc: int) -> tuple[Array, Array]:
+    def _read(self, part: HostManifest, number: int, entry: PartEntry) -> tuple[Array, Array]:
         name = layout.unit_part(part.unit, part.cut, part.host, part.hosts, number)
-        data = self.bucket.read(name)
-        if google_crc32c.value(data) != crc:
-            raise StoreError(f"{self.bucket.address(name)}: {len(data)} bytes: the checksum does not match")
+        data = self.bucket.read(name, 0, 8 * (entry.stop - entry.start))  # the size says how long it may take
+        if google_crc32c.value(data) != entry.crc:
+            raise Damaged(f"{self.bucket.address(name)}: {len(data)} bytes: the checksum does not match")
         mu, nu = np.frombuffer(data, "<f4").reshape(2, -1)
         return mu, nu
 

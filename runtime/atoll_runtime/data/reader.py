@@ -18,13 +18,15 @@ BLOCK = 64 << 10
 """Bytes of one range read."""
 CACHED_BLOCKS = 1024
 """64 MiB at most."""
+READ_SECONDS = 15.0
+"""For one block, the client's own retries included: 35 kbit/s."""
 ATTEMPTS = 6
 FILE_READERS = 1
 """A read takes less time than a hand-over between threads."""
 BUCKET_READERS = 16
 """Measured on two cores: 358 examples a second at 20 ms of latency, 282 at 50 ms (`atoll bench data`)."""
 FIRST_WAIT = 0.2
-"""Seconds before the second attempt; doubles, with jitter: about 12 s in all."""
+"""Seconds before the second attempt; doubles, with jitter: at most 9.3 s in all."""
 
 
 class Reader:
@@ -32,7 +34,7 @@ class Reader:
 
     def __init__(self, uri: str, split: str, length: int, *, cached_blocks: int = CACHED_BLOCKS) -> None:
         """Raises `DataError` for a data set that cannot serve, `StoreError` for a silent bucket."""
-        self._bucket = Bucket(uri)
+        self._bucket = Bucket(uri, READ_SECONDS)
         self.catalogue = open_catalogue(self._bucket)
         """What `meta.json` says."""
         found = next((content for name, content in self.catalogue.splits.items() if name == split), None)

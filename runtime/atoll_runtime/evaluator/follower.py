@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from atoll_runtime.checkpoint import GlobalStore, StoreError
+from atoll_runtime.checkpoint import Damaged, GlobalStore, StoreError
 from atoll_runtime.contract import EvaluationReport, EvaluatorStatus
 from atoll_runtime.evaluator.measure import Loss, WrongTensors
 from atoll_runtime.evaluator.results import Results, Stored
@@ -107,7 +107,7 @@ class Follower:
         try:
             completed = self._results.completed(step)
             loss = self._measure(self._store.load(step, momentum=False).theta)
-        except (StoreError, WrongTensors) as error:
+        except (Damaged, WrongTensors) as error:
             self._fail(step, str(error))
             return True
         result = EvaluationReport(

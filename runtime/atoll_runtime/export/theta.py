@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from atoll_runtime.checkpoint import Bucket, StoreError, arrays, layout, manifest
+from atoll_runtime.checkpoint import Bucket, StoreError, layout, manifest, parts
 from atoll_runtime.contract import ModelSpec
 from atoll_runtime.export.errors import ExportError
 
@@ -45,14 +45,14 @@ class Theta:
         whole = bucket.read(layout.manifest(step))
         found = manifest.parse(manifest.Manifest, whole, bucket.address(layout.manifest(step)))
         digest = hashlib.sha256(whole)
-        parts = []
+        shards = []
         for shard in range(found.shards):
             name = layout.part(step, shard, found.shards)
             text = bucket.read(name)
             digest.update(text)
-            parts.append(manifest.parse(manifest.PartManifest, text, bucket.address(name)))
+            shards.append(manifest.parse(manifest.PartManifest, text, bucket.address(name)))
         model = manifest.model_of(found.meta, bucket.address(layout.manifest(step)))
-        return cls(bucket, step, model, parts, digest.hexdigest())
+        return cls(bucket, step, model, shards, digest.hexdigest())
 
     def tensor(self, name: str) -> np.ndarray:
         """Float32, of the shape in `shapes`; raises `StoreError`: unreadable, or a wrong checksum."""
@@ -71,17 +71,7 @@ class Theta:
         return whole
 
     def _read(self, part: manifest.PartManifest, name: str) -> np.ndarray:
-        where = self._bucket.address(part.item)
-        try:
-            found = arrays.read(where, "theta", [name])
-        except Exception as error:
-            # Orbax and tensorstore raise what their drivers raise.
-            raise StoreError(
-                f"{where}: {name} cannot be read: {' '.join(str(error).split())[:300]}"
-            ) from error
-        alone = part.model_copy(update={"tensors": {name: part.tensors[name]}})
-        manifest.verify(alone, "theta", found)
-        return found[name]
+        return parts.tensors(self._bucket, part, "theta", [name])[name]
 
 
 def _shapes(parts: Sequence[manifest.PartManifest]) -> dict[str, tuple[int, ...]]:

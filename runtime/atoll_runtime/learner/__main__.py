@@ -53,7 +53,7 @@ def main() -> int:
         run, first = _contracts()
         unit = incarnation.claim(first)
         incarnation.watch()
-        tls = _identity()
+        tls = Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))
         ending = train(run, unit, _transports(run, tls), _leave_cleanly, tls)
     except NotRestarted as error:
         log.error("%s", error)  # its predecessor's last words are its own
@@ -62,6 +62,8 @@ def main() -> int:
         return _fail(incarnation, EXIT_TERMINAL, error.reason, error)
     except FencedOff as error:
         return _fail(incarnation, EXIT_FENCED, "Fenced", error)
+    except TlsError as error:  # the files may be changing at this moment
+        return _fail(incarnation, EXIT_RETRY, "CertificateUnreadable", error)
     except Exception as error:
         log.exception("unit failed")
         return _fail(incarnation, EXIT_RETRY, type(error).__name__, error)
@@ -81,13 +83,6 @@ def _contracts() -> tuple[RunContract, UnitContract]:
         return parse_run(file.read_text()), parse_unit(os.environ[ENV_UNIT])
     except (OSError, KeyError, ValidationError) as error:
         raise Terminal("ContractInvalid", f"{file} or ${ENV_UNIT}: {error}") from error
-
-
-def _identity() -> Tls:
-    try:
-        return Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))
-    except TlsError as error:
-        raise Terminal("IdentityInvalid", str(error)) from error
 
 
 def _transports(run: RunContract, tls: Tls) -> list[GrpcTransport]:

@@ -26,7 +26,7 @@ from atoll_runtime.learner.fragments import Fragments, wire_type
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.loop import Loop, Start
 from atoll_runtime.learner.mesh import join, leave
-from atoll_runtime.learner.peers import Peers
+from atoll_runtime.learner.peers import Limits, Peers
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.serving import Serving
@@ -74,8 +74,8 @@ def train(
     log.info("unit %s: %d devices on %d hosts", unit.unit, mesh.devices.size, unit.hosts)
     agreement: Agreement = Agreement(mesh)
     programs = Programs(agreement, compiled)
-    units = UnitStore(run.checkpoint.uri)
-    seeded = _seed(run, unit, units, layout, agreement, _peers(unit, transports, tls))
+    units = UnitStore(run.checkpoint.uri, run.uid)
+    seeded = _seed(run, unit, units, layout, agreement, _peers(run, unit, transports, tls))
     log.info("%s", seeded.message)
     inner = Inner(
         mesh,
@@ -158,7 +158,9 @@ def _seed(
     return replace(found, message="; ".join(filter(None, [found.message, why])))
 
 
-def _peers(unit: UnitContract, transports: Sequence[Transport], tls: Tls | None) -> Peers | None:
+def _peers(
+    run: RunContract, unit: UnitContract, transports: Sequence[Transport], tls: Tls | None
+) -> Peers | None:
     """Other units, as all shards of the syncer know them."""
     if tls is None:
         return None
@@ -167,6 +169,7 @@ def _peers(unit: UnitContract, transports: Sequence[Transport], tls: Tls | None)
         directory=lambda: [transport.directory(request) for transport in transports],
         connect=lambda name, address: PeerClient(address, tls, name),
         random=random.Random(),
+        limits=Limits(budget=run.startup_seconds / 2),
     )
 
 

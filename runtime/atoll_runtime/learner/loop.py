@@ -32,7 +32,7 @@ from atoll_runtime.sync.progress import Offer, Progress
 from atoll_runtime.transport.messages import Fenced
 
 DATA_TIMEOUT = 120.0
-"""Seconds that a step waits for its batch: longer than the reader's own attempts."""
+"""Seconds that a step waits for its batch: longer than all the reader's attempts at a block, 100 s at worst."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""The newcomer's side of seeding from a peer: which one, all its hosts at once, and the next one if it dies."""
+"""The newcomer's side of seeding from a peer: which ones are asked, for how long, and the next one if it dies."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import queue
 import random
@@ -11,20 +12,29 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from atoll_runtime.checkpoint.units import Moments, tile
 from atoll_runtime.contract import UnitContract
-from atoll_runtime.sync.fragments import Array, Layout
+from atoll_runtime.learner.pulled import Assembly, Pulled
+from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.transport.messages import DirectoryReply, PeerAddress
-from atoll_runtime.transport.peer import PeerClient, Piece, SnapshotRequest
+from atoll_runtime.transport.peer import Declined, Pace, PeerClient, Piece, SnapshotRequest
 from atoll_runtime.transport.transport import TransportError
 
 ATTEMPTS = 3
 """Rounds through the directory: it may not be there yet, or every peer may be busy."""
 FIRST_WAIT = 1.0
-DEADLINE = 300.0
-"""Seconds for one peer, from the request to the last part."""
+BUDGET = 900.0
+"""Seconds for all peers together, half of the default `startupSeconds` (1800): by its end the unit must have joined, be
+seeded and be connected to the syncer. The other half is for the checkpoint, which is waited for 600 s at most."""
+CONTACT = 10.0
+"""Seconds until a host's first word, which is sent at once. gRPC alone takes 20 s to find that nobody is there."""
+SILENCE = 60.0
+"""Seconds without a word from a host. One whose steps are slow sends a word every 10 s (`serving.BEAT`)."""
+LOST_PEERS = 4
+"""Peers that may fail; by then the newcomer's own network is the likelier cause, and the checkpoint the better way."""
 BACKLOG = 4
 """Parts that have come and are not looked at yet."""
+POLL = 0.2
+"""Seconds between two looks at the clock."""
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +45,13 @@ Connect = Callable[[str, str], PeerClient]
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
-    """A peer's state: the anchors as θ, whole."""
+class Limits:
+    """Seconds; see the constants."""
 
-    unit: str
-    versions: tuple[int, ...]
-    theta: dict[str, Array]
-    moments: Moments
+    budget: float = BUDGET
+    contact: float = CONTACT
+    silence: float = SILENCE
+    first_wait: float = FIRST_WAIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,122 +61,138 @@ class Peers:
     directory: Directory
     connect: Connect
     random: random.Random
-    deadline: float = DEADLINE
-    first_wait: float = FIRST_WAIT
+    limits: Limits = Limits()
 
     def pull(self, unit: UnitContract, layout: Layout) -> tuple[Pulled | None, str]:
-        """The state of the first peer that gives it whole, else None; and why others did not. Takes host 0 alone."""
-        reasons: list[str] = []
+        """The state of the first peer that gives it whole, else None; and why others did not. Takes host 0 alone.
+
+        Those that say no are asked again, `ATTEMPTS` times in all and after those that were not asked yet; those
+        that fail are not.
+        """
+        end = time.monotonic() + self.limits.budget
+        reasons: dict[str, str] = {}
+        """By peer; the directory's has no name."""
+        lost: set[str] = set()
         for attempt in range(ATTEMPTS):
             if attempt:
-                time.sleep(self.first_wait * 2 ** (attempt - 1) * self.random.uniform(0.5, 1.0))
+                time.sleep(self.limits.first_wait * 2 ** (attempt - 1) * self.random.uniform(0.5, 1.0))
             try:
                 least, peers = candidates(self.directory(), unit.unit)
             except TransportError as error:
-                reasons = [f"no directory: {error}"]
+                reasons[""] = f"no directory: {error}"
                 continue
             if not any(least):
                 return None, "no peer is learning: nothing was merged yet"
+            reasons.pop("", None)
             if not peers:  # a shard that has just restarted counts none for a moment
-                reasons = ["no peer is learning"]
+                reasons[""] = "no peer is learning"
                 continue
-            reasons.clear()
-            for peer in self.random.sample(peers, len(peers)):
-                request = SnapshotRequest(
-                    unit.unit, unit.incarnation, layout.fingerprint, layout.shards, least
-                )
+            request = SnapshotRequest(unit.unit, unit.incarnation, layout.fingerprint, layout.shards, least)
+            shuffled = self.random.sample(peers, len(peers))
+            for peer in sorted(shuffled, key=lambda peer: peer.unit in reasons):
+                if peer.unit in lost:
+                    continue
+                if len(lost) >= LOST_PEERS or time.monotonic() >= end:
+                    return None, "; ".join(reasons.values())
                 try:
-                    return self._from(peer, request, layout), "; ".join(reasons)
+                    pulled = self._from(peer, request, layout, end)
                 except TransportError as error:
                     log.warning("not seeded from %s: %s", peer.unit, error)
-                    reasons.append(f"{peer.unit}: {error}")
-        return None, "; ".join(reasons)
+                    reasons[peer.unit] = f"{peer.unit}: {error}"
+                    if not isinstance(error, Declined):
+                        lost.add(peer.unit)
+                else:
+                    reasons.pop(peer.unit, None)
+                    return pulled, "; ".join(reasons.values())
+        return None, "; ".join(reasons.values())
 
-    def _from(self, peer: PeerAddress, request: SnapshotRequest, layout: Layout) -> Pulled:
-        """Every host of one peer. Raises `TransportError`."""
+    def _from(self, peer: PeerAddress, request: SnapshotRequest, layout: Layout, end: float) -> Pulled:
+        """Every host of one peer, until `end`. Raises `TransportError`, `Declined` among them."""
+        assembly = Assembly(layout, len(peer.addresses), request.least)
         clients = [self.connect(peer.unit, address) for address in peer.addresses]
-        come: queue.Queue[tuple[int, Piece | TransportError]] = queue.Queue(BACKLOG)
-        over = threading.Event()
         sizes = tuple(fragment.size for fragment in layout.fragments)
-
-        def put(host: int, value: Piece | TransportError) -> None:
-            while not over.is_set():
-                with contextlib.suppress(queue.Full):
-                    return come.put((host, value), timeout=0.2)
-
-        def read(host: int) -> None:
-            try:
-                for piece in clients[host].snapshot(request, sizes, self.deadline):
-                    put(host, piece)
-                put(host, TransportError(f"{peer.addresses[host]}: the stream ended too early"))
-            except (TransportError, ValueError) as error:  # ValueError: the channel was closed under it
-                put(host, TransportError(str(error)))
-
-        threads = [threading.Thread(target=read, args=(host,), daemon=True) for host in range(len(clients))]
-        for thread in threads:
-            thread.start()
-        assembly, end = Assembly(layout, len(clients), request.least), time.monotonic() + self.deadline
-        try:
-            while assembly.missing:
-                host, value = come.get(timeout=max(0.0, end - time.monotonic()))
-                if isinstance(value, TransportError):
-                    raise value
-                assembly.add(host, value)
-        except queue.Empty as error:
-            raise TransportError(
-                f"{len(assembly.missing)} fragments are missing after {self.deadline:g} s"
-            ) from error
-        finally:
-            over.set()
-            for client in clients:
-                client.close()
-            for thread in threads:
-                thread.join(5.0)
+        with contextlib.closing(Streams(peer.addresses, clients, self.limits)) as streams:
+            # the call's own deadline is for the peer: here the clock is looked at, which can say what is missing
+            streams.start(request, sizes, end - time.monotonic() + self.limits.contact)
+            while missing := len(assembly.missing):
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise TransportError(f"{missing} fragments are missing and the time for peers is over")
+                came = streams.take()
+                if isinstance(came, Pace):
+                    _in_time(came, missing, left)
+                elif came is not None:
+                    assembly.add(*came)
         return assembly.pulled(peer.unit)
 
 
-class Assembly:
-    """Parts of all hosts of a peer, put together; a fragment is taken when they agree on its version."""
+Came = tuple[int, Piece] | Pace | TransportError
+"""A part with its host, a sign of life, or a stream's end."""
 
-    def __init__(self, layout: Layout, hosts: int, least: Sequence[int]) -> None:
-        self._layout, self._hosts, self._least = layout, hosts, tuple(least)
-        self.missing = {number for number, fragment in enumerate(layout.fragments) if fragment.size > 0}
-        self._parts: dict[int, dict[int, Piece]] = {number: {} for number in self.missing}
-        self._versions = list(least)
-        self._count = 0
-        self._theta: dict[str, Array] = {}
-        self._mu: dict[str, Array] = {}
-        self._nu: dict[str, Array] = {}
 
-    def add(self, host: int, piece: Piece) -> None:
-        """Raises `TransportError` for parts that do not fit together, are too old, or are not finite."""
-        number = piece.head.number
-        if number not in self.missing:
-            return
-        if piece.head.version < self._least[number]:
-            raise TransportError(
-                f"fragment {number} came at version {piece.head.version}, {self._least[number]} was asked for"
-            )
-        parts = self._parts[number]
-        parts[host] = piece
-        if len(parts) < self._hosts or len({part.head.version for part in parts.values()}) > 1:
-            return
-        size = self._layout.fragments[number].size
-        for kind, tensors in (("anchor", self._theta), ("mu", self._mu), ("nu", self._nu)):
-            held = [(part.head.start, part.head.stop, getattr(part, kind)) for part in parts.values()]
-            try:
-                flat = tile(held, size)
-            except ValueError as error:
-                raise TransportError(f"{kind} of fragment {number}: {error}") from error
-            self._layout.unflatten(number, flat, tensors)
-        self._versions[number] = piece.head.version
-        self._count = max(self._count, *(part.head.count for part in parts.values()))
-        self.missing.remove(number)
-        del self._parts[number]
+class Streams:
+    """All hosts of one peer, read at once by a thread each."""
 
-    def pulled(self, unit: str) -> Pulled:
-        """The whole, when nothing is missing."""
-        return Pulled(unit, tuple(self._versions), self._theta, Moments(self._mu, self._nu, self._count))
+    def __init__(self, addresses: Sequence[str], clients: Sequence[PeerClient], limits: Limits) -> None:
+        self._addresses, self._clients, self._limits = addresses, clients, limits
+        self._come: queue.Queue[Came] = queue.Queue(BACKLOG)
+        self._begun = time.monotonic()
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, request: SnapshotRequest, sizes: tuple[int, ...], seconds: float) -> None:
+        """Asks every host; `sizes` of the fragments."""
+        for host in range(len(self._clients)):
+            work = functools.partial(self._read, host, request, sizes, seconds)
+            self._threads.append(threading.Thread(target=work, name="peer", daemon=True))
+            self._threads[-1].start()
+
+    def take(self) -> tuple[int, Piece] | Pace | None:
+        """What came next; None where nothing did for a moment.
+
+        Raises:
+            TransportError: a host failed, did not answer, or fell silent.
+        """
+        try:
+            came = self._come.get(timeout=POLL)
+        except queue.Empty:
+            self._listen()
+            return None
+        if isinstance(came, TransportError):
+            raise came
+        return came
+
+    def close(self) -> None:
+        """Ends the streams and their threads."""
+        self._over.set()
+        for client in self._clients:
+            client.close()
+        for thread in self._threads:
+            thread.join(5.0)
+
+    def _listen(self) -> None:
+        """Raises `TransportError` for a host that is not heard."""
+        now = time.monotonic()
+        for address, client in zip(self._addresses, self._clients, strict=True):
+            if client.heard is None and now - self._begun > self._limits.contact:
+                raise TransportError(f"{address}: no answer within {self._limits.contact:g} s")
+            if client.heard is not None and now - client.heard > self._limits.silence:
+                raise TransportError(f"{address}: silent for {self._limits.silence:g} s")
+
+    def _read(self, host: int, request: SnapshotRequest, sizes: tuple[int, ...], seconds: float) -> None:
+        try:
+            for found in self._clients[host].snapshot(request, sizes, seconds):
+                self._put(found if isinstance(found, Pace) else (host, found))
+            self._put(TransportError(f"{self._addresses[host]}: the stream ended too early"))
+        except TransportError as error:
+            self._put(error)
+        except ValueError as error:  # the channel was closed under it
+            self._put(TransportError(str(error)))
+
+    def _put(self, came: Came) -> None:
+        while not self._over.is_set():
+            with contextlib.suppress(queue.Full):
+                return self._come.put(came, timeout=POLL)
 
 
 def candidates(replies: Sequence[DirectoryReply], unit: str) -> tuple[tuple[int, ...], list[PeerAddress]]:
@@ -175,3 +201,12 @@ def candidates(replies: Sequence[DirectoryReply], unit: str) -> tuple[tuple[int,
     common = set(replies[0].peers).intersection(*(reply.peers for reply in replies[1:])) if replies else set()
     serving = [peer for peer in common if peer.unit != unit and peer.addresses and all(peer.addresses)]
     return versions, sorted(serving, key=lambda peer: peer.unit)
+
+
+def _in_time(pace: Pace, missing: int, left: float) -> None:
+    """Raises `Declined` for a peer whose steps are too slow: the checkpoint is not waited for in vain."""
+    needed = missing * pace.step_seconds
+    if needed > left:
+        raise Declined(
+            f"{missing} fragments at a step of {pace.step_seconds:.3g} s take {needed:.0f} s, {left:.0f} s are left"
+        )

@@ -76,6 +76,7 @@ class Saver:
     def _write(self, snapshot: Snapshot) -> bool:
         facts, unit, begun = snapshot.facts, self._unit, time.monotonic()
         whole = HostManifest(
+            run_uid=self._store.run_uid,
             unit=unit.unit,
             incarnation=unit.incarnation,
             host=unit.host,
@@ -99,7 +100,7 @@ class Saver:
         try:
             self._store.save(whole, parts)
             if unit.host == 0:
-                self._store.prune(unit.unit, KEEP)
+                self._store.prune(unit.unit, KEEP, facts.cut)
         except StoreError as error:
             self.failed += 1
             log.warning("moments at step %d were not saved, training goes on: %s", facts.cut, error)

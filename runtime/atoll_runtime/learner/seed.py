@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -25,7 +26,7 @@ FIRST_WAIT = 0.5
 LONGEST_WAIT = 8.0
 NO_STEP = -1
 OTHERS = 4
-"""Units whose saves are tried where the unit has none of its own."""
+"""Units whose saves are tried in vain where the unit has none of its own; those of other runs are not tried."""
 
 log = logging.getLogger(__name__)
 
@@ -75,11 +76,14 @@ def from_checkpoint(
 ) -> Seed:
     """The newest complete global checkpoint, and the unit's own newest moments or, without any, another unit's.
 
+    Moments are of this run or, where an earlier one at the same URI took the checkpoint, of that one.
+
     Raises:
         SeedUnavailable, Terminal: see `find`.
     """
     seed = find(store, layout, agreement)
-    result = spread.on_first(agreement, lambda: _newest_moments(units, unit, layout))
+    runs = {str(seed.cut.meta.get("run_uid"))}
+    result = spread.on_first(agreement, lambda: _newest_moments(units, unit, layout, runs))
     save, why = (None, "") if result is None else result
     found = None
     if save is not None:
@@ -152,17 +156,23 @@ def _for_shards(cut: Cut, layout: Layout) -> Cut:
     return replace(cut, versions=versions, shards=layout.shards, meta=meta)
 
 
-def _newest_moments(units: UnitStore, unit: str, layout: Layout) -> tuple[UnitSave | None, str]:
+def _newest_moments(
+    units: UnitStore, unit: str, layout: Layout, runs: Collection[str]
+) -> tuple[UnitSave | None, str]:
     """Without any the unit trains too, so that a bucket that fails here is only told of."""
     reasons: list[str] = []
+    tried = 0
     try:
         newest = {name: max(complete, default=NO_STEP) for name, complete in _complete(units).items()}
         others = sorted((name for name in newest if name != unit), key=lambda name: (-newest[name], name))
-        for name in [unit, *others[:OTHERS]]:
-            save, skipped = units.newest(name, layout)
+        for name in [unit, *others]:
+            save, skipped = units.newest(name, layout, runs)
             reasons += [f"{name} {one}" for one in skipped]
             if save is not None:
                 return save, "; ".join(reasons)
+            tried += name != unit and bool(skipped)
+            if tried == OTHERS:
+                break
     except StoreError as error:
         reasons.append(str(error))
     return None, "; ".join(reasons)

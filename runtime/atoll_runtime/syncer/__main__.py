@@ -87,8 +87,13 @@ async def serve(run: RunContract, layout: Layout, rules: Rules, tls: Tls, direct
     await web.start()
     try:
         await until(ended, run_service(run, layout, rules, tls, directory, status))
-    except (Terminal, JournalError) as error:
+    except (
+        Terminal
+    ) as error:  # alone: the operator takes this phase for the run's end, and no restart mends it
         status.phase, status.message = "Failed", str(error)
+        raise
+    except JournalError as error:
+        status.message = str(error)
         raise
     finally:
         await web.stop()

@@ -70,24 +70,23 @@ class Cuts:
             job, self._next = self._next, None
             if job is None:
                 continue
-            if await self._save(job) and await self._whole(job):
-                self.newest, self.merges, self.error = job.cut.step, job.merges, ""
+            saved = await self._save(job)
+            if saved is not None and await self._whole(job):
+                self.newest, self.merges, self.error = job.cut.step, job.merges if saved else None, ""
                 state = "is whole" if self._coordinator else "has this shard's part"
                 log.info("checkpoint of global step %d %s", job.cut.step, state)
             self._ended(job.cut)
 
-    async def _save(self, job: Job) -> bool:
-        """This shard's part, until it stands; false when a newer cut was submitted first."""
+    async def _save(self, job: Job) -> bool | None:
+        """This shard's part, until it stands, see `_save_now`; None when a newer cut was submitted first."""
         backoff = Backoff(1.0, 60.0)
         while self._next is None:
             try:
-                await asyncio.to_thread(self._save_now, job)
+                return await asyncio.to_thread(self._save_now, job)
             except StoreError as error:
                 self._fail(f"checkpoint not saved, training goes on: {error}", str(error))
                 await backoff.wait()
-            else:
-                return True
-        return False
+        return None
 
     async def _whole(self, job: Job) -> bool:
         """Waits until every part stands; the coordinator then writes the manifest. False when given up."""
@@ -107,11 +106,13 @@ class Cuts:
             await backoff.wait()
         return False
 
-    def _save_now(self, job: Job) -> None:
+    def _save_now(self, job: Job) -> bool:
+        """False where the cut is complete already, with what this shard had before it lost its journal."""
         part = job.make()
-        self._store.save_part(part)
-        if job.cut.final:
+        saved = self._store.save_part(part)
+        if saved and job.cut.final:
             verify(part, self._store.read_part(part.step, part.shard, part.shards), self._store.uri)
+        return saved
 
     def _gather(self, job: Job) -> str:
         """What the cut lacks to be whole; empty when it is."""

@@ -30,7 +30,7 @@ class Store(Protocol):
 
     @property
     def uri(self) -> str: ...
-    def save_part(self, part: Part) -> None: ...
+    def save_part(self, part: Part) -> bool: ...
     def read_part(self, step: int, shard: int, shards: int) -> Part: ...
     def missing(self, step: int, shards: int) -> list[int]: ...
     def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None: ...
@@ -64,7 +64,7 @@ def recover(
     """One shard's start. Blocks on disk and bucket. `whole`: the layout in the run's number of shards.
 
     Raises:
-        StoreError: the bucket, or every complete checkpoint in it, cannot be read now; worth another try.
+        StoreError: the bucket does not answer, or every complete checkpoint in it is damaged; worth another try.
         Terminal: journal or checkpoint are of another layout.
         JournalError: the volume fails.
     """
@@ -97,7 +97,7 @@ def recover(
         state = State.from_tensors(layout, run.outer.codec, theta, None, [0] * len(sizes))
         machine = Syncer.begin(rules, sizes, list(state.versions))
         first = machine.part(CutId(machine.step))
-        store.save_part(part_of(rules, layout, machine.step, state.snapshot(), first, lineage))
+        store.save_part(part_of(run, rules, layout, machine.step, state.snapshot(), first, lineage))
         message = join("started from the initial model", message)
     else:
         check(cut, whole, store.uri)
@@ -118,6 +118,7 @@ def durable(record: Mapping[str, Any], restarts: int, newest_cut: int | None) ->
 
 
 def part_of(
+    run: RunContract,
     rules: Rules,
     layout: Layout,
     step: int,
@@ -127,7 +128,7 @@ def part_of(
 ) -> Part:
     """This shard's part of a cut. `record`: the machine's, with its vector clock."""
     machine = dict(record)
-    meta = {"vector": machine.pop("vector"), "machine": machine, "lineage": lineage}
+    meta = {"run_uid": run.uid, "lineage": lineage, "vector": machine.pop("vector"), "machine": machine}
     versions = tuple(each.version for each in fragments)
     return Part(step, rules.shard, rules.shards, slices(layout, fragments), versions, meta)
 

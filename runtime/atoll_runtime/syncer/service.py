@@ -364,8 +364,10 @@ class Service:
     def _record(self, cut: CutId, record: Mapping[str, Any]) -> None:
         """Fixes the durable fragments, which are never written to, and has them saved."""
         fragments, layout, rules = self.state.snapshot(), self.state.layout, self.machine.rules
-        lineage = self.journal.lineage
-        job = Job(cut, record["merges"], lambda: part_of(rules, layout, cut.step, fragments, record, lineage))
+        run, lineage = self.run, self.journal.lineage
+        job = Job(
+            cut, record["merges"], lambda: part_of(run, rules, layout, cut.step, fragments, record, lineage)
+        )
 
         async def submit() -> None:
             await self._durable()  # a cut that stands in the bucket must not be forgotten by its shard

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,6 +31,10 @@ PADDING = 1 << 16
 log = logging.getLogger(__name__)
 
 
+class Declined(TransportError):
+    """A peer that was reached says no; it may serve later."""
+
+
 class SnapshotRequest(msgspec.Struct, frozen=True):
     """Every fragment of a unit, each at `least` or newer."""
 
@@ -41,7 +46,14 @@ class SnapshotRequest(msgspec.Struct, frozen=True):
     least: tuple[int, ...]
 
 
-class SnapshotHead(msgspec.Struct, frozen=True):
+class Pace(msgspec.Struct, frozen=True, tag=True):
+    """A sign of life: at the beginning of a stream, and for as long as nothing is ready for it."""
+
+    step_seconds: float
+    """Of the unit's latest inner steps; each hands on one fragment at most. 0 where it is not known."""
+
+
+class SnapshotHead(msgspec.Struct, frozen=True, tag=True):
     """One host's part [start, stop) of a fragment; its anchor, mu and nu follow, float32."""
 
     number: int
@@ -50,6 +62,9 @@ class SnapshotHead(msgspec.Struct, frozen=True):
     """Updates that the moments have seen."""
     start: int
     stop: int
+
+
+Parts = tuple[NDArray[np.float32], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +80,8 @@ class Piece:
 class Stream(Protocol):
     """What a host serves one client with."""
 
-    def __iter__(self) -> Iterator[tuple[SnapshotHead, tuple[NDArray[np.float32], ...]]]:
-        """Heads with anchor, mu and nu. Raises `TimeoutError` when nothing comes."""
+    def __iter__(self) -> Iterator[Pace | tuple[SnapshotHead, Parts]]:
+        """A `Pace` at once, then heads with anchor, mu and nu. Raises `TimeoutError` when nothing comes."""
 
     def close(self) -> None:
         """The client is gone: the iterator ends. From any thread."""
@@ -115,7 +130,11 @@ class PeerServer:
         try:
             if not context.add_callback(stream.close):
                 return  # the client has gone already
-            for head, parts in stream:
+            for found in stream:
+                if isinstance(found, Pace):
+                    yield msgspec.msgpack.encode(found)
+                    continue
+                head, parts = found
                 yield msgspec.msgpack.encode(head)
                 for part in parts:
                     yield from split(memoryview(np.ascontiguousarray(part).view(np.uint8).data))
@@ -133,20 +152,31 @@ class PeerClient:
         options = (*grpc_client.OPTIONS, ("grpc.ssl_target_name_override", name))
         self._channel = grpc.secure_channel(address, tls.client(), options)
         self._snapshot = self._channel.unary_stream(f"/{SERVICE}/Snapshot")
+        self.heard: float | None = None
+        """When the newest message came, by `time.monotonic`, be it a chunk of a long part; None before the first."""
 
-    def snapshot(self, request: SnapshotRequest, sizes: tuple[int, ...], seconds: float) -> Iterator[Piece]:
+    def snapshot(
+        self, request: SnapshotRequest, sizes: tuple[int, ...], seconds: float
+    ) -> Iterator[Piece | Pace]:
         """The host's parts as they come, until `close` or `seconds` are over; `sizes` of the fragments.
 
         Raises:
-            TransportError: refused, broken off, damaged, or too late.
+            Declined: the host says no.
+            TransportError: broken off, damaged, or too late.
         """
         call = self._snapshot(msgspec.msgpack.encode(request), timeout=seconds)
+        messages = self._messages(call)
         try:
-            for data in call:
+            for data in messages:
                 head = _head(data, sizes)
-                yield Piece(head, *(self._array(call, head.stop - head.start) for _ in range(ARRAYS)))
+                if isinstance(head, Pace):
+                    yield head
+                else:
+                    yield Piece(head, *(self._array(messages, head.stop - head.start) for _ in range(ARRAYS)))
         except (grpc.RpcError, WireError) as error:
-            raise TransportError(grpc_client.explain(self._address, error)) from error
+            no = isinstance(error, grpc.Call) and error.code() == grpc.StatusCode.FAILED_PRECONDITION
+            kind = Declined if no else TransportError
+            raise kind(grpc_client.explain(self._address, error)) from error
         finally:
             call.cancel()
 
@@ -154,10 +184,16 @@ class PeerClient:
         """Ends the stream, from any thread."""
         self._channel.close()
 
-    def _array(self, call: Iterator[bytes], elements: int) -> NDArray[np.float32]:
+    def _messages(self, call: Iterator[bytes]) -> Iterator[bytes]:
+        for data in call:
+            self.heard = time.monotonic()
+            yield data
+            self.heard = time.monotonic()  # silence counts from when the reader is ready for more
+
+    def _array(self, messages: Iterator[bytes], elements: int) -> NDArray[np.float32]:
         assembly = Assembly(4 * elements)
         while not assembly.whole:
-            data = next(call, None)
+            data = next(messages, None)
             if data is None:
                 raise WireError(f"the stream ended after {assembly.filled} of {4 * elements} bytes")
             assembly.add(data)
@@ -165,12 +201,14 @@ class PeerClient:
         return array
 
 
-def _head(data: bytes, sizes: tuple[int, ...]) -> SnapshotHead:
+def _head(data: bytes, sizes: tuple[int, ...]) -> SnapshotHead | Pace:
     """Raises `WireError` for a head that does not fit the layout."""
     try:
-        head = msgspec.msgpack.decode(data, type=SnapshotHead)
+        head: SnapshotHead | Pace = msgspec.msgpack.decode(data, type=SnapshotHead | Pace)
     except msgspec.DecodeError as error:
         raise WireError(f"not a SnapshotHead: {error}") from error
+    if isinstance(head, Pace):
+        return head
     if not 0 <= head.number < len(sizes):
         raise WireError(f"fragment {head.number}: there are {len(sizes)}")
     if not 0 <= head.start <= head.stop <= sizes[head.number] + PADDING:

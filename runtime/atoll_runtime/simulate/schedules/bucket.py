@@ -49,8 +49,10 @@ class Bucket:
     cuts: dict[int, WholeCut] = field(default_factory=dict)
 
     def save(self, part: CutPart) -> None:
-        """A part that stands there is left as it is."""
-        self.parts.setdefault((part.step, part.shard), part)
+        """An earlier life's part goes, unless the cut is whole with it."""
+        standing = self.parts.get((part.step, part.shard))
+        if standing is None or (standing.lineage != part.lineage and part.step not in self.cuts):
+            self.parts[part.step, part.shard] = part
 
     def missing(self, step: int) -> list[int]:
         return [s for s in range(self.shards) if (step, s) not in self.parts]

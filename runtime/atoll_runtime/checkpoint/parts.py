@@ -1,0 +1,164 @@
+"""One shard's part of a global cut: its arrays, and the manifest that is written after them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from atoll_runtime.checkpoint import arrays, layout, manifest
+from atoll_runtime.checkpoint.bucket import Bucket, Damaged, StoreError
+from atoll_runtime.checkpoint.manifest import PartManifest, TensorEntry
+
+ATTEMPTS = 3
+"""To read arrays in a bucket that answers, before they are called damaged."""
+FIRST_WAIT = 0.5
+"""Seconds before the second attempt; doubles, with jitter."""
+PIECE = 4 << 30
+"""Bytes that one call of Orbax reads, where no tensor is larger: one that hangs is given up after six minutes."""
+
+Kind = Literal["theta", "momentum"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What one shard owns of a tensor: whole, or some layers of a stacked one."""
+
+    theta: np.ndarray
+    momentum: np.ndarray
+    layers: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One shard's part of a cut."""
+
+    step: int
+    shard: int
+    shards: int
+    tensors: dict[str, Slice]
+    versions: tuple[int, ...]
+    meta: dict[str, Any] = field(default_factory=dict)
+    """JSON: `run_uid`; `lineage`, one for each life of the shard's journal; `machine` and its `vector` clock."""
+
+    @property
+    def name(self) -> str:
+        """Of its manifest, relative to the run's URI."""
+        return layout.part(self.step, self.shard, self.shards)
+
+
+def write(bucket: Bucket, part: Part, entries: Mapping[str, TensorEntry], item: str) -> None:
+    """Arrays into the folder `item`, then the manifest.
+
+    Raises:
+        TimeoutError: the arrays did not arrive in time, and may go on arriving.
+        StoreError: they cannot be written.
+    """
+    where = bucket.address(item)
+    tree = {
+        "theta": {name: own.theta for name, own in part.tensors.items()},
+        "momentum": {name: own.momentum for name, own in part.tensors.items()},
+    }
+    try:
+        arrays.write(where, tree)
+    except TimeoutError:
+        raise
+    except Exception as error:
+        # Orbax and tensorstore raise what their drivers raise.
+        raise StoreError(f"{where}: cannot be written: {' '.join(str(error).split())}") from error
+    whole = PartManifest(
+        step=part.step,
+        shard=part.shard,
+        shards=part.shards,
+        versions=part.versions,
+        item=item,
+        time=time.time(),
+        tensors=dict(entries),
+        meta=part.meta,
+    )
+    bucket.write(part.name, whole.model_dump_json().encode())
+
+
+def entries_of(part: Part) -> dict[str, TensorEntry]:
+    """Shapes and checksums of what `part` holds."""
+    return {
+        name: TensorEntry(
+            shape=own.theta.shape,
+            layers=own.layers,
+            theta=manifest.checksum(own.theta),
+            momentum=manifest.checksum(own.momentum),
+        )
+        for name, own in part.tensors.items()
+    }
+
+
+def find(bucket: Bucket, step: int, shard: int, shards: int) -> PartManifest:
+    """Raises `Damaged`: there is none, or it is none; `StoreError`: the bucket does not answer."""
+    name = layout.part(step, shard, shards)
+    return manifest.parse(PartManifest, bucket.read(name), bucket.address(name))
+
+
+def read(bucket: Bucket, found: PartManifest) -> Part:
+    """Reads a part back, with checksums; raises as `tensors`."""
+    theta, momentum = tensors(bucket, found, "theta"), tensors(bucket, found, "momentum")
+    own = {name: Slice(theta[name], momentum[name], entry.layers) for name, entry in found.tensors.items()}
+    return Part(found.step, found.shard, found.shards, own, found.versions, found.meta)
+
+
+def tensors(
+    bucket: Bucket, found: PartManifest, kind: Kind, names: Iterable[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Verified arrays of a part: those of `names`, or all.
+
+    Raises:
+        Damaged: they are not what was saved.
+        StoreError: the bucket does not answer.
+    """
+    read: dict[str, np.ndarray] = {}
+    for piece in _pieces(found, found.tensors if names is None else names):
+        read |= _read(bucket, found, kind, piece)
+    manifest.verify(found, kind, read)
+    return read
+
+
+def _pieces(found: PartManifest, names: Iterable[str]) -> Iterator[list[str]]:
+    """Names of at most `PIECE` bytes together, or of one tensor."""
+    piece: list[str] = []
+    for name in names:
+        if piece and _size(found, [*piece, name]) > PIECE:
+            yield piece
+            piece = []
+        piece.append(name)
+    if piece:
+        yield piece
+
+
+def _size(found: PartManifest, names: Iterable[str]) -> int:
+    """Bytes of float32."""
+    return sum(4 * int(np.prod(found.tensors[name].shape, dtype=np.int64)) for name in names)
+
+
+def _read(bucket: Bucket, found: PartManifest, kind: Kind, names: list[str]) -> dict[str, np.ndarray]:
+    where, attempt = bucket.address(found.item), 1
+    while True:
+        try:
+            return arrays.read(where, kind, names, _size(found, names))
+        except TimeoutError as error:
+            raise StoreError(f"{where}: cannot be read: {error}") from error
+        except Exception as error:
+            # Orbax and tensorstore raise what their drivers raise, for a bucket that fails as for damage. So the
+            # bucket is asked: where it does not answer, that is the error.
+            find(bucket, found.step, found.shard, found.shards)
+            if attempt == ATTEMPTS:
+                raise Damaged(f"{where}: cannot be read: {_first_line(error)}") from error
+        time.sleep(FIRST_WAIT * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
+        attempt += 1
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__

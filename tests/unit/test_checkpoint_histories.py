@@ -1,0 +1,136 @@
+"""What an earlier history left in the bucket: a run deleted and applied again, a shard without its volume."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from atoll_runtime.checkpoint import GlobalStore, Part, Slice, StoreError, arrays, parts
+from atoll_runtime.contract import CheckpointSpec
+from atoll_runtime.sync.events import CutId
+from atoll_runtime.syncer.cuts import Cuts, Job
+
+
+@pytest.fixture
+def store(tmp_path):
+    return GlobalStore(f"file://{tmp_path}/run")
+
+
+@pytest.fixture(autouse=True)
+def no_wait(monkeypatch):
+    monkeypatch.setattr(parts, "FIRST_WAIT", 0.0)
+
+
+def make_part(step, value, lineage="new", run="b", shard=0, shards=1, final=False):
+    values = np.full(4, value, np.float32)
+    meta = {
+        "run_uid": run,
+        "lineage": lineage,
+        "vector": {f"shard/{shard}": step},
+        "machine": {"cut": [step, final]},
+    }
+    return Part(step, shard, shards, {f"w{shard}": Slice(values, values)}, (step,), meta)
+
+
+def held(store, step):
+    """What a cut holds of each shard, and of which histories."""
+    cut = store.load(step)
+    return [cut.theta[name][0] for name in sorted(cut.theta)], cut.meta["lineages"]
+
+
+def ended(store, cut, make, run="b"):
+    """Saves one cut with real `Cuts` of shard 0 and tells what it said at the end."""
+
+    async def save():
+        done = asyncio.Event()
+        cuts = Cuts(
+            CheckpointSpec(uri=store.uri), store, 0, 1, True, lambda: {"run_uid": run}, lambda _: done.set()
+        )
+        serving = asyncio.create_task(cuts.serve())
+        try:
+            cuts.submit(Job(cut, 1, make))
+            async with asyncio.timeout(20):
+                await done.wait()
+        finally:
+            serving.cancel()
+        return cuts
+
+    return asyncio.run(save())
+
+
+@pytest.mark.parametrize("final", [False, True], ids=["in-the-middle", "final"])
+@pytest.mark.parametrize("run", ["a", "b"], ids=["another-run", "a-volume-lost"])
+def test_a_half_written_cut_of_another_history_is_replaced_not_taken_for_the_present_one(store, run, final):
+    store.save_part(make_part(20, 2.0, "old", run, final=final))
+    cuts = ended(store, CutId(20, final), lambda: make_part(20, 3.0, final=final))
+    assert (cuts.newest, cuts.error) == (20, "")
+    assert held(store, 20) == ([3.0], ["new"])
+
+
+def test_a_complete_cut_of_another_run_is_replaced_whole(store):
+    store.save_part(make_part(20, 2.0, "old", "a"))
+    store.complete(20, 1, {"run_uid": "a"})
+    assert store.save_part(make_part(20, 3.0))
+    assert not store.is_complete(20), "half of each must not stand as one"
+    store.complete(20, 1, {"run_uid": "b"})
+    assert held(store, 20) == ([3.0], ["new"])
+
+
+def test_a_part_of_another_run_never_completes_this_runs_cut(store):
+    store.save_part(make_part(20, 2.0, "old", "a", 1, 2))
+    store.save_part(make_part(20, 3.0, "new", "b", 0, 2))
+    assert store.missing(20, 2) == []
+    with pytest.raises(StoreError, match=r"step 20: the part of shard 1 is of run 'a', this cut of run 'b'"):
+        store.complete(20, 2, {"run_uid": "b"})
+    store.save_part(make_part(20, 4.0, "new", "b", 1, 2))
+    store.complete(20, 2, {"run_uid": "b"})
+    assert held(store, 20) == ([3.0, 4.0], ["new", "new"])
+
+
+def test_parts_of_two_cuts_at_one_step_never_become_one(store):
+    store.save_part(make_part(20, 3.0, shard=0, shards=2, final=True))
+    store.save_part(make_part(20, 3.0, shard=1, shards=2, final=False))
+    with pytest.raises(StoreError, match=r"step 20: the parts are of cuts \[20, False\] and \[20, True\]"):
+        store.complete(20, 2, {"run_uid": "b"})
+
+
+def test_a_shard_that_fell_back_leaves_the_final_cut_that_was_completed_with_its_older_part(store):
+    store.save_part(make_part(20, 2.0, "old", final=True))
+    store.complete(20, 1, {"run_uid": "b"})
+    cuts = ended(store, CutId(20, True), lambda: make_part(20, 1.0, final=True))
+    assert (cuts.newest, cuts.error) == (20, "")
+    assert held(store, 20) == ([2.0], ["old"])
+
+
+def test_the_same_part_is_not_written_twice(store):
+    assert store.save_part(make_part(20, 3.0))
+    written = store.bucket.read("global/20/shard-0-of-1.json")
+    store.complete(20, 1, {"run_uid": "b"})
+    assert store.save_part(make_part(20, 3.0))
+    assert store.bucket.read("global/20/shard-0-of-1.json") == written
+    assert store.is_complete(20)
+
+
+def test_a_save_that_hangs_is_told_of_and_the_next_attempt_is_whole(store, monkeypatch, eventually):
+    released, real, calls = threading.Event(), arrays._write, []
+
+    def hang_once(uri, tree):
+        calls.append(uri)
+        if len(calls) == 1:
+            released.wait(60)
+        real(uri, tree)
+
+    monkeypatch.setattr(arrays, "_write", hang_once)
+    monkeypatch.setattr(arrays, "TIMEOUT", 0.3)
+    with pytest.raises(
+        StoreError, match=r"global/20/state-0-of-1: cannot be written: no answer within 0.3 s"
+    ):
+        store.save_part(make_part(20, 3.0))
+    monkeypatch.setattr(arrays, "TIMEOUT", 60.0)
+    store.save_part(make_part(20, 3.0))
+    store.complete(20, 1, {"run_uid": "b"})
+    released.set()  # the late one writes after all, beside what counts
+    eventually(lambda: not arrays.late())
+    assert calls[0] != calls[1]
+    assert held(store, 20) == ([3.0], ["new"])

@@ -1,0 +1,146 @@
+"""A bucket that does not answer is no damaged checkpoint; a file is there whole or not at all."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from atoll_runtime.checkpoint import Bucket, Cut, Damaged, GlobalStore, StoreError, arrays, layout, parts
+from atoll_runtime.checkpoint import bucket as bucket_module
+
+
+@pytest.fixture(autouse=True)
+def no_wait(monkeypatch):
+    monkeypatch.setattr(parts, "FIRST_WAIT", 0.0)
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = GlobalStore(f"file://{tmp_path}/run")
+    for step in (10, 20):
+        values = np.full((4, 8), step, np.float32)
+        store.save(Cut(step, {"w": values, "x": values}, {"w": values, "x": values}, (step,)))
+    return store
+
+
+def silent(monkeypatch, name):
+    """The bucket does not answer to reads of one object."""
+    real = Bucket.read
+
+    def read(self, path, *span):
+        if path == name:
+            raise StoreError(f"{self.address(path)}: no answer within 60 s")
+        return real(self, path, *span)
+
+    monkeypatch.setattr(Bucket, "read", read)
+
+
+@pytest.mark.parametrize("name", [layout.manifest(20), layout.part(20, 0, 1)], ids=["manifest", "part"])
+def test_a_bucket_that_is_silent_for_a_moment_rolls_nothing_back(store, monkeypatch, name):
+    with monkeypatch.context() as away:
+        silent(away, name)
+        with pytest.raises(StoreError, match="no answer within 60 s") as caught:
+            store.newest()
+    assert not isinstance(caught.value, Damaged)
+    assert store.newest()[0].step == 20
+
+
+def test_arrays_that_cannot_be_read_while_the_bucket_is_away_are_not_damaged(store, monkeypatch):
+    real = arrays._read
+
+    def fail_and_fall_silent(*args):
+        silent(monkeypatch, layout.part(20, 0, 1))
+        raise ValueError("UNAVAILABLE: 503")
+
+    with monkeypatch.context() as away:
+        away.setattr(arrays, "_read", fail_and_fall_silent)
+        with pytest.raises(StoreError, match="no answer within 60 s"):
+            store.newest()
+    assert arrays._read is real
+
+
+def test_arrays_that_come_at_the_second_attempt_are_taken(store, monkeypatch):
+    real, failed = arrays._read, []
+
+    def fail_once(uri, *args):
+        if not failed:
+            failed.append(uri)
+            raise ValueError("UNAVAILABLE: 503")
+        return real(uri, *args)
+
+    monkeypatch.setattr(arrays, "_read", fail_once)
+    cut, skipped = store.newest()
+    assert failed
+    assert (cut.step, skipped) == (20, [])
+
+
+def test_a_read_that_hangs_is_an_error_and_the_next_one_is_tried(store, monkeypatch, eventually):
+    released = threading.Event()
+    with monkeypatch.context() as away:
+        away.setattr(arrays, "_read", lambda *_: released.wait(60))
+        away.setattr(arrays, "TIMEOUT", 0.2)
+        with pytest.raises(
+            StoreError, match=r"state-0-of-1: cannot be read: no answer within 0.2 s"
+        ) as caught:
+            store.newest()
+        assert not isinstance(caught.value, Damaged)
+        with pytest.raises(StoreError):
+            store.newest()
+        with pytest.raises(StoreError, match="2 earlier calls have not come back"):
+            store.newest()
+        released.set()
+        eventually(lambda: not arrays.late())
+    assert store.newest()[0].step == 20
+
+
+def test_a_large_part_is_read_in_pieces_each_with_its_own_time(store, monkeypatch):
+    real, read = arrays._read, []
+    monkeypatch.setattr(parts, "PIECE", 4 * 8 * 4)
+    monkeypatch.setattr(
+        arrays, "_read", lambda uri, group, names: read.append(names) or real(uri, group, names)
+    )
+    cut = store.load(20)
+    assert read == [["w"], ["x"], ["w"], ["x"]]
+    np.testing.assert_array_equal(cut.theta["x"], np.full((4, 8), 20, np.float32))
+
+
+def test_time_grows_with_size():
+    assert bucket_module.patience(0) == bucket_module.TIMEOUT
+    # Moments of one fragment of the 12b preset on one host (24 fragments), bytes.
+    assert bucket_module.patience(3_995_000_000) > 4 * bucket_module.TIMEOUT
+
+
+def test_a_torn_manifest_is_not_complete_and_is_written_over(store, tmp_path):
+    path = tmp_path / "run" / layout.manifest(20)
+    path.write_bytes(path.read_bytes()[:40])
+    assert not store.is_complete(20)
+    store.complete(20, 1, {})
+    assert store.is_complete(20)
+    assert store.newest()[0].step == 20
+
+
+def test_a_write_that_ends_in_the_middle_leaves_what_stood_there(tmp_path, monkeypatch):
+    bucket = Bucket(f"file://{tmp_path}/b")
+    bucket.write("x", b"before")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", full)
+        with pytest.raises(StoreError, match=rf"file://{tmp_path}/b/x: .*No space left"):
+            bucket.write("x", b"after")
+        with pytest.raises(StoreError, match="No space left"):
+            bucket.write("y", b"after")
+    assert bucket.read("x") == b"before"
+    assert os.listdir(tmp_path / "b") == ["x"]
+
+
+def test_what_a_killed_writer_left_is_no_object_and_goes_with_its_folder(tmp_path):
+    bucket = Bucket(f"file://{tmp_path}/b")
+    bucket.write("f/x", b"1")
+    (tmp_path / "b/f/.y.0123.partial").write_bytes(b"half")
+    assert bucket.list() == ["f/x"]
+    bucket.delete_tree("f")
+    assert not (tmp_path / "b/f").exists()

@@ -1,0 +1,171 @@
+"""Saves of units at a URI where an earlier run, or a history that was rolled back, left saves of its own."""
+
+import jax
+import numpy as np
+import pytest
+
+from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError
+from atoll_runtime.checkpoint.units import FragmentPart, HostManifest, UnitStore
+from atoll_runtime.learner import seed
+from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.mesh import span
+from atoll_runtime.sync.fragments import TensorInfo, build_layout
+
+LAYOUT = build_layout([TensorInfo("w", (8,), False, False)], 1)
+KEEP = 2
+
+
+@pytest.fixture
+def uri(tmp_path):
+    return f"file://{tmp_path}/run"
+
+
+def write(uri, cut, run="new", unit="a", host=0, hosts=1, inner_step=None, keep=KEEP):
+    """What one host saves, with `cut` as its moments, and what host 0 then removes."""
+    store = UnitStore(uri, run)
+    facts = HostManifest(
+        run_uid=run,
+        unit=unit,
+        incarnation=1,
+        host=host,
+        hosts=hosts,
+        cut=cut,
+        inner_step=cut if inner_step is None else inner_step,
+        tokens=1,
+        cursor=1,
+        versions=(cut,),
+        count=cut,
+        fingerprint=LAYOUT.fingerprint,
+        shards=1,
+        time=0.0,
+    )
+    values = np.full(8 // hosts, cut, np.float32)
+    start = host * len(values)
+    store.save(facts, {0: FragmentPart(start, start + len(values), cut, values, values)})
+    if host == 0 and keep:
+        store.prune(unit, keep, cut)
+
+
+def held(uri, unit="a"):
+    return UnitStore(uri, "new").saves()[unit]
+
+
+def newest(uri, run="new", unit="a", runs=()):
+    save, skipped = UnitStore(uri, run).newest(unit, LAYOUT, runs)
+    return None if save is None else save.moments.count, skipped
+
+
+def test_an_earlier_runs_newer_saves_neither_shadow_nor_remove_this_runs(uri):
+    for cut in (4900, 5000):
+        write(uri, cut, "old")
+    for cut in (100, 200, 300):
+        write(uri, cut)
+        assert newest(uri) == (cut, [])
+    assert held(uri) == {300: 1, 200: 1}
+
+
+def test_on_several_hosts_the_earlier_runs_go_when_one_of_this_run_is_whole(uri):
+    for cut in (4900, 5000):
+        write(uri, cut, "old", keep=0)
+    write(uri, 100, host=0, hosts=2)
+    assert held(uri) == {5000: 1, 4900: 1, 100: 0}
+    assert newest(uri, "old") == (5000, [])
+    write(uri, 100, host=1, hosts=2)
+    write(uri, 300, host=1, hosts=2)  # ahead of host 0
+    write(uri, 200, host=0, hosts=2)
+    assert held(uri) == {300: 0, 200: 0, 100: 2}
+
+
+def test_saves_of_a_history_that_was_rolled_back_go_too(uri):
+    for cut in (20, 30):
+        write(uri, cut)
+    for cut in (12, 14, 16):
+        write(uri, cut)
+        assert newest(uri) == (cut, [])
+    assert held(uri) == {16: 1, 14: 1}
+
+
+def test_another_runs_saves_are_not_there_but_those_of_the_run_that_took_the_checkpoint(uri):
+    write(uri, 5000, "old")
+    assert newest(uri) == (None, [])
+    assert newest(uri, runs={"older"}) == (None, [])
+    assert newest(uri, runs={"old"}) == (5000, [])
+
+
+def test_hosts_of_different_saves_make_none(uri):
+    write(uri, 20, host=0, hosts=2)
+    write(uri, 20, host=1, hosts=2, inner_step=19)
+    found, skipped = newest(uri)
+    assert found is None
+    assert skipped[0].reason.endswith("units/a/20: hosts of different saves: inner_step [19, 20]")
+    write(uri, 20, "old", host=1, hosts=2)
+    found, skipped = newest(uri)
+    assert found is None
+    assert skipped[0].reason.endswith("hosts of different saves: run_uid ['new', 'old']")
+
+
+@pytest.mark.parametrize(("before", "now"), [(2, 1), (1, 2)])
+def test_a_save_of_another_number_of_hosts_at_the_same_cut_gives_way(uri, before, now):
+    for host in range(before):
+        write(uri, 20, "old", host=host, hosts=before)
+    for host in range(now):
+        write(uri, 20, host=host, hosts=now)
+    assert held(uri) == {20: now}
+    assert newest(uri) == (20, [])
+
+
+def test_a_manifest_that_does_not_say_whose_it_is_is_named_with_the_field(uri):
+    write(uri, 20)
+    bucket, name = Bucket(uri), "units/a/20/host-0-of-1.json"
+    bucket.write(name, bucket.read(name).replace(b'"run_uid":"new",', b""))
+    found, skipped = newest(uri)
+    assert found is None
+    assert skipped[0].reason == f"{uri}/{name}: run_uid: Field required"
+
+
+@pytest.fixture(scope="module")
+def agreement():
+    return Agreement(span(jax.devices()[:1]))
+
+
+def checkpoint(uri, step, run):
+    values = {"w": np.full(8, step, np.float32)}
+    meta = {"fingerprint": LAYOUT.fingerprint, "run_uid": run}
+    GlobalStore(uri).save(Cut(step, values, values, (step,), meta))
+
+
+def seeded(uri, agreement, unit="a"):
+    return seed.from_checkpoint(GlobalStore(uri), UnitStore(uri, "new"), unit, LAYOUT, agreement)
+
+
+def test_a_run_that_goes_on_from_an_earlier_ones_checkpoint_takes_its_moments_too(uri, agreement):
+    checkpoint(uri, 5000, "old")
+    write(uri, 5000, "old")
+    assert seeded(uri, agreement).message == "seeded from step 5000; moments from step 5000 of a"
+
+
+def test_a_fresh_model_never_gets_an_earlier_runs_moments_and_finds_its_own_behind_them(uri, agreement):
+    checkpoint(uri, 10, "new")
+    for number in range(seed.OTHERS + 2):
+        write(uri, 5000 + number, "old", unit=f"old-{number}")
+    found = seeded(uri, agreement)
+    assert (found.message, found.moments) == ("seeded from step 10; moments of zero", None)
+    write(uri, 10, unit="b")
+    assert seeded(uri, agreement).message == "seeded from step 10; moments from step 10 of b"
+
+
+def test_a_bucket_that_is_silent_for_a_moment_seeds_nothing_older(uri, agreement, monkeypatch):
+    checkpoint(uri, 10, "new")
+    checkpoint(uri, 20, "new")
+    monkeypatch.setattr(seed, "FIRST_WAIT", 0.01)
+    real, silent = Bucket.read, ["global/20/manifest.json", "global/20/shard-0-of-1.json"]
+
+    def read(self, path, *span):
+        if path in silent:
+            silent.remove(path)
+            raise StoreError(f"{self.address(path)}: no answer within 60 s")
+        return real(self, path, *span)
+
+    monkeypatch.setattr(Bucket, "read", read)
+    assert seeded(uri, agreement).cut.step == 20
+    assert not silent
