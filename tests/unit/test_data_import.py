@@ -81,6 +81,29 @@ def test_killed_at_its_every_third_write_it_ends_all_the_same(killer, order, tmp
     assert everything(uri) == everything(f"file://{tmp_path}/whole")
 
 
+@pytest.mark.parametrize("half", [False, True])
+def test_an_import_of_less_than_a_shard_leaves_no_record_wherever_it_was_killed(killer, tmp_path, half):
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    order = Order(sources.files([str(tmp_path / "in.jsonl")], None, "text"), Bytes())
+    for write in range(5):
+        uri = f"file://{tmp_path}/{write}"
+        killed = killer.killed_at(write, half, uri, order)
+        if not killed:
+            (tmp_path / str(write) / "import").mkdir()
+            (tmp_path / str(write) / "import" / "00000000.json").write_text("{}")
+        run_import(uri, order)
+        assert check(uri)[1] == [], f"killed at write {write}"
+    assert not killed
+
+
+def test_a_damaged_meta_json_of_a_whole_import_is_told_and_not_written_over(order, tmp_path):
+    uri = f"file://{tmp_path}/set"
+    run_import(uri, order)
+    Bucket(uri).write("meta.json", b"{")
+    with pytest.raises(DataError, match=r"meta.json: JSON: "):
+        run_import(uri, order)
+
+
 def test_what_is_done_is_not_done_again(killer, order, tmp_path):
     uri = f"file://{tmp_path}/set"
     reads = []
@@ -277,7 +300,7 @@ def test_a_text_that_holds_the_separator_does_not_end_by_it(tokenizer_json):
         pytest.param("a.jsonl.gz", b"nothing", r"a.jsonl.gz: Not a gzipped file", id="gzip"),
         pytest.param("a.parquet", b"nothing", r"a.parquet: ", id="parquet"),
         pytest.param("a.bin", b"x", r"a.bin: its name does not tell its format", id="suffix"),
-        pytest.param("a.txt", b"", r"split train is empty", id="empty"),
+        pytest.param("a.txt", b"", r"set: no document of the sources has any text", id="empty"),
     ],
 )
 def test_a_bad_source_is_named_by_file_line_and_field(name, content, named, tmp_path, capsys):
@@ -304,13 +327,102 @@ def test_an_option_that_cannot_be_is_named(options, named, tmp_path, capsys):
     assert named in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--split", "test"], "--split 'test' goes with --format datasets"),
+        (["--format", "lines", "--field", "body"], "--field 'body' goes with jsonl, parquet and datasets"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(options, named, tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}')
+    assert main(["data", "import", f"file://{tmp_path}/set", str(tmp_path), *options]) == 2
+    assert named in capsys.readouterr().err
+    assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_byte_order_mark_is_no_text(name, tmp_path):
+    text = '{"text": "one"}' if name == "a.jsonl" else "one"
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
+    (source,) = sources.files([str(tmp_path / name)], None, "text")
+    assert [found for found, _, _ in source.documents(0)] == ["one"]
+
+
+def test_a_null_text_is_no_document(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": null}\n{"text": "one"}\n{"text": ""}\n')
+    run_import(
+        f"file://{tmp_path}/set",
+        Order(sources.files([str(tmp_path / "a.jsonl")], None, "text"), Bytes(), held_out=0),
+    )
+    assert documents(f"file://{tmp_path}/set", "train") == ["one"]
+
+
+def test_equal_documents_that_leave_nothing_held_out_name_the_option_and_leave_nothing_behind(
+    tmp_path, capsys
+):
+    (tmp_path / "a.jsonl").write_text('{"text": "the same"}\n' * 1001)
+    given = ["data", "import", f"file://{tmp_path}/set", str(tmp_path / "a.jsonl"), "--shard", "0.001"]
+    assert main(given) == 2
+    assert "--held-out 0.05: no document is held out" in capsys.readouterr().err
+    assert not [path for path in (tmp_path / "set").rglob("*") if path.is_file()]
+    assert main([*given, "--held-out", "0"]) == 0
+
+
+def test_a_target_that_cannot_be_written_is_called_so(tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}')
+    assert main(["data", "import", "file:///proc/none/set", str(tmp_path / "a.jsonl")]) == 1
+    assert "file:///proc/none/set: cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "train/../../secret"])
+def test_a_catalogue_that_names_what_lies_outside_the_data_set_is_refused(order, tmp_path, name):
+    uri = f"file://{tmp_path}/set"
+    run_import(uri, order)
+    (tmp_path / "secret").write_bytes(b"secret")
+    meta = json.loads(Bucket(uri).read("meta.json"))
+    meta["splits"]["train"]["shards"][0]["file"] = name
+    Bucket(uri).write("meta.json", json.dumps(meta).encode())
+    with pytest.raises(DataError, match=r"splits.train.shards.0.file: .* below the data set's URI is wanted"):
+        Reader(uri, "train", 10)
+
+
+@pytest.mark.parametrize(
+    ("uri", "named"),
+    [
+        (
+            "/tmp/ds",
+            "URI '/tmp/ds': gs://bucket/path or file:///absolute/path is wanted, such as file:///tmp/ds",
+        ),
+        ("s3://bucket/ds", "URI 's3://bucket/ds': gs://bucket/path or file:///absolute/path is wanted"),
+        ("", "URI '': gs://bucket/path or file:///absolute/path is wanted"),
+        ("gs://", "URI 'gs://': gs://bucket/path or file:///absolute/path is wanted"),
+        ("file://rel/x", "URI 'file://rel/x': file:///absolute/path is wanted, with three slashes"),
+    ],
+)
+@pytest.mark.parametrize("action", [["import"], ["check"], ["show"]])
+def test_a_uri_that_is_none_is_told_before_anything_else(action, uri, named, folder, capsys):
+    sources_given = [str(folder)] if action == ["import"] else []
+    assert main(["data", *action, uri, *sources_given]) == 2
+    assert capsys.readouterr() == ("", f"atoll: {named}\n")
+
+
+def test_the_title_alone_may_be_another_when_an_import_goes_on(killer, order, tmp_path):
+    uri = f"file://{tmp_path}/set"
+    assert killer.killed_at(9, False, uri, order)
+    assert run_import(uri, replace(order, title="books")).source == "books"
+
+
 def test_another_import_in_the_same_place_is_refused_with_what_differs(killer, order, tmp_path):
     uri = f"file://{tmp_path}/set"
     assert killer.killed_at(9, False, uri, order)
-    with pytest.raises(DataError, match=r"import: .* had shard_bytes 8000, this one has 6000"):
+    with pytest.raises(DataError, match=r"import: .* had --shard 0.008, this one has 0.006"):
         run_import(uri, replace(order, shard_bytes=6000))
     run_import(uri, order)
-    with pytest.raises(DataError, match=r"meta.json: another data set is here"):
+    with pytest.raises(
+        DataError,
+        match=r"meta.json: another data set is here, imported with --shard 0.008, this one has 0.006",
+    ):
         run_import(uri, replace(order, shard_bytes=6000))
 
 
@@ -318,6 +430,9 @@ def test_check_finds_every_object_that_is_not_what_it_was(order, tmp_path, capsy
     uri = f"file://{tmp_path}/set"
     run_import(uri, order)
     assert main(["data", "check", uri]) == 0
+    *splits, facts, verdict = capsys.readouterr().out.splitlines()
+    assert splits[0].startswith("train: ") and splits[1].endswith("tokens in 1 shard")
+    assert (facts, verdict) == (f"{uri}: bytes, vocabulary 256", "all is well")
     bucket = Bucket(uri)
     bucket.delete("train/00001.tokens")
     bucket.write("train/00002.tokens", bucket.read("train/00002.tokens")[:-1])
@@ -329,7 +444,10 @@ def test_check_finds_every_object_that_is_not_what_it_was(order, tmp_path, capsy
         "00001.tokens: is missing",
         "00002.tokens: ends after 7999 bytes, meta.json has 8000",
     ]
-    assert len(wrong) == 3 and "00003.tokens: crc32c is" in wrong[2]
+    assert len(wrong) == 3
+    assert main(["data", "check", uri]) == 1
+    assert capsys.readouterr().out.endswith("\n3 faults\n")
+    assert "00003.tokens: crc32c is" in wrong[2]
 
 
 def test_the_command_imports_and_shows_an_example_as_text(folder, tmp_path, capsys):
@@ -340,6 +458,8 @@ def test_the_command_imports_and_shows_an_example_as_text(folder, tmp_path, caps
     assert main(["data", "show", uri, "--length", "20", "--example", "2"]) == 0
     expected = bytes(Reader(uri, "train", 20).example(2).astype(np.uint8)).decode()
     assert capsys.readouterr().out == expected + "\n"
+    assert main(["data", "show", uri, "--length", "2.5"]) == 2
+    assert "--length '2.5': a whole number from 1 to 1048576 is wanted" in capsys.readouterr().err
     assert main(["data", "show", uri, "--example", "99999"]) == 2
     assert "--example 99999: there are" in capsys.readouterr().err
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from atoll_runtime.checkpoint.bucket import Bucket, MissingObject
 
@@ -20,6 +21,17 @@ class DataError(Exception):
     """A data set that cannot be used, and will not be by trying again; names the URI and the field."""
 
 
+def _inside(name: str) -> str:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{name!r}: a path below the data set's URI is wanted, relative and without ..")
+    return name
+
+
+FileName = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_inside)]
+"""Of an object of the data set; nothing outside it can be named."""
+
+
 class Part(BaseModel):
     """A part of `meta.json`: unknown keys are errors, immutable."""
 
@@ -29,7 +41,7 @@ class Part(BaseModel):
 class Shard(Part):
     """One object of raw little-endian tokens."""
 
-    file: Annotated[str, Field(min_length=1, max_length=1024)]
+    file: FileName
     tokens: Annotated[int, Field(ge=1)]
     crc32c: int
     """Of the object's bytes."""
@@ -49,8 +61,23 @@ class Split(Part):
 class TokenizerFile(Part):
     """The file that text was cut into tokens with, stored beside the shards so that they can be read again."""
 
-    file: Annotated[str, Field(min_length=1, max_length=1024)]
+    file: FileName
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Plan(Part):
+    """All that the bytes of an imported data set depend on."""
+
+    sources: int
+    listing: str
+    """Digest of the sources' names and sizes, in their order."""
+    format: str
+    field: str
+    tokenizer: TokenizerKind
+    tokenizer_sha256: str
+    separator: int
+    held_out: float
+    shard_bytes: int
 
 
 class Catalogue(Part):
@@ -67,8 +94,8 @@ class Catalogue(Part):
     """The token that ends each document, and stands nowhere else."""
     source: str = ""
     """What the text is, for people."""
-    plan: str = ""
-    """Digest of what `atoll data import` was asked for; empty where the data came otherwise."""
+    plan: Plan | None = None
+    """What `atoll data import` was asked for; None where the data came otherwise."""
     splits: dict[SplitName, Split]
 
     @property

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import PurePosixPath
 from typing import Annotated
 
 from pydantic import Field, ValidationError
 
 from atoll_runtime.checkpoint.bucket import Bucket
-from atoll_runtime.data.catalogue import DataError, Part, Shard, SplitName, TokenizerKind
+from atoll_runtime.data.catalogue import DataError, Part, Plan, Shard, SplitName
+from atoll_runtime.data.importer.differences import differences
 
 FOLDER = "import"
 """Below the data set's URI, until `meta.json` is written."""
-
-
-class Plan(Part):
-    """All that the bytes of a data set depend on."""
-
-    sources: int
-    listing: str
-    """Digest of the sources' names and sizes, in their order."""
-    format: str
-    field: str
-    tokenizer: TokenizerKind
-    tokenizer_sha256: str
-    separator: int
-    held_out: float
-    shard_bytes: int
-
-    @property
-    def digest(self) -> str:
-        """Of the whole plan."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
 class Mark(Part):
@@ -65,6 +45,8 @@ class Journal:
         self._bucket = bucket
         self._plan = plan
         self._number = 0
+        self.stands = False
+        """Whether a record was found: an import began here and has not ended."""
 
     def resume(self) -> dict[SplitName, Mark]:
         """The marks of an import that was cut short; empty where there was none, or it wrote nothing.
@@ -74,6 +56,7 @@ class Journal:
             StoreError: the bucket does not answer.
         """
         names = sorted(name for name in self._bucket.list(FOLDER) if PurePosixPath(name).stem.isdigit())
+        self.stands = bool(names)
         self._number = 1 + max((int(PurePosixPath(name).stem) for name in names), default=-1)
         for name in reversed(names):
             try:
@@ -82,7 +65,11 @@ class Journal:
                 continue
             if not any(mark.shards for mark in found.marks.values()):
                 return {}
-            self._compare(found.plan)
+            for difference in differences(found.plan, self._plan):
+                raise DataError(
+                    f"{self._bucket.address(FOLDER)}: an import that was cut short had {difference}; go on as before, "
+                    "delete what is there, or import elsewhere"
+                )
             return found.marks
         return {}
 
@@ -98,12 +85,3 @@ class Journal:
     def end(self) -> None:
         """Deletes all records."""
         self._bucket.delete_tree(FOLDER)
-
-    def _compare(self, before: Plan) -> None:
-        old, new = before.model_dump(), self._plan.model_dump()
-        for field, value in old.items():
-            if new[field] != value:
-                raise DataError(
-                    f"{self._bucket.address(FOLDER)}: an import that was cut short had {field} {value!r}, this one has "
-                    f"{new[field]!r}; go on as before, delete what is there, or import elsewhere"
-                )

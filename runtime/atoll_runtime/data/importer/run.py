@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
 import numpy as np
 
-from atoll_runtime.checkpoint.bucket import Bucket, MissingObject
+from atoll_runtime.checkpoint.bucket import Bucket, MissingObject, StoreError
 from atoll_runtime.data.catalogue import (
     META,
     Catalogue,
     DataError,
+    Plan,
     Split,
     SplitName,
     TokenizerFile,
-    TokenType,
     open_catalogue,
 )
-from atoll_runtime.data.importer.journal import Journal, Mark, Plan
+from atoll_runtime.data.importer.differences import differences
+from atoll_runtime.data.importer.journal import Journal, Mark
 from atoll_runtime.data.importer.sources import Source
+from atoll_runtime.data.importer.track import Track, width_of
 from atoll_runtime.data.tokenizer import Tokenizer
-from atoll_runtime.data.writer import write_shard
 
 SHARD_BYTES = 64_000_000
 """Of a shard of the training split: an object store likes tens of megabytes, and as much is done again after a kill."""
 LEAST_SHARD = 4096
-"""Bytes of a held-out shard, which is as much smaller as the split, so that both splits' marks keep together."""
+"""Bytes."""
 HELD_OUT = 0.05
 BATCH_CHARACTERS = 1 << 20
 """Of the documents that are handed to the tokenizer at once, which spreads them over all cores."""
@@ -119,13 +120,17 @@ def run_import(uri: str, order: Order, report: Callable[[Standing], None] | None
     journal = Journal(bucket, plan)
     marks = journal.resume()
     if not marks:
-        done = _done(bucket, plan)
+        done = _done(bucket, plan, under_way=journal.stands)
         if done is not None:
+            journal.end()  # an import may have been killed when all but this was done
             return done
         _check(order)
-        journal.record({"train": Mark()})
+        _begin(bucket, journal)
     names = [name for name in get_args(SplitName) if name == "train" or order.held_out > 0]
-    tracks = {name: _Track(bucket, name, order, marks.get(name, Mark())) for name in names}
+    tracks = {
+        name: Track(bucket, name, order.tokenizer, _limit(name, order), marks.get(name, Mark()))
+        for name in names
+    }
     standing = Standing(tokens=sum(track.tokens for track in tracks.values()))
     begin = min(track.mark.at for track in tracks.values())
     for batch in _batches(_documents(order.sources, begin)):
@@ -142,20 +147,21 @@ def run_import(uri: str, order: Order, report: Callable[[Standing], None] | None
         standing.fraction = batch[-1].fraction
         if report:
             report(standing)
-    for name, track in tracks.items():
+    for track in tracks.values():
         track.end()
-        if not track.shards:
-            raise DataError(
-                f"{bucket.uri}: split {name} is empty: {standing.documents} documents are too few, or there is no text"
-            )
+    if not all(track.shards for track in tracks.values()):
+        for track in tracks.values():
+            track.remove()
+        journal.end()
+        raise DataError(f"{bucket.uri}: {_empty(tracks, order)}")
     catalogue = Catalogue(
-        dtype=_width(order.tokenizer),
+        dtype=width_of(order.tokenizer),
         tokenizer=order.tokenizer.kind,
         tokenizer_file=_keep(bucket, order.tokenizer),
         vocabulary=order.tokenizer.vocabulary,
         separator=order.tokenizer.separator,
         source=order.title,
-        plan=plan.digest,
+        plan=plan,
         splits={name: Split(shards=tuple(track.shards)) for name, track in tracks.items()},
     )
     bucket.write(META, catalogue.model_dump_json(indent=1).encode())
@@ -163,55 +169,11 @@ def run_import(uri: str, order: Order, report: Callable[[Standing], None] | None
     return catalogue
 
 
-class _Track:
-    """One split: tokens gathered until they fill a shard."""
-
-    def __init__(self, bucket: Bucket, name: SplitName, order: Order, mark: Mark) -> None:
-        self._bucket = bucket
-        self._name = name
-        self._type = np.dtype(_width(order.tokenizer)).newbyteorder("<")
-        limit = order.shard_bytes
-        if name == "heldout":
-            limit = max(LEAST_SHARD, int(limit * order.held_out / (1 - order.held_out)))
-        self._limit = -(-limit // self._type.itemsize)
-        self._pending: list[np.ndarray] = []
-        self._gathered = 0
-        self.mark = mark
-        self.shards = list(mark.shards)
-        self._written = sum(shard.tokens for shard in self.shards)
-
-    @property
-    def tokens(self) -> int:
-        """Written and gathered."""
-        return self._written + self._gathered
-
-    def add(self, at: tuple[int, int], tokens: np.ndarray) -> bool:
-        """Takes a document's tokens; whether the mark has moved, for at least one shard was written."""
-        taken = self.mark.taken if at == self.mark.at else 0
-        left = tokens[taken:].astype(self._type)
-        moved = False
-        while len(left):
-            space = self._limit - self._gathered
-            self._pending.append(left[:space])
-            self._gathered += len(left[:space])
-            left = left[space:]
-            if self._gathered == self._limit:
-                self.end()
-                source, place = at
-                stays = len(tokens) - len(left)
-                self.mark = Mark(source=source, place=place, taken=stays, shards=tuple(self.shards))
-                moved = True
-        return moved
-
-    def end(self) -> None:
-        """Writes what is gathered."""
-        if self._gathered:
-            data = np.concatenate(self._pending).tobytes()
-            self.shards.append(
-                write_shard(self._bucket, self._name, len(self.shards), data, self._type.itemsize)
-            )
-            self._written += self._gathered
-            self._pending, self._gathered = [], 0
+def _limit(name: SplitName, order: Order) -> int:
+    """Bytes of a shard; a held-out one is as much smaller as its split, so that both splits' marks keep together."""
+    if name == "train":
+        return order.shard_bytes
+    return max(LEAST_SHARD, int(order.shard_bytes * order.held_out / (1 - order.held_out)))
 
 
 def _documents(sources: Sequence[Source], begin: tuple[int, int]) -> Iterator[Document]:
@@ -248,17 +210,6 @@ def _split(text: str, held_out: float) -> SplitName:
     return "heldout" if number < held_out * 2**64 else "train"
 
 
-def _width(tokenizer: Tokenizer) -> TokenType:
-    """The narrowest."""
-    return (
-        "uint8"
-        if tokenizer.vocabulary <= 1 << 8
-        else "uint16"
-        if tokenizer.vocabulary <= 1 << 16
-        else "uint32"
-    )
-
-
 def _keep(bucket: Bucket, tokenizer: Tokenizer) -> TokenizerFile | None:
     """Stores the tokenizer's file beside the shards."""
     if not tokenizer.file:
@@ -268,16 +219,42 @@ def _keep(bucket: Bucket, tokenizer: Tokenizer) -> TokenizerFile | None:
     return TokenizerFile(file=name, sha256=hashlib.sha256(tokenizer.file).hexdigest())
 
 
-def _done(bucket: Bucket, plan: Plan) -> Catalogue | None:
-    """The data set that this very import made before."""
+def _done(bucket: Bucket, plan: Plan, *, under_way: bool) -> Catalogue | None:
+    """The data set that this very import made before; while one is under way, a torn `meta.json` is none."""
     try:
         bucket.read(META)
     except MissingObject:
         return None
-    found = open_catalogue(bucket)
-    if found.plan != plan.digest:
-        raise DataError(f"{bucket.address(META)}: another data set is here; delete it, or import elsewhere")
-    return found
+    try:
+        found = open_catalogue(bucket)
+    except DataError:
+        if under_way:
+            return None
+        raise
+    if found.plan == plan:
+        return found
+    how = "" if found.plan is None else f", imported with {next(differences(found.plan, plan))}"
+    raise DataError(f"{bucket.address(META)}: another data set is here{how}; delete it, or import elsewhere")
+
+
+def _begin(bucket: Bucket, journal: Journal) -> None:
+    try:
+        journal.record({"train": Mark()})
+    except MissingObject as error:
+        raise StoreError(f"{bucket.uri}: cannot be written: there is no such bucket or folder") from error
+
+
+def _empty(tracks: Mapping[SplitName, Track], order: Order) -> str:
+    """Why a split has nothing in it, and what would be right."""
+    if not any(track.shards for track in tracks.values()):
+        return "no document of the sources has any text"
+    held_out = f"--held-out {order.held_out:g}"
+    if not tracks["train"].shards:
+        return f"{held_out}: every document is held out; a smaller fraction, or 0, is wanted"
+    return (
+        f"{held_out}: no document is held out, by the hash of its text; a larger fraction, 0 (no evaluation), or more "
+        "documents that differ are wanted, such as with --format lines, where each line is one"
+    )
 
 
 def _check(order: Order) -> None:

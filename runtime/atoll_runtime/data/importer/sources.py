@@ -6,6 +6,7 @@ import glob
 import gzip
 import json
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -265,14 +266,17 @@ def _reading(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _text(raw: bytes, path: Path, start: int) -> str:
+    """Without the byte order mark that some editors put before a file's first character."""
     try:
-        return raw.decode()
+        return raw.removeprefix(BOM_UTF8 if start == 0 else b"").decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{_where(path, start)}: not UTF-8: {error}") from error
 
 
 def _string(value: object, where: Callable[[], str]) -> str:
-    """Text that has a UTF-8 form: a lone surrogate, which JSON can express, becomes U+FFFD."""
+    """Text that has a UTF-8 form: a lone surrogate, which JSON can express, becomes U+FFFD; null is an empty text."""
+    if value is None:
+        return ""
     if not isinstance(value, str):
         raise DataError(f"{where()}: a text is wanted, not {type(value).__name__}")
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if _lone(value) else value
