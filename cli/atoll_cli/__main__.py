@@ -1,139 +1,67 @@
-"""The options of `atoll`. Each command imports what it needs when it is called."""
+"""`atoll`: one command, and what it ends with. All else is imported where a Ctrl-C is one line already."""
 
 from __future__ import annotations
 
-import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import suppress
 
-from atoll_cli.bench import add_options as add_bench_options
-from atoll_cli.data import add_options as add_data_options
+from atoll_cli import interrupt, loggers
 from atoll_cli.errors import CommandError
-from atoll_cli.export import add_options as add_export_options
-from atoll_cli.replay import add_options as add_replay_options
-from atoll_cli.simulate import add_options as add_simulate_options
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""What an output that takes nothing says, without a name of its own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; the exit status is 0, 1 (it did not happen) or 2 (usage or host)."""
-    options = parser().parse_args(arguments)
+    """Runs one command; the exit status is 0, 1 (it did not happen), 2 (usage or host) or 130 (interrupted).
+
+    Args:
+        arguments: None: those of this process, which an interrupt ends without waiting for its threads.
+    """
     try:
-        status = run(options)
+        if arguments is None:
+            interrupt.watch()
+        return _status(arguments)
+    except KeyboardInterrupt:
+        print("atoll: interrupted", file=sys.stderr, flush=True)
+        if arguments is None:
+            with suppress(OSError):
+                sys.stdout.flush()
+            os._exit(interrupt.STATUS)
+        return interrupt.STATUS
+
+
+def _status(arguments: Sequence[str] | None) -> int:
+    if sys.stderr is None:  # closed by the caller; `print` would take the standard output in its place
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # for as long as the process lives
+    try:
+        if sys.stdout is None:
+            raise CommandError("standard output is closed")
+        from atoll_cli.options import parser, run
+
+        loggers.quiet()
+        status = run(parser().parse_args(arguments))
         sys.stdout.flush()
         return status
     except CommandError as error:
-        print(f"atoll: {error}", file=sys.stderr)
+        print(f"atoll: {error}{loggers.advice()}", file=sys.stderr)
         return error.status
-    except KeyboardInterrupt:
-        print("atoll: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # `| head` has seen enough; nothing is left to be flushed at the end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `| head` has seen enough
+        _discard_output()
         return 0
+    except OSError as error:
+        what = error.filename or ("output" if error.errno in FULL else type(error).__name__)
+        print(f"atoll: {what}: {error.strerror or error}", file=sys.stderr)
+        _discard_output()
+        return 1
 
 
-def run(options: argparse.Namespace) -> int:
-    """Runs the command that was asked for; raises `CommandError`."""
-    if options.command == "demo":
-        from atoll_cli.demo.command import run_demo
-
-        return run_demo(options)
-    if options.command == "status":
-        from atoll_cli.status import show_status
-
-        return show_status(options)
-    if options.command == "ledger":
-        from atoll_cli.ledger import show_ledger
-
-        return show_ledger(options)
-    if options.command == "replay":
-        from atoll_cli.replay import run_replay
-
-        return run_replay(options)
-    if options.command == "data":
-        from atoll_cli.data import run_data
-
-        return run_data(options)
-    if options.command == "export":
-        from atoll_cli.export import run_export
-
-        return run_export(options)
-    if options.command == "bench":
-        from atoll_cli.bench import run_bench
-
-        return run_bench(options)
-    if options.command == "simulate":
-        from atoll_cli.simulate import run_simulate
-
-        return run_simulate(options)
-    from importlib.metadata import version
-
-    print(f"atoll {version('atoll')}")
-    return 0
-
-
-def parser() -> argparse.ArgumentParser:
-    """Every command and option."""
-    top = argparse.ArgumentParser(
-        prog="atoll", description="Train one model on many TPU islands.", allow_abbrev=False
-    )
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_demo(
-        commands.add_parser(
-            "demo", help="train on a real cluster, kill a unit, watch it heal", allow_abbrev=False
-        )
-    )
-    status = commands.add_parser("status", help="a run and its units, readable", allow_abbrev=False)
-    status.add_argument("run", metavar="RUN")
-    status.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
-    status.add_argument("--context", metavar="NAME", help="default: the current one")
-    status.add_argument("-w", "--watch", action="store_true", help="again every 2 s until the run has ended")
-    ledger = commands.add_parser("ledger", help="what became of every token of a run", allow_abbrev=False)
-    ledger.add_argument("run", metavar="RUN")
-    ledger.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
-    ledger.add_argument("--context", metavar="NAME", help="default: the current one")
-    ledger.add_argument("--json", action="store_true", help="exact, in token-fragments, as JSON")
-    add_replay_options(
-        commands.add_parser("replay", help="re-run a recorded syncer, bit for bit", allow_abbrev=False)
-    )
-    add_data_options(
-        commands.add_parser("data", help="make a data set, check it, look into it", allow_abbrev=False)
-    )
-    add_export_options(
-        commands.add_parser("export", help="a checkpoint as safetensors, for other tools", allow_abbrev=False)
-    )
-    add_bench_options(commands.add_parser("bench", help="measure this machine", allow_abbrev=False))
-    add_simulate_options(
-        commands.add_parser("simulate", help="what to expect before renting chips", allow_abbrev=False)
-    )
-    commands.add_parser("version", help="the version of this program")
-    return top
-
-
-def _add_demo(demo: argparse.ArgumentParser) -> None:
-    demo.add_argument("--json", type=Path, metavar="PATH", help="write the summary there")
-    demo.add_argument(
-        "--record", type=Path, metavar="PATH", help="write each observation there, a JSON line each"
-    )
-    demo.add_argument("--keep", action="store_true", help="leave the cluster up and say how to reach it")
-    demo.add_argument("--kill-syncer", action="store_true", help="kill the syncer too, after the heal")
-    demo.add_argument("--seed", type=int, metavar="N", help="seed of model and data; default: the sample's")
-    demo.add_argument(
-        "--margin", type=float, default=1.0, metavar="NATS", help="least gain on held-out text per token"
-    )
-    demo.add_argument("--name", default="atoll", help="name of the local cluster (default %(default)s)")
-    other = demo.add_argument_group("on a cluster that exists")
-    other.add_argument(
-        "--context", metavar="NAME", help="a context of your kubeconfig, in place of a local cluster"
-    )
-    other.add_argument("--bucket", metavar="NAME", help="bucket of yours, required with --context")
-    other.add_argument("--operator-image", metavar="IMAGE", help="repository:tag that the cluster can pull")
-    other.add_argument("--runtime-image", metavar="IMAGE", help="repository:tag that the cluster can pull")
-    other.add_argument(
-        "--runtime-env", metavar="NAME=VALUE", action="append", default=[], help="for each runtime pod"
-    )
+def _discard_output() -> None:
+    """Nothing is left to be flushed at the end, which would fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec
 
 from atoll_cli.errors import CommandError, UsageError
-from atoll_cli.text import amount, seconds
-from atoll_cli.values import plain
+from atoll_cli.text import amount, counted, seconds
+from atoll_cli.uris import of_bucket
+from atoll_cli.values import count, plain
 
 if TYPE_CHECKING:  # the runtime is imported when the command is called
     from atoll_runtime.data import Catalogue
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # the runtime is imported when the command is called
 P = ParamSpec("P")
 EVERY = 2.0
 """Seconds between two lines of progress."""
+FIELD, SPLIT = "text", "train"
 FORMATS = ("text", "lines", "jsonl", "parquet", "arrayrecord", "datasets")
 
 
@@ -39,8 +41,8 @@ def add_options(data: argparse.ArgumentParser) -> None:
         help="of every source; default: by the file's name. text: a file is a document; lines: a line is; "
         "datasets: names for Hugging Face's load_dataset",
     )
-    load.add_argument("--field", default="text", metavar="NAME", help="field or column; default %(default)s")
-    load.add_argument("--split", default="train", metavar="NAME", help="with datasets; default %(default)s")
+    load.add_argument("--field", metavar="NAME", help=f"field or column; default {FIELD}")
+    load.add_argument("--split", metavar="NAME", help=f"with --format datasets; default {SPLIT}")
     load.add_argument(
         "--tokenizer",
         default="bytes",
@@ -75,8 +77,9 @@ def run_data(options: argparse.Namespace) -> int:
         UsageError: an option, a source or a document cannot be used.
         CommandError: the bucket cannot be used.
     """
+    of_bucket("URI", options.uri)
     try:
-        from atoll_runtime.checkpoint import StoreError
+        from atoll_runtime.checkpoint.bucket import StoreError
         from atoll_runtime.data import DataError
     except ImportError as error:
         raise UsageError(
@@ -94,7 +97,8 @@ def _import(options: argparse.Namespace) -> int:
     from atoll_runtime.data.importer import run_import
 
     order = _order(options)
-    print(f"{len(order.sources)} sources, {amount(sum(s.size for s in order.sources), 'B')}", file=sys.stderr)
+    size = amount(sum(source.size for source in order.sources), "B")
+    print(f"{counted(len(order.sources), 'source')}, {size}", file=sys.stderr)
     catalogue = run_import(options.uri, order, _paced(_tell_import))
     _tell_result(options.uri, catalogue, as_json=options.json)
     return 0
@@ -106,15 +110,21 @@ def _order(options: argparse.Namespace) -> Order:
 
     held_out = plain("--held-out", options.held_out, 0, 0.5)
     shard = plain("--shard", options.shard, 0.001, 1000)
+    field = FIELD if options.field is None else options.field
     if options.format == "datasets":
-        found = [sources.dataset(name, options.split, options.field) for name in options.sources]
+        split = SPLIT if options.split is None else options.split
+        found = [sources.dataset(name, split, field) for name in options.sources]
+    elif options.split is not None:
+        raise UsageError(f"--split {options.split!r} goes with --format datasets")
     else:
-        found = sources.files(options.sources, options.format, options.field)
+        found = sources.files(options.sources, options.format, field)
+    if options.field is not None and not any(getattr(source, "field", None) for source in found):
+        raise UsageError(f"--field {field!r} goes with jsonl, parquet and datasets; no SOURCE is one")
     return Order(
         found,
         tokenizer.from_path(options.tokenizer, options.separator),
         format=options.format or "",
-        field=options.field,
+        field=field,
         held_out=held_out,
         shard_bytes=round(shard * 1e6),
         title=options.title or ", ".join(options.sources),
@@ -139,7 +149,9 @@ def _check(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"uri": options.uri, "wrong": wrong} | _facts(catalogue)))
     else:
-        print("\n".join([*wrong, f"{len(wrong)} faults"]) if wrong else "all is well")
+        print("".join(f"{fault}\n" for fault in wrong), end="")
+        _tell_splits(options.uri, catalogue)
+        print(counted(len(wrong), "fault") if wrong else "all is well")
     return 1 if wrong else 0
 
 
@@ -148,15 +160,15 @@ def _tell_check(done: int, total: int) -> None:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from atoll_runtime.checkpoint import Bucket
+    from atoll_runtime.checkpoint.bucket import Bucket
     from atoll_runtime.data import Reader, open_catalogue
     from atoll_runtime.data.tokenizer import of_data
 
-    length = round(plain("--length", options.length, 1, 1 << 20))
-    index = round(plain("--example", options.example, 0, 1e15))
+    length = count("--length", options.length, most=1 << 20)
+    index = count("--example", options.example, least=0, most=10**15)
     reader = Reader(options.uri, options.split, length)
     if index >= reader.examples:
-        raise UsageError(f"--example {index}: there are {reader.examples} of {length} tokens")
+        raise UsageError(f"--example {index}: there are {reader.examples} of {length} tokens, counted from 0")
     bucket = Bucket(options.uri)
     print(of_data(bucket, open_catalogue(bucket)).decode(reader.example(index)))
     return 0
@@ -165,9 +177,13 @@ def _show(options: argparse.Namespace) -> int:
 def _tell_result(uri: str, catalogue: Catalogue, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"uri": uri} | _facts(catalogue)))
-        return
+    else:
+        _tell_splits(uri, catalogue)
+
+
+def _tell_splits(uri: str, catalogue: Catalogue) -> None:
     for name, split in catalogue.splits.items():
-        print(f"{name}: {amount(split.tokens)} tokens in {len(split.shards)} shards")
+        print(f"{name}: {amount(split.tokens)} tokens in {counted(len(split.shards), 'shard')}")
     print(f"{uri}: {catalogue.tokenizer}, vocabulary {catalogue.vocabulary}")
 
 

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.text import amount
-from atoll_cli.values import count, number
+from atoll_cli.uris import of_bucket
+from atoll_cli.values import count
 
 if TYPE_CHECKING:  # the runtime is imported when the command is called
     from atoll_runtime.export import Theta
 
 WRITING = ("layout", "dtype", "max_shard_size", "context", "data", "force")
 """Options that go with --out."""
+MOST_BYTES = 10**15
 
 
 def add_options(export: argparse.ArgumentParser) -> None:
@@ -49,6 +51,9 @@ def run_export(options: argparse.Namespace) -> int:
         UsageError: an option cannot be used, or there is no such checkpoint.
         CommandError: the bucket cannot be used, or the disk.
     """
+    of_bucket("CHECKPOINT_URI", options.checkpoint)
+    if options.data is not None:
+        of_bucket("--data", options.data)
     try:
         from atoll_runtime.checkpoint import StoreError
         from atoll_runtime.data import DataError
@@ -132,4 +137,9 @@ def _local(option: str, text: str) -> Path:
 
 
 def _bytes(text: str) -> int:
-    return round(number("--max-shard-size", text.removesuffix("B"), 1, 1e15))
+    try:
+        return count("--max-shard-size", text.removesuffix("B"), most=MOST_BYTES)
+    except UsageError as error:
+        raise UsageError(
+            f"--max-shard-size {text!r}: a size such as 500MB is wanted, from 1 byte to {amount(MOST_BYTES, 'B')}"
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from atoll_cli.errors import CommandError
+
+LOGGED = re.compile(r"[IWEF]\d{4} \d\d:")
+"""How a line begins that kubectl's client library logged, some of them again and again, before kubectl speaks."""
 
 
 class KubectlError(CommandError):
@@ -40,7 +44,7 @@ class Kubectl:
         except subprocess.TimeoutExpired as error:
             raise KubectlError(f"kubectl {words} did not answer within {timeout:.0f} s") from error
         if done.returncode != 0:
-            raise KubectlError(f"kubectl {words} failed: {done.stderr.strip() or done.stdout.strip()}")
+            raise KubectlError(f"kubectl {words} failed: {_said(done.stderr) or done.stdout.strip()}")
         return done.stdout
 
     def get(self, kinds: str, *arguments: str, timeout: float = 30) -> Any:
@@ -56,3 +60,9 @@ class Kubectl:
         """What names the cluster, for kubectl."""
         chosen = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
         return [*chosen, f"--context={self.context}"] if self.context else chosen
+
+
+def _said(stderr: str) -> str:
+    """What kubectl itself said, or all of it where it said nothing."""
+    said = [line for line in stderr.strip().splitlines() if not LOGGED.match(line)]
+    return "\n".join(said) or stderr.strip()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll_cli.errors import UsageError
 from atoll_cli.text import seconds, table
+from atoll_cli.uris import of_bucket
 
 if TYPE_CHECKING:  # the runtime is imported when the command is called
     from atoll_runtime.checkpoint import Cut
@@ -38,6 +39,8 @@ def run_replay(options: argparse.Namespace) -> int:
     for option, needs in (("event", "print"), ("step", "check")):
         if getattr(options, option) is not None and not getattr(options, needs):
             raise UsageError(f"--{option} goes with --{needs}")
+    if options.check is not None:
+        of_bucket("--check", options.check)
     try:
         from atoll_runtime.sync.encoding import TapeError
     except ImportError as error:

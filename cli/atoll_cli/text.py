@@ -37,6 +37,11 @@ def amount(value: float, unit: str = "") -> str:
     return f"{figure} {prefixes[0]}{unit}".strip()
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 shard`, `2 shards`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def loss(value: float | None) -> str:
     """Nats per token; `-` before the first report."""
     return "-" if value is None else f"{value:.3f}"

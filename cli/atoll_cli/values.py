@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from atoll_cli.errors import UsageError
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0, "y": 31_557_600.0}
+BOUNDLESS = 1e15
+"""A limit that nobody comes to is not told."""
 PREFIXES = {"k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 
@@ -60,9 +62,17 @@ def numbers(
 
 def _within(option: str, text: str, value: float | None, least: float, most: float, above: bool) -> float:
     if value is None or not math.isfinite(value) or not least <= value <= most or (above and value == least):
-        range_ = f"above {least:g} and at most {most:g}" if above else f"from {least:g} to {most:g}"
+        low, high = _digits(least), _digits(most)
+        range_ = f"above {low} and at most {high}" if above else f"from {low} to {high}"
+        if most >= BOUNDLESS:
+            range_ = f"above {low}" if above else f"of {low} or more"
         raise UsageError(f"{option} {text!r}: a number {range_} is wanted")
     return value
+
+
+def _digits(value: float) -> str:
+    """Without an exponent, which nobody would give as an option."""
+    return str(int(value)) if value == int(value) else f"{value:g}"
 
 
 def _scaled(text: str) -> float | None:

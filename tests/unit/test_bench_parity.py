@@ -126,7 +126,7 @@ def test_a_slower_fleet_has_fewer_global_steps_for_the_same_tokens() -> None:
         ("--case", "a,x", "--case 'a,x': of a,b,c,d,e,f is wanted"),
         ("--size", "5t", "--size '5t': one of 30k, 90k"),
         ("--hours", "soon", "--hours 'soon': a number from 0.001 to 1000 is wanted"),
-        ("--jobs", "0", "--jobs '0': a number from 1 to 1024 is wanted"),
+        ("--jobs", "0", "--jobs '0': a whole number from 1 to 1024 is wanted"),
     ],
 )
 def test_an_option_that_cannot_be_used_is_named(option, value, message, capsys) -> None:

@@ -30,7 +30,7 @@ def test_a_figure_holds_rates_and_the_share_of_a_given_peak() -> None:
     ("option", "value", "message"),
     [
         ("--preset", "3t", "--preset '3t': one of 250k"),
-        ("--batch", "0", "--batch '0': a number above 0"),
+        ("--batch", "0", "--batch '0': a whole number from 1"),
         ("--peak-tflops", "fast", "--peak-tflops 'fast': a number above 0"),
     ],
 )

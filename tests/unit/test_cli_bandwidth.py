@@ -114,7 +114,24 @@ def test_a_case_can_be_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         pytest.param((*CASE, "--step-time", "0"), "--step-time '0'", id="step"),
         pytest.param((*CASE, "--bits", "0"), "--bits '0'", id="bits"),
         pytest.param((*CASE, "--sites", "0"), "--sites '0'", id="sites"),
-        pytest.param((*CASE, "--utilization", "95"), "--utilization '95'", id="utilization"),
+        pytest.param(
+            ("--method", "diloco", *CASE[2:], "--utilization", "95"), "--utilization '95'", id="utilization"
+        ),
+        *(
+            pytest.param(
+                ("--method", method, *CASE[2:], f"--{name}", "1"),
+                f"--{name}: not with --method {method}",
+                id=f"{method}-{name}",
+            )
+            for method, name in (
+                ("data-parallel", "interval"),
+                ("data-parallel", "fragments"),
+                ("diloco", "fragments"),
+                ("diloco", "overlap"),
+                ("streaming", "overlap"),
+                ("decoupled", "utilization"),
+            )
+        ),
         pytest.param((*CASE, "--interval", "1.5"), "--interval '1.5'", id="interval"),
         pytest.param((*CASE, "--fragments", "30"), "--fragments", id="more-fragments-than-steps"),
         pytest.param((*CASE, "--overlap", "30"), "--overlap", id="overlap"),
@@ -131,3 +148,16 @@ def test_a_bad_value_ends_with_2_and_one_line_that_names_the_option(
     assert ask(*arguments) == 2
     said = capsys.readouterr()
     assert option in said.err and said.err.count("\n") == 1 and not said.out
+
+
+def test_layers_that_cannot_be_dealt_out_evenly_are_told_as_rounded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ["simulate", "bandwidth", "--method", "streaming", *CASE[2:], "--fragments", "10", "--layers"]
+    assert main([*asked, "36"]) == 0
+    assert (
+        "Computed with 40 layers, the same number in each fragment; the model has 36."
+        in capsys.readouterr().out
+    )
+    assert main([*asked, "40"]) == 0
+    assert "Computed with" not in capsys.readouterr().out

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from atoll_cli.__main__ import main, parser
+from atoll_cli.__main__ import main
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.evaluation import evaluate
 from atoll_cli.demo.sample import load_run
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.kubectl import Kubectl, KubectlError
+from atoll_cli.options import parser
 
 SAMPLE = Path(__file__).resolve().parents[2] / "manifests" / "samples" / "quickstart.yaml"
 
@@ -67,6 +68,22 @@ def test_the_options_are_frozen() -> None:
             "--runtime-image 'host:5000/image': repository:tag is wanted",
         ),
         (["demo", "--json", "/no/such/folder/out.json"], "there is no folder /no/such/folder"),
+        (["bench", "step", "--batch", "0.5"], "--batch '0.5': a whole number from 1 to 1000000 is wanted"),
+        (["bench", "step", "--length", "2.5"], "--length '2.5': a whole number from 1 to 100000 is wanted"),
+        (["bench", "merge", "--parameters", "2X"], "--parameters '2X': a whole number from 1 to 10000000000"),
+        (["bench", "parity", "--out", "/proc/x"], "--out '/proc/x': cannot be written: "),
+        (["bench", "parity", "--data", "/tmp/ds"], "--data '/tmp/ds': gs://bucket/path or file:///"),
+        *(
+            (["bench", "parity", "--plan", *option], f"{option[0]}: not with --plan")
+            for option in (["--json"], ["--sweep"], ["--resume"], ["--out", "x"], ["--data", "gs://b/x"])
+        ),
+        (["export", "file://rel/x", "--out", "x"], "CHECKPOINT_URI 'file://rel/x': file:///absolute/path"),
+        (["export", "gs://b/x", "--out", "x", "--data", "rel"], "--data 'rel': gs://bucket/path or file:///"),
+        (
+            ["export", "gs://b/x", "--out", "x", "--max-shard-size", "abc"],
+            "--max-shard-size 'abc': a size such as 500MB is wanted",
+        ),
+        (["replay", "tape", "--check", "rel"], "--check 'rel': gs://bucket/path or file:///absolute/path"),
     ],
 )
 def test_wrong_options_are_one_sentence_and_status_2(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import json
 import math
 import re
@@ -167,6 +168,17 @@ def test_a_spot_pool_can_be_interrupted_more_often(capsys: pytest.CaptureFixture
     assert v5e["goodput"] < 0.95 < v5p["goodput"]
 
 
+def test_spot_capacity_without_a_figure_is_said_to_count_as_on_demand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(tmp_path, "spec.pools.0.capacity", "Spot")
+    assert main(["simulate", "plan", str(path)]) == 0
+    assert "Pool v6e is Spot and counts as on-demand capacity here: say " in capsys.readouterr().out
+    assert plan_of(capsys, path)["assumed"]["spot_as_on_demand"] == ["v6e"]
+    assert plan_of(capsys, path, "--mtbi", "v6e=7d")["assumed"]["spot_as_on_demand"] == []
+    assert plan_of(capsys, path, "--mtbi", "7d")["assumed"]["spot_as_on_demand"] == []
+
+
 def test_the_same_seed_gives_the_same_plan(capsys: pytest.CaptureFixture[str]) -> None:
     first, again, other = (
         plan_of(capsys, SHARDED, "--mtbi", "1d", "--seed", seed) for seed in ("1", "1", "2")
@@ -218,28 +230,35 @@ def changed(tmp_path: Path, where: str, value: Any) -> Path:
     ("where", "value", "words"),
     [
         ("spec.pools.0.units", -1, "spec.pools[0].units: -1: Input should be greater than or equal to "),
-        ("spec.pools.0.topology", "3x3", "spec.pools[0].topology '3x3' does not exist for tpu-v6e-slice"),
-        ("spec.pools.0.topology", "2x4", "spec.pools[0].machineType is needed: 2x4 of tpu-v6e-slice"),
-        ("spec.pools.0.accelerator", "gpu", "spec.pools[0].accelerator 'gpu' is unknown"),
+        ("spec.pools.0.topology", "3x3", "spec.pools[0].topology 3x3: does not exist for tpu-v6e-slice"),
+        (
+            "spec.pools.0.topology",
+            "2x4",
+            "spec.pools[0].topology 2x4: machineType is needed, because tpu-v6e-slice",
+        ),
+        (
+            "spec.pools.0.accelerator",
+            "gpu",
+            "spec.pools[0].accelerator: 'gpu': one of tpu-v5-lite-podslice, ",
+        ),
         (
             "spec.pools.0.slicesPerUnit",
             200,
             "spec.pools[0].slicesPerUnit: 200: Input should be less than or equal to ",
         ),
         ("spec.pools", [], "spec.pools: "),
-        ("spec.model.preset", "3t", "spec.model.preset: '3t' is unknown"),
-        ("spec.model.dimensions", {"layers": 1}, "spec.model.dimensions.width: Field required (and 3 more)"),
+        ("spec.model.preset", "3t", "spec.model.preset: '3t': one of 250k, "),
         ("spec.outer.codec", "int2", "spec.outer.codec: 'int2': Input should be 'bf16', 'float32' or 'int4'"),
-        ("spec.outer.fragments", 25, "spec.outer.fragments: 25: at most interval (24)"),
+        ("spec.outer.fragments", 25, "spec.outer.fragments: fragments must be at most interval"),
         (
             "spec.outer",
             {"fragments": 500, "interval": 500},
             "spec.outer.fragments: 500 does not fit this model",
         ),
-        ("spec.outer.overlap", 30, "spec.outer.overlap: 30: at most interval (24)"),
-        ("spec.outer.speed", 1, "spec.outer.speed: 1: Extra inputs are not permitted"),
-        ("spec.quorum.min", 5, "spec.quorum.min: 5: at most the units of all pools (4)"),
-        ("spec.target", {}, "spec.target: globalSteps or tokens is wanted"),
+        ("spec.outer.overlap", 30, "spec.outer.overlap: overlap must be at most interval"),
+        ("spec.outer.speed", 1, "spec.outer.speed: there is no such field; there is learningRate, "),
+        ("spec.quorum.min", 5, "spec.quorum.min: quorum.min is more than the units of all pools"),
+        ("spec.target", {}, "spec.target: one of globalSteps and tokens must be given"),
         ("spec.data", None, "spec.data: Field required"),
         ("spec", None, "spec: Input should be"),
         ("kind", "LearnerUnit", "one document of kind TrainingRun is wanted; there are 0"),
@@ -254,6 +273,28 @@ def test_a_wrong_field_is_one_line_with_its_path(
     assert told.out == ""
     assert told.err.startswith(f"atoll: {path}: {words}")
     assert told.err.count("\n") == 1
+
+
+def test_numbers_and_dates_are_read_as_kubectl_sends_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(tmp_path, "spec.pools.0.units", 4.0)
+    assert read_run(path).units == 4
+    path.write_text(path.read_text().replace("sequenceLength:", "? [a, b]\n    : 1\n    sequenceLength:"))
+    assert main(["simulate", "plan", str(path)]) == 2
+    assert capsys.readouterr().err.startswith(f"atoll: {path}: not ")
+    path = changed(tmp_path, "spec.serviceAccountName", datetime.date(2026, 11, 22))
+    assert main(["simulate", "plan", str(path), "--json"]) == 0
+
+
+def test_all_wrong_fields_are_told_a_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = changed(tmp_path, "spec.model.dimensions", {"layers": 1})
+    assert main(["simulate", "plan", str(path)]) == 2
+    head, *lines = capsys.readouterr().err.splitlines()
+    assert head == f"atoll: {path}: the API server would refuse 4 things:"
+    assert lines == [
+        f"  spec.model.dimensions.{name}: Field required" for name in ("width", "heads", "kvHeads", "hidden")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from atoll_cli import values
+from atoll_cli.__main__ import main
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.simulate.output import Column, Report, deliver
 
@@ -61,8 +62,10 @@ def test_a_number_keeps_to_its_range_and_excludes_its_end_where_told_to() -> Non
     assert values.number("--jitter", "0") == 0.0
     with pytest.raises(UsageError, match=r"--utilization '1.2': a number from 0 to 1 is wanted"):
         values.number("--utilization", "1.2", most=1)
-    with pytest.raises(UsageError, match=r"--step-time '0': a number above 0 and at most 1e\+18 is wanted"):
+    with pytest.raises(UsageError, match=r"--step-time '0': a number above 0 is wanted"):
         values.number("--step-time", "0", above=True)
+    with pytest.raises(UsageError, match=r"a number above 0 and at most 1000000 is wanted"):
+        values.number("--link-gbps", "0", most=1e6, above=True)
 
 
 def test_a_list_is_refused_for_one_bad_member_and_for_its_length() -> None:
@@ -131,8 +134,22 @@ def test_a_plot_in_another_format_is_refused_before_anything_is_written(tmp_path
 
 
 @pytest.mark.parametrize("option", ["csv", "plot"])
-def test_a_file_that_cannot_be_written_is_named_with_its_option(tmp_path: Path, option: str) -> None:
+def test_a_folder_that_is_not_there_is_told_before_anything_is_simulated(
+    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "none" / "out.png"
-    with pytest.raises(CommandError, match=rf"--{option} '{path}': No such file or directory") as refused:
-        deliver(drawn(), options(**{option: path}))
+    monkeypatch.setattr("atoll_cli.simulate.scavenge.run", unreachable)
+    assert main(["simulate", "scavenge", f"--{option}", str(path)]) == 2
+    told = capsys.readouterr()
+    assert told.err == f"atoll: --{option} '{path}': there is no folder {path.parent}\n"
+    assert told.out == ""
+
+
+def unreachable(_: argparse.Namespace) -> int:
+    raise AssertionError("simulated all the same")
+
+
+def test_a_file_that_cannot_be_written_after_all_is_named_with_its_option() -> None:
+    with pytest.raises(CommandError, match=r"--csv '/dev/full': No space left on device") as refused:
+        deliver(drawn(), options(csv=Path("/dev/full")))
     assert refused.value.status == 1

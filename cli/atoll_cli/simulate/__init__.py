@@ -47,6 +47,9 @@ def run_simulate(options: argparse.Namespace) -> int:
     Raises:
         UsageError: an option's value cannot be used, or the runtime's packages are not there.
     """
+    from atoll_cli.simulate.output import check_output
+
+    check_output(options)
     try:
         status: int = import_module(f"atoll_cli.simulate.{options.question}").run(options)
     except ModuleNotFoundError as error:

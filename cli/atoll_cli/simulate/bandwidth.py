@@ -10,21 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from atoll_cli import values
 from atoll_cli.errors import UsageError
+from atoll_cli.simulate.bandwidth_options import (
+    CASE_OPTIONS,
+    METHODS,
+    UTILIZATION,
+    read_traffic,
+    refuse_unused,
+)
 from atoll_cli.simulate.output import Column, Report, add_output_options, deliver
 
 if TYPE_CHECKING:
     from atoll_runtime.simulate.wan.traffic import Method, Traffic
-
-METHODS = ("data-parallel", "diloco", "streaming", "streaming-overlap", "decoupled")
-
-UTILIZATION = 0.95
-"""As in the published comparison of eight data centres."""
-
-CASE_OPTIONS = (
-    "params", "model", "step-time", "bits", "sites", "utilization", "interval", "fragments", "overlap",
-    "layers", "latency", "shared-link", "link-gbps",
-)  # fmt: skip
-"""Options that describe a case, and so need a method."""
 
 FIELDS = {
     "step_seconds": "--step-time",
@@ -56,7 +52,11 @@ def add_options(question: argparse.ArgumentParser) -> None:
     add("--interval", metavar="H", help="steps between two exchanges of a fragment; not for data-parallel")
     add("--fragments", metavar="P", help="not for data-parallel and diloco")
     add("--overlap", metavar="T", help="steps to hide a fragment behind; for streaming-overlap and decoupled")
-    add("--layers", metavar="L", help="of the model; else by its size")
+    add(
+        "--layers",
+        metavar="L",
+        help="of the model, rounded to the same number in each fragment; else by its size",
+    )
     add("--latency", metavar="S", help="there and back, 0")
     add("--shared-link", action="store_true", help="one link carries both directions")
     add("--link-gbps", metavar="G", help="links to judge, such as 2,5")
@@ -92,6 +92,7 @@ def _report(options: argparse.Namespace) -> Report:
     from atoll_runtime.simulate.wan.traffic import Method
 
     method = Method(values.choice("--method", options.method, METHODS))
+    refuse_unused(options, method)
     target = (
         UTILIZATION
         if options.utilization is None
@@ -102,52 +103,8 @@ def _report(options: argparse.Namespace) -> Report:
         if options.link_gbps is None
         else values.numbers("--link-gbps", options.link_gbps, 0.0, 1e6, above=True)
     )
-    traffic = _traffic(options, method)
+    traffic = read_traffic(options, method)
     return _judged(method, traffic, target, links, options) if links else _needed(method, traffic, target)
-
-
-def _traffic(options: argparse.Namespace, method: Method) -> Traffic:
-    from atoll_runtime.simulate.wan.traffic import Traffic
-
-    if (options.params is None) == (options.model is None):
-        raise UsageError("--params: either --params or --model is wanted, and not both")
-    if options.step_time is None and options.link_gbps is None:
-        raise UsageError(
-            "--step-time: a time above 0 is wanted, such as 1 or 90s, unless --link-gbps is given"
-        )
-
-    def whole(name: str, most: int, least: int = 1) -> int | None:
-        text = getattr(options, name)
-        return None if text is None else values.count(f"--{name}", text, least, most)
-
-    traffic = Traffic(
-        params=1.0 if options.params is None else values.number("--params", options.params, 1, 1e15),
-        step_seconds=1.0
-        if options.step_time is None
-        else values.seconds("--step-time", options.step_time, 1e6),
-        bits=16 if options.bits is None else values.number("--bits", options.bits, 0, 64, above=True),
-        sites=whole("sites", 100_000) or 8,
-        interval=whole("interval", 100_000),
-        fragments=whole("fragments", 1024),
-        overlap=whole("overlap", 1024, 0),
-        layers=whole("layers", 1024),
-        latency=0.0 if options.latency is None else values.number("--latency", options.latency, 0, 3600),
-        shared=options.shared_link,
-    )
-    return traffic if options.model is None else _of_model(options.model, method, traffic)
-
-
-def _of_model(preset: str, method: Method, traffic: Traffic) -> Traffic:
-    from atoll_runtime.contract import PRESETS, ModelSpec
-    from atoll_runtime.model.parameters import describe
-    from atoll_runtime.model.presets import resolve
-    from atoll_runtime.simulate.wan.traffic import rounds, shares
-    from atoll_runtime.sync.fragments import build_layout
-
-    spec = ModelSpec(preset=values.choice("--model", preset, PRESETS))
-    traffic = replace(traffic, layers=traffic.layers or resolve(spec).layers)
-    layout = build_layout(describe(spec), rounds(method, traffic).fragments)
-    return replace(traffic, params=layout.size, sizes=shares(layout))
 
 
 def _case(method: Method, traffic: Traffic, target: float) -> dict[str, Any]:
@@ -203,6 +160,15 @@ NEED = (
 )
 
 
+def _rounded(traffic: Traffic, row: Mapping[str, Any]) -> list[str]:
+    """What becomes of layers that cannot be dealt out evenly."""
+    if traffic.layers in (None, row["layers"]):
+        return []
+    return [
+        f"Computed with {row['layers']} layers, the same number in each fragment; the model has {traffic.layers}."
+    ]
+
+
 def _needed(method: Method, traffic: Traffic, target: float) -> Report:
     row = _case(method, traffic, target)
     notes = ["Gbit/s of one site's link, " + ("both directions." if traffic.shared else "in one direction.")]
@@ -211,6 +177,7 @@ def _needed(method: Method, traffic: Traffic, target: float) -> Report:
             f"PEAK is of one fragment's stream over its {row['overlap']} steps; several are on their way at "
             "once and the link must carry LINK."
         )
+    notes += _rounded(traffic, row)
     return Report("Bandwidth that a site needs", CASE + NEED, (row,), tuple(notes), _draw_case(traffic, row))
 
 
@@ -241,6 +208,7 @@ def _judged(
         f"Hidden: {'every fragment is there in time' if method == 'decoupled' else as_share(target) + ' compute'}.",
         "Data-parallel and DiLoCo (H = 100) send bfloat16 over the same link.",
         "Published: 12B over 2-5 Gbit/s, more than 20 times faster than synchronous training.",
+        *_rounded(traffic, rows[0]),
     )
     return Report(
         "What a link between sites allows", columns, tuple(rows), notes, _draw_case(traffic, rows[0])

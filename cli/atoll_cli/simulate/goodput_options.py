@@ -32,6 +32,14 @@ TIMES = {
 }
 """Options and the fields of `Recovery` that they set."""
 
+USED_BY = {
+    "checkpoint": ("rigid",),
+    "jitter": ("decoupled", "unit"),
+    "patience": ("elastic", "decoupled"),
+    "resize": ("rigid", "elastic", "decoupled"),
+}
+"""Options that only these methods have a use for."""
+
 FLEET_OPTIONS = (
     "mtbi", "slice", "spares", "quorum", "grace", "speeds", "jitter",
     "in_place", "seed_source", "params", "seed_gbps", *TIMES,
@@ -45,6 +53,9 @@ def read_case(options: argparse.Namespace) -> Case:
     from atoll_runtime.simulate.fleet.setting import DAY, Method
 
     method: Method = values.choice("--method", options.method or "decoupled", METHODS)  # type: ignore[assignment]
+    for name, methods in USED_BY.items():
+        if getattr(options, name) is not None and method not in methods:
+            raise UsageError(f"--{name}: goes with --method {', '.join(methods)}, not with {method}")
     single = method in ("rigid", "elastic")
     chips = CHIPS if options.chips is None else values.count("--chips", options.chips, 1, 10**9)
     learners = 1 if single else LEARNERS
@@ -173,7 +184,13 @@ def _time(option: str, text: str) -> float:
 def check_work(options: argparse.Namespace, interruptions: float) -> None:
     """Refuses what would run for hours."""
     if interruptions > MOST_INTERRUPTIONS:
+        often = "" if options.mtbi is None else f"--mtbi {options.mtbi} with "
+        less = (
+            "fewer --days or --repeats"
+            if options.mtbi is None
+            else "a longer --mtbi, fewer --days or --repeats"
+        )
         raise UsageError(
-            f"--days {options.days or 1}: {interruptions:.3g} interruptions over all repeats; at most "
-            f"{MOST_INTERRUPTIONS:,} are simulated, so fewer days or --repeats are wanted"
+            f"{often}--days {options.days or 1}: {interruptions:,.0f} interruptions over all repeats; at most "
+            f"{MOST_INTERRUPTIONS:,} are simulated, so {less} are wanted"
         )

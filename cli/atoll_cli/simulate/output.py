@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 150
+PICTURES = (".png", ".pdf", ".svg")
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,17 @@ def add_output_options(question: argparse.ArgumentParser) -> None:
     question.add_argument("--plot", type=Path, metavar="PATH", help="draw them there too, PNG, PDF or SVG")
 
 
+def check_output(options: argparse.Namespace) -> None:
+    """Raises `UsageError`, before anything is simulated, for a file that could not be written after it."""
+    for option, path in (("--csv", options.csv), ("--plot", options.plot)):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UsageError(f"{option} {str(path)!r}: there is no folder {path.absolute().parent}")
+        if path is not None and path.is_dir():
+            raise UsageError(f"{option} {str(path)!r}: a file is wanted, this is a folder")
+    if options.plot is not None and options.plot.suffix not in PICTURES:
+        raise UsageError(f"--plot {str(options.plot)!r}: a name that ends in .png, .pdf or .svg is wanted")
+
+
 def deliver(report: Report, options: argparse.Namespace) -> None:
     """Prints the table, or JSON, and writes what was asked for.
 
@@ -59,15 +71,9 @@ def deliver(report: Report, options: argparse.Namespace) -> None:
         UsageError: nothing to draw, or not in that format.
         CommandError: a file cannot be written.
     """
-    if options.plot is not None and (
-        report.draw is None or options.plot.suffix not in (".png", ".pdf", ".svg")
-    ):
-        reason = (
-            "there is nothing to draw for this question"
-            if report.draw is None
-            else "a name that ends in .png, .pdf or .svg is wanted"
-        )
-        raise UsageError(f"--plot {str(options.plot)!r}: {reason}")
+    check_output(options)
+    if options.plot is not None and report.draw is None:
+        raise UsageError(f"--plot {str(options.plot)!r}: there is nothing to draw for this question")
     for option, path, write in (("--csv", options.csv, _csv), ("--plot", options.plot, _plot)):
         if path is not None:
             try:

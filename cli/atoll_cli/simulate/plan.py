@@ -50,13 +50,16 @@ def add_options(question: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Raises `UsageError`: a file or an option that cannot be used."""
     from atoll_cli.simulate.planview import report
-    from atoll_cli.simulate.runfile import read_run
+    from atoll_cli.simulate.runfile import planned_run, read_spec
     from atoll_runtime.simulate.planner.choices import choose
 
-    planned = read_run(options.file)
+    name, spec = read_spec(options.file)
+    planned = planned_run(options.file, name, spec)
     assumed = assumptions(options, planned)
     prices = prices_of(options.price, planned)
-    deliver(report(planned, assumed, prices, choose(planned, assumed)), options)
+    every, own = by_pool("--mtbi", options.mtbi, planned, least=LEAST_MTBI)
+    spot = {pool.name for pool in spec.pools if pool.capacity == "Spot" and every is None} - set(own)
+    deliver(report(planned, assumed, prices, choose(planned, assumed), sorted(spot)), options)
     return 0
 
 

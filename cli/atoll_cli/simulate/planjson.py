@@ -21,6 +21,7 @@ def document(
     prices: Mapping[str, float] | None,
     rows: Sequence[Mapping[str, Any]],
     expected: Expectation,
+    spot: Sequence[str],
 ) -> dict[str, Any]:
     """The whole plan as one object; its keys are in docs/simulate.md."""
     link = expected.link
@@ -51,7 +52,11 @@ def document(
         "pools": [pool_document(pool, link.gbps_link) for pool in expected.pools],
         "choice": next(row for row in rows if row["best"]),
         "choices": list(rows),
-        "assumed": {**dataclasses.asdict(assumed), "seed_gbps": seed_gbps(planned, assumed)},
+        "assumed": {
+            **dataclasses.asdict(assumed),
+            "seed_gbps": seed_gbps(planned, assumed),
+            "spot_as_on_demand": list(spot),
+        },
     }
 
 

@@ -24,9 +24,17 @@ NEVER = 100 * 365.25 * 86_400.0
 
 
 def report(
-    planned: Run, assumed: Assumptions, prices: Mapping[str, float] | None, choices: Sequence[Choice]
+    planned: Run,
+    assumed: Assumptions,
+    prices: Mapping[str, float] | None,
+    choices: Sequence[Choice],
+    spot: Sequence[str] = (),
 ) -> Report:
-    """The run as it is above, and a row for each set of knobs that was tried."""
+    """The run as it is above, and a row for each set of knobs that was tried.
+
+    Args:
+        spot: pools of Spot capacity of which nobody said how often they are interrupted.
+    """
     best = next(choice for choice in choices if choice.best)
     expected = choices[0].expected
     rows = tuple(row_of(choice) for choice in choices)
@@ -41,9 +49,9 @@ def report(
         ),
         columns=CHOICE_COLUMNS,
         rows=rows,
-        notes=(f"* {best.reason}", assumptions(planned, assumed)),
+        notes=(f"* {best.reason}", assumptions(planned, assumed), *(as_on_demand(pool) for pool in spot)),
         draw=lambda figure: draw(figure, planned.name, choices, assumed.link_gbps),
-        document=document(planned, assumed, prices, rows, expected),
+        document=document(planned, assumed, prices, rows, expected, spot),
     )
 
 
@@ -109,6 +117,11 @@ def assumptions(planned: Run, assumed: Assumptions) -> str:
         f"a healing unit's state comes at {seed_gbps(planned, assumed):g} Gbit/s ({planned.seed}); "
         f"a lost slice is back in {duration(assumed.repair_seconds)}."
     )
+
+
+def as_on_demand(pool: str) -> str:
+    """Of Spot capacity without a figure of its own, which nobody publishes."""
+    return f"Pool {pool} is Spot and counts as on-demand capacity here: say how often a chip goes, --mtbi {pool}=7d."
 
 
 def duration(value: float) -> str:

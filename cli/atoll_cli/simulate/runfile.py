@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
 from atoll_cli.errors import UsageError
+from atoll_cli.simulate.admission import faults
 from atoll_operator.api.trainingrun import MAX_UNITS, Pool, TrainingRunSpec
 from atoll_operator.plan.pools import sizes
-from atoll_operator.plan.tpu import check_slices, chips_of, generation_of, slice_of
+from atoll_operator.plan.tpu import chips_of, generation_of, slice_of
 from atoll_runtime import model
 from atoll_runtime.simulate.planner import run as planner
 from atoll_runtime.sync.fragments import LayoutError
@@ -24,17 +25,29 @@ class FieldError(ValueError):
 
 
 def read_run(path: Path) -> planner.Run:
-    """The one TrainingRun of the file.
+    """The one TrainingRun of the file, as a plan takes it; raises `UsageError` as the two steps do."""
+    return planned_run(path, *read_spec(path))
+
+
+def read_spec(path: Path) -> tuple[str, TrainingRunSpec]:
+    """Name and spec of the one TrainingRun of the file.
 
     Raises:
-        UsageError: no such file, no YAML, no TrainingRun or several, or a field that is wrong, by its path.
+        UsageError: no such file, no YAML, no TrainingRun or several, or what the API server would refuse.
     """
     manifest = _manifest(path)
+    refused = faults(manifest)
+    if len(refused) > 1:
+        refused = [f"the API server would refuse {len(refused)} things:", *refused]
+    if refused:
+        raise UsageError("\n  ".join([f"{path}: {refused[0]}", *refused[1:]]))
+    return manifest["metadata"]["name"], TrainingRunSpec.model_validate(manifest["spec"])
+
+
+def planned_run(path: Path, name: str, spec: TrainingRunSpec) -> planner.Run:
+    """Raises `UsageError`: no plan can be made of it, though the API server takes it."""
     try:
-        spec = TrainingRunSpec.model_validate(manifest.get("spec"))
-        return _converted(_name(manifest, path), spec)
-    except ValidationError as error:
-        raise UsageError(f"{path}: {_first(error)}") from error
+        return _converted(name, spec)
     except FieldError as error:
         raise UsageError(f"{path}: {error}") from error
 
@@ -49,39 +62,22 @@ def _manifest(path: Path) -> dict[str, Any]:
     runs = [each for each in documents if isinstance(each, dict) and each.get("kind") == KIND]
     if len(runs) != 1:
         raise UsageError(f"{path}: one document of kind {KIND} is wanted; there are {len(runs)}")
-    return runs[0]
+    try:
+        found: dict[str, Any] = json.loads(json.dumps(runs[0], default=str), parse_float=_number)
+    except TypeError as error:
+        raise UsageError(f"{path}: not an object of Kubernetes: {error}") from error
+    return found
 
 
-def _name(manifest: dict[str, Any], path: Path) -> str:
-    metadata = manifest.get("metadata")
-    return str(metadata["name"]) if isinstance(metadata, dict) and "name" in metadata else path.stem
-
-
-def _first(error: ValidationError) -> str:
-    """The first of what is wrong, as `spec.pools[0].units: …`."""
-    wrong = error.errors(include_url=False)
-    path = "spec" + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in wrong[0]["loc"])
-    value = wrong[0]["input"]
-    shown = f"{value!r}: " if isinstance(value, (str, int, float)) else ""
-    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    return f"{path}: {shown}{wrong[0]['msg']}{more}"
+def _number(text: str) -> float:
+    """As kubectl sends it: a whole number without its fraction."""
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def _converted(name: str, spec: TrainingRunSpec) -> planner.Run:
-    """Raises `FieldError` for what the API server's rules refuse and a plan cannot be made of."""
+    """Raises `FieldError` for what no plan can be made of."""
     units, outer, target = sizes(spec), spec.outer, spec.target
-    total = sum(units.values())
-    if outer.fragments > outer.interval:
-        raise FieldError(f"spec.outer.fragments: {outer.fragments}: at most interval ({outer.interval})")
-    if outer.overlap > outer.interval:
-        raise FieldError(f"spec.outer.overlap: {outer.overlap}: at most interval ({outer.interval})")
-    if spec.quorum.min > total:
-        raise FieldError(f"spec.quorum.min: {spec.quorum.min}: at most the units of all pools ({total})")
-    if target.global_steps is None and target.tokens is None:
-        raise FieldError("spec.target: globalSteps or tokens is wanted")
-    names = [pool.name for pool in spec.pools]
-    if len(set(names)) < len(names):
-        raise FieldError(f"spec.pools: names must differ: {', '.join(names)}")
     try:
         tensors = tuple(model.describe(spec.model))
     except model.ModelError as error:
@@ -91,9 +87,7 @@ def _converted(name: str, spec: TrainingRunSpec) -> planner.Run:
         tensors=tensors,
         sequence_length=spec.data.sequence_length,
         pools=tuple(
-            _pool(index, pool, units[pool.name], spec.inner.batch)
-            for index, pool in enumerate(spec.pools)
-            if units[pool.name]
+            _pool(pool, units[pool.name], spec.inner.batch) for pool in spec.pools if units[pool.name]
         ),
         fragments=outer.fragments,
         interval=outer.interval,
@@ -115,13 +109,9 @@ def _converted(name: str, spec: TrainingRunSpec) -> planner.Run:
     return run
 
 
-def _pool(index: int, pool: Pool, units: int, batch: int) -> planner.Pool:
+def _pool(pool: Pool, units: int, batch: int) -> planner.Pool:
     slices = pool.slices_per_unit
-    try:
-        shape = slice_of(pool.accelerator, pool.topology, pool.machine_type)
-        check_slices(shape, slices, "slicesPerUnit")
-    except ValueError as error:
-        raise FieldError(f"spec.pools[{index}].{error}") from error
+    shape = slice_of(pool.accelerator, pool.topology, pool.machine_type)
     generation = generation_of(pool.accelerator)
     return planner.Pool(
         name=pool.name,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 from atoll_cli.errors import CommandError, UsageError
-from atoll_cli.values import plain
+from atoll_cli.uris import of_bucket
+from atoll_cli.values import count, plain
 
 RESULTS = "docs/results"
 
@@ -32,10 +34,10 @@ def add_options(parity: argparse.ArgumentParser) -> None:
     )
     parity.add_argument("--data", default="", metavar="URI", help="default: this Python's standard library")
     parity.add_argument("--jobs", metavar="N", help="trials at a time, a core each; default: all cores")
-    parity.add_argument("--out", default=RESULTS, metavar="FOLDER", help="default %(default)s")
+    parity.add_argument("--out", metavar="FOLDER", help=f"default {RESULTS}")
 
 
-def run_parity(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Prints each trial when it is finished.
 
     Raises:
@@ -59,15 +61,18 @@ def run_parity(options: argparse.Namespace) -> int:
         raise UsageError(f"--size {options.size!r}: one of {', '.join(every)} is wanted")
     jobs = 1 if options.device else len(usable())
     if options.jobs is not None:
-        jobs = int(plain("--jobs", options.jobs, 1, 1024))
+        jobs = count("--jobs", options.jobs, most=1024)
     hours = None if options.hours is None else plain("--hours", options.hours, 0.001, 1000)
+    if options.data:
+        of_bucket("--data", options.data)
     if options.plan:
+        _refuse_with_plan(options)
         print(plan.markdown(plan.estimate(chosen, letters), len(usable())))
         return 0
     request = proof.Request(
         stages=chosen,
         cases=letters,
-        folder=Path(options.out),
+        folder=_folder(RESULTS if options.out is None else options.out),
         jobs=jobs,
         seconds=None if hours is None else 3600 * hours,
         resume=options.resume,
@@ -84,3 +89,20 @@ def run_parity(options: argparse.Namespace) -> int:
     if not options.json:
         print((request.folder / f"{proof.NAME}.md").read_text(), end="")
     return 0
+
+
+def _refuse_with_plan(options: argparse.Namespace) -> None:
+    """What a plan, which trains nothing and writes nothing, has no use for."""
+    for name in ("json", "resume", "sweep", "data", "jobs", "hours", "out"):
+        if getattr(options, name) not in (None, False, ""):
+            raise UsageError(f"--{name}: not with --plan, which trains nothing and writes nothing")
+
+
+def _folder(text: str) -> Path:
+    """Made where it is not there, and tried before the first trial has taken its hours."""
+    try:
+        Path(text).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=text):
+            return Path(text)
+    except OSError as error:
+        raise UsageError(f"--out {text!r}: cannot be written: {error.strerror or error}") from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from atoll_cli.errors import UsageError
 from atoll_cli.text import table
-from atoll_cli.values import plain
+from atoll_cli.values import count, plain
 
 if TYPE_CHECKING:
     from atoll_bench.step import StepFigure
@@ -27,7 +27,7 @@ def add_options(step: argparse.ArgumentParser) -> None:
     step.add_argument("--peak-tflops", metavar="N", help="of the device, for the utilisation; such as 989")
 
 
-def run_step(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Raises `UsageError`: an option's value cannot be used."""
     from atoll_runtime.contract import PRESETS
 
@@ -38,9 +38,9 @@ def run_step(options: argparse.Namespace) -> int:
         if options.peak_tflops is None
         else 1e12 * plain("--peak-tflops", options.peak_tflops, 0, 1e6, above=True)
     )
-    batch = int(plain("--batch", options.batch, 0, 1e6, above=True))
-    length = int(plain("--length", options.length, 0, 1e5, above=True))
-    pairs = int(plain("--pairs", options.pairs, 0, 1000, above=True))
+    batch = count("--batch", options.batch, most=1_000_000)
+    length = count("--length", options.length, most=100_000)
+    pairs = count("--pairs", options.pairs, most=1000)
     seconds = plain("--seconds", options.seconds, 0, 600, above=True)
     try:
         from atoll_bench.figures import line

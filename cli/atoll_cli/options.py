@@ -1,0 +1,139 @@
+"""The commands of `atoll` and their options. Each imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from atoll_cli.bench import add_options as add_bench_options
+from atoll_cli.data import add_options as add_data_options
+from atoll_cli.errors import UsageError
+from atoll_cli.export import add_options as add_export_options
+from atoll_cli.replay import add_options as add_replay_options
+from atoll_cli.simulate import add_options as add_simulate_options
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the command that was asked for; raises `CommandError`."""
+    if options.command == "demo":
+        return _demo(options)
+    if options.command == "status":
+        from atoll_cli.status import show_status
+
+        return show_status(options)
+    if options.command == "ledger":
+        from atoll_cli.ledger import show_ledger
+
+        return show_ledger(options)
+    if options.command == "replay":
+        from atoll_cli.replay import run_replay
+
+        return run_replay(options)
+    if options.command == "data":
+        from atoll_cli.data import run_data
+
+        return run_data(options)
+    if options.command == "export":
+        from atoll_cli.export import run_export
+
+        return run_export(options)
+    if options.command == "bench":
+        from atoll_cli.bench import run_bench
+
+        return run_bench(options)
+    if options.command == "simulate":
+        from atoll_cli.simulate import run_simulate
+
+        return run_simulate(options)
+    print(_version())
+    return 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    try:
+        from atoll_cli.demo.command import run_demo
+
+        return run_demo(options)
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("atoll_"):
+            raise  # it is our own, and no package is to be installed
+        raise UsageError(
+            f"demo needs the packages of the local cluster, pip install 'atoll[local]': {error}"
+        ) from error
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"atoll {version('atoll')}"
+
+
+class _Version(argparse.Action):
+    """Asks the installed package only when it is wanted, which takes longer than all options together."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(_version())
+        parser.exit()
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every command and option."""
+    top = argparse.ArgumentParser(
+        prog="atoll", description="Train one model on many TPU islands.", allow_abbrev=False
+    )
+    top.add_argument("--version", action=_Version, nargs=0, help="the version of this program")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_demo(
+        commands.add_parser(
+            "demo", help="train on a real cluster, kill a unit, watch it heal", allow_abbrev=False
+        )
+    )
+    status = commands.add_parser("status", help="a run and its units, readable", allow_abbrev=False)
+    status.add_argument("run", metavar="RUN")
+    status.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
+    status.add_argument("--context", metavar="NAME", help="default: the current one")
+    status.add_argument("-w", "--watch", action="store_true", help="again every 2 s until the run has ended")
+    ledger = commands.add_parser("ledger", help="what became of every token of a run", allow_abbrev=False)
+    ledger.add_argument("run", metavar="RUN")
+    ledger.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
+    ledger.add_argument("--context", metavar="NAME", help="default: the current one")
+    ledger.add_argument("--json", action="store_true", help="exact, in token-fragments, as JSON")
+    add_replay_options(
+        commands.add_parser("replay", help="re-run a recorded syncer, bit for bit", allow_abbrev=False)
+    )
+    add_data_options(
+        commands.add_parser("data", help="make a data set, check it, look into it", allow_abbrev=False)
+    )
+    add_export_options(
+        commands.add_parser("export", help="a checkpoint as safetensors, for other tools", allow_abbrev=False)
+    )
+    add_bench_options(commands.add_parser("bench", help="measure this machine", allow_abbrev=False))
+    add_simulate_options(
+        commands.add_parser("simulate", help="what to expect before renting chips", allow_abbrev=False)
+    )
+    commands.add_parser("version", help="the version of this program", allow_abbrev=False)
+    return top
+
+
+def _add_demo(demo: argparse.ArgumentParser) -> None:
+    demo.add_argument("--json", type=Path, metavar="PATH", help="write the summary there")
+    demo.add_argument(
+        "--record", type=Path, metavar="PATH", help="write each observation there, a JSON line each"
+    )
+    demo.add_argument("--keep", action="store_true", help="leave the cluster up and say how to reach it")
+    demo.add_argument("--kill-syncer", action="store_true", help="kill the syncer too, after the heal")
+    demo.add_argument("--seed", type=int, metavar="N", help="seed of model and data; default: the sample's")
+    demo.add_argument(
+        "--margin", type=float, default=1.0, metavar="NATS", help="least gain on held-out text per token"
+    )
+    demo.add_argument("--name", default="atoll", help="name of the local cluster (default %(default)s)")
+    other = demo.add_argument_group("on a cluster that exists")
+    other.add_argument(
+        "--context", metavar="NAME", help="a context of your kubeconfig, in place of a local cluster"
+    )
+    other.add_argument("--bucket", metavar="NAME", help="bucket of yours, required with --context")
+    other.add_argument("--operator-image", metavar="IMAGE", help="repository:tag that the cluster can pull")
+    other.add_argument("--runtime-image", metavar="IMAGE", help="repository:tag that the cluster can pull")
+    other.add_argument(
+        "--runtime-env", metavar="NAME=VALUE", action="append", default=[], help="for each runtime pod"
+    )

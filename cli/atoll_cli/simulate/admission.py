@@ -1,0 +1,150 @@
+"""What the API server would refuse of a TrainingRun: by the models, and by the patterns and CEL rules of the CRD."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache
+from typing import Any
+
+import cel
+from pydantic import ValidationError
+
+from atoll_operator.api.group import API_VERSION
+from atoll_operator.api.trainingrun import TrainingRun, TrainingRunSpec
+from atoll_operator.rules import constrain_run
+from atoll_operator.schema import Schema, structural
+
+TOP = ("apiVersion", "kind", "metadata", "spec", "status")
+SCALES = {"m": 1e-3, "": 1.0, **{letter: 1e3**power for power, letter in enumerate("kMGTPE", 1)}}
+SCALES |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)}
+"""Suffixes of Kubernetes' amounts."""
+
+
+def faults(manifest: Mapping[str, Any]) -> list[str]:
+    """A line for each, as `spec.pools[0].units: …`; empty where the run would be taken."""
+    found = list(_of_top(manifest))
+    spec: TrainingRunSpec | None = None
+    try:
+        spec = TrainingRunSpec.model_validate_json(json.dumps(manifest.get("spec")), strict=True)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)
+        # A list of which an item is wrong is too short for pydantic, which counts the right ones alone.
+        places = {each["loc"][:end] for each in wrong for end in range(len(each["loc"]))}
+        found += [_worded(each) for each in wrong if each["loc"] not in places]
+    told = {line.partition(":")[0] for line in found}
+    shapes = _walked(_schema()["properties"]["spec"], manifest.get("spec"), "spec", _shape)
+    found += [line for line in shapes if line.partition(":")[0] not in told]
+    if found or spec is None:
+        return found  # rules are written for what has the right shape, and say nothing of what has not
+    filled_in = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return list(_walked(_schema(), {"metadata": manifest["metadata"], "spec": filled_in}, "", _rules))
+
+
+@cache
+def _schema() -> Schema:
+    schema = structural(TrainingRun)
+    constrain_run(schema)
+    return schema
+
+
+def _of_top(manifest: Mapping[str, Any]) -> Iterator[str]:
+    version = manifest.get("apiVersion")
+    if version != API_VERSION:
+        yield f"apiVersion: {version!r}: {API_VERSION} is wanted"
+    metadata = manifest.get("metadata")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+        yield "metadata.name: a name is wanted"
+    for key in manifest:
+        if key not in TOP:
+            yield f"{key}: {_unknown(str(key), TOP)}"
+
+
+def _worded(error: Any) -> str:
+    """One of the models' errors."""
+    place: tuple[int | str, ...] = error["loc"]
+    path = "spec" + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
+    if error["type"] == "extra_forbidden":
+        return f"{path}: {_unknown(str(place[-1]), _known(('spec', *place[:-1])))}"
+    value = error["input"]
+    shown = f"{value!r}: " if isinstance(value, (str, int, float)) else ""
+    return f"{path}: {shown}{error['msg']}"
+
+
+def _known(path: Sequence[str | int]) -> list[str]:
+    """The fields at a place of the schema."""
+    schema = _schema()
+    for key in path:
+        schema = (
+            schema.get("items", {}) if isinstance(key, int) else schema.get("properties", {}).get(key, {})
+        )
+    return list(schema.get("properties", ()))
+
+
+def _unknown(key: str, known: Sequence[str]) -> str:
+    near = get_close_matches(key, known, n=3) or known
+    return f"there is no such field; there is {', '.join(near)}"
+
+
+Judge = Callable[[Schema, Any, str], Iterator[str]]
+
+
+def _walked(schema: Schema, value: Any, path: str, judge: Judge) -> Iterator[str]:
+    """What `judge` says of a value and of all inside it."""
+    yield from judge(schema, value, path)
+    if isinstance(value, dict):
+        fields, others = schema.get("properties", {}), schema.get("additionalProperties")
+        for key, inside in value.items():
+            if child := fields.get(key, others):
+                yield from _walked(child, inside, f"{path}.{key}" if path else key, judge)
+    elif isinstance(value, list):
+        for index, inside in enumerate(value):
+            yield from _walked(schema.get("items", {}), inside, f"{path}[{index}]", judge)
+
+
+def _shape(schema: Schema, value: Any, path: str) -> Iterator[str]:
+    """Enums, patterns, and lists whose items have a key."""
+    if value not in schema.get("enum", [value]):
+        yield f"{path}: {value!r}: one of {', '.join(map(str, schema['enum']))} is wanted"
+    if isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
+        yield f"{path}: {value!r} does not match {schema['pattern']}"
+    for key in schema.get("x-kubernetes-list-map-keys", ()):
+        names = [item.get(key) for item in value if isinstance(item, dict)]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                yield f"{path}[{index}]: {key} {name!r} is there twice"
+
+
+def _rules(schema: Schema, value: Any, path: str) -> Iterator[str]:
+    """CEL, but for rules about changes."""
+    for rule in schema.get("x-kubernetes-validations", ()):
+        if "oldSelf" not in rule["rule"] and not _evaluated(rule["rule"], value):
+            place = f"{path}{rule.get('fieldPath', '')}"
+            if "messageExpression" in rule:  # begins with the field's name and value
+                yield f"{path}.{_evaluated(rule['messageExpression'], value)}"
+            else:
+                yield f"{place}: {rule['message']}" if place else rule["message"]
+
+
+def _evaluated(expression: str, value: Any) -> Any:
+    """Of `self`."""
+    context = cel.Context({"self": value})
+    for name, function in _KUBERNETES.items():
+        context.add_function(name, function)
+    return cel.evaluate(expression, context)
+
+
+def _quantity(text: str) -> float:
+    number, suffix = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([A-Za-z]*)", text).groups()  # type: ignore[union-attr]
+    return float(number) * SCALES[suffix]
+
+
+_KUBERNETES: Mapping[str, Callable[..., Any]] = {
+    "split": lambda text, by: text.split(by),
+    "sum": sum,
+    "quantity": _quantity,
+    "isGreaterThan": lambda one, other: one > other,
+}
+"""What the API server adds to CEL, as far as the rules use it."""

@@ -1,0 +1,194 @@
+"""How a command ends: by Ctrl-C wherever it falls, with an output that takes nothing, with loggers that chatter."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from atoll_cli import loggers
+from atoll_cli.kubectl import Kubectl, KubectlError
+
+PROGRAM = """
+import signal, sys, time
+from importlib.machinery import ExtensionFileLoader
+from atoll_cli import __main__, options
+
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+
+class Destroyed:
+    def __del__(self):
+        interrupt()
+        print("never printed")
+
+class Spec:
+    origin = "/none"
+    @property
+    def name(self):
+        interrupt()
+        print("loading goes on", file=sys.stderr)
+        return "module"
+
+def run(_):
+{body}
+
+options.run = run
+sys.argv = ["atoll", "version"]
+sys.exit(__main__.main())
+"""
+
+
+def ended(body: str) -> subprocess.CompletedProcess[str]:
+    """A command that does this."""
+    code = PROGRAM.format(body=textwrap.indent(textwrap.dedent(body), "    "))
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def atoll(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "atoll_cli", *arguments]
+    return subprocess.run(command, text=True, timeout=30, check=False, **options)  # type: ignore[call-overload]
+
+
+def test_an_interrupt_that_a_destructor_swallows_ends_the_command_all_the_same() -> None:
+    done = ended(
+        """
+        try:
+            Destroyed()
+            time.sleep(30)
+        finally:
+            print("tidied")
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "tidied\n", "atoll: interrupted\n")
+
+
+def test_a_second_interrupt_does_not_break_off_the_tidying() -> None:
+    done = ended(
+        """
+        try:
+            interrupt()
+        finally:
+            interrupt()
+            print("tidied")
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "tidied\n", "atoll: interrupted\n")
+
+
+def test_tidying_that_does_not_end_is_cut_off() -> None:
+    done = ended(
+        """
+        __main__.interrupt.TIDYING = 0.1
+        try:
+            interrupt()
+        finally:
+            time.sleep(30)
+        """
+    )
+    assert done.returncode == 130
+
+
+def test_an_interrupt_waits_until_a_compiled_module_has_been_loaded() -> None:
+    done = ended(
+        """
+        try:
+            ExtensionFileLoader("module", "/none").create_module(Spec())
+        except ImportError:
+            pass
+        time.sleep(30)
+        """
+    )
+    first, *_, last = done.stderr.splitlines()
+    assert (done.returncode, first, last) == (130, "loading goes on", "atoll: interrupted")
+
+
+def test_an_interrupt_before_the_options_are_known_is_one_line() -> None:
+    code = """
+import signal, sys
+from atoll_cli import __main__
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "argparse":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["atoll", "version"]
+sys.exit(__main__.main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "atoll: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["version"], ["simulate", "scavenge"], ["simulate", "scavenge", "--json"]]
+)
+def test_a_full_disk_behind_the_output_is_one_sentence(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = atoll(*arguments, stdout=full, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (1, "atoll: output: No space left on device\n")
+
+
+def test_a_full_disk_behind_the_output_of_an_import_is_one_sentence_after_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    with open("/dev/full", "w") as full:
+        done = atoll(
+            "data", "import", f"file://{tmp_path}/set", str(tmp_path / "a.txt"), "--held-out", "0",
+            stdout=full, stderr=subprocess.PIPE,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "1 source, 4 B\natoll: output: No space left on device\n"
+
+
+def test_an_output_that_is_closed_is_one_sentence() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m atoll_cli version >&-",
+        shell=True, stderr=subprocess.PIPE, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "atoll: standard output is closed\n")
+
+
+def test_the_version_is_an_option_too() -> None:
+    assert (
+        atoll("--version", stdout=subprocess.PIPE).stdout == atoll("version", stdout=subprocess.PIPE).stdout
+    )
+
+
+def test_a_demo_without_its_packages_says_which_to_install(tmp_path: Path) -> None:
+    (tmp_path / "yaml.py").write_text("raise ModuleNotFoundError('No module named yaml', name='yaml')")
+    done = atoll(
+        "demo", "--context", "x", "--bucket", "b",
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "pip install 'atoll[local]'" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_bucket_that_cannot_be_reached_is_one_sentence_that_names_missing_credentials(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    loggers.quiet()
+    logging.getLogger("gcsfs.retry").error("out of retries")
+    assert loggers.advice() == ""
+    logging.getLogger("gcsfs").warning("bucket type: Your default credentials were not found. To set up …")
+    assert "no credentials of Google's were found" in loggers.advice()
+    assert capsys.readouterr().err == ""
+    loggers.quiet()
+    assert loggers.advice() == ""
+
+
+def test_kubectls_own_sentence_is_told_without_what_its_library_logged(tmp_path: Path) -> None:
+    program = tmp_path / "kubectl"
+    lines = ["E1122 01:33:37.295678 1745 memcache.go:265] Unhandled"] * 5 + ["The connection was refused"]
+    program.write_text("#!/bin/sh\ncat >&2 <<E\n" + "\n".join(lines) + "\nE\nexit 1\n")
+    program.chmod(0o755)
+    with pytest.raises(KubectlError, match=r"^kubectl get x failed: The connection was refused$"):
+        Kubectl(program=program).run("get", "x")
