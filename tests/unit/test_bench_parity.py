@@ -144,6 +144,15 @@ def test_what_diverged_is_shown_in_the_tuning_and_never_chosen_or_counted(tmp_pa
     assert "| 30k | M=8 bf16 K=M | 200 | **2.5000** | inf |" in report.markdown(store.rows, "atoll")
 
 
+def test_a_sweep_without_the_defaults_is_held_against_the_same_trial_of_the_cases(tmp_path) -> None:
+    store = Store(tmp_path / "parity.json")
+    store.add(replace(EIGHT, case="sweep", interval=48), found(3.0))
+    assert "| 30k | 1.64 M | 8 | H 48 | 3.0000 |  |" in report.markdown(store.rows, "atoll")
+    store.add(replace(EIGHT, seed=1), found(1.0))
+    store.add(replace(EIGHT, seed=0), found(2.0))
+    assert "| 30k | 1.64 M | 8 | H 48 | 3.0000 | +50.00% |" in report.markdown(store.rows, "atoll")
+
+
 def test_a_sweep_is_told_by_what_it_changes(tmp_path) -> None:
     store = Store(tmp_path / "parity.json")
     base = replace(EIGHT, case="sweep")

@@ -113,6 +113,7 @@ def _swept(rows: Sequence[Row]) -> list[str]:
             tried.setdefault(key, []).append(row["loss"])
     if not tried:
         return []
+    defaults = _defaults(rows)
     lines = [
         "",
         "## What closes the gap",
@@ -125,13 +126,24 @@ def _swept(rows: Sequence[Row]) -> list[str]:
     for (size, steps, learners, what), losses in sorted(
         tried.items(), key=lambda each: (each[0][:3], each[1])
     ):
-        base = tried.get((size, steps, learners, ""))
-        there = "" if base is None or not what else f"{fmean(losses) / fmean(base) - 1:+.2%}"
+        base = defaults.get((size, steps, learners))
+        there = "" if base is None or not what else f"{fmean(losses) / base - 1:+.2%}"
         tokens = f"{steps * SIZES[size].tokens / 1e6:.2f} M"
         lines.append(
             f"| {size} | {tokens} | {learners} | {what or 'nothing'} | {fmean(losses):.4f} | {there} |"
         )
     return lines
+
+
+def _defaults(rows: Sequence[Row]) -> dict[tuple[str, int, int], float]:
+    """Losses with all knobs at their defaults and the first seed, by size, budget and learners; of the sweep, or else
+    of the cases, where the same trial has another letter."""
+    found: dict[tuple[str, int, int], float] = {}
+    for row in sorted(rows, key=lambda row: row["case"] == "sweep"):
+        alike = row["case"] in ("b", "d", "sweep") and row["seed"] == 0 and row["method"] != DATA_PARALLEL
+        if alike and not changed(row) and row["loss"] is not None:
+            found[row["size"], row["steps"], row["learners"]] = row["loss"]
+    return found
 
 
 def changed(row: Row) -> str:
