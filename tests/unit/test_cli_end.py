@@ -14,6 +14,8 @@ import pytest
 from atoll_cli import loggers
 from atoll_cli.kubectl import Kubectl, KubectlError
 
+HEARD = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+"""A shell's background job, which these tests may be, ignores SIGINT."""
 PROGRAM = """
 import signal, sys, time
 from importlib.machinery import ExtensionFileLoader
@@ -48,7 +50,7 @@ def ended(body: str) -> subprocess.CompletedProcess[str]:
     """A command that does this."""
     code = PROGRAM.format(body=textwrap.indent(textwrap.dedent(body), "    "))
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", HEARD + code], capture_output=True, text=True, timeout=30, check=False
     )
 
 
@@ -123,7 +125,7 @@ sys.argv = ["atoll", "version"]
 sys.exit(__main__.main())
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", HEARD + code], capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.returncode, done.stderr) == (130, "atoll: interrupted\n")
 
