@@ -13,3 +13,10 @@ class UsageError(CommandError):
     """The question was wrong, or this machine cannot answer it; one clear sentence (exit status 2)."""
 
     status = 2
+
+
+def lacking(error: ModuleNotFoundError, needs: str) -> UsageError:
+    """What to say of a package that is not installed; a module of our own, which none would bring, is raised."""
+    if str(error.name).startswith("atoll_"):
+        raise error
+    return UsageError(f"{needs}: {error}")

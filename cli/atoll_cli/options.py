@@ -7,7 +7,7 @@ from pathlib import Path
 
 from atoll_cli.bench import add_options as add_bench_options
 from atoll_cli.data import add_options as add_data_options
-from atoll_cli.errors import UsageError
+from atoll_cli.errors import lacking
 from atoll_cli.export import add_options as add_export_options
 from atoll_cli.replay import add_options as add_replay_options
 from atoll_cli.simulate import add_options as add_simulate_options
@@ -55,10 +55,8 @@ def _demo(options: argparse.Namespace) -> int:
 
         return run_demo(options)
     except ModuleNotFoundError as error:
-        if str(error.name).startswith("atoll_"):
-            raise  # it is our own, and no package is to be installed
-        raise UsageError(
-            f"demo needs the packages of the local cluster, pip install 'atoll[local]': {error}"
+        raise lacking(
+            error, "demo needs the packages of the local cluster, pip install 'atoll[local]'"
         ) from error
 
 

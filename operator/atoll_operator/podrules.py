@@ -20,8 +20,9 @@ QUANTITY = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 KEY = r"^[-._a-zA-Z0-9]+$"
 """Of a value in a Secret or ConfigMap."""
-OURS = ("HOME", "JAX_COORDINATOR_PORT"), ("ATOLL_", "TPU_", "MEGASCALE_")
-"""Variables that the operator sets, and what the others of them begin with."""
+OUR_VARIABLES = ("HOME", "JAX_COORDINATOR_PORT")
+OUR_PREFIXES = ("ATOLL_", "TPU_", "MEGASCALE_")
+"""What all other variables begin with that the operator sets."""
 OUR_DOMAINS = ("atoll.dev/", "kueue.x-k8s.io/", LABEL_MANAGER)
 """What keys of labels and annotations begin with that the operator sets."""
 STANDARD = ("cpu", "memory", "ephemeral-storage")
@@ -104,11 +105,12 @@ def constrain_template(template: Schema) -> None:
     parts["priorityClassName"]["pattern"] = SUBDOMAIN
     variable = parts["env"]["items"]
     variable["properties"]["name"]["pattern"] = VARIABLE
-    names, beginnings = OURS
+    ours = ", ".join((*OUR_VARIABLES, *(f"{prefix}*" for prefix in OUR_PREFIXES)))
     variable["x-kubernetes-validations"] = [
         rule(
-            f"!(self.name in {quoted(names)} || {quoted(beginnings)}.exists(ours, self.name.startsWith(ours)))",
-            f"name must not be one that the operator sets: {', '.join((*names, *(each + '*' for each in beginnings)))}",
+            f"!(self.name in {quoted(OUR_VARIABLES)} "
+            f"|| {quoted(OUR_PREFIXES)}.exists(ours, self.name.startsWith(ours)))",
+            f"name must not be one that the operator sets: {ours}",
             "name",
         ),
         rule("has(self.value) != has(self.valueFrom)", "exactly one of value and valueFrom must be given"),

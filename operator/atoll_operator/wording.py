@@ -41,11 +41,10 @@ def limits(field: Schema) -> str:
     low, above = _plain(field["minimum"]), field.get("exclusiveMinimum")
     if "maximum" not in field:
         return f"Above {low}." if above else f"{low} or more."
-    high = _plain(field["maximum"])
-    last = f", below {high}." if field.get("exclusiveMaximum") else f" to {high}."
-    return (
-        f"Above {low}, up" if above and last.startswith(" to") else f"{'Above' if above else 'From'} {low}"
-    ) + last
+    begins, high = f"{'Above' if above else 'From'} {low}", _plain(field["maximum"])
+    if field.get("exclusiveMaximum"):
+        return f"{begins}, below {high}."
+    return f"{begins}, up to {high}." if above else f"{begins} to {high}."
 
 
 def default(field: Schema) -> str:

@@ -141,18 +141,24 @@ def begun() -> World:
     return world
 
 
+def plain(world: World, act: str, name: str) -> None:
+    """All but a deletion by hand."""
+    if act == "create":
+        world.create(name)
+    elif act == "fail":
+        world.fail(name)
+    elif act == "scale down":
+        world.wanted.discard(name)
+    else:
+        world.visit(dies=act.removeprefix("dies ") if act != "pass" else "")
+
+
 @settings(deadline=None, max_examples=400)
 @given(st.lists(ACTS, max_size=40))
 def test_nothing_is_lost_and_nothing_is_counted_twice_whoever_dies_when(acts) -> None:
     world = begun()
     for act, name in acts:
-        if act == "create":
-            world.create(name)
-        elif act == "fail":
-            world.fail(name)
-        elif act == "scale down":
-            world.wanted.discard(name)
-        elif act == "delete":
+        if act == "delete":
             world.delete(name, seen=True)
             world.visit()
         elif act == "delete while down":
@@ -161,7 +167,7 @@ def test_nothing_is_lost_and_nothing_is_counted_twice_whoever_dies_when(acts) ->
             world.delete(name, seen=False)
             world.visit()  # the next operator looks before another unit fails
         else:
-            world.visit(dies=act.removeprefix("dies ") if act != "pass" else "")
+            plain(world, act, name)
     world.settle()
     assert world.status.restarts == world.truth
     assert (world.status.lost or CostStatus()) == (failures(world.truth).lost or CostStatus())
@@ -172,17 +178,11 @@ def test_nothing_is_lost_and_nothing_is_counted_twice_whoever_dies_when(acts) ->
 def test_what_went_while_nobody_looked_is_never_counted_twice_and_no_total_falls(acts) -> None:
     world = begun()
     for act, name in acts:
-        if act == "create":
-            world.create(name)
-        elif act == "fail":
-            world.fail(name)
-        elif act == "scale down":
-            world.wanted.discard(name)
-        elif act.startswith("delete"):
+        if act.startswith("delete"):
             world.left.clear()
             world.delete(name, seen=False)
         else:
-            world.visit(dies=act.removeprefix("dies ") if act != "pass" else "")
+            plain(world, act, name)
     world.settle()
     assert world.status.restarts <= world.truth
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from atoll_cli.bench.telling import tell
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.text import table
 from atoll_cli.values import count
@@ -42,7 +42,6 @@ def run(options: argparse.Namespace) -> int:
     )
     try:
         from atoll_bench.client import BenchError
-        from atoll_bench.figures import line
         from atoll_bench.operator import measure
         from atoll_bench.verdict import CASES
         from atoll_local.errors import ClusterError, HostError
@@ -58,11 +57,7 @@ def run(options: argparse.Namespace) -> int:
         found = measure(frozenset(cases), repeat, lambda text: print(text, file=sys.stderr, flush=True), qps)
     except (BenchError, ClusterError, HostError) as error:
         raise CommandError(str(error)) from error
-    if options.json:
-        for figure in found:
-            print(line("operator", asdict(figure)), flush=True)
-    else:
-        print(_table(found))
+    tell("operator", found, _table, as_json=options.json)
     return 0
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from atoll_cli.bench.telling import tell
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.text import table
 from atoll_cli.values import count
@@ -35,25 +35,18 @@ def run(options: argparse.Namespace) -> int:
     latencies = [count("--latency", text, most=10_000, least=0) for text in options.latency.split(",")]
     try:
         from atoll_bench.data import Setting, measure
-        from atoll_bench.figures import line
         from atoll_local.errors import ClusterError, HostError
         from atoll_runtime.checkpoint import StoreError
     except ImportError as error:
         raise UsageError(
             f"bench data needs the packages of runtime and local cluster, pip install 'atoll[runtime,local]': {error}"
         ) from error
-    found = []
+    setting = Setting(length, batch, step / 1000, steps)
     try:
-        for figure in measure(
-            Setting(length, batch, step / 1000, steps), [each / 1000 for each in latencies]
-        ):
-            found.append(figure)
-            if options.json:
-                print(line("training_data", asdict(figure)), flush=True)
+        found = measure(setting, [each / 1000 for each in latencies])
+        tell("training_data", found, _table, as_json=options.json)
     except (ClusterError, HostError, StoreError) as error:
         raise CommandError(str(error)) from error
-    if not options.json:
-        print(_table(found))
     return 0
 
 

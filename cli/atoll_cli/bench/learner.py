@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from atoll_cli.bench.telling import tell
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.text import amount, table
 from atoll_cli.values import count
@@ -55,7 +55,6 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--preset {options.preset!r}: one of {', '.join(PRESETS)} is wanted")
     try:
         from atoll_bench.cores import CoresError
-        from atoll_bench.figures import line
         from atoll_bench.learner import BenchError, Cores, Setting, measure, placements
     except ImportError as error:
         raise UsageError(
@@ -67,16 +66,11 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--cores {error}") from error
     if options.cores is None and len(places) == 1:
         print("one core alone may be used: learner and syncer share it", file=sys.stderr)
-    found = []
+    setting = Setting(options.preset, batch, length, interval, pairs, seconds)
     try:
-        for figure in measure(Setting(options.preset, batch, length, interval, pairs, seconds), places):
-            found.append(figure)
-            if options.json:
-                print(line("inner_steps_per_second", asdict(figure)), flush=True)
+        tell("inner_steps_per_second", measure(setting, places), _table, as_json=options.json)
     except BenchError as error:
         raise CommandError(str(error)) from error
-    if not options.json:
-        print(_table(found))
     return 0
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from atoll_cli.bench.telling import tell
 from atoll_cli.errors import UsageError
 from atoll_cli.text import amount, table
 from atoll_cli.values import count
@@ -41,7 +41,6 @@ def run(options: argparse.Namespace) -> int:
     repeat = count("--repeat", options.repeat, most=1000)
 
     try:
-        from atoll_bench.figures import line
         from atoll_bench.merge import CODECS, BenchError, all_cores, layout_of, measure
     except ImportError as error:
         raise UsageError(
@@ -53,15 +52,12 @@ def run(options: argparse.Namespace) -> int:
         layout = layout_of(parameters, fragments)
     except BenchError as error:
         raise UsageError(str(error)) from error
-    found = []
-    for codec in CODECS if options.codec is None else [options.codec]:
-        for learner_count in learners:
-            figure = measure(layout, learner_count, codec, options.rule, threads, repeat)
-            found.append(figure)
-            if options.json:
-                print(line("merge_bytes_per_second", asdict(figure)), flush=True)
-    if not options.json:
-        print(_table(found))
+    found = (
+        measure(layout, learner_count, codec, options.rule, threads, repeat)
+        for codec in (CODECS if options.codec is None else [options.codec])
+        for learner_count in learners
+    )
+    tell("merge_bytes_per_second", found, _table, as_json=options.json)
     return 0
 
 

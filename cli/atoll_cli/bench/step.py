@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from atoll_cli.bench.telling import tell
 from atoll_cli.errors import UsageError
 from atoll_cli.text import table
 from atoll_cli.values import count, plain
@@ -43,18 +43,17 @@ def run(options: argparse.Namespace) -> int:
     pairs = count("--pairs", options.pairs, most=1000)
     seconds = plain("--seconds", options.seconds, 0, 600, above=True)
     try:
-        from atoll_bench.figures import line
         from atoll_bench.step import Setting, measure
     except ImportError as error:
         raise UsageError(
             f"bench step needs the runtime's packages, pip install 'atoll[runtime]': {error}"
         ) from error
     found = measure(Setting(options.preset, batch, length, pairs, seconds), peak=peak)
-    print(line("inner_step", asdict(found)) if options.json else _table(found))
+    tell("inner_step", [found], _table, as_json=options.json)
     return 0
 
 
-def _table(found: StepFigure) -> str:
+def _table(figures: list[StepFigure]) -> str:
     head = (
         "PRESET",
         "BATCH",
@@ -72,17 +71,18 @@ def _table(found: StepFigure) -> str:
         head,
         [
             (
-                found.preset,
-                f"{found.batch} x {found.length}",
-                found.device,
-                f"{found.plain:.2f}/s",
-                f"{found.ours:.2f}/s",
-                f"{found.ratio:.3f}",
-                f"{found.ratio_quartiles[0]:.3f} to {found.ratio_quartiles[1]:.3f}",
-                f"{found.ratio_of_core_time:.3f}",
-                "" if found.utilisation is None else f"{found.utilisation:.1%}",
-                f"{1e3 * found.fragment_seconds:.2f} ms",
-                f"{1e3 * found.sending_seconds:.2f} ms",
+                figure.preset,
+                f"{figure.batch} x {figure.length}",
+                figure.device,
+                f"{figure.plain:.2f}/s",
+                f"{figure.ours:.2f}/s",
+                f"{figure.ratio:.3f}",
+                f"{figure.ratio_quartiles[0]:.3f} to {figure.ratio_quartiles[1]:.3f}",
+                f"{figure.ratio_of_core_time:.3f}",
+                "" if figure.utilisation is None else f"{figure.utilisation:.1%}",
+                f"{1e3 * figure.fragment_seconds:.2f} ms",
+                f"{1e3 * figure.sending_seconds:.2f} ms",
             )
+            for figure in figures
         ],
     )

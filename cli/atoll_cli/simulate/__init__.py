@@ -6,7 +6,7 @@ import argparse
 from importlib import import_module
 from typing import Any, NoReturn
 
-from atoll_cli.errors import UsageError
+from atoll_cli.errors import lacking
 
 QUESTIONS = {
     "goodput": "useful share of the chips' time under failures",
@@ -53,9 +53,6 @@ def run_simulate(options: argparse.Namespace) -> int:
     try:
         status: int = import_module(f"atoll_cli.simulate.{options.question}").run(options)
     except ModuleNotFoundError as error:
-        if str(error.name).startswith("atoll_"):
-            raise  # it is our own, and no package is to be installed
-        raise UsageError(
-            f"simulate needs numpy and, for plots, matplotlib, pip install 'atoll[simulate]': {error}"
-        ) from error
+        needs = "simulate needs numpy and, for plots, matplotlib, pip install 'atoll[simulate]'"
+        raise lacking(error, needs) from error
     return status

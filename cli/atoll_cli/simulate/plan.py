@@ -57,8 +57,10 @@ def run(options: argparse.Namespace) -> int:
     planned = planned_run(options.file, name, spec)
     assumed = assumptions(options, planned)
     prices = prices_of(options.price, planned)
-    every, own = by_pool("--mtbi", options.mtbi, planned, least=LEAST_MTBI)
-    spot = {pool.name for pool in spec.pools if pool.capacity == "Spot" and every is None} - set(own)
+    told = any("=" not in text for text in options.mtbi)  # of every pool
+    spot = {
+        pool.name for pool in spec.pools if pool.capacity == "Spot" and not told
+    } - assumed.pool_mtbi.keys()
     deliver(report(planned, assumed, prices, choose(planned, assumed), sorted(spot)), options)
     return 0
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,12 +11,12 @@ import fsspec
 from fsspec.asyn import sync
 from fsspec.exceptions import FSTimeoutError
 
+from atoll_runtime import files
+
 TIMEOUT = 60.0
 """Seconds for one call of a few bytes, the client's own retries included."""
 SLOWEST = 16 << 20
 """Bytes a second; a bucket that moves a large object slower counts as silent."""
-PARTIAL = ".partial"
-"""End of the name of a file that is not whole yet."""
 
 
 class StoreError(Exception):
@@ -63,7 +61,7 @@ class Bucket:
             return []
         root = PurePosixPath(self._root)
         return sorted(
-            str(PurePosixPath(name).relative_to(root)) for name in found if not name.endswith(PARTIAL)
+            str(PurePosixPath(name).relative_to(root)) for name in found if not name.endswith(files.PARTIAL)
         )
 
     def read(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
@@ -82,7 +80,9 @@ class Bucket:
             self._call("pipe_file", path, data, size=len(data))
             return
         with self._named(path, self._timeout):
-            _replace(Path(self._where(path)), data)
+            where = Path(self._where(path))
+            where.parent.mkdir(parents=True, exist_ok=True)
+            files.replace(where, data)
 
     def delete(self, path: str) -> None:
         """Removes one object; one that is gone already is no error."""
@@ -123,22 +123,6 @@ class Bucket:
         except Exception as error:
             # gcsfs, google-auth and aiohttp share no base class; each error means an unusable bucket.
             raise StoreError(f"{self.address(path)}: {_words(error)}") from error
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Written beside, then renamed: who is killed or out of space leaves the file that stood before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
-    try:
-        with beside.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise
 
 
 def _words(error: BaseException) -> str:

@@ -113,8 +113,7 @@ class GlobalStore:
             odd = sorted(cut.theta.keys() ^ cut.momentum.keys())
             raise StoreError(f"{self.uri}: theta and momentum differ in their tensors: {', '.join(odd)}")
         own = {name: Slice(theta, cut.momentum[name]) for name, theta in cut.theta.items()}
-        of = {name: cut.meta[name] for name in ("run_uid",) if name in cut.meta}
-        self.save_part(Part(cut.step, 0, 1, own, cut.versions, of))
+        self.save_part(Part(cut.step, 0, 1, own, cut.versions, {"run_uid": cut.meta.get("run_uid")}))
         self.complete(cut.step, 1, cut.meta)
 
     def load(self, step: int, *, momentum: bool = True) -> Cut:
@@ -178,9 +177,8 @@ class GlobalStore:
         """Whether the part that is there is this one, and can be read."""
         try:
             found = parts.find(self.bucket, part.step, part.shard, part.shards)
-            if (found.versions, found.tensors) != (part.versions, entries) or _history(found) != _history(
-                part
-            ):
+            same = (found.versions, found.tensors) == (part.versions, entries)
+            if not same or _history(found) != _history(part):
                 return False
             parts.read(self.bucket, found)
         except Damaged:

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from atoll_runtime import files
 from atoll_runtime.export.entries import Entry, Plan
 from atoll_runtime.export.errors import ExportError
 from atoll_runtime.export.facts import Facts
@@ -102,7 +103,7 @@ def write(theta: Theta, order: Order, tell: Callable[[str, int], None] = lambda 
             write_file(scratch / name, shard, facts.header(), order.dtype, theta.tensor)
             tell(name, size)
         for name, content in beside.items():
-            _write_through(scratch / name, content)
+            files.replace(scratch / name, content)
     return Written((*names, *beside), len(plan.entries), sum(sizes))
 
 
@@ -165,14 +166,6 @@ def _names(count: int) -> list[str]:
 
 def _json(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, indent=2).encode() + b"\n"
-
-
-def _write_through(path: Path, content: bytes) -> None:
-    """Waits until it is on the disk."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 @contextmanager

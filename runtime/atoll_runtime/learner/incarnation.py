@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from atoll_runtime import files
 from atoll_runtime.contract import EXIT_RESTART, LastWords, UnitContract
 
 WAIT_SECONDS = 900.0
@@ -96,7 +97,7 @@ class Incarnation:
         if self._files.termination.exists():
             self._files.termination.write_bytes(content)
         if self.number and self._files.told.exists():
-            _keep(self._files.memory, content)
+            files.replace(self._files.memory, content)
 
     def _recall(self) -> int:
         """The predecessor's number. Until there is a greater one its last words stand for this process too."""
@@ -123,16 +124,6 @@ class Incarnation:
         sys.stdout.flush()
         sys.stderr.flush()
         end(EXIT_RESTART)
-
-
-def _keep(path: Path, content: bytes) -> None:
-    """Whole, or not at all: whoever is killed over it leaves the number that stood before."""
-    beside = path.with_name(f"{path.name}.new")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
 
 
 def _coordinator(first: str, restarts: int) -> str:

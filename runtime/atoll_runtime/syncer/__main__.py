@@ -87,9 +87,8 @@ async def serve(run: RunContract, layout: Layout, rules: Rules, tls: Tls, direct
     await web.start()
     try:
         await until(ended, run_service(run, layout, rules, tls, directory, status))
-    except (
-        Terminal
-    ) as error:  # alone: the operator takes this phase for the run's end, and no restart mends it
+    except Terminal as error:
+        # Of no other error: the operator takes this phase for the run's end.
         status.phase, status.message = "Failed", str(error)
         raise
     except JournalError as error:
