@@ -214,8 +214,8 @@ class OuterSpec(Section):
     """Of the units' outer gradients, weighted by tokens. RDA: mean direction with the mean length of all, tensor by
     tensor. Mean: plain."""
     codec: Literal["bf16", "float32", "int4"] = "bf16"
-    """Of fragments on the wire. int4: units push their outer gradients in four bits (blocks of 64 with a scale) and
-    fetch fragments as bf16."""
+    """Of fragments on the wire. int4: four bits an element each way, in blocks of 64 with a scale: units push their
+    outer gradients, and fetch what each version changes in the one before; the first one they get as bf16."""
 
 
 class GraceSpec(Section):

@@ -140,8 +140,8 @@ def test_the_table_has_pools_knobs_the_reason_and_no_cost_without_prices(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "mixed: 992.6 M parameters, 8 units, 128 chips"
     assert any(line.startswith("v5p   2 × 16 v5p") for line in lines)
-    assert any(line.startswith("*  H") and " 48 " in line for line in lines)
-    assert any(line.startswith("* H=48, P=48: ") and "within the 0.9 Gbit/s" in line for line in lines)
+    assert any(line.startswith("*  codec") and " int4 " in line for line in lines)
+    assert any(line.startswith("* codec=int4: ") and "within the 0.9 Gbit/s" in line for line in lines)
     assert not any(line.startswith("cost") for line in lines)
 
 

@@ -251,10 +251,15 @@ def test_more_units_than_were_published_must_pay_for_the_quality_they_lose() -> 
             assert gained > points_lost(row.run) + TOLERANCE or row.run == RUN
 
 
-def test_a_thin_link_asks_for_a_longer_interval_and_no_longer_than_it_must() -> None:
+@pytest.mark.parametrize(
+    ("share", "codec", "interval"), [(0.7, "int4", 24), (0.2, "int4", 48), (0.1, "int4", 96)]
+)
+def test_a_thin_link_asks_for_four_bits_then_for_a_longer_interval_no_longer_than_it_must(
+    share, codec, interval
+) -> None:
     need = link_need(RUN, global_step(RUN, USUAL)).gbps_link
-    thin = best_of(RUN, replace(USUAL, link_gbps=need * 0.7))
-    assert (thin.interval, thin.codec) == (48, "bf16")
+    thin = best_of(RUN, replace(USUAL, link_gbps=need * share))
+    assert (thin.codec, thin.interval) == (codec, interval)
 
 
 def test_a_link_for_bf16_alone_ends_float32() -> None:
@@ -263,10 +268,11 @@ def test_a_link_for_bf16_alone_ends_float32() -> None:
     assert (chosen.interval, chosen.codec) == (24, "bf16")
 
 
-def test_what_is_not_built_is_shown_and_never_chosen() -> None:
+def test_four_bits_and_their_scales_are_three_parts_in_four_less_each_way() -> None:
     rows = choose(RUN, replace(USUAL, link_gbps=0.01))
-    (int4,) = (row for row in rows if row.run.codec == "int4")
-    assert int4.refusal == "int4 is not built" and not int4.best
+    usual, int4 = (next(row for row in rows if row.run.codec == codec) for codec in ("bf16", "int4"))
+    ratio = int4.expected.link.gbps_mean / usual.expected.link.gbps_mean
+    assert ratio == pytest.approx(4.25 / 16) and not int4.refusal
     assert "still more than" in next(row.reason for row in rows if row.best)
 
 

@@ -92,8 +92,7 @@ def _converted(name: str, spec: TrainingRunSpec) -> planner.Run:
         fragments=outer.fragments,
         interval=outer.interval,
         overlap=outer.overlap,
-        # Pushed in int4, fetched as bf16: a link is as wide as the wider of its two directions.
-        codec="bf16" if outer.codec == "int4" else outer.codec,
+        codec=outer.codec,
         quorum=spec.quorum.min,
         grace_fraction=spec.quorum.grace.fraction,
         grace_steps=spec.quorum.grace.max_steps,

@@ -215,10 +215,11 @@ class Mailbox:
         with self.lock:
             self._link.postpone(errand)
 
-    def put_arrival(self, errand: Errand, arrival: Arrival, cut: CutId) -> None:
-        """A fetched fragment, and the newest cut that the shard had recorded itself for when it sent it."""
+    def put_arrival(self, errand: Errand, arrival: Arrival, cut: CutId, size: int) -> None:
+        """A fetched fragment, the newest cut that the shard had recorded itself for when it sent it, and the bytes that
+        came."""
         with self.lock:
-            self.counters.bytes_in += arrival.part.nbytes
+            self.counters.bytes_in += size
             if self._link.fetched(errand, arrival.version, cut):
                 self._arrivals[errand.fragment] = arrival
 

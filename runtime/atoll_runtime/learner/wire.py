@@ -11,6 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from atoll_runtime.contract import RunContract, UnitContract
+from atoll_runtime.learner.holdings import Holdings
 from atoll_runtime.learner.mailbox import Arrival, Mailbox
 from atoll_runtime.sync.events import NO_CUT
 from atoll_runtime.transport import codecs
@@ -118,17 +119,24 @@ class Wire:
         return welcomed
 
     def _fetch_all(self) -> None:
-        attempt = 0
+        attempt, holdings = 0, Holdings(self._codec, self._bounds)
         while (errand := self._box.next_errand()) is not None:
             p, (start, stop) = errand.fragment, self._bounds[errand.fragment]
+            held = holdings.of(p)
             request = FetchRequest(
-                self._unit.unit, self._unit.incarnation, p, errand.version, start, stop, self._codec
+                unit=self._unit.unit,
+                incarnation=self._unit.incarnation,
+                fragment=p,
+                version=errand.version,
+                start=start,
+                stop=stop,
+                codec=self._codec,
+                held=held.version,
+                series=held.series,
             )
             try:
                 head, body = self._transport.fetch(request)
-                part = codecs.view(body, self._codec)
-                if part.shape != (stop - start,):
-                    raise TransportError(f"{part.size} elements came, {stop - start} were asked for")
+                part = holdings.take(head, body)
             except TransportError as error:
                 log.warning("fragment %d version %d was not fetched: %s", p, errand.version, error)
                 self._box.postpone(errand)
@@ -136,7 +144,8 @@ class Wire:
                 attempt += 1
             else:
                 attempt = 0
-                self._box.put_arrival(errand, Arrival(head.version, part, errand.lineage), head.cut)
+                arrival = Arrival(head.version, part, errand.lineage)
+                self._box.put_arrival(errand, arrival, head.cut, head.size)
 
     def _push_all(self) -> None:
         while (waiting := self._box.next_push()) is not None:

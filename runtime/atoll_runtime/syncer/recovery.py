@@ -78,11 +78,12 @@ def recover(
         restarts = int(replay.machine["restarts"]) + 1
         newest = replay.machine["newest_cut"]
         journal.remember(durable(machine.record(), restarts, newest))
-        state = State(layout, run.outer.codec, replay.fragments)
+        state = State(layout, run.outer.codec, replay.fragments, f"{journal.lineage}.{restarts}")
         message = f"resumed from the journal at global step {machine.step}"
         return Start(machine, state, journal, restarts, newest, message)
 
     lineage = uuid.uuid4().hex
+    series = f"{lineage}.0"
     cut, skipped = store.newest()
     message = "; ".join(str(each) for each in skipped)
     if cut is None:
@@ -94,7 +95,7 @@ def recover(
         if skipped:
             log.warning("%s: %s: starting from the initial model", store.uri, message)
         theta = initial()
-        state = State.from_tensors(layout, run.outer.codec, theta, None, [0] * len(sizes))
+        state = State.from_tensors(layout, run.outer.codec, theta, None, [0] * len(sizes), series)
         machine = Syncer.begin(rules, sizes, list(state.versions))
         first = machine.part(CutId(machine.step))
         store.save_part(part_of(run, rules, layout, machine.step, state.snapshot(), first, lineage))
@@ -103,7 +104,7 @@ def recover(
         check(cut, whole, store.uri)
         versions = translate(cut.versions, whole.split(cut.shards), whole, cut.step)
         own = versions[rules.shard * whole.width : (rules.shard + 1) * whole.width]
-        state = State.from_tensors(layout, run.outer.codec, cut.theta, cut.momentum, own)
+        state = State.from_tensors(layout, run.outer.codec, cut.theta, cut.momentum, own, series)
         machine = restored(run, rules, sizes, cut, own, f"{store.uri}/global/{cut.step}")
         message = join(f"started from the checkpoint of global step {cut.step}", message)
     newest = None if cut is None else cut.step

@@ -48,7 +48,7 @@ from atoll_runtime.sync.events import (
 )
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.sync.machine import COORDINATOR
-from atoll_runtime.sync.merge import MergeError, Result, merge_step
+from atoll_runtime.sync.merge import MergeError, merge_step
 from atoll_runtime.sync.tape import Facts
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.beginnings import Beginnings
@@ -241,12 +241,14 @@ class Service:
             return foreign
         if not 0 <= request.fragment < len(self.state.fragments) or request.codec != self.state.codec:
             return f"fragment {request.fragment} in {request.codec} does not exist"
-        found = self.state.fragments[request.fragment]
-        if not 0 <= request.start < request.stop <= 2 * found.theta.size + 4096:
-            return f"range: [{request.start}, {request.stop}) of {found.theta.size} elements"
-        body = found.part(request.start, request.stop, request.codec)
+        p, start, stop = request.fragment, request.start, request.stop
+        found = self.state.fragments[p]
+        if not 0 <= start < stop <= 2 * found.theta.size + 4096:
+            return f"range: [{start}, {stop}) of {found.theta.size} elements"
+        base, body = self.state.fetch(p, start, stop, request.held, request.series)
         self.bytes_out += body.nbytes
-        return FetchHead(request.fragment, found.version, body.nbytes, self.machine.cuts.newest), body
+        cut = self.machine.cuts.newest
+        return FetchHead(p, found.version, body.nbytes, base, self.state.series, cut), body
 
     def directory(self, peer: Peer, request: DirectoryRequest) -> DirectoryReply | str:
         """See `Endpoint`."""
@@ -324,8 +326,8 @@ class Service:
         bodies = {key: (held.head.start, held.body) for key, held in parts.items()}
         self.tape.contributions(effect.round, effect.members, bodies)
 
-        def compute() -> Result:
-            return merge_step(
+        def compute() -> Version:
+            merged = merge_step(
                 fragment,
                 gradients(effect.members, parts),
                 old.theta,
@@ -338,6 +340,7 @@ class Service:
                 pool=self._mergers,
                 helpers=self._helpers,
             )
+            return old.next(effect.round.step, merged, spec.codec, self._mergers)
 
         try:
             new = await self._loop.run_in_executor(self._worker, compute)
@@ -345,7 +348,7 @@ class Service:
             log.error("the merge of %s was given up: %s", effect.round, error)
             self._feed(MergeFailed(effect.round, str(error)))
         else:
-            self._fresh[effect.round] = Version(effect.round.step, new.theta, new.momentum, new.wire)
+            self._fresh[effect.round] = new
             self.tape.merged(effect.round, new.theta, new.momentum)
             self._feed(Merged(effect.round, time.time()))
 

@@ -1,8 +1,9 @@
-"""A shard of the global model in memory: Θ and momentum by fragment, float32, and Θ as it goes over the wire."""
+"""A shard of the global model in memory: Θ and momentum by fragment, float32, and what the learners hold of Θ."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll_runtime.sync.fragments import Array, Layout
-from atoll_runtime.transport import codecs
+from atoll_runtime.sync.merge import Result
+from atoll_runtime.transport import changes, codecs
+from atoll_runtime.transport.changes import Change
+from atoll_runtime.transport.messages import WHOLE
 
 
 @dataclass(frozen=True)
@@ -21,11 +25,22 @@ class Version:
     theta: Array
     momentum: Array
     wire: memoryview
-    """Θ encoded, without padding."""
+    """What learners hold of it, without padding: Θ encoded; with int4, as near as the changes so far have led."""
+    change: Change | None = None
+    """From the version before, where it can be sent in the place of `wire`."""
 
     @classmethod
     def make(cls, version: int, theta: Array, momentum: Array, codec: str) -> Version:
+        """The first one of a series."""
         return cls(version, theta, momentum, codecs.encode(theta, codec, theta.size))
+
+    def next(self, version: int, merged: Result, codec: str, pool: Executor | None = None) -> Version:
+        """The version that a merge has made of this one. With int4 its `wire` is written anew."""
+        change = None
+        if codec == "int4":
+            body = changes.advance(self.wire, merged.theta, merged.wire, pool)
+            change = Change(self.version, body)
+        return Version(version, merged.theta, merged.momentum, merged.wire, change)
 
     def part(self, start: int, stop: int, codec: str) -> memoryview:
         """Wire bytes of elements [start, stop) of the padded fragment: zeros beyond its end."""
@@ -36,10 +51,14 @@ class Version:
 
 
 class State:
-    """The newest durable version of every fragment. Touched on the event loop alone."""
+    """The newest durable version of every fragment. Touched on the event loop alone.
 
-    def __init__(self, layout: Layout, codec: str, fragments: Sequence[Version]) -> None:
-        self.layout, self.codec = layout, codec
+    Args:
+        series: names this life of the shard: only in it are changes counted from one version to the next.
+    """
+
+    def __init__(self, layout: Layout, codec: str, fragments: Sequence[Version], series: str) -> None:
+        self.layout, self.codec, self.series = layout, codec, series
         self.fragments = list(fragments)
 
     @classmethod
@@ -50,6 +69,7 @@ class State:
         theta: Mapping[str, NDArray[Any]],
         momentum: Mapping[str, NDArray[Any]] | None,
         versions: Sequence[int],
+        series: str,
     ) -> State:
         """Without `momentum`, it is zero."""
         fragments = []
@@ -57,7 +77,16 @@ class State:
             flat = layout.flatten(theta, fragment.id)
             b = layout.flatten(momentum, fragment.id) if momentum else np.zeros_like(flat)
             fragments.append(Version.make(version, flat, b, codec))
-        return cls(layout, codec, fragments)
+        return cls(layout, codec, fragments, series)
+
+    def fetch(self, p: int, start: int, stop: int, held: int, series: str) -> tuple[int, memoryview]:
+        """A part of the newest version for a host that holds `held` of `series`: the version that the body is a change
+        of, or WHOLE, and the body."""
+        found = self.fragments[p]
+        change = found.change
+        if change is not None and (change.base, self.series) == (held, series):
+            return change.base, change.part(start, stop)
+        return WHOLE, found.part(start, stop, self.codec)
 
     @property
     def versions(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Outer gradients in four bits: blocks of 64 elements, each with a scale (numpy only).
+"""Vectors in four bits: blocks of 64 elements, each with a scale (numpy only).
 
 A body holds the blocks' scales, bfloat16, then two elements a byte, the first in the low half: -7 … 7 times the scale
 of its block, as two's complement. 4.25 bits an element. A learner's part starts a block; the last one is filled up
@@ -57,10 +57,14 @@ def decode(body: bytearray | memoryview, elements: int) -> Array:
     """Float32 [elements] of a body, which must have `size(elements)` bytes."""
     raw, blocks = np.frombuffer(body, np.uint8), -(-elements // BLOCK)
     scales = raw[: blocks * SCALE.itemsize].view(SCALE).astype(np.float32)
-    levels = np.empty((blocks * BLOCK // 2, 2), np.uint8)
-    nibbles = raw[blocks * SCALE.itemsize :]
-    levels[:, 0], levels[:, 1] = nibbles & 0xF, nibbles >> 4
-    signed = ((levels.reshape(blocks, BLOCK) ^ 8).astype(np.int8) - 8).astype(np.float32)
-    with np.errstate(invalid="ignore"):  # zero times an infinite scale
-        signed *= scales[:, None]
-    return signed.reshape(-1)[:elements]
+    nibbles = raw[blocks * SCALE.itemsize :].reshape(blocks, BLOCK // 2)
+    values = np.empty((blocks, BLOCK), np.float32)
+    for first in range(0, blocks, CHUNK // BLOCK):
+        span = slice(first, first + CHUNK // BLOCK)
+        pairs = nibbles[span]
+        levels = np.empty((*pairs.shape, 2), np.uint8)
+        levels[..., 0], levels[..., 1] = pairs & 0xF, pairs >> 4
+        signed = (levels.reshape(len(pairs), BLOCK) ^ 8).astype(np.int8) - 8
+        with np.errstate(invalid="ignore"):  # zero times an infinite scale
+            np.multiply(signed, scales[span, None], out=values[span])
+    return values.reshape(-1)[:elements]

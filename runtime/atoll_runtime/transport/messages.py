@@ -6,8 +6,12 @@ import msgspec
 
 from atoll_runtime.sync.events import NO_CUT, CutId, RoundId, ShardClock
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Both ends must speak the same."""
+
+
+WHOLE = -1
+"""In the place of a version: none."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -187,6 +191,10 @@ class FetchRequest(Message, frozen=True, tag=True):
     start: int
     stop: int
     codec: str
+    held: int = WHOLE
+    """Version that this host has fetched last of this part, from which a change may be sent."""
+    series: str = ""
+    """That `held` belongs to."""
 
 
 class FetchHead(Message, frozen=True, tag=True):
@@ -195,6 +203,10 @@ class FetchHead(Message, frozen=True, tag=True):
     fragment: int
     version: int
     size: int
+    base: int = WHOLE
+    """Version that the body is a change of, in four bits; else it is the version itself."""
+    series: str = ""
+    """Names the life of a shard: versions of two lives are not the same bits."""
     cut: CutId = NO_CUT
     """The newest cut that the shard had recorded itself for."""
 

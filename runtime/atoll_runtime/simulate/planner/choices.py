@@ -14,7 +14,7 @@ from typing import Literal
 from atoll_runtime.simulate.planner.chips import CHIPS
 from atoll_runtime.simulate.planner.estimate import Expectation, expect
 from atoll_runtime.simulate.planner.quality import ABLATED_UNITS, points_lost
-from atoll_runtime.simulate.planner.run import BUILT, CODEC_BITS, Assumptions, Run
+from atoll_runtime.simulate.planner.run import CODEC_BITS, Assumptions, Run
 
 Knob = Literal["as it is", "M", "codec", "H", "K"]
 SPLITS = ((1, 4), (1, 2), (2, 1), (4, 1), (8, 1))
@@ -98,8 +98,6 @@ def _judged(knob: Knob, run: Run, assumed: Assumptions) -> Choice:
 
 
 def _refusal(run: Run) -> str:
-    if run.codec not in BUILT:
-        return f"{run.codec} is not built"
     for pool in run.pools:
         if STATE_BYTES * run.parameters > pool.chips * CHIPS[pool.generation].memory:
             return f"{pool.chips} chips of {pool.generation} cannot hold the model's state"

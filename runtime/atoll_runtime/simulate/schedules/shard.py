@@ -159,7 +159,7 @@ class ShardProcess:
         """The newest durable version of a fragment."""
         value = self.state[p]
         self.world.checks.seen(value)
-        return FetchHead(p, value.version, 0, self.machine.cuts.newest), value
+        return FetchHead(p, value.version, 0, cut=self.machine.cuts.newest), value
 
     def _greet(self, channel: Channel, hello: Hello) -> None:
         known = self.machine.units.get(hello.unit)

@@ -9,6 +9,7 @@ from atoll_runtime.checkpoint.units import Moments
 from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.exchange import Arrival, Exchange
 from atoll_runtime.learner.fragments import Fragments, wire_type
+from atoll_runtime.learner.holdings import Holdings
 from atoll_runtime.learner.loop import Loop, Start
 from atoll_runtime.learner.snapshot import Snapshot, Snapshots
 from atoll_runtime.simulate.training.batches import Share
@@ -55,6 +56,7 @@ class Learner(Session):
             streams=world.setting.learners,
         )
         self._bounds = fragments.bounds
+        self._holdings = Holdings(run.outer.codec, fragments.bounds)
         exchange = Exchange(run, contract, programs.layout, fragments.bounds, fragments.padded)
         self._box = exchange.open(held, [LINEAGE])[0]
         self._ends = self._pushed = world.now
@@ -155,9 +157,11 @@ class Learner(Session):
         self._fetching = False
         if not self.alive:
             return
-        head, body = self._world.shard.fetch(errand.fragment, *self._bounds[errand.fragment])
-        part = codecs.view(body, self._world.run.outer.codec)
-        self._box.put_arrival(errand, Arrival(head.version, part, errand.lineage), head.cut)
+        p = errand.fragment
+        held = self._holdings.of(p)
+        head, body = self._world.shard.fetch(p, *self._bounds[p], held.version, held.series)
+        arrival = Arrival(head.version, self._holdings.take(head, body), errand.lineage)
+        self._box.put_arrival(errand, arrival, head.cut, head.size)
         self._fetch()
 
     def _save(self, snapshot: Snapshot) -> None:

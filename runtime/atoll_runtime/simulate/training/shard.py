@@ -55,7 +55,7 @@ class Shard:
         )
         self.machine.rounds.lineage = LINEAGE
         self.state = State.from_tensors(
-            programs.layout, self._outer.codec, programs.first, None, self.machine.versions
+            programs.layout, self._outer.codec, programs.first, None, self.machine.versions, LINEAGE
         )
         self.saved: tuple[int, tuple[Version, ...]] = 0, self.state.snapshot()
         """The newest cut: its step and contents."""
@@ -98,11 +98,11 @@ class Shard:
             self._parts.hold(Held(head, *read(fragment, head, body)))
         self.feed(part)
 
-    def fetch(self, p: int, start: int, stop: int) -> tuple[FetchHead, memoryview]:
-        """The newest durable version of a fragment."""
-        found = self.state.fragments[p]
-        body = found.part(start, stop, self._outer.codec)
-        return FetchHead(p, found.version, body.nbytes, self.machine.cuts.newest), body
+    def fetch(self, p: int, start: int, stop: int, held: int, series: str) -> tuple[FetchHead, memoryview]:
+        """The newest durable version of a fragment, for one who has `held` of `series`."""
+        version = self.state.fragments[p].version
+        base, body = self.state.fetch(p, start, stop, held, series)
+        return FetchHead(p, version, body.nbytes, base, self.state.series, self.machine.cuts.newest), body
 
     def feed(self, event: Event) -> None:
         """One step of the machine."""
@@ -130,7 +130,7 @@ class Shard:
         p, outer = effect.round.fragment, self._outer
         old = self.state.fragments[p]
         try:
-            new = merge_step(
+            merged = merge_step(
                 self._programs.layout.fragments[p],
                 gradients(effect.members, self._parts.take(effect.round)),
                 old.theta,
@@ -142,7 +142,7 @@ class Shard:
             )
         except MergeError as error:
             return MergeFailed(effect.round, str(error))
-        self._fresh[effect.round] = Version(effect.round.step, new.theta, new.momentum, new.wire)
+        self._fresh[effect.round] = old.next(effect.round.step, merged, outer.codec)
         self.members += len(effect.members)
         return Merged(effect.round, self._world.now)
 

@@ -1,0 +1,106 @@
+"""A fragment's next version as what it changes in the one before, in four bits an element (numpy only).
+
+The syncer keeps what its learners hold: W, bfloat16. Of a new Θ it sends Q = int4(Θ − W), and both go on with
+W′ = bf16(W + Q), computed by the same lines here. What Q and bfloat16 leave out is in Θ − W′, and goes with the next
+change: errors do not add up (error feedback; Richtárik et al., EF21-P, arXiv 2209.15218). Whoever does not hold W
+gets W′ whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll_runtime.sync.fragments import Array
+from atoll_runtime.transport import int4
+
+WIRE = np.dtype(ml_dtypes.bfloat16)
+
+
+@dataclass(frozen=True)
+class Change:
+    """From a fragment's version `base` to the next one."""
+
+    base: int
+    body: memoryview
+    """int4, of the whole fragment."""
+
+    def part(self, start: int, stop: int) -> memoryview:
+        """The blocks that hold elements [start, stop) of the padded fragment: zeros beyond its end."""
+        raw = np.frombuffer(self.body, np.uint8)
+        blocks = raw.size // int4.size(1)
+        first, last = _blocks(start, stop)
+        out = np.zeros(size(start, stop), np.uint8)
+        for width, source, target in (
+            (int4.SCALE.itemsize, 0, 0),
+            (int4.BLOCK // 2, blocks * int4.SCALE.itemsize, (last - first) * int4.SCALE.itemsize),
+        ):
+            found = raw[source + first * width : source + min(last, blocks) * width]
+            out[target : target + found.size] = found
+        return memoryview(out.data)
+
+
+def size(start: int, stop: int) -> int:
+    """Bytes of a part of a change."""
+    first, last = _blocks(start, stop)
+    return int4.size((last - first) * int4.BLOCK)
+
+
+def advance(held: memoryview, theta: Array, out: memoryview, pool: Executor | None = None) -> memoryview:
+    """The body that leads from `held`, W, towards `theta`, float32; writes W′ to `out`. All of one length."""
+    old, new = np.frombuffer(held, WIRE), np.frombuffer(out, WIRE)
+    blocks = -(-theta.size // int4.BLOCK)
+    body = np.empty(int4.size(theta.size), np.uint8)
+    scales, nibbles = np.split(body, [blocks * int4.SCALE.itemsize])
+
+    def run(start: int) -> None:
+        span = slice(start, start + int4.CHUNK)
+        coded = int4.encode(theta[span] - old[span].astype(np.float32))
+        count = coded.nbytes // int4.size(1)
+        first, width = start // int4.BLOCK, int4.SCALE.itemsize
+        raw = np.frombuffer(coded, np.uint8)
+        scales[first * width : (first + count) * width] = raw[: count * width]
+        nibbles[start // 2 : start // 2 + count * int4.BLOCK // 2] = raw[count * width :]
+        new[span] = _moved(old[span], int4.decode(coded, theta[span].size))
+
+    _over(theta.size, run, pool)
+    return memoryview(body.data)
+
+
+def applied(held: NDArray[Any], body: memoryview, start: int) -> NDArray[Any]:
+    """W′ of elements [start, start + held.size) from W, `held`, bfloat16, and their part of a change.
+
+    Raises:
+        ValueError: the part is of another size.
+    """
+    stop = start + held.size
+    if len(body) != size(start, stop):
+        raise ValueError(f"a change of [{start}, {stop}) has {size(start, stop)} bytes, not {len(body)}")
+    before = start % int4.BLOCK
+    steps = int4.decode(body, before + held.size)[before:]
+    new = np.empty_like(held)
+    for first in range(0, held.size, int4.CHUNK):
+        span = slice(first, first + int4.CHUNK)
+        new[span] = _moved(held[span], steps[span])
+    return new
+
+
+def _moved(held: NDArray[Any], steps: Array) -> NDArray[Any]:
+    """To nearest even; the sum is rounded to float32 before."""
+    return (held.astype(np.float32) + steps).astype(WIRE)
+
+
+def _blocks(start: int, stop: int) -> tuple[int, int]:
+    return start // int4.BLOCK, -(-stop // int4.BLOCK)
+
+
+def _over(elements: int, run: Callable[[int], None], pool: Executor | None) -> None:
+    starts = range(0, elements, int4.CHUNK)
+    for _ in map(run, starts) if pool is None else pool.map(run, starts):
+        pass

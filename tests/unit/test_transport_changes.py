@@ -1,0 +1,167 @@
+"""Versions sent as changes in four bits: both ends hold the same bits, and no error adds up."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll_runtime.learner.holdings import Holdings
+from atoll_runtime.sync.fragments import TensorInfo, build_layout, part_bounds
+from atoll_runtime.sync.merge import Result
+from atoll_runtime.syncer.state import State
+from atoll_runtime.transport import changes, codecs, int4
+from atoll_runtime.transport.messages import WHOLE, FetchHead
+from atoll_runtime.transport.transport import TransportError
+
+
+class Shard:
+    """One fragment's versions, and what a host would fetch of it."""
+
+    def __init__(self, size: int, codec: str = "int4", seed: int = 0, series: str = "life") -> None:
+        self.rng = np.random.default_rng(seed)
+        layout = build_layout([TensorInfo("w", (size,), stacked=False, embedding=False)], 1)
+        theta = {"w": self.rng.standard_normal(size, np.float32)}
+        self.state = State.from_tensors(layout, codec, theta, None, [0], series)
+
+    def far(self, merges: int) -> float:
+        """Length of what so many of them move, about."""
+        return float(0.1 * np.sqrt(merges * self.state.fragments[0].theta.size))
+
+    def merge(self, far: float = 0.1) -> None:
+        """Moves each element by about `far`, a tenth of its own size."""
+        old = self.state.fragments[0]
+        theta = (old.theta + far * self.rng.standard_normal(old.theta.size)).astype(np.float32)
+        wire = codecs.encode(theta, self.state.codec, theta.size)
+        merged = Result(theta, old.momentum, wire)
+        self.state.fragments[0] = old.next(old.version + 1, merged, self.state.codec)
+
+    def serve(self, host: Holdings, span: tuple[int, int]) -> tuple[FetchHead, memoryview]:
+        held = host.of(0)
+        base, body = self.state.fetch(0, *span, held.version, held.series)
+        return FetchHead(0, self.state.fragments[0].version, body.nbytes, base, self.state.series), body
+
+    def wire(self, span: tuple[int, int]) -> bytes:
+        return bytes(self.state.fragments[0].part(*span, self.state.codec))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.integers(1, 700),
+    devices=st.integers(1, 9),
+    fetched=st.lists(st.booleans(), min_size=1, max_size=8),
+    seed=st.integers(0, 99),
+)
+def test_every_host_holds_the_bits_that_the_syncer_thinks_it_holds(size, devices, fetched, seed) -> None:
+    shard = Shard(size, seed=seed)
+    spans = part_bounds(size, devices)
+    hosts = [Holdings("int4", [span]) for span in spans]
+    for fetches in fetched:
+        shard.merge()
+        for host, span in zip(hosts, spans, strict=True):
+            before = host.of(0).version
+            if fetches:
+                head, body = shard.serve(host, span)
+                part = host.take(head, body)
+                assert part.tobytes() == shard.wire(span)
+                assert head.base == (before if before == head.version - 1 and before > 0 else WHOLE)
+
+
+def test_after_a_thousand_versions_the_learners_are_as_near_as_after_the_first() -> None:
+    shard = Shard(64 * 40)
+
+    def miss() -> float:
+        newest = shard.state.fragments[0]
+        held = codecs.view(newest.wire, "int4").astype(np.float32)
+        return float(np.linalg.norm(newest.theta - held))
+
+    shard.merge()
+    first = miss()
+    every = [first]
+    for _ in range(1000):
+        shard.merge()
+        every.append(miss())
+    assert max(every) < 1.3 * first
+    assert max(every) < 0.15 * shard.far(1)  # of what one merge moves
+
+
+def test_a_fragment_that_stands_still_is_reached_to_bfloat16_of_its_blocks() -> None:
+    shard = Shard(640)
+    for far in (0.1, 0, 0, 0):
+        shard.merge(far)
+    newest = shard.state.fragments[0]
+    held = codecs.view(newest.wire, "int4").astype(np.float32)
+    theta, miss = (each.reshape(-1, int4.BLOCK) for each in (newest.theta, newest.theta - held))
+    assert (
+        np.abs(miss).max(axis=1) <= np.abs(theta).max(axis=1) / 256
+    ).all()  # half its largest element's step
+
+
+def test_a_change_is_a_quarter_of_the_version_and_little_more() -> None:
+    shard, host = Shard(6400), Holdings("int4", [(0, 6400)])
+    for _ in range(2):
+        shard.merge()
+        head, body = shard.serve(host, (0, 6400))
+        host.take(head, body)
+    assert head.base == 1 and head.size == len(body) == 6400 * 4.25 / 8
+
+
+@pytest.mark.parametrize("codec", ["bf16", "float32"])
+def test_other_codecs_send_every_version_whole_and_keep_nothing(codec) -> None:
+    shard, host = Shard(300, codec), Holdings(codec, [(0, 300)])
+    for _ in range(3):
+        shard.merge()
+        head, body = shard.serve(host, (0, 300))
+        assert head.base == WHOLE and host.take(head, body).tobytes() == shard.wire((0, 300))
+        assert host.of(0).version == WHOLE
+
+
+def test_who_has_missed_a_version_or_another_life_of_the_shard_gets_it_whole() -> None:
+    shard, host = Shard(300), Holdings("int4", [(0, 300)])
+    host.take(*shard.serve(host, (0, 300)))
+    shard.merge()
+    shard.merge()
+    head, body = shard.serve(host, (0, 300))
+    assert head.base == WHOLE and host.take(head, body).tobytes() == shard.wire((0, 300))
+    again = Shard(300, seed=1, series="another life")
+    for _ in range(3):
+        again.merge()
+    head, body = again.serve(host, (0, 300))
+    assert head.version == 3 and head.base == WHOLE
+    assert host.take(head, body).tobytes() == again.wire((0, 300))
+
+
+def test_a_body_that_does_not_fit_what_is_held_is_refused_and_leaves_it_as_it_was() -> None:
+    shard, host = Shard(300), Holdings("int4", [(0, 300)])
+    host.take(*shard.serve(host, (0, 300)))
+    shard.merge()
+    head, body = shard.serve(host, (0, 300))
+    with pytest.raises(TransportError, match=r"a change of \[0, 300\) has 170 bytes, not 169"):
+        host.take(head, body[:-1])
+    other = FetchHead(0, 7, len(body), 6, "life")
+    with pytest.raises(TransportError, match="a change of version 6 came, but 0 is held"):
+        host.take(other, body)
+    with pytest.raises(TransportError, match="150 elements came, 300 were asked for"):
+        host.take(FetchHead(0, 7, 300), memoryview(bytes(300)))
+    assert host.take(head, body).tobytes() == shard.wire((0, 300))
+
+
+def test_threads_and_chunks_change_no_bit() -> None:
+    rng = np.random.default_rng(0)
+    size = 2 * int4.CHUNK + 100
+    theta = rng.standard_normal(size, np.float32)
+    held = codecs.encode(theta + 0.01 * rng.standard_normal(size, np.float32), "int4", size)
+    alone, shared = (memoryview(bytearray(2 * size)) for _ in range(2))
+    body = changes.advance(held, theta, alone)
+    with ThreadPoolExecutor(3) as pool:
+        assert changes.advance(held, theta, shared, pool) == body
+    assert alone == shared
+    assert bytes(body) == bytes(int4.encode(theta - codecs.view(held, "int4").astype(np.float32)))
+
+
+def test_a_fragment_without_elements_has_an_empty_change() -> None:
+    nothing = np.zeros(0, np.float32)
+    assert len(changes.advance(memoryview(b""), nothing, memoryview(bytearray()))) == 0
