@@ -51,13 +51,3 @@ def _is_sandbox(pid: int) -> bool:
             return file.read().split(b"\0")[0] == SANDBOX
     except OSError:
         return True
-
-
-def power_off(cluster: Cluster, node: str) -> None:
-    """Everything on the node dies at once; nobody is told."""
-    cluster.machine(node).stop()
-
-
-def power_on(cluster: Cluster, node: str) -> None:
-    """The node starts again with its disk as it was."""
-    cluster.machine(node).start(len(cluster.nodes))

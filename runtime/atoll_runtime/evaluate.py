@@ -19,7 +19,7 @@ MAX_TOKENS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Of one global checkpoint."""
+    """What was measured of one global checkpoint."""
 
     step: int
     """Global step of the checkpoint."""

@@ -23,18 +23,19 @@ from atoll_runtime.contract import (
     identity,
 )
 from atoll_runtime.model import describe, initial
-from atoll_runtime.sync.events import RoundId
-from atoll_runtime.sync.fragments import Layout, build_layout
+from atoll_runtime.sync.events import Joined, Reported, RoundId, Tick
+from atoll_runtime.sync.fragments import MOST_PADDING, Layout, build_layout, part_bounds
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer import __main__ as main
 from atoll_runtime.syncer.__main__ import contract, recovered
 from atoll_runtime.syncer.errors import JournalError, Terminal
+from atoll_runtime.syncer.parts import read
 from atoll_runtime.syncer.recovery import Start, recover
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status, metrics
 from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport.inprocess import PEER, InProcessTransport
-from atoll_runtime.transport.messages import PROTOCOL, Hello, PushHead, Refused
+from atoll_runtime.transport.messages import PROTOCOL, FetchRequest, Hello, PushHead, Refused
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer, TransportError
 
@@ -309,9 +310,52 @@ async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(
     head = PushHead("a", 1, 0, 1, RoundId(1, 1, 0), 0, 1, 1, 0, 0, 0, 100, 100, 1, "bf16", 200)
     assert "not the current one" in service.admit(PEER, head)
     assert "certificate" in service.admit(stranger, head)
+    size = service.state.layout.fragments[0].size
+    filled, beyond = part_bounds(size, 16_384)[-1][1], size + MOST_PADDING + 1  # as for 4,096 hosts of 4 chips
+    assert len(service.fetch(PEER, FetchRequest("a", 1, 0, 0, 0, filled, "bf16"))[1]) == 2 * filled
+    assert "filled up by" in service.fetch(PEER, FetchRequest("a", 1, 0, 0, 0, beyond, "bf16"))
     assert service.parts.reserve(90) == "" and "100 bytes are in use" in service.parts.reserve(20)
     service.parts.unreserve(90)
     assert service.parts.used == 0
+    await service.close()
+
+
+async def test_a_push_whose_client_goes_while_it_is_read_gives_its_bytes_back(
+    make_run: Any, begin: Any, store: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run()
+    service = Service(run, whole(run), begin(run, store), store, Tape(tmp_path / "tape", run.tape), 10**9)
+    service.start()
+    for event in (
+        Joined("a", 1, 0, 1, 0, ""),
+        *(Reported("a", 1, 0, n, n, 9 * n, 1.0, 0.01, n) for n in (1, 2)),
+    ):
+        service._feed(event)
+    while not service.machine.rounds.held:
+        await asyncio.sleep(0.01)
+        service._feed(Tick())
+    (round_id, *_) = service.machine.rounds.held
+    size = service.state.layout.fragments[round_id.fragment].size
+    head = PushHead("a", 1, 0, 1, round_id, 0, 2, 18, 2, 2, 0, size, size, 18, "bf16", 2 * size)
+    body = memoryview(bytes(2 * size))
+    reads, go_on = threading.Event(), threading.Event()
+
+    def slow(*args: Any) -> Any:
+        reads.set()
+        go_on.wait(20)
+        return read(*args)
+
+    monkeypatch.setattr("atoll_runtime.syncer.service.read", slow)
+    assert service.admit(PEER, head) == "" and service.parts.used == 2 * size
+    delivery = asyncio.create_task(service.deliver(PEER, head, body))
+    await asyncio.to_thread(reads.wait, 20)
+    delivery.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await delivery
+    assert service.parts.used == 0
+    assert service.admit(PEER, head) == ""
+    assert (await service.deliver(PEER, head, body)).accepted
     await service.close()
 
 

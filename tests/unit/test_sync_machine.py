@@ -379,6 +379,13 @@ def test_a_fragment_of_a_lost_lineage_is_contributed_only_after_the_new_one_was_
     assert link.answerable() and link.answered(RoundId(6, 0, 1, "new"))
 
 
+def test_a_fragment_without_elements_is_never_fetched_whatever_its_shard_says() -> None:
+    link = Link([4, 0], lineage="lost", empty=frozenset({1}))
+    link.welcomed("new", 4, [4, 0], NO_CUT)
+    link.announced(1, 9)
+    assert set(link.wanted) == {0}
+
+
 def test_a_unit_that_was_promised_a_version_of_a_lost_lineage_is_content_with_what_there_is() -> None:
     progress = Progress([3], [10])
     progress.step(10)

@@ -32,7 +32,7 @@ FIELDS = {
 
 
 def add_options(question: argparse.ArgumentParser) -> None:
-    """Of this question."""
+    """Adds what only this question takes."""
     add = question.add_argument
     add("--method", metavar="M", help=f"{', '.join(METHODS)}; without it, every published figure")
     add("--params", metavar="N", help="parameters, such as 5B")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def add_options(question: argparse.ArgumentParser) -> None:
-    """Of this question."""
+    """Adds what only this question takes."""
     add = question.add_argument
     add("--method", metavar="M", help=f"{', '.join(METHODS)} (Atoll's own); without it, the published table")
     add("--chips", metavar="N", help="that train, such as 1.2M")

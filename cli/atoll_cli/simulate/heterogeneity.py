@@ -46,7 +46,7 @@ PUBLISHED_ROWS = ((8, True, True, 0.84), (1, False, False, 1.0), (1, True, False
 
 
 def add_options(question: argparse.ArgumentParser) -> None:
-    """Of this question."""
+    """Adds what only this question takes."""
     question.add_argument("--speeds", metavar="LIST", help=f"relative step times (default {SPEEDS})")
     question.add_argument("--jitter", metavar="SHARE", help=f"spread of each one's pace (default {JITTER})")
     question.add_argument("--quorum", metavar="K", help="learners that a merge needs (default 1)")

@@ -20,7 +20,7 @@ LEAST_MTBI = 60.0
 
 
 def add_options(question: argparse.ArgumentParser) -> None:
-    """Of this question."""
+    """Adds what only this question takes."""
     question.add_argument("file", type=Path, metavar="RUN.yaml", help="a TrainingRun")
     question.add_argument(
         "--price", action="append", default=[], metavar="GEN=DOLLARS", help="of a chip-hour: v6e=2.70"

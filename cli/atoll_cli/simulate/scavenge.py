@@ -24,7 +24,7 @@ HOUR = 3600.0
 
 
 def add_options(question: argparse.ArgumentParser) -> None:
-    """Of this question."""
+    """Adds what only this question takes."""
     for name, default, what in (
         ("--learners", "4", "by day"),
         ("--extra", "0,1,3", "more at night, as multiples of those"),

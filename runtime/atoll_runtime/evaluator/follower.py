@@ -34,7 +34,7 @@ Measuring = Callable[[Mapping[str, np.ndarray]], Loss]
 
 @dataclass
 class Failure:
-    """Of one checkpoint."""
+    """Why one checkpoint could not be measured, and when to try again."""
 
     again: float
     """Unix seconds."""

@@ -76,7 +76,7 @@ class Results:
         return found
 
     def save(self, result: EvaluationReport, completed: float, skipped: int) -> Stored:
-        """Over a result of another measure."""
+        """Writes the result; replaces one that was measured otherwise."""
         stored = Stored(measured=self._measured, completed=completed, skipped=skipped, result=result)
         self._bucket.write(layout.evaluation(result.step), stored.model_dump_json().encode())
         return stored

@@ -24,7 +24,7 @@ def metrics(report: EvaluatorStatus) -> str:
 
 
 class StatusServer(WebServer[EvaluatorStatus]):
-    """At the ports of its contract."""
+    """Serves the status and the health checks at the ports of the contract."""
 
     def __init__(
         self, report: Callable[[], EvaluatorStatus], context: ssl.SSLContext, contract: EvaluationContract

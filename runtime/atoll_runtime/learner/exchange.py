@@ -102,11 +102,16 @@ class Exchange:
         if len(versions) != len(self._layout.fragments):
             raise ValueError(f"versions: {len(versions)} for {len(self._layout.fragments)} fragments")
         sizes = [fragment.size for fragment in self._layout.fragments]
-        # Of a fragment without elements there is nothing to hold, nor to ask for.
+        # Of a fragment without elements there is nothing to hold.
         self._held = tuple(version if size else 0 for version, size in zip(versions, sizes, strict=True))
         limit = 2 * self._run.outer.overlap
         self._boxes = [
-            Mailbox(self._held[self._own(s)], limit, lineages[s] if lineages else "")
+            Mailbox(
+                self._held[self._own(s)],
+                limit,
+                lineages[s] if lineages else "",
+                [p for p, size in enumerate(sizes[self._own(s)]) if not size],
+            )
             for s in range(self._layout.shards)
         ]
         return self._boxes

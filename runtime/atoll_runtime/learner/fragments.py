@@ -19,9 +19,6 @@ from atoll_runtime.learner.mesh import local_range
 from atoll_runtime.model.axes import over_devices
 from atoll_runtime.sync.fragments import Fragment, Layout, part_bounds
 
-Indices = tuple[int | None, ...]
-"""Of each piece: its layer in a stacked tensor, or None for a whole one."""
-
 
 class Fragments:
     """The anchors (what this unit last received), and the moves of a fragment, which may be empty. Float32."""

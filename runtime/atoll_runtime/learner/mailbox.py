@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,9 +60,12 @@ class Counters:
 
 
 class Mailbox:
-    """`limit`: contributions that may wait to be sent; `lineage`: of `versions`, where it is known."""
+    """`limit`: contributions that may wait to be sent; `lineage`: of `versions`, where it is known; `empty`: fragments
+    without elements."""
 
-    def __init__(self, versions: Sequence[int], limit: int, lineage: str = "") -> None:
+    def __init__(
+        self, versions: Sequence[int], limit: int, lineage: str = "", empty: Collection[int] = ()
+    ) -> None:
         self.lock = threading.Condition()
         self.counters = Counters()
         self.welcome: Welcome | None = None
@@ -72,7 +75,7 @@ class Mailbox:
         self.beginning: Beginning | None = None
         """Goes with every report."""
         self._limit = limit
-        self._link = Link(list(versions), lineage=lineage)
+        self._link = Link(list(versions), lineage=lineage, empty=frozenset(empty))
         self._arrivals: dict[int, Arrival] = {}
         self._pushes: deque[tuple[PushHead, NDArray[Any]]] = deque()
         self._mark: Mark | None = None

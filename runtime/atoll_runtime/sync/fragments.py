@@ -206,6 +206,10 @@ def fingerprint(fragments: Sequence[Fragment]) -> str:
     return hashlib.sha256(json.dumps(canonical, separators=(",", ":")).encode()).hexdigest()
 
 
+MOST_PADDING = 1 << 16
+"""Elements by which a fragment is filled up at most: one for each device of a unit but one."""
+
+
 def part_bounds(size: int, parts: int) -> list[tuple[int, int]]:
     """Even [start, stop) of `size` elements over `parts` devices; the last stop is the padded size."""
     if parts < 1:

@@ -34,12 +34,23 @@ SOURCES = _sources()
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
-    """Compiled code on the disk; without a folder that can be written, each process compiles for itself."""
+    """Compiled code on the disk; without a folder that can be written, each process compiles for itself.
+
+    numba renames its files into place without a sync: after a loss of power they may be there cut short.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         stamped = self._cache_file  # with its own file alone: a kernel that calls another would outlive it
         stamped._source_stamp = (stamped._source_stamp, SOURCES)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # cut short in any place: it is compiled, and written, anew
+            with suppress(OSError):
+                self.flush()
+            return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         with suppress(OSError):  # read-only, or full

@@ -39,6 +39,8 @@ class Link:
     """Version of each fragment that the training loop has taken."""
     lineage: str = ""
     """Of what is held; empty: not known yet."""
+    empty: frozenset[int] = frozenset()
+    """Fragments without elements: there is nothing of them to fetch."""
     foreign: set[int] = field(default_factory=set)
     """Fragments whose adopted version belongs to another lineage than the shard's."""
     wanted: dict[int, int] = field(default_factory=dict)
@@ -84,7 +86,7 @@ class Link:
 
     def announced(self, p: int, version: int) -> None:
         """A version can be fetched."""
-        if version > self.held[p] or p in self.foreign:
+        if p not in self.empty and (version > self.held[p] or p in self.foreign):
             self.wanted[p] = max(version, self.wanted.get(p, 0))
 
     def marked(self, cut: CutId) -> None:

@@ -28,9 +28,9 @@ from atoll_runtime.syncer.state import Version
 log = logging.getLogger(__name__)
 
 GROWTH = 4
-"""A segment is replaced when it is so many times as long as its snapshot,"""
+"""Times its snapshot's length at which a segment is replaced, but not before LEAST_GROWTH."""
 LEAST_GROWTH = 64 << 20
-"""and longer than this, in bytes."""
+"""Bytes below which no segment is replaced."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ from atoll_runtime.sync.events import (
     Tick,
     Wake,
 )
-from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.sync.fragments import MOST_PADDING, Layout
 from atoll_runtime.sync.machine import COORDINATOR
 from atoll_runtime.sync.merge import MergeError, merge_step
 from atoll_runtime.sync.tape import Facts
@@ -82,6 +82,8 @@ from atoll_runtime.transport.transport import Peer
 log = logging.getLogger(__name__)
 
 HELLO_SECONDS = 15.0
+VERSION_BYTES = 12
+"""An element of a version, at most: Θ, momentum and the wire, with room to spare."""
 
 
 class Service:
@@ -122,7 +124,7 @@ class Service:
         self._helpers = len(os.sched_getaffinity(0)) - 1
         self._mergers = ThreadPoolExecutor(max(1, self._helpers), "syncer-merge")
         largest = max(fragment.size for fragment in start.state.layout.fragments)
-        self._buffers = Buffers(run.outer.overlap * 12 * largest)
+        self._buffers = Buffers(run.outer.overlap * VERSION_BYTES * largest)
         self._fresh: dict[RoundId, Version] = {}
         self._written: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -223,14 +225,19 @@ class Service:
             return PushReply(False, "the body did not arrive whole")
         self.bytes_in += len(body)
         fragment = self.state.layout.fragments[head.round.fragment]
-        held, found = await asyncio.to_thread(read, fragment, head, body)
-        part = hosts.part_of(head)
-        refusal = self.machine.admit(part) if found.finite else "the outer gradient is not finite"
+        part, taken = hosts.part_of(head), False
+        try:
+            held, found = await asyncio.to_thread(read, fragment, head, body)
+            refusal = self.machine.admit(part) if found.finite else "the outer gradient is not finite"
+            if not refusal:
+                self.parts.hold(Held(head, held, found))
+                taken = True
+        finally:  # it is cancelled when the client goes
+            if not taken:
+                self.parts.unreserve(room(head))
         if refusal:
-            self.parts.unreserve(room(head))
             self._feed(Declined(part, refusal))
             return PushReply(False, refusal)
-        self.parts.hold(Held(head, held, found))
         self._feed(part)
         return PushReply(True)
 
@@ -243,8 +250,8 @@ class Service:
             return f"fragment {request.fragment} in {request.codec} does not exist"
         p, start, stop = request.fragment, request.start, request.stop
         found = self.state.fragments[p]
-        if not 0 <= start < stop <= 2 * found.theta.size + 4096:
-            return f"range: [{start}, {stop}) of {found.theta.size} elements"
+        if not 0 <= start < stop <= found.theta.size + MOST_PADDING:
+            return f"range: [{start}, {stop}) of {found.theta.size} elements, filled up by {MOST_PADDING} at most"
         base, body = self.state.fetch(p, start, stop, request.held, request.series)
         self.bytes_out += body.nbytes
         cut = self.machine.cuts.newest

@@ -246,7 +246,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
 
 Up = Hello | Report | Mark
 Down = Welcome | Marker | Clock | Pull | Over | Announce | Stop | Fenced | Refused
-Any = (
+Wire = (
     Up
     | Down
     | PushHead
@@ -257,9 +257,10 @@ Any = (
     | PeerAddress
     | DirectoryReply
 )
+"""Every message of the protocol."""
 
 _encoder = msgspec.msgpack.Encoder()
-_messages: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Any)
+_messages: msgspec.msgpack.Decoder[Wire] = msgspec.msgpack.Decoder(Wire)
 _chunks: msgspec.msgpack.Decoder[Chunk] = msgspec.msgpack.Decoder(Chunk)
 
 
@@ -272,7 +273,7 @@ def encode(message: Message | Chunk) -> bytes:
     return _encoder.encode(message)
 
 
-def decode(data: bytes) -> Any:
+def decode(data: bytes) -> Wire:
     """Raises `WireError` for anything that is not one of the messages above."""
     try:
         return _messages.decode(data)

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll_runtime.sync.fragments import MOST_PADDING
 from atoll_runtime.transport import grpc_client, grpc_server
 from atoll_runtime.transport.chunks import Assembly, split
 from atoll_runtime.transport.messages import WireError
@@ -25,8 +26,6 @@ THREADS = 4
 """Streams that are served, and calls that are told that there are too many."""
 ARRAYS = 3
 """Anchor, mu, nu."""
-PADDING = 1 << 16
-"""Most elements that a fragment is filled up by: one for each device but one."""
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +210,7 @@ def _head(data: bytes, sizes: tuple[int, ...]) -> SnapshotHead | Pace:
         return head
     if not 0 <= head.number < len(sizes):
         raise WireError(f"fragment {head.number}: there are {len(sizes)}")
-    if not 0 <= head.start <= head.stop <= sizes[head.number] + PADDING:
+    if not 0 <= head.start <= head.stop <= sizes[head.number] + MOST_PADDING:
         raise WireError(
             f"part [{head.start}, {head.stop}) of fragment {head.number}, which has {sizes[head.number]}"
         )

@@ -202,8 +202,6 @@ class Checks:
             process = slot.process
             if process is None:
                 raise Violation(f"shard {slot.number} is not there")
-            if process is None:
-                return
             if process.machine.rounds.held:
                 raise Violation(f"{process}: rounds {list(process.machine.rounds.held)} are left")
             if process.held:

@@ -7,7 +7,6 @@ import os
 import random
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -75,7 +74,7 @@ def main() -> int:
         World(scenario, print).run()
         return 0
     print(f"{options.count} schedules from seed {options.seed} on", flush=True)
-    began, events, failures, _kinds = time.monotonic(), 0, 0, Counter[str]()
+    began, events, failures = time.monotonic(), 0, 0
     for outcomes in soak(options.seed, options.count, options.processes):
         for outcome in outcomes:
             events += outcome.events
