@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from atoll_operator.api.trainingrun import MAX_UNITS
-from atoll_operator.cel import fixed, rule
+from atoll_operator.cel import fixed, rule, valued
 from atoll_operator.plan.names import NAMES_LIMIT, UNIT_NAME_LIMIT
 from atoll_operator.plan.tpu import ACCELERATORS, TOPOLOGY
 from atoll_operator.podrules import (
@@ -20,9 +20,12 @@ from atoll_operator.podrules import (
 )
 from atoll_operator.poolrules import mesh_rule, pool_rules
 from atoll_operator.schema import Schema
+from atoll_operator.volumerules import constrain_volumes
 from atoll_runtime.contract import PRESETS
 
 GCS_URI = r"^gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[^ \t-\r]*)?$"
+DATA_URI = rf"{GCS_URI}|^file://(/([^/. \t-\r]|[.][^/. \t-\r])[^/ \t-\r]*)+/?$"
+"""A bucket, or a folder of a volume: no part of its path begins with `..`."""
 FIXED: Mapping[str, str] = {
     "model": "every unit and every checkpoint has its shape",
     "data": "the units' positions in it would mean something else",
@@ -50,7 +53,7 @@ def at(schema: Schema, path: str) -> Schema:
 
 def constrain_run(schema: Schema) -> None:
     """Lays the rules of a TrainingRun over its schema."""
-    at(schema, "spec.data.uri")["pattern"] = GCS_URI
+    at(schema, "spec.data.uri")["pattern"] = DATA_URI
     at(schema, "spec.checkpoint.uri")["pattern"] = GCS_URI
     at(schema, "spec.model.preset")["enum"] = list(PRESETS)
     at(schema, "spec.pools[].accelerator")["enum"] = list(ACCELERATORS)
@@ -62,7 +65,8 @@ def constrain_run(schema: Schema) -> None:
     at(schema, "spec.evaluation.image")["pattern"] = IMAGE
     for place in ("spec.pools[]", "spec.syncer", "spec.evaluation"):
         constrain_placement(at(schema, place))
-    constrain_template(at(schema, "spec.podTemplate"))
+    for constrain in (constrain_template, constrain_volumes):
+        constrain(at(schema, "spec.podTemplate"))
     _list_map(at(schema, "spec.pools"), "name")
     _list_map(at(schema, "status.conditions"), "type")
     model = at(schema, "spec.model")
@@ -140,6 +144,12 @@ def constrain_run(schema: Schema) -> None:
         ),
         mesh_rule(),
         _PRIORITY_IN_A_QUEUE,
+        valued(
+            "!self.data.uri.startsWith('file:') || self.podTemplate.volumeMounts.exists(mount, "
+            "(self.data.uri + '/').startsWith('file://' + mount.mountPath + '/'))",
+            "data.uri",
+            "must lie below a mountPath of podTemplate.volumeMounts, for every pod reads it, or in a bucket (gs://)",
+        ),
         fixed(
             "serviceAccountName",
             f"spec.serviceAccountName cannot be changed: the bucket knows the run by it; {NEW_RUN}",
@@ -164,7 +174,8 @@ def constrain_unit(schema: Schema) -> None:
     """Lays the rules of a LearnerUnit over its schema."""
     at(schema, "spec.image")["pattern"] = IMAGE
     constrain_placement(at(schema, "spec"))
-    constrain_template(at(schema, "spec.podTemplate"))
+    for constrain in (constrain_template, constrain_volumes):
+        constrain(at(schema, "spec.podTemplate"))
     _list_map(at(schema, "status.conditions"), "type")
     at(schema, "spec")["x-kubernetes-validations"] = [
         _PRIORITY_IN_A_QUEUE,

@@ -128,7 +128,8 @@ class DataSpec(Section):
     """Index-addressed token data under `uri` (see `atoll_runtime.data`)."""
 
     uri: GcsUri
-    """The data set, as `atoll data import` made it; many runs may read one."""
+    """The data set, as `atoll data import` made it: in a bucket (gs://) or below a mount of `podTemplate`
+    (file://). Many runs may read one."""
     sequence_length: Annotated[int, Field(ge=8, le=1048576)]
     """Tokens of one example."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0

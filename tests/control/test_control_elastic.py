@@ -288,22 +288,35 @@ def not_ready(bench):
     return condition if condition[0] == "False" else None
 
 
-def test_a_new_image_is_rolled_out_unit_by_unit_and_never_below_all_but_one(learning) -> None:
+IMAGE = "atoll.dev/runtime:new"
+VOLUMES = [{"name": "corpus", "persistentVolumeClaim": {"claimName": "corpus", "readOnly": True}}]
+MOUNTS = [{"name": "corpus", "mountPath": "/mnt/corpus", "readOnly": False}]
+
+
+@pytest.mark.parametrize(
+    ("spec", "has_it"),
+    [
+        pytest.param({"image": IMAGE}, lambda pod: pod["containers"][0]["image"] == IMAGE, id="image"),
+        pytest.param(
+            {"podTemplate": {"volumes": VOLUMES, "volumeMounts": MOUNTS}},
+            lambda pod: {"corpus"} < {volume["name"] for volume in pod["volumes"]},
+            id="volume",
+        ),
+    ],
+)
+def test_what_pods_are_made_of_is_rolled_out_unit_by_unit_and_never_below_all_but_one(
+    learning, spec, has_it
+) -> None:
     bench, run, status = learning
     with Learners(bench, run, status) as learners:
-        change(bench, image="atoll.dev/runtime:new", quorum={"min": 2})
-        bench.until("all have it", lambda: images(bench) == {"atoll.dev/runtime:new"}, 120)
+        change(bench, **spec, quorum={"min": 2})
+        bench.until("all have it", lambda: all(has_it(pod["spec"]) for pod in bench.pods().values()), 120)
         bench.until("all learn", lambda: run_status(bench).get("unitsSummary") == "3/3", WAIT)
         bench.until("the status says so", lambda: run_status(bench).get("unitsUpdated") == 3, WAIT)
     assert learners.fewest == 2
     assert {name.rsplit("-", 2)[1] for name in bench.pods()} == {"2"}
     assert [bench.get("LearnerUnit", unit)["status"]["restartCount"] for unit in UNITS] == [0, 0, 0]
-    template = bench.get("StatefulSet", "r-syncer")["spec"]["template"]["spec"]
-    assert template["containers"][0]["image"] == "atoll.dev/runtime:new"
-
-
-def images(bench) -> set[str]:
-    return {pod["spec"]["containers"][0]["image"] for pod in bench.pods().values()}
+    assert has_it(bench.get("StatefulSet", "r-syncer")["spec"]["template"]["spec"])
 
 
 def test_a_roll_out_that_would_break_the_quorum_waits_and_says_why(learning) -> None:

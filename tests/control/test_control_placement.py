@@ -46,9 +46,9 @@ class Yard:
         )
         self.nodes |= fresh
 
-    def run(self, units: int) -> None:
+    def run(self, units: int, **spec: Any) -> None:
         pool = {"name": "p", "accelerator": "tpu-v6e-slice", "topology": "4x4", "units": units}
-        body = {**RUN, "spec": {**RUN["spec"], "pools": [pool]}}
+        body = {**RUN, "spec": {**RUN["spec"], "pools": [pool], **spec}}
         self.api.create(body, self.namespace)
 
     def learners(self) -> list[dict[str, Any]]:
@@ -92,6 +92,25 @@ class Yard:
 
     def fail(self, name: str) -> None:
         self.api.patch("Pod", self.namespace, name, {"metadata": {"annotations": {EXIT_CODE: "1"}}})
+
+    def claim(self, name: str) -> None:
+        """A claim that many nodes may read, and its volume, which is on none of them."""
+        volume = f"{self.namespace}-{name}"
+        size, modes = {"storage": "1Gi"}, ["ReadOnlyMany"]
+        share = {"driver": "filestore.example", "volumeHandle": name, "readOnly": True}
+        body: dict[str, Any] = {
+            "metadata": {"name": volume},
+            "spec": {"capacity": size, "accessModes": modes, "csi": share, "storageClassName": ""},
+        }
+        self.api.call("POST", "/api/v1/persistentvolumes", body)
+        spec = {
+            "resources": {"requests": size},
+            "accessModes": modes,
+            "volumeName": volume,
+            "storageClassName": "",
+        }
+        path = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
+        self.api.call("POST", path, {"metadata": {"name": name}, "spec": spec})
 
     def gang(self, unit: str) -> int:
         return int(self.api.get("LearnerUnit", self.namespace, unit).get("status", {}).get("gang", 0))
@@ -234,3 +253,18 @@ def test_a_slice_goes_where_all_its_hosts_are(yard: Yard) -> None:
     yard.until("it moves to the new one", lambda: yard.whole(1))
     assert set(yard.places()["r-p-0"]) == {"amber"}
     assert yard.api.get("LearnerUnit", yard.namespace, "r-p-0")["status"]["restartCount"] == 1
+
+
+def test_a_unit_says_which_claim_is_not_there_and_has_its_hosts_once_it_is(yard: Yard) -> None:
+    yard.add_pools("red")
+    volume = {"name": "corpus", "persistentVolumeClaim": {"claimName": "corpus", "readOnly": True}}
+    mount = {"name": "corpus", "mountPath": "/mnt/corpus"}
+    data = {**RUN["spec"]["data"], "uri": "file:///mnt/corpus/books"}
+    yard.run(units=1, data=data, podTemplate={"volumes": [volume], "volumeMounts": [mount]})
+    yard.until("it waits", lambda: yard.waiting() == {"r-p-0"})
+    message = yard.api.get("LearnerUnit", yard.namespace, "r-p-0")["status"]["message"]
+    assert 'persistentvolumeclaim "corpus" not found' in message
+    yard.claim("corpus")
+    yard.until("all hosts have the claim and a node", lambda: yard.whole(1) and not yard.waiting())
+    status = yard.api.get("LearnerUnit", yard.namespace, "r-p-0")["status"]
+    assert (status["restartCount"], status["gang"]) == (0, 1)

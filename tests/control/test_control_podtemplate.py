@@ -15,6 +15,36 @@ TEMPLATE = {
     "imagePullSecrets": [{"name": "pull"}],
     "priorityClassName": "system-cluster-critical",
 }
+VOLUMES = [
+    {"name": "corpus", "persistentVolumeClaim": {"claimName": "corpus", "readOnly": True}},
+    {
+        "name": "bucket",
+        "csi": {
+            "driver": "gcsfuse.csi.storage.gke.io",
+            "readOnly": True,
+            "fsType": "fuse",
+            "volumeAttributes": {"bucketName": "my-bucket", "mountOptions": "implicit-dirs"},
+            "nodePublishSecretRef": {"name": "key"},
+        },
+    },
+    {
+        "name": "settings",
+        "configMap": {
+            "name": "settings", "items": [{"key": "a", "path": "b/c", "mode": 0o400}], "optional": True,
+            "defaultMode": 0o444,
+        },
+    },
+    {"name": "authorities", "secret": {"secretName": "ca", "optional": False, "defaultMode": 0o440}},
+    {"name": "scratch", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
+    {"name": "gke-gcsfuse-cache", "emptyDir": {}},
+]  # fmt: skip
+MOUNTS = [
+    {"name": "corpus", "mountPath": "/mnt/corpus", "subPath": "tokens/v1"},
+    {"name": "bucket", "mountPath": "/mnt/bucket", "readOnly": True},
+    {"name": "settings", "mountPath": "/etc/settings"},
+    {"name": "authorities", "mountPath": "/etc/ssl/certs"},
+    {"name": "scratch", "mountPath": "/dev/shm"},
+]
 
 
 def variable(pod, name):
@@ -78,3 +108,24 @@ def test_a_unit_made_by_hand_has_what_its_run_adds_unless_it_says_otherwise(benc
         for name in ("guest", "other")
     }
     assert teams == {"guest": ["llm"], "other": ["guests"]}
+
+
+def test_every_pod_has_the_volumes_and_mounts_of_the_run_as_it_says_them(bench) -> None:
+    bench.operator()
+    data = {"uri": "file:///mnt/corpus/books", "sequenceLength": 128}
+    template = {"volumes": VOLUMES, "volumeMounts": MOUNTS}
+    bench.settled(bench.run(units=1, podTemplate=template, data=data, evaluation={}), ["r-one-0", "r-two-0"])
+    sets = [
+        bench.until(name, lambda name=name: bench.get("StatefulSet", name))["spec"]["template"]
+        for name in ("r-syncer", "r-evaluator")
+    ]
+    pods = [*bench.pods().values(), *sets]
+    assert len(pods) == 5
+    for pod in pods:
+        named = {item["name"]: item for item in pod["spec"]["volumes"]}
+        for volume in VOLUMES:
+            source = next(key for key in volume if key != "name")
+            assert volume[source].items() <= named[volume["name"]][source].items()
+        mounted = {item["mountPath"]: item for item in pod["spec"]["containers"][0]["volumeMounts"]}
+        for mount in MOUNTS:
+            assert mount.items() <= mounted[mount["mountPath"]].items()

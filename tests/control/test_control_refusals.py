@@ -40,6 +40,14 @@ def variable(**content: Any) -> dict[str, Any]:
     return {"spec.podTemplate": {"env": [content]}}
 
 
+def volume(mount: dict[str, Any] | None = None, **content: Any) -> dict[str, Any]:
+    """One volume, of a claim where nothing else is said, and its mount."""
+    one = {"name": "corpus", **(content or CLAIM)}
+    return {"spec.podTemplate": {"volumes": [one], "volumeMounts": [{**MOUNT, **(mount or {})}]}}
+
+
+CLAIM = {"persistentVolumeClaim": {"claimName": "corpus", "readOnly": True}}
+MOUNT = {"name": "corpus", "mountPath": "/mnt/corpus"}
 REFUSED = [
     pytest.param(
         variable(name="TPU_WORKER_ID", value="7"), "spec.podTemplate.env[0].name",
@@ -61,6 +69,92 @@ REFUSED = [
     pytest.param(
         {"spec.podTemplate": {"annotations": {"a b": "x"}}}, "spec.podTemplate.annotations",
         "example.com/team", id="annotation",
+    ),
+    pytest.param(
+        volume(name="journal", **CLAIM), "spec.podTemplate.volumes[0].name",
+        "journal: must be another than", id="our-volume",
+    ),
+    pytest.param(
+        volume(name="Corpus", **CLAIM), "spec.podTemplate.volumes[0].name", "should match", id="volume-name"
+    ),
+    pytest.param(
+        volume(secret={"secretName": "s"}, **CLAIM), "spec.podTemplate.volumes[0]", "exactly one of",
+        id="volume-of-two-sources",
+    ),
+    pytest.param(volume(name="corpus"), "spec.podTemplate.volumes[0]", "exactly one of", id="volume-of-no-source"),
+    pytest.param(
+        volume(hostPath={"path": "/"}, **CLAIM), "spec.podTemplate.volumes[0].hostPath", "unknown field", id="host-path"
+    ),
+    pytest.param(
+        volume(persistentVolumeClaim={"claimName": "A"}),
+        "spec.podTemplate.volumes[0].persistentVolumeClaim.claimName", "should match", id="claim-name",
+    ),
+    pytest.param(
+        volume(csi={"driver": "a b"}), "spec.podTemplate.volumes[0].csi.driver", "should match", id="csi-driver"
+    ),
+    pytest.param(
+        volume(emptyDir={"sizeLimit": "1GiB"}), "spec.podTemplate.volumes[0].emptyDir.sizeLimit", "should match",
+        id="size-of-no-unit",
+    ),
+    pytest.param(
+        volume(emptyDir={"medium": "HugePages"}), "spec.podTemplate.volumes[0].emptyDir.medium", '"Memory"',
+        id="huge-pages",
+    ),
+    pytest.param(
+        volume(secret={"secretName": "s", "defaultMode": 0o1000}),
+        "spec.podTemplate.volumes[0].secret.defaultMode", "less than or equal to 511", id="sticky-files",
+    ),
+    pytest.param(
+        volume(configMap={"name": "c", "items": [{"key": "k", "path": "a/../../b"}]}),
+        "spec.podTemplate.volumes[0].configMap.items[0].path", "a/../../b: must be a path without", id="file-above",
+    ),
+    pytest.param(
+        {"spec.podTemplate": {"volumes": [{"name": "v", "emptyDir": {}}] * 2}}, "spec.podTemplate.volumes[1]",
+        "Duplicate", id="same-volume",
+    ),
+    pytest.param(
+        {"spec.podTemplate": {"volumes": [{"name": f"v{n}", "emptyDir": {}} for n in range(17)]}},
+        "spec.podTemplate.volumes", "at most 16", id="seventeen-volumes",
+    ),
+    pytest.param(
+        volume({"name": "other"}), "spec.podTemplate.volumeMounts",
+        "other: must be the name of one of volumes", id="mount-of-no-volume",
+    ),
+    pytest.param(
+        {"spec.podTemplate": {"volumes": [{"name": "corpus", **CLAIM}], "volumeMounts": [MOUNT, MOUNT]}},
+        "spec.podTemplate.volumeMounts[1]", "Duplicate", id="same-mount",
+    ),
+    *(
+        pytest.param(
+            volume({"mountPath": path}), "spec.podTemplate.volumeMounts[0].mountPath", f"{path}: {says}",
+            id=f"mount-at-{path}",
+        )
+        for says, paths in {
+            "must be an absolute path": ("mnt", "/", "/mnt/", "/mnt//a", "/mnt/../etc", "/mnt/./a", "/a:b", "/mnt/.."),
+            "must be neither a path": (
+                *("/tmp", "/tmp/cache", "/etc", "/etc/atoll/run", "/etc/atoll/tls/x", "/etc/atoll/pod", "/var/lib"),
+                *("/var/lib/atoll/journal", "/dev", "/dev/termination-log", "/proc/1", "/sys"),
+            ),
+        }.items()
+        for path in paths
+    ),
+    pytest.param(
+        volume({"subPath": "/tokens"}), "spec.podTemplate.volumeMounts[0].subPath",
+        "/tokens: must be a relative path", id="absolute-sub-path",
+    ),
+    pytest.param(
+        volume({"subPath": "a/.."}), "spec.podTemplate.volumeMounts[0].subPath",
+        "a/..: must be a relative path", id="sub-path-above",
+    ),
+    *(
+        pytest.param(
+            {**volume(), "spec.data.uri": uri}, "spec.data.uri", f"{uri}: must lie below a mountPath",
+            id=f"data-at-{uri}",
+        )
+        for uri in ("file:///mnt", "file:///mnt/corpus2", "file:///srv/mnt/corpus")
+    ),
+    pytest.param(
+        {**volume(), "spec.data.uri": "file:///mnt/corpus/../x"}, "spec.data.uri", "file:", id="data-above-its-mount"
     ),
     pytest.param(pool(accelerator="tpu-v9"), "spec.pools[0].accelerator", "tpu-v6e-slice", id="unknown-accelerator"),
     pytest.param(pool(topology="2x2x1"), "spec.pools[0].topology", "one of 1x1, 2x2", id="topology-of-another"),
@@ -213,6 +307,21 @@ def test_a_run_that_cannot_work_is_refused_by_name_of_the_field(api, changes, fi
         pytest.param(pool(topology="2x4", machineType="ct6e-standard-4t", slicesPerUnit=2), id="two-slices"),
         pytest.param(pool(capacity="FlexStart"), id="flex-start"),
         pytest.param({"spec.inner": {"mesh": {"tensor": 2, "expert": 2}}}, id="mesh"),
+        *(
+            pytest.param({**volume(), "spec.data.uri": f"file:///mnt/corpus{folder}"}, id=f"data{folder}")
+            for folder in ("", "/", "/tokens/v1", "/tokens/.v1/")
+        ),
+        *(
+            pytest.param(volume({"mountPath": path}), id=f"mount-at-{path}")
+            for path in ("/dev/shm", "/etc/ssl/certs", "/tmpfs", "/var/lib/atoll2", "/etc/atoll/.ca")
+        ),
+        pytest.param(volume({"subPath": "tokens/v1/", "readOnly": True}), id="sub-path"),
+        pytest.param(volume(csi={"driver": "gcsfuse.csi.storage.gke.io"}), id="csi"),
+        pytest.param(volume(emptyDir={}), id="scratch"),
+        pytest.param(
+            {"spec.podTemplate": {"volumes": [{"name": "gke-gcsfuse-cache", "emptyDir": {"sizeLimit": 5}}]}},
+            id="volume-of-a-side-car-that-we-do-not-mount",
+        ),
         pytest.param(
             {**pool(topology="4x4", slicesPerUnit=2), "spec.inner": {"mesh": {"tensor": 16, "expert": 2}}},
             id="experts-over-two-slices",
@@ -364,17 +473,46 @@ def test_the_target_of_a_constant_schedule_can_be_moved(api) -> None:
         api.delete("TrainingRun", NAMESPACE, "moved")
 
 
+UNIT = {
+    "apiVersion": "atoll.dev/v1alpha1",
+    "kind": "LearnerUnit",
+    "metadata": {"name": "fixed-p-0"},
+    "spec": {
+        "run": "nobody", "pool": "p", "accelerator": "tpu-v6e-slice", "topology": "2x2", "batch": 8, "stream": 0,
+        "streams": 2,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        pytest.param(
+            volume({"name": "other"}),
+            "spec.podTemplate.volumeMounts: Invalid value: volumeMounts[0].name other: must be the name",
+            id="mount-of-no-volume",
+        ),
+        pytest.param(
+            volume({"mountPath": "/etc"}),
+            "spec.podTemplate.volumeMounts[0].mountPath: Invalid value: mountPath /etc: must be neither",
+            id="mount-above-ours",
+        ),
+        pytest.param(
+            volume(name="tls", **CLAIM),
+            "spec.podTemplate.volumes[0].name: Invalid value: name tls: must be another",
+            id="our-volume",
+        ),
+    ],
+)
+def test_a_unit_made_by_hand_is_held_to_the_same_volumes(api, template, says: str) -> None:
+    spec = {**UNIT["spec"], "podTemplate": template["spec.podTemplate"]}
+    with pytest.raises(Exception) as refusal:
+        api.create({**UNIT, "spec": spec}, NAMESPACE, DRY)
+    assert says in str(refusal.value).replace('"', "")
+
+
 def test_what_a_unit_is_cannot_be_changed_and_what_its_pods_are_made_of_can(api) -> None:
-    unit = {
-        "apiVersion": "atoll.dev/v1alpha1",
-        "kind": "LearnerUnit",
-        "metadata": {"name": "fixed-p-0"},
-        "spec": {
-            "run": "nobody", "pool": "p", "accelerator": "tpu-v6e-slice", "topology": "2x2", "batch": 8, "stream": 0,
-            "streams": 2,
-        },
-    }  # fmt: skip
-    api.create(unit, NAMESPACE)
+    api.create(UNIT, NAMESPACE)
     try:
         for change in ({"topology": "1x1"}, {"streams": 4}, {"machineType": "ct6e-standard-4t"}):
             with pytest.raises(Exception) as refusal:

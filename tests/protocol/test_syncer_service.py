@@ -311,7 +311,10 @@ async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(
     assert "not the current one" in service.admit(PEER, head)
     assert "certificate" in service.admit(stranger, head)
     size = service.state.layout.fragments[0].size
-    filled, beyond = part_bounds(size, 16_384)[-1][1], size + MOST_PADDING + 1  # as for 4,096 hosts of 4 chips
+    filled, beyond = (
+        part_bounds(size, 16_384)[-1][1],
+        size + MOST_PADDING + 1,
+    )  # as for 4,096 hosts of 4 chips
     assert len(service.fetch(PEER, FetchRequest("a", 1, 0, 0, 0, filled, "bf16"))[1]) == 2 * filled
     assert "filled up by" in service.fetch(PEER, FetchRequest("a", 1, 0, 0, 0, beyond, "bf16"))
     assert service.parts.reserve(90) == "" and "100 bytes are in use" in service.parts.reserve(20)

@@ -103,6 +103,40 @@ URIS = st.builds(
 )
 
 
+_FILES = st.fixed_dictionaries(
+    {},
+    optional={
+        "items": st.builds(lambda: [{"key": "a.b_c", "path": "sub/.a", "mode": 0o400}]),
+        "optional": st.booleans(),
+        "defaultMode": st.sampled_from([0, 0o440, 0o777]),
+    },
+)
+_CSI = st.fixed_dictionaries(
+    {"driver": st.sampled_from(["gcsfuse.csi.storage.gke.io", "d"])},
+    optional={
+        "readOnly": st.booleans(),
+        "fsType": st.just("ext4"),
+        "volumeAttributes": st.dictionaries(NAMES, st.text("a,=ü ", max_size=9), max_size=2),
+        "nodePublishSecretRef": st.builds(lambda: {"name": "mine"}),
+    },
+)
+_SOURCES = st.one_of(
+    st.fixed_dictionaries({"claimName": SUBDOMAINS}, optional={"readOnly": st.booleans()}).map(
+        lambda source: {"persistentVolumeClaim": source}
+    ),
+    _CSI.map(lambda source: {"csi": source}),
+    _FILES.map(lambda source: {"configMap": {"name": "mine", **source}}),
+    _FILES.map(lambda source: {"secret": {"secretName": "mine", **source}}),
+    st.fixed_dictionaries({}, optional={"medium": st.just("Memory"), "sizeLimit": STORAGE}).map(
+        lambda source: {"emptyDir": source}
+    ),
+)
+_MOUNT_PATHS = st.sampled_from(["/mnt", "/mnt/a b", "/mnt/data", "/dev/shm", "/etc/ssl/certs", "/é/.a..b"])
+_MOUNTED = st.fixed_dictionaries(
+    {}, optional={"readOnly": st.booleans(), "subPath": st.sampled_from(["a", "a b/.c:d", "x/"])}
+)
+
+
 @st.composite
 def _template(draw: st.DrawFn) -> Object:
     """Of pods; the one priority class is of every cluster."""
@@ -118,6 +152,9 @@ def _template(draw: st.DrawFn) -> Object:
             {"valueFrom": {"configMapKeyRef": reference}},
         ]
     )
+    volumes = draw(st.lists(st.tuples(NAMES, _SOURCES), max_size=3, unique_by=lambda volume: volume[0]))
+    names = [f"v-{name}" for name, _ in volumes]  # the operator's own have no hyphen
+    paths = draw(st.lists(_MOUNT_PATHS, max_size=3 if names else 0, unique=True))
     parts: Mapping[str, st.SearchStrategy[Any]] = {
         "labels": SELECTORS,
         "annotations": st.dictionaries(LABEL_KEYS, st.text("a\n ü日{}", max_size=20), max_size=2),
@@ -125,7 +162,15 @@ def _template(draw: st.DrawFn) -> Object:
         "imagePullSecrets": st.just([{"name": "pull"}]),
         "priorityClassName": st.just("system-cluster-critical"),
     }
-    return draw(st.fixed_dictionaries({}, optional=dict(parts)))
+    template = draw(st.fixed_dictionaries({}, optional=dict(parts)))
+    if names:
+        template["volumes"] = [
+            {"name": name, **source} for name, (_, source) in zip(names, volumes, strict=True)
+        ]
+        template["volumeMounts"] = [
+            {"name": draw(st.sampled_from(names)), "mountPath": path, **draw(_MOUNTED)} for path in paths
+        ]
+    return template
 
 
 KNOWN: Mapping[str, st.SearchStrategy[Any]] = {
@@ -361,6 +406,10 @@ def _agree(spec: Object, units: int) -> None:
     if not spec["target"].keys() & {"globalSteps", "tokens"}:
         spec["target"]["globalSteps"] = 100
     _agree_on_queue(spec)
+    _agree_on_mesh(spec)
+    mounts = [mount["mountPath"] for mount in spec.get("podTemplate", {}).get("volumeMounts", ())]
+    if "/mnt/data" in mounts:
+        spec["data"]["uri"] = "file:///mnt/data/tokens"
     if quorum := spec.get("quorum"):
         quorum["min"] = 1 + quorum.get("min", 1) % units
 
@@ -369,6 +418,19 @@ def _agree_on_queue(spec: Object) -> None:
     """A priority in a queue needs the queue."""
     if "queueName" not in spec:
         spec.pop("queuePriorityClass", None)
+
+
+def _agree_on_mesh(spec: Object) -> None:
+    """A tensor is split within a slice, experts within a unit, of every pool alike."""
+    mesh = spec.get("inner", {}).get("mesh", {})
+    cores = {generation.accelerator: generation.devices_per_chip for generation in GENERATIONS}
+    devices = [
+        (chips_of(pool["topology"]) * cores[pool["accelerator"]], pool.get("slicesPerUnit", 1))
+        for pool in spec["pools"]
+    ]
+    if mesh:
+        tensor = mesh["tensor"] = math.gcd(mesh.get("tensor", 1), *(size for size, _ in devices))
+        mesh["expert"] = math.gcd(mesh.get("expert", 1), *(size * count // tensor for size, count in devices))
 
 
 @st.composite
@@ -488,6 +550,18 @@ def _model(**fields: Any) -> Callable[[Object], None]:
     return lambda body: body["spec"].update(model=fields)
 
 
+def _mount(**fields: Any) -> Callable[[Object], None]:
+    """Of a volume `v`."""
+
+    def change(body: Object) -> None:
+        body["spec"]["podTemplate"] = {
+            "volumes": [{"name": "v", "emptyDir": {}}],
+            "volumeMounts": [{"name": "v", "mountPath": "/mnt", **fields}],
+        }
+
+    return change
+
+
 def _called(name: str, pool: str) -> Callable[[Object], None]:
     def change(body: Object) -> None:
         body["metadata"]["name"] = name
@@ -530,6 +604,12 @@ CONTRADICTIONS: tuple[tuple[str, str, Callable[[Object], None]], ...] = (
     ("spec.model", "no model", _model()),
     ("spec.model.dimensions", "heads", _model(dimensions={**SMALL_MODEL, "kvHeads": 3})),
     ("spec.model.dimensions", "no heads", _model(dimensions={**SMALL_MODEL, "heads": 0})),
+    ("spec.data.uri", "a file that no pod has", _spec("data", uri="file:///nowhere/tokens")),
+    ("spec.podTemplate.volumeMounts", "a mount of no volume", _mount(name="w")),
+    ("spec.podTemplate.volumeMounts[0].mountPath", "a mount over the operator's", _mount(mountPath="/etc/atoll")),
+    ("spec.podTemplate.volumeMounts[0].mountPath", "a mount at no place", _mount(mountPath="mnt")),
+    ("spec.podTemplate.volumeMounts[0].subPath", "a folder above", _mount(subPath="a/../../b")),
+    ("spec.podTemplate.volumes[0]", "no source", _spec("podTemplate", volumes=[{"name": "v"}])),
     ("spec.target", "no target", lambda body: body["spec"].update(target={})),
 )  # fmt: skip
 """Field that the refusal has to name, what is wrong, and how it is made so."""

@@ -24,6 +24,14 @@ TEMPLATE: Object = {
     ],
     "imagePullSecrets": [{"name": "pull"}],
     "priorityClassName": "training",
+    "volumes": [
+        {"name": "corpus", "persistentVolumeClaim": {"claimName": "corpus", "readOnly": True}},
+        {"name": "scratch", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
+    ],
+    "volumeMounts": [
+        {"name": "corpus", "mountPath": "/mnt/corpus", "subPath": "v1", "readOnly": True},
+        {"name": "scratch", "mountPath": "/dev/shm", "readOnly": False},
+    ],
 }
 
 
@@ -55,6 +63,10 @@ def variables(pod: Object) -> dict[str, Object]:
     return {item["name"]: item for item in found}
 
 
+def mounts(pod: Object) -> list[Object]:
+    return list(pod["spec"]["containers"][0]["volumeMounts"])
+
+
 @pytest.mark.parametrize("kind", ["learner", "syncer", "evaluator"])
 def test_every_pod_of_the_run_has_what_its_template_says(kind: str) -> None:
     plain, pod = pods(settings({}))[kind], pods(settings(TEMPLATE))[kind]
@@ -66,6 +78,11 @@ def test_every_pod_of_the_run_has_what_its_template_says(kind: str) -> None:
     assert pod["spec"]["imagePullSecrets"] == TEMPLATE["imagePullSecrets"]
     assert pod["spec"]["priorityClassName"] == "training"
     assert not {"imagePullSecrets", "priorityClassName"} & plain["spec"].keys()
+    for volume in (*plain["spec"]["volumes"], *TEMPLATE["volumes"]):
+        assert volume in pod["spec"]["volumes"]
+    for mount in (*mounts(plain), *TEMPLATE["volumeMounts"]):
+        assert mount in mounts(pod)
+    assert len(mounts(pod)) == len(mounts(plain)) + 2
 
 
 def test_a_variable_of_the_run_beats_that_of_the_installation_and_gives_way_to_that_of_the_pod() -> None:

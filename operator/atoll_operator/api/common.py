@@ -8,6 +8,8 @@ from pydantic import Field, WithJsonSchema
 
 from atoll_runtime.contract import Report, Section
 
+Name = Annotated[str, Field(min_length=1, max_length=253)]
+"""Of an object of the cluster."""
 LABEL_VALUE = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
 Label = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE)]
 NodeSelector = Annotated[dict[str, Label], Field(max_length=16)]

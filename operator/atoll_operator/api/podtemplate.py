@@ -6,10 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from atoll_operator.api.common import Label
+from atoll_operator.api.common import Label, Name
+from atoll_operator.api.volumes import VolumeMounts, Volumes
 from atoll_runtime.contract import Section
-
-Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 
 class KeyReference(Section):
@@ -63,3 +62,7 @@ class PodTemplate(Section):
     """With which the images are pulled."""
     priority_class_name: Name | None = None
     """A PriorityClass of the cluster, by which the scheduler lets pods give way to others."""
+    volumes: Volumes = ()
+    """What is not in a bucket: a claim with a data set, GCS FUSE, a certificate, scratch space."""
+    volume_mounts: VolumeMounts = ()
+    """Where the container has them."""

@@ -165,7 +165,7 @@ class TrainingRunSpec(Section):
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """Image of learners, syncer and evaluator; the operator's default where not given."""
     pod_template: PodTemplate = PodTemplate()
-    """Labels, annotations, variables, pull secrets and priority of learners, syncer and evaluator."""
+    """Labels, annotations, variables, volumes, pull secrets and priority of learners, syncer and evaluator."""
     queue_name: QueueName | None = None
     """A LocalQueue of Kueue in the run's namespace: each unit then waits for its quota there. The syncer does not."""
     queue_priority_class: QueueName | None = None

@@ -35,7 +35,7 @@ from atoll_operator.plan.kueue import queued
 from atoll_operator.plan.names import pod_group, pod_name
 from atoll_operator.plan.nodechoice import node_choice
 from atoll_operator.plan.placement import Spot
-from atoll_operator.plan.podspec import PodSettings, container, pod_metadata, pod_spec
+from atoll_operator.plan.podspec import POD_DIR, PodSettings, container, pod_metadata, pod_spec
 from atoll_operator.plan.removal import DRAIN_SECONDS
 from atoll_operator.plan.tpu import Slice, check_slices, slice_of
 from atoll_runtime.contract import (
@@ -153,10 +153,9 @@ class Gang:
             {"name": "peers", "containerPort": PEER_PORT},
             *([{"name": "megascale", "containerPort": MEGASCALE_PORT}] if self.spec.slices > 1 else []),
         ]
-        folder, _, file = INCARNATION_FILE.rpartition("/")
-        main["volumeMounts"].append({"name": "pod", "mountPath": folder, "readOnly": True})
+        main["volumeMounts"].append({"name": "pod", "mountPath": POD_DIR, "readOnly": True})
         spec = pod_spec(self.settings, self.unit, main)
-        spec["volumes"].append({"name": "pod", "downwardAPI": {"items": [_incarnation(file)]}})
+        spec["volumes"].append({"name": "pod", "downwardAPI": {"items": [_incarnation()]}})
         spec |= {
             "restartPolicy": "OnFailure",
             # Of whoever deletes a pod: the garbage collector after its unit, an eviction, a node that is drained.
@@ -201,6 +200,7 @@ def host_names(namespace: str, unit: str, gang: int, hosts: int) -> tuple[str, .
     return tuple(f"{pod_name(unit, gang, host)}.{unit}.{namespace}.svc" for host in range(hosts))
 
 
-def _incarnation(file: str) -> Object:
+def _incarnation() -> Object:
     """The pod's annotation as a file, which the kubelet renews while the pod runs."""
+    file = INCARNATION_FILE.removeprefix(f"{POD_DIR}/")
     return {"path": file, "fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_INCARNATION}']"}}

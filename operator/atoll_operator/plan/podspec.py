@@ -11,9 +11,15 @@ from atoll_operator.api.common import Resources
 from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, Object
 from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.plan.names import config_map, tls_secret
-from atoll_runtime.contract import RUN_FILE, TLS_DIR
+from atoll_runtime.contract import INCARNATION_FILE, JOURNAL_DIR, RUN_FILE, TERMINATION_LOG, TLS_DIR
 
 USER = 65532
+RUN_DIR = RUN_FILE.rpartition("/")[0]
+POD_DIR = INCARNATION_FILE.rpartition("/")[0]
+VOLUMES = ("run", "tls", "tmp", "pod", "journal")
+"""Names of all volumes that some pod of a run has by itself."""
+PATHS = (RUN_DIR, TLS_DIR, "/tmp", POD_DIR, JOURNAL_DIR, TERMINATION_LOG)
+"""Where they are mounted, and where the kubelet mounts a file of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +73,10 @@ def container(
             "capabilities": {"drop": ["ALL"]},
         },
         "volumeMounts": [
-            {"name": "run", "mountPath": RUN_FILE.rsplit("/", 1)[0], "readOnly": True},
+            {"name": "run", "mountPath": RUN_DIR, "readOnly": True},
             {"name": "tls", "mountPath": TLS_DIR, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
+            *(literals(item) for item in settings.template.volume_mounts),
         ],
     }
 
@@ -93,6 +100,7 @@ def pod_spec(settings: PodSettings, member: str, main: Object) -> Object:
             {"name": "run", "configMap": {"name": config_map(settings.run)}},
             {"name": "tls", "secret": {"secretName": tls_secret(member), "defaultMode": 0o440}},
             {"name": "tmp", "emptyDir": {}},
+            *(literals(item) for item in settings.template.volumes),
         ],
     }
     if settings.service_account is not None:

@@ -1,0 +1,122 @@
+"""Volumes that a run adds: judged by the rules of its definition, against the pods that the plans make."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from objects import RUN, TWO_HOSTS
+
+from atoll_cli.simulate.admission import faults
+from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
+from atoll_operator.api.podtemplate import PodTemplate
+from atoll_operator.api.trainingrun import EvaluatorSpec, SyncerSpec
+from atoll_operator.plan import evaluator, syncer
+from atoll_operator.plan.gang import Gang
+from atoll_operator.plan.placement import Spot
+from atoll_operator.plan.podspec import PodSettings
+from atoll_operator.plan.rollout import plan_rollout
+from atoll_operator.plan.runobjects import UnitFacts
+from atoll_runtime.contract import TERMINATION_LOG
+
+SETTINGS = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={})
+GANG = Gang(namespace="ns", unit="r-two-0", uid="3fa9c0de", number=3, spec=TWO_HOSTS, settings=SETTINGS)
+SYNCER = syncer.stateful_set("r", "ns", [], SyncerSpec(), SETTINGS, 1, 0)["spec"]
+PODS = [
+    GANG.pods({0: Spot()})[0]["spec"],
+    SYNCER["template"]["spec"],
+    evaluator.stateful_set("r", "ns", [], EvaluatorSpec(), SETTINGS, 1)["spec"]["template"]["spec"],
+]
+"""One of each kind, with what the operator itself gives them."""
+NAMES = sorted(
+    {volume["name"] for pod in PODS for volume in pod["volumes"]}
+    | {claim["metadata"]["name"] for claim in SYNCER["volumeClaimTemplates"]}
+)
+TAKEN = {PurePosixPath(mount["mountPath"]) for pod in PODS for mount in pod["containers"][0]["volumeMounts"]}
+TAKEN |= {PurePosixPath(path) for path in (TERMINATION_LOG, "/proc", "/sys")}
+
+
+def refusals(template: dict[str, Any], **data: str) -> list[str]:
+    run = copy.deepcopy(RUN)
+    run["spec"] |= {"podTemplate": template, "data": RUN["spec"]["data"] | data}
+    return faults(run)
+
+
+def mounted(path: str) -> dict[str, Any]:
+    return {
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "volumeMounts": [{"name": "v", "mountPath": path}],
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_name_of_each_volume_that_the_operator_makes_is_refused(name: str) -> None:
+    (line,) = refusals({"volumes": [{"name": name, "emptyDir": {}}]})
+    assert line.startswith(f"spec.podTemplate.volumes[0].name {name}: must be another than those")
+
+
+PARTS = sorted(
+    {part for path in TAKEN for part in path.parts[1:]} | {"a", "atoll2", "a b", ".a", ".", "..", ""}
+)
+PATHS = st.builds(
+    lambda parts, first, last: first + "/".join(parts) + last,
+    st.lists(st.sampled_from(PARTS), max_size=5),
+    st.sampled_from(["/", "/", "/", ""]),
+    st.sampled_from(["", "", "", "/", ":"]),
+)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(PATHS)
+@example("/etc/atoll")
+@example("/dev/shm")
+def test_a_mount_is_taken_exactly_where_it_is_neither_above_nor_below_one_of_the_operators(text: str) -> None:
+    path = PurePosixPath(text)
+    plain = path.root == "/" and text == str(path) != "/" and ".." not in path.parts and ":" not in text
+    beside = not any(path.is_relative_to(ours) or ours.is_relative_to(path) for ours in TAKEN)
+    found = refusals(mounted(text))
+    assert (found == []) == (plain and beside), (text, found)
+    assert all("mountPath" in line for line in found)
+
+
+@pytest.mark.parametrize("path", sorted(map(str, TAKEN)))
+def test_where_the_operator_mounts_something_nothing_else_is_mounted(path: str) -> None:
+    for where in (path, f"{path}/below", str(PurePosixPath(path).parent)):
+        assert refusals(mounted(where)), where
+
+
+def test_data_may_lie_in_a_file_that_every_pod_has_and_in_no_other() -> None:
+    template = mounted("/mnt/corpus")
+    assert refusals(template, uri="file:///mnt/corpus/tokens") == []
+    (line,) = refusals(template, uri="file:///mnt/corpus2")
+    assert line.startswith("spec.data.uri file:///mnt/corpus2: must lie below a mountPath")
+    (line,) = refusals({}, uri="file:///mnt/corpus")
+    assert line.startswith("spec.data.uri file:///mnt/corpus: must lie below a mountPath")
+
+
+def test_the_second_of_two_mounts_is_named_where_it_alone_has_no_volume() -> None:
+    template = mounted("/a")
+    template["volumeMounts"].append({"name": "w", "mountPath": "/b"})
+    (line,) = refusals(template)
+    assert line == "spec.podTemplate.volumeMounts[1].name w: must be the name of one of volumes"
+
+
+def test_a_unit_is_outdated_while_it_has_another_claim_than_its_run() -> None:
+    def spec(claim: str) -> LearnerUnitSpec:
+        volume = {"name": "corpus", "persistentVolumeClaim": {"claimName": claim}}
+        return TWO_HOSTS.model_copy(
+            update={"pod_template": PodTemplate.model_validate({"volumes": [volume]})}
+        )
+
+    units = {
+        name: UnitFacts(name=name, run="r", spec=spec("old"), status=LearnerUnitStatus())
+        for name in ("r-two-0", "r-two-1")
+    }
+    same = dict.fromkeys(units, spec("old"))
+    assert plan_rollout(units, same, 1, True).outdated == ()
+    other = {**same, "r-two-1": spec("new")}
+    assert plan_rollout(units, other, 1, True).outdated == ("r-two-1",)
