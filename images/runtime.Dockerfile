@@ -1,12 +1,13 @@
 # What runs in the pods of a run: the learner, the syncer and the evaluator, chosen by the pod's command.
-# docker build -f images/runtime.Dockerfile . (the local cluster passes a BASE of its own)
+# docker build -f images/runtime.Dockerfile . (the local cluster passes a BASE of its own, and EXTRAS without libtpu)
 ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS dependencies
+ARG EXTRAS=runtime,tpu
 # What pyproject.toml asks for, before any of our code: a code change leaves this layer as it is.
 COPY pyproject.toml /src/
 RUN python3 -m venv /opt/atoll \
-    && /opt/atoll/bin/python -c 'import tomllib; p = tomllib.load(open("/src/pyproject.toml", "rb"))["project"]; print(*p["dependencies"], *p["optional-dependencies"]["runtime"], sep="\n")' > /src/requirements.txt \
+    && /opt/atoll/bin/python -c 'import sys, tomllib; p = tomllib.load(open("/src/pyproject.toml", "rb"))["project"]; print(*p["dependencies"], *(line for extra in sys.argv[1].split(",") for line in p["optional-dependencies"][extra]), sep="\n")' "${EXTRAS}" > /src/requirements.txt \
     && /opt/atoll/bin/pip install --no-cache-dir --disable-pip-version-check --quiet -r /src/requirements.txt
 
 FROM dependencies AS wheel

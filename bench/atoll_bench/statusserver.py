@@ -16,9 +16,11 @@ from collections.abc import Callable, Mapping
 from aiohttp import web
 
 from atoll_bench.client import BenchError, Client
-from atoll_runtime.contract import SyncerStatus, UnitReport, dump
+from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport, dump
 
 CERTIFICATE_SECONDS = 60.0
+FRAGMENTS = 24
+LEDGER = LedgerReport(trained=10**9, merged=9 * 10**8, discarded={"Overwritten": 9 * 10**7}, in_flight=10**7)
 Units = Callable[[], Mapping[str, tuple[int, int]]]
 """Name of each unit that learns to its incarnation and hosts."""
 
@@ -90,5 +92,11 @@ class StatusServer:
             )
             for name, (incarnation, hosts) in self._units().items()
         }
-        status = SyncerStatus(run_uid=self._uid, phase="Running", units=units)
+        status = SyncerStatus(
+            run_uid=self._uid,
+            phase="Running",
+            units=units,
+            fragments=FRAGMENTS,
+            ledger=dict.fromkeys(units, LEDGER),
+        )
         return web.Response(text=dump(status), content_type="application/json")

@@ -23,6 +23,8 @@ POOL_UNITS = 250
 IDLE_SECONDS = 60.0
 PATIENCE_SECONDS = 480.0
 """For a creation or a heal: the scheduler looks again at a pod that it had given up after 300 s."""
+READY_SECONDS = 60.0
+"""For the operator to hear of the syncer: it asks at least every 15 s."""
 RUN = "bench"
 
 
@@ -37,19 +39,40 @@ class Trial:
     server: StatusServer
     operator: Operator
 
+    @property
+    def _runs(self) -> str:
+        return f"/apis/atoll.dev/v1alpha1/namespaces/{self.namespace}/trainingruns"
+
     async def create(self) -> dict[str, float]:
         """From the run's creation until all pods run."""
         before, own, start = self.bed.used(), cores.used(self.operator.pid), time.monotonic()
-        path = f"/apis/atoll.dev/v1alpha1/namespaces/{self.namespace}/trainingruns"
-        run = await self.bed.admin.call("POST", path, training_run(self.shape))
+        run = await self.bed.admin.call("POST", self._runs, training_run(self.shape))
         uid = run["metadata"]["uid"]
         serving = asyncio.create_task(self.server.serve(self.bed.admin, self.namespace, RUN, uid))
         await self.pods.until_running(self.shape.pods, PATIENCE_SECONDS)
         used = spent(before, self.bed.used())
         used["operator_cpu"] = cores.used(self.operator.pid) - own
         await serving
+        await self._ready()
         await self.bed.quiet(self.operator.pid)
         return {"all_running": self.pods.last_running() - start} | used
+
+    async def _ready(self) -> None:
+        """Until the operator believes the syncer, as it does of a run that trains.
+
+        Raises:
+            BenchError: not within a minute.
+        """
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            run = await self.bed.admin.call("GET", f"{self._runs}/{RUN}")
+            conditions = {item["type"]: item for item in run.get("status", {}).get("conditions", [])}
+            ready = conditions.get("Ready", {})
+            if ready.get("status") == "True":
+                return
+            if time.monotonic() > deadline:
+                raise BenchError(f"the run is not ready: {ready.get('reason')}: {ready.get('message')}")
+            await asyncio.sleep(0.5)
 
     async def bodies(self) -> list[Object]:
         """The learners' pods, as the API server has them, in the order of their creation."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec
 
-from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.errors import CommandError, UsageError, lacking
 from atoll_cli.text import amount, counted, seconds
 from atoll_cli.uris import of_bucket
 from atoll_cli.values import count, plain
@@ -82,9 +82,7 @@ def run_data(options: argparse.Namespace) -> int:
         from atoll_runtime.checkpoint.bucket import StoreError
         from atoll_runtime.data import DataError
     except ImportError as error:
-        raise UsageError(
-            f"data needs the runtime's packages, pip install 'atoll[runtime]': {error}"
-        ) from error
+        raise lacking(error, "data needs the runtime's packages", "runtime") from error
     try:
         return {"import": _import, "check": _check, "show": _show}[options.action](options)
     except DataError as error:

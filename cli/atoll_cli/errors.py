@@ -15,8 +15,12 @@ class UsageError(CommandError):
     status = 2
 
 
-def lacking(error: ModuleNotFoundError, needs: str) -> UsageError:
-    """What to say of a package that is not installed; a module of our own, which none would bring, is raised."""
+def lacking(error: ImportError, needs: str, extras: str) -> UsageError:
+    """What to say of packages that are not installed; a module of our own, which none would bring, is raised.
+
+    Args:
+        extras: of pyproject.toml, that bring them. No distribution of ours is published: a checkout is named.
+    """
     if str(error.name).startswith("atoll_"):
         raise error
-    return UsageError(f"{needs}: {error}")
+    return UsageError(f"{needs}, in a checkout of Atoll: pip install '.[{extras}]': {error}")

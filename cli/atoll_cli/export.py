@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.errors import CommandError, UsageError, lacking
 from atoll_cli.text import amount
 from atoll_cli.uris import of_bucket
 from atoll_cli.values import count
@@ -59,9 +59,7 @@ def run_export(options: argparse.Namespace) -> int:
         from atoll_runtime.data import DataError
         from atoll_runtime.export import ExportError
     except ImportError as error:
-        raise UsageError(
-            f"export needs its packages, pip install 'atoll[runtime,export]': {error}"
-        ) from error
+        raise lacking(error, "export needs its packages", "runtime,export") from error
     try:
         return _check(options) if options.check else _write(options)
     except (ExportError, DataError) as error:

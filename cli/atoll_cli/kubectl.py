@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atoll_cli.errors import CommandError
+from atoll_cli.errors import CommandError, UsageError
 
 LOGGED = re.compile(r"[IWEF]\d{4} \d\d:")
 """How a line begins that kubectl's client library logged, some of them again and again, before kubectl speaks."""
@@ -48,8 +48,12 @@ class Kubectl:
         return done.stdout
 
     def get(self, kinds: str, *arguments: str, timeout: float = 30) -> Any:
-        """One object, or a list of several, as JSON."""
-        return json.loads(self.run("get", kinds, *arguments, "-o", "json", timeout=timeout))
+        """One object, or a list of several, as JSON; raises `KubectlError`."""
+        said = self.run("get", kinds, *arguments, "-o", "json", timeout=timeout)
+        try:
+            return json.loads(said)
+        except json.JSONDecodeError as error:
+            raise KubectlError(f"kubectl get {kinds} answered {said[:80]!r}, which is no JSON") from error
 
     def apply(self, objects: Sequence[Mapping[str, Any]], *arguments: str) -> str:
         """Applies objects given as data."""
@@ -60,6 +64,17 @@ class Kubectl:
         """What names the cluster, for kubectl."""
         chosen = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
         return [*chosen, f"--context={self.context}"] if self.context else chosen
+
+
+def find_kubectl() -> Path:
+    """The user's kubectl, for a cluster of the user's; raises `UsageError` where there is none."""
+    from atoll_local.errors import HostError
+    from atoll_local.programs import installed
+
+    try:
+        return installed("kubectl")
+    except HostError as error:
+        raise UsageError(str(error)) from error
 
 
 def _said(stderr: str) -> str:

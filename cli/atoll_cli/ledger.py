@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atoll_cli.errors import CommandError
-from atoll_cli.kubectl import Kubectl
-from atoll_cli.status import find_kubectl
+from atoll_cli.kubectl import Kubectl, find_kubectl
 from atoll_cli.text import table
 from atoll_cli.views import LedgerView, ledgers_of
 

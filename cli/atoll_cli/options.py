@@ -55,9 +55,7 @@ def _demo(options: argparse.Namespace) -> int:
 
         return run_demo(options)
     except ModuleNotFoundError as error:
-        raise lacking(
-            error, "demo needs the packages of the local cluster, pip install 'atoll[local]'"
-        ) from error
+        raise lacking(error, "demo needs the packages of the local cluster", "local") from error
 
 
 def _version() -> str:
@@ -86,11 +84,9 @@ def parser() -> argparse.ArgumentParser:
             "demo", help="train on a real cluster, kill a unit, watch it heal", allow_abbrev=False
         )
     )
-    status = commands.add_parser("status", help="a run and its units, readable", allow_abbrev=False)
-    status.add_argument("run", metavar="RUN")
-    status.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
-    status.add_argument("--context", metavar="NAME", help="default: the current one")
-    status.add_argument("-w", "--watch", action="store_true", help="again every 2 s until the run has ended")
+    _add_status(
+        commands.add_parser("status", help="every run, or one and its units, readable", allow_abbrev=False)
+    )
     ledger = commands.add_parser("ledger", help="what became of every token of a run", allow_abbrev=False)
     ledger.add_argument("run", metavar="RUN")
     ledger.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
@@ -111,6 +107,16 @@ def parser() -> argparse.ArgumentParser:
     )
     commands.add_parser("version", help="the version of this program", allow_abbrev=False)
     return top
+
+
+def _add_status(status: argparse.ArgumentParser) -> None:
+    status.add_argument("run", metavar="RUN", nargs="?", help="default: every run, a line each")
+    where = status.add_mutually_exclusive_group()
+    where.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
+    where.add_argument("-A", "--all-namespaces", action="store_true", help="the runs of every namespace")
+    status.add_argument("--context", metavar="NAME", help="default: the current one")
+    status.add_argument("-w", "--watch", action="store_true", help="again every 2 s until the run has ended")
+    status.add_argument("--json", action="store_true", help="as JSON; with --watch a line each time")
 
 
 def _add_demo(demo: argparse.ArgumentParser) -> None:

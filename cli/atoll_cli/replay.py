@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll_cli.errors import UsageError
+from atoll_cli.errors import UsageError, lacking
 from atoll_cli.text import seconds, table
 from atoll_cli.uris import of_bucket
 
@@ -44,9 +44,7 @@ def run_replay(options: argparse.Namespace) -> int:
     try:
         from atoll_runtime.sync.encoding import TapeError
     except ImportError as error:
-        raise UsageError(
-            f"replay needs the runtime's packages, pip install 'atoll[runtime]': {error}"
-        ) from error
+        raise lacking(error, "replay needs the runtime's packages", "runtime") from error
     try:
         return print_tapes(options) if options.print else rerun(options)
     except TapeError as error:

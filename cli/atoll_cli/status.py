@@ -1,55 +1,97 @@
-"""`atoll status RUN`: a run and its units, from the custom resources alone."""
+"""`atoll status [RUN]`: a run and its units, or every run in a line, from the custom resources alone."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 import time
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
 
 from atoll_cli.errors import CommandError, UsageError
-from atoll_cli.kubectl import Kubectl
-from atoll_cli.text import headline, heals, held_out, unit_table
-from atoll_cli.views import sample_of
-
-INTERVAL = 2.0
-"""Seconds between two looks with --watch."""
+from atoll_cli.kubectl import Kubectl, find_kubectl
+from atoll_cli.polling import poll
+from atoll_cli.text import camel, headline, heals, held_out, run_table, unit_table
+from atoll_cli.views import RunView, Sample, runs_of, sample_of
 
 
 def show_status(options: argparse.Namespace) -> int:
-    """Prints the run once, or again and again until it has ended.
+    """Prints a run, once or until it has ended, or the list of runs; 1 when the run that was named has failed.
 
     Raises:
         CommandError: there is no such run, or the cluster did not answer.
+        UsageError: options that do not go together.
     """
+    if options.watch and options.run is None:
+        raise UsageError("--watch needs a RUN")
+    if options.all_namespaces and options.run is not None:
+        raise UsageError("--all-namespaces lists every run; a RUN is named with its --namespace")
     kubectl = Kubectl(program=find_kubectl(), context=options.context)
     where = ["-n", options.namespace] if options.namespace else []
-    while True:
+    if options.run is None:
+        return _list(kubectl, ["-A"] if options.all_namespaces else where, options.json)
+    return _show(kubectl, options.run, where, options.watch, options.json)
+
+
+def _list(kubectl: Kubectl, where: list[str], as_json: bool) -> int:
+    runs = runs_of(kubectl.get("trainingruns", *where)["items"])
+    if as_json:
+        print(json.dumps(listed(runs)))
+    else:
+        print(run_table(runs) if runs else "there is no TrainingRun")
+    return 0
+
+
+def _show(kubectl: Kubectl, run: str, where: list[str], watch: bool, as_json: bool) -> int:
+    def look() -> Sample:
         listing = kubectl.get("trainingruns,learnerunits", *where)
-        sample = sample_of(options.run, listing["items"], time.time())
+        sample = sample_of(run, listing["items"], time.time())
         if sample.run.phase == "Missing":
-            raise CommandError(f"no TrainingRun is called {options.run!r} in this namespace")
-        print(f"{options.run}: {headline(sample.run)}")
-        if sample.run.message:
-            print(sample.run.message)
-        if sample.run.checkpoint_step is not None:
-            print(
-                f"newest checkpoint: global step {sample.run.checkpoint_step} {sample.run.final_checkpoint}".rstrip()
-            )
-        if sample.run.held_out is not None:
-            print(held_out(sample.run.held_out))
-        print(unit_table(sample))
-        print("".join(f"{line}\n" for line in heals(sample)), end="", flush=True)
-        if not options.watch or sample.run.complete or sample.run.failed:
-            return 0
-        time.sleep(INTERVAL)
-        print()
+            raise CommandError(f"no TrainingRun is called {run!r} in this namespace")
+        return sample
+
+    for number, sample in enumerate(poll(look, _tell) if watch else [look()]):
+        if as_json:
+            print(json.dumps(document(sample)), flush=True)
+        else:
+            print("\n" * bool(number) + "\n".join(_lines(sample)), flush=True)
+        if sample.run.complete or sample.run.failed:
+            break
+    return 1 if sample.run.failed else 0
 
 
-def find_kubectl() -> Path:
-    from atoll_local.errors import HostError
-    from atoll_local.programs import find
+def _tell(text: str) -> None:
+    print(f"atoll: {text}", file=sys.stderr, flush=True)
 
-    try:
-        return find("kubectl")
-    except HostError as error:
-        raise UsageError(str(error)) from error
+
+def _lines(sample: Sample) -> Iterator[str]:
+    run = sample.run
+    yield f"{run.name}: {headline(run)}"
+    if run.message:
+        yield run.message
+    if run.checkpoint_step is not None:
+        yield f"newest checkpoint: global step {run.checkpoint_step} {run.final_checkpoint}".rstrip()
+    if run.held_out is not None:
+        yield held_out(run.held_out)
+    yield unit_table(sample)
+    yield from heals(sample)
+
+
+def document(sample: Sample) -> dict[str, Any]:
+    """The document of `--json`: `time` in Unix seconds, `run`, and `units` by name."""
+    return {
+        "time": sample.time,
+        "run": _keyed(asdict(sample.run)),
+        "units": {name: _keyed(asdict(unit)) for name, unit in sorted(sample.units.items())},
+    }
+
+
+def listed(runs: Mapping[tuple[str, str], RunView]) -> dict[str, Any]:
+    """The document of `--json` without a run."""
+    return {"runs": [{"namespace": space, **_keyed(asdict(run))} for (space, _), run in runs.items()]}
+
+
+def _keyed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {camel(name): value for name, value in fields.items()}

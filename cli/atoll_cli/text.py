@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from atoll_cli.views import HeldOutView, RunView, Sample
 
@@ -47,6 +47,12 @@ def loss(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
+def camel(name: str) -> str:
+    """A Python name as a key of JSON: `held_out` becomes `heldOut`."""
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as their widest cell."""
     lines = [head, *rows]
@@ -57,13 +63,17 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+def progress(run: RunView) -> str:
+    """Global steps, of how many where the target is known."""
+    return f"{run.step}/{run.target}" if run.target else str(run.step)
+
+
 def headline(run: RunView) -> str:
     """The run in one line: phase, units, global step, tokens/s, loss, quorum, bytes."""
-    step = f"{run.step}/{run.target}" if run.target else str(run.step)
     parts = [
         run.phase,
         f"units {run.units or '-'}",
-        f"step {step}",
+        f"step {progress(run)}",
         f"{amount(run.tokens_per_second)} tokens/s",
         f"loss {loss(run.loss)}",
         f"quorum {run.quorum or '-'}",
@@ -107,5 +117,23 @@ def unit_table(sample: Sample) -> str:
             seconds(unit.heal_seconds),
         )
         for unit in sorted(sample.units.values(), key=lambda unit: unit.name)
+    ]
+    return table(head, rows)
+
+
+def run_table(runs: Mapping[tuple[str, str], RunView]) -> str:
+    """A line for each run, by namespace and name."""
+    head = ("NAMESPACE", "RUN", "PHASE", "UNITS", "STEP", "TOKENS/S", "LOSS")
+    rows = [
+        (
+            namespace,
+            name,
+            run.phase,
+            run.units or "-",
+            progress(run),
+            amount(run.tokens_per_second),
+            loss(run.loss),
+        )
+        for (namespace, name), run in runs.items()
     ]
     return table(head, rows)

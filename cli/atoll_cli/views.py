@@ -144,6 +144,13 @@ def sample_of(run: str, items: Iterable[Mapping[str, Any]], time: float) -> Samp
     return Sample(time=time, run=seen, units=units, pods=pods)
 
 
+def runs_of(items: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], RunView]:
+    """Every run of a listing by namespace and name, in that order."""
+    found = [item for item in items if item["kind"] == "TrainingRun"]
+    runs = {(item["metadata"].get("namespace", ""), item["metadata"]["name"]): _run(item) for item in found}
+    return dict(sorted(runs.items()))
+
+
 def ledgers_of(run: str, items: Iterable[Mapping[str, Any]]) -> dict[str, LedgerView]:
     """Of the run's units by name, and of the run itself under its own name; only those that have one."""
     found: dict[str, LedgerView] = {}

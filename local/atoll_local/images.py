@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,8 +22,9 @@ from atoll_local.paths import cache_dir, source_root
 from atoll_local.programs import Progress, find, silent
 from atoll_local.template import Template
 
-ROLES = ("operator", "runtime")
-"""Each has `images/ROLE.Dockerfile` and becomes `atoll.dev/ROLE:VERSION`."""
+ROLES: Mapping[str, Mapping[str, str]] = {"operator": {}, "runtime": {"EXTRAS": "runtime"}}
+"""Each has `images/ROLE.Dockerfile`, which takes these arguments, and becomes `atoll.dev/ROLE:VERSION`. libtpu is not
+in them: here are no TPUs, and it takes 684 MB."""
 BUILD_TIMEOUT = 1800.0
 
 
@@ -87,7 +88,7 @@ def _from_dockerfile(template: Template, folder: Path, role: str, progress: Prog
         builder = Builder(folder / "buildah")
         _base(builder, folder, progress)
         progress(f"images: building {reference}")
-        builder.build(reference, context, _base_reference())
+        builder.build(reference, context, {"BASE": _base_reference(), **ROLES[role]})
         layout = Layout(folder / "layout" / role)
         builder.save(reference, layout)
         built = time.monotonic()
@@ -121,7 +122,7 @@ def _base(builder: Builder, folder: Path, progress: Progress) -> None:
         except OSError:
             shutil.copy(archive, context / "base.tar")
         (context / "Dockerfile").write_text("FROM scratch\nADD base.tar /\n")
-        builder.build(_base_reference(), context)
+        builder.build(_base_reference(), context, {})
 
 
 class Builder:
@@ -134,12 +135,11 @@ class Builder:
         # Nothing is pulled: every image that a build starts from was made on this machine.
         self.policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}\n')
 
-    def build(self, reference: str, context: Path, base_reference: str | None = None) -> None:
+    def build(self, reference: str, context: Path, arguments: Mapping[str, str]) -> None:
         """Builds the Dockerfile in `context`; layers whose input is unchanged are taken from the store."""
         with base.pip_mounts() as mounts:
             options = ["--layers", "--isolation=chroot", "--pull-never", f"--signature-policy={self.policy}"]
-            if base_reference:
-                options.append(f"--build-arg=BASE={base_reference}")
+            options += [f"--build-arg={name}={value}" for name, value in arguments.items()]
             self._buildah("build", *options, *mounts, f"--tag={reference}", str(context))
 
     def save(self, reference: str, layout: Layout) -> None:

@@ -39,17 +39,10 @@ def find(name: str, progress: Progress = silent) -> Path:
     Raises:
         HostError: the name is unknown, a given path is no executable, or no route leads to the program.
     """
-    program = PROGRAMS.get(name)
-    if program is None:
-        raise HostError(f"unknown program {name!r}: known are {', '.join(sorted(PROGRAMS))}")
-    variable = "ATOLL_" + name.upper().replace("-", "_")
-    if given := os.environ.get(variable):
-        if not os.access(given, os.X_OK):
-            raise HostError(f"{variable}={given!r} is not an executable file")
-        return Path(given)
-    if on_path := _on_path(program):
-        return on_path
-    target = cache_dir() / "bin" / f"{program.name}-{program.version}"
+    program = _known(name)
+    if found := _given(program) or _on_path(program):
+        return found
+    target = _place(program)
     with _lock(target):
         if _cached(target):
             return target
@@ -65,9 +58,52 @@ def find(name: str, progress: Progress = silent) -> Path:
     return target
 
 
+def installed(name: str) -> Path:
+    """The user's own `name`, of whatever version, for a cluster of the user's; else the pinned one, if it is there.
+
+    Nothing is downloaded or built: a pinned version is what a local cluster needs.
+
+    Raises:
+        HostError: the name is unknown, a given path is no executable, or the program is not on PATH.
+    """
+    program = _known(name)
+    if found := _given(program) or shutil.which(name):
+        return Path(found)
+    if _cached(target := _place(program)):
+        return target
+    raise HostError(
+        f"{name} is not on PATH: install it, or name it with {_variable(program)}=/path/to/{name}"
+    )
+
+
 def find_all(names: tuple[str, ...], progress: Progress = silent) -> dict[str, Path]:
     """Each of `names`, in the given order (a build reuses what the one before compiled)."""
     return {name: find(name, progress) for name in names}
+
+
+def _known(name: str) -> Program:
+    program = PROGRAMS.get(name)
+    if program is None:
+        raise HostError(f"unknown program {name!r}: known are {', '.join(sorted(PROGRAMS))}")
+    return program
+
+
+def _variable(program: Program) -> str:
+    return "ATOLL_" + program.name.upper().replace("-", "_")
+
+
+def _given(program: Program) -> Path | None:
+    """What the environment names."""
+    variable = _variable(program)
+    given = os.environ.get(variable)
+    if given and not os.access(given, os.X_OK):
+        raise HostError(f"{variable}={given!r} is not an executable file")
+    return Path(given) if given else None
+
+
+def _place(program: Program) -> Path:
+    """Where the cache keeps it."""
+    return cache_dir() / "bin" / f"{program.name}-{program.version}"
 
 
 def _family(program: Program) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import socket
 import uuid
-from collections import Counter
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 
@@ -20,15 +19,15 @@ from atoll_operator.leader import Leadership, lease_name
 from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
 from atoll_operator.news import News
+from atoll_operator.runmetrics import RunCollector
 from atoll_operator.settings import Settings
+from atoll_operator.start import answer
 from atoll_operator.store import Store
 from atoll_operator.term import Term
-from atoll_operator.watches import Watches, list_runs
+from atoll_operator.watches import Watches
 
-DEFINITIONS_SECONDS = 120.0
-"""An operator that starts before its definitions waits this long, and ends then."""
 EXIT_SECONDS = 10.0
-"""For kopf to end its watches; less than the pod's grace period."""
+"""For kopf to end its tasks; less than the pod's grace period."""
 LEASE_TRIES = 4
 """Tries of a renewal that fit into a lease, were each to time out."""
 
@@ -53,6 +52,7 @@ class App:
             seconds=settings.lease_seconds,
         )
         self._term: Term | None = None
+        self._metrics.registry.register(RunCollector(self._store, leads=lambda: self._term is not None))
         self._watches: Watches | None = None
         self._ready = asyncio.Event()
         self._leading: asyncio.Task[None] | None = None
@@ -76,7 +76,7 @@ class App:
             async with AsyncExitStack() as stack:
                 for cluster in (self._cluster, self._lease_cluster):
                     await stack.enter_async_context(cluster)
-                await self._cluster.wait_until_served(DEFINITIONS_SECONDS)
+                await answer(self._cluster.check_served)
                 leading = self._leading = asyncio.create_task(self._lead(), name="lead")
                 watching = asyncio.create_task(self._watch(), name="watch")
                 await asyncio.wait([watching, leading], return_when=asyncio.FIRST_COMPLETED)
@@ -107,8 +107,8 @@ class App:
             self._term = None
 
     async def _watch(self) -> None:
-        """The watches fill the store; only then kopf starts, and with it the work."""
-        nodes = await self._cluster.may_watch_nodes()
+        """The watches fill the store; only then the work starts, and kopf, which hears the signals."""
+        nodes = await answer(self._cluster.may_watch_nodes)
         if not nodes:
             tell(
                 logging.WARNING,
@@ -121,11 +121,7 @@ class App:
         watching = asyncio.create_task(watches.run(), name="watches")
         try:
             await _unless_ended(watching, watches.filled())
-            await _unless_ended(watching, list_runs(self._cluster, self._store, namespaces))
-            await _unless_ended(
-                watching,
-                handlers.watch(self._settings, self._store, self._run_changed, self._ready, self._stop),
-            )
+            await _unless_ended(watching, handlers.attend(namespaces, self._ready, self._stop))
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
@@ -133,9 +129,6 @@ class App:
     def _changed(self, key: Key, news: News) -> None:
         if self._term is not None:
             self._term.changed(key, news)
-
-    def _run_changed(self, key: Key) -> None:
-        self._changed(key, News.URGENT)
 
     async def _stop(self) -> None:
         """Ends the work, and then the lease; the watches end by themselves."""
@@ -163,11 +156,6 @@ class App:
     def _refresh(self) -> None:
         self._metrics.queue_depth.set(0 if self._term is None else self._term.queue.depth)
         self._metrics.queue_age.set(self._oldest())
-        bodies = (self._store.get(key) or {} for key in self._store.keys("TrainingRun"))
-        phases = Counter(body.get("status", {}).get("phase", "Pending") for body in bodies)
-        self._metrics.runs.clear()
-        for phase, count in phases.items():
-            self._metrics.runs.labels(phase).set(count)
 
 
 async def _unless_ended(task: asyncio.Task[None], work: Coroutine[None, None, None]) -> None:

@@ -10,8 +10,8 @@ import msgspec
 
 from atoll_operator.api.group import Object
 from atoll_operator.cluster import Cluster
-from atoll_operator.errors import NotFound
-from atoll_operator.keys import Sight, key_of, sight_of
+from atoll_operator.errors import Conflict, NotFound
+from atoll_operator.keys import Key, Sight, key_of, sight_of
 from atoll_operator.ownership import check_owner
 from atoll_operator.plan.run import Reference
 from atoll_operator.store import Store
@@ -19,10 +19,10 @@ from atoll_operator.store import Store
 
 @dataclass(frozen=True, slots=True)
 class _Applied:
-    """What was applied last, and what came of it; nothing after a removal."""
+    """What was applied last, and what came of it."""
 
-    digest: str = ""
-    sight: Sight | None = None
+    digest: str
+    sight: Sight
 
 
 class Applier:
@@ -50,7 +50,7 @@ class Applier:
         sight, applied = self._store.sight(key_of(kind, body)), self._applied.get(name)
         if sight is not None and applied == _Applied(digest, sight):
             return
-        if applied is None or applied.sight is None or sight is None or applied.sight[0] != sight[0]:
+        if applied is None or sight is None or applied.sight[0] != sight[0]:
             await self._check(body)
         answer = await self._cluster.apply(body)
         self._applied[name] = _Applied(digest, sight_of(kind, answer))
@@ -60,20 +60,22 @@ class Applier:
         """Asks only where an object of others may have the name: all Services are known."""
         kind, metadata = body["kind"], body["metadata"]
         owned = metadata["ownerReferences"][0]
-        if kind == "Service" and self._store.service_owner(key_of(kind, body)) in (None, owned["uid"]):
+        if kind == "Service" and self._store.controller(key_of(kind, body)) in (None, owned["uid"]):
             return
         with contextlib.suppress(NotFound):
             found = await self._cluster.get(kind, metadata["namespace"], metadata["name"])
             check_owner(found, kind, owned, self._inherit)
 
     async def remove(self, uid: str, namespace: str, reference: Reference) -> None:
-        """Once."""
-        name = (uid, reference.kind, reference.name)
-        if self._applied.get(name) == _Applied():
+        """Unless there is none, as far as is known, or it is somebody else's: a name alone says nothing."""
+        key = Key(reference.kind, namespace, reference.name)
+        sight = self._store.sight(key)
+        if sight is None or self._store.controller(key) != uid:
             return
-        with contextlib.suppress(NotFound):
-            await self._cluster.delete(reference.kind, namespace, reference.name)
-        self._applied[name] = _Applied()
+        with contextlib.suppress(NotFound, Conflict):
+            await self._cluster.delete(key.kind, namespace, key.name, sight[0])
+        self._applied.pop((uid, key.kind, key.name), None)
+        self._store.drop(key.kind, {"metadata": {"namespace": namespace, "name": key.name, "uid": sight[0]}})
 
     def review(self) -> None:
         """Has every object applied again."""

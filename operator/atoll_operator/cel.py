@@ -25,13 +25,20 @@ def valued(expression: str, field: str, message: str) -> Rule:
     }
 
 
-def fixed(name: str, message: str) -> Rule:
-    """A field that may be absent, and then stays so."""
-    return rule(
-        f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
-        message,
-        name,
-    )
+def fixed(name: str, message: str, default: str | int | None = None) -> Rule:
+    """A field that may be absent, and then stays so, or is the same as one of its default."""
+    if default is None:
+        same = (
+            f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})"
+        )
+    else:
+        same = f"{given('self', name, default)} == {given('oldSelf', name, default)}"
+    return rule(same, message, name)
+
+
+def given(place: str, name: str, default: str | int) -> str:
+    """The value of a field of a list's item, which the API server does not fill in."""
+    return f"(has({place}.{name}) ? {place}.{name} : {default!r})"
 
 
 def quoted(names: Iterable[str]) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -74,27 +73,20 @@ class Cluster:
         if self._session is not None:
             await self._session.close()
 
-    async def wait_until_served(self, seconds: float) -> None:
-        """Until the API server serves our kinds: kopf would stay deaf to definitions that come after it.
+    async def check_served(self) -> None:
+        """Whether the API server serves our kinds.
 
         Raises:
-            Unreachable: not within `seconds`.
+            Unreachable: not all of them.
         """
         wanted = {plural for prefix, plural in PLURALS.values() if prefix == OUR_PREFIX}
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                served = await self._call(_Request("GET", OUR_PREFIX))
-                missing = wanted - {item["name"] for item in served["resources"]}
-            except NotFound:
-                missing = wanted
-            if not missing:
-                return
-            if time.monotonic() > deadline:
-                raise Unreachable(
-                    f"{OUR_PREFIX} does not serve {', '.join(sorted(missing))}; apply crds/ first"
-                )
-            await asyncio.sleep(random.uniform(0.5, 1.0))
+        try:
+            served = await self._call(_Request("GET", OUR_PREFIX))
+            missing = wanted - {item["name"] for item in served["resources"]}
+        except NotFound:
+            missing = wanted
+        if missing:
+            raise Unreachable(f"{OUR_PREFIX} does not serve {', '.join(sorted(missing))}; apply crds/ first")
 
     async def get(self, kind: str, namespace: str, name: str) -> Object:
         return await self._call(_Request("GET", item(kind, namespace, name)))

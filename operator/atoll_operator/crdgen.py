@@ -16,7 +16,7 @@ from atoll_operator.api.group import GROUP, VERSION
 from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.trainingrun import TrainingRun
 from atoll_operator.rules import constrain_run, constrain_unit
-from atoll_operator.schema import Schema, structural
+from atoll_operator.schema import Schema, structural, without_defaults_in_lists
 from atoll_operator.wording import table, tell
 
 REPOSITORY = Path(__file__).parents[2]
@@ -74,6 +74,7 @@ RESOURCES = (
             Column("Tokens/s", ".status.tokensPerSecond", "number", wide=True),
             Column("Checkpoint", ".status.checkpoint.step", "integer", wide=True),
             Column("HeldOut", ".status.evaluation.loss", "number", wide=True),
+            Column("Image", ".status.runtime.image", wide=True),
             AGE,
         ),
         {
@@ -106,6 +107,7 @@ def definition(resource: Resource) -> dict[str, Any]:
     schema = structural(resource.model)
     resource.constrain(schema)
     tell(schema["properties"]["spec"])
+    without_defaults_in_lists(schema["properties"]["spec"])
     kind = resource.model.__name__
     return {
         "apiVersion": "apiextensions.k8s.io/v1",

@@ -53,7 +53,7 @@ class NotLeading(Exception):
 
 
 class Retry(Exception):
-    """Try again after `seconds`."""
+    """Try again after `seconds`, and after twice as long each time it is no use."""
 
     def __init__(self, seconds: float, reason: str) -> None:
         super().__init__(reason)

@@ -16,7 +16,7 @@ from atoll_operator.keys import Key
 from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
 from atoll_operator.plan.names import shard_host
-from atoll_operator.plan.shards import CutOrder, FeedState, combine, cut_step, heard
+from atoll_operator.plan.shards import CutOrder, FeedState, combine, cut_step, heard, missed
 from atoll_operator.reports import TIME_OUT, Unanswered, fetch
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import LedgerReport, Order, SyncerStatus, UnitReport, dump
@@ -36,8 +36,8 @@ class _Feed:
     saving: bool = False
     """Whether the shards are to save all that they have."""
     cut: CutOrder | None = None
-    asked: set[int] = field(default_factory=set)
-    """Shards that have taken the order."""
+    asked: dict[int, int] = field(default_factory=dict)
+    """Shards that have taken the order, and how often each had been started anew by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Feeds:
     def save(self, run: Key, wanted: bool) -> None:
         """Has the shards save a cut of all that they have, from the next poll on, or no more."""
         if (feed := self._feeds.get(run)) and feed.saving != wanted:
-            feed.saving, feed.cut, feed.asked = wanted, None, set()
+            feed.saving, feed.cut, feed.asked = wanted, None, {}
             feed.soon.set()
 
     def cut(self, run: Key, uid: str) -> CutOrder | None:
@@ -163,21 +163,23 @@ class Feeds:
     async def _order(
         self, session: aiohttp.ClientSession, places: list[_Place], states: list[FeedState], feed: _Feed
     ) -> None:
-        """Asks each shard once for the same cut, and again for a later one when something was merged meanwhile."""
+        """Asks each shard for the same cut: once in each of its lives, for it may have been killed while it saved.
+        Again for a later one when something was merged meanwhile."""
         step = cut_step(states, feed.cut)
         if step is None:
             return
         if feed.cut is None or feed.cut.step != step:
-            feed.cut, feed.asked = CutOrder(step), set()
-        for place in places:
-            if place.shard in feed.asked or feed.cut.refused:
+            feed.cut, feed.asked = CutOrder(step), {}
+        for place, state in zip(places, states, strict=True):
+            life = state.status.restarts if state.status is not None else 0
+            if feed.asked.get(place.shard) == life or feed.cut.refused:
                 continue
             try:
                 async with session.post(
                     place.url, server_hostname=place.host, data=dump(Order(cut=step))
                 ) as response:
                     if response.status < 300:
-                        feed.asked.add(place.shard)
+                        feed.asked[place.shard] = life
                     elif response.status < 500:
                         feed.cut = CutOrder(step, f"it answers {response.status} to the order")
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -195,9 +197,10 @@ class Feeds:
 
     def _lost(self, old: FeedState, place: _Place, reason: str, message: str) -> FeedState:
         self._metrics.feed_errors.labels(reason).inc()
-        if old.reason != reason:
+        new = missed(old, reason, message)
+        if old.reason != new.reason:
             tell(logging.WARNING, message, object=str(place.run), url=place.url, reason=reason)
-        return replace(old, reason=reason, message=message, answering_since=None)
+        return new
 
 
 def _news(old: FeedState, new: FeedState) -> frozenset[str]:

@@ -1,74 +1,60 @@
-"""The only file that knows kopf: it tells of TrainingRuns, which people write, and of signals.
+"""The only file that knows kopf: it starts the work, hears the signals, and ends the work in order.
 
-All that changes by the thousand comes by watches of our own (`watches.py`).
+All that is watched comes by watches of our own (`watches.py`): one of kopf's ends the process when the API server is
+ill for a minute, or puts any error but 410 into the stream (kopf 1.45).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import random
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any
 
 import kopf
 
-from atoll_operator.api.group import GROUP, VERSION
-from atoll_operator.keys import Key, key_of
-from atoll_operator.news import News
-from atoll_operator.settings import Settings
-from atoll_operator.store import Store
+BACK_OFF_SECONDS = 0.5
+MAX_BACK_OFF_SECONDS = 16.0
 
 
-async def watch(
-    settings: Settings,
-    store: Store,
-    add: Callable[[Key], None],
-    ready: asyncio.Event,
-    stop: Callable[[], Awaitable[None]],
+async def attend(
+    namespaces: Collection[str], ready: asyncio.Event, stop: Callable[[], Awaitable[None]]
 ) -> None:
-    """Runs until a signal, or until a watch dies for good; `stop` ends the other tasks of the loop before kopf does.
+    """Sets `ready`, runs until a signal, and calls `stop` then: kopf ends tasks that were made after its start.
 
     Raises:
         Exception: kopf's, when it cannot go on; the process has to end then.
     """
     registry = kopf.OperatorRegistry()
-    _register_setup(registry, stop)
-    _register_runs(registry, store, add)
+    _register(registry, stop)
     await kopf.operator(
         registry=registry,
         # kopf would look the user up by name, and the image's user 65532 has none; only peering reads it.
         identity="atoll",  # type: ignore[arg-type]
         standalone=True,
-        clusterwide=not settings.namespaces,
-        namespaces=settings.namespaces,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
         ready_flag=ready,
     )
 
 
-class NoDifference(kopf.DiffBaseStorage):
-    """We compare states ourselves: without this kopf copies every body of every event to compare it."""
+class BackOffs:
+    """Seconds between the tries of a request, without end: kopf asks what the API server serves, and is to wait."""
 
-    def build(self, *, body: kopf.Body, extra_fields: Any = None) -> kopf.BodyEssence:
-        """Nothing of a body is looked at."""
-        return kopf.BodyEssence({})
-
-    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
-        """Nothing was kept."""
-        return None
-
-    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
-        """Nothing is kept."""
+    def __iter__(self) -> Iterator[float]:
+        seconds = BACK_OFF_SECONDS
+        while True:
+            yield seconds * random.uniform(0.5, 1.0)
+            seconds = min(2 * seconds, MAX_BACK_OFF_SECONDS)
 
 
-def _register_setup(registry: kopf.OperatorRegistry, stop: Callable[[], Awaitable[None]]) -> None:
+def _register(registry: kopf.OperatorRegistry, stop: Callable[[], Awaitable[None]]) -> None:
     @kopf.on.startup(registry=registry)
     async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.posting.enabled = False
-        settings.persistence.diffbase_storage = NoDifference()
         settings.networking.request_timeout = 30
         settings.networking.connect_timeout = 5
-        settings.networking.error_backoffs = (0.5, 1, 2, 4, 8, 16, 16, 16)
-        settings.watching.server_timeout = 240
-        settings.watching.chunk_size = 500
+        settings.networking.error_backoffs = BackOffs()
         settings.scanning.disabled = True
         settings.peering.standalone = True
 
@@ -79,14 +65,3 @@ def _register_setup(registry: kopf.OperatorRegistry, stop: Callable[[], Awaitabl
     @kopf.on.login(registry=registry)
     def login(**keywords: Any) -> kopf.ConnectionInfo | None:
         return kopf.login_with_service_account(**keywords) or kopf.login_via_client(**keywords)
-
-
-def _register_runs(registry: kopf.OperatorRegistry, store: Store, add: Callable[[Key], None]) -> None:
-    @kopf.on.event(GROUP, VERSION, "trainingruns", registry=registry)
-    async def changed(event: kopf.RawEvent, **_: Any) -> None:
-        body: dict[str, Any] = dict(event["object"])
-        if event["type"] == "DELETED":
-            store.drop("TrainingRun", body)
-        elif store.put("TrainingRun", body) is News.NONE:
-            return
-        add(key_of("TrainingRun", body))

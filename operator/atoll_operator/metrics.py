@@ -1,4 +1,7 @@
-"""What Prometheus reads. No label has more values than there are reasons or kinds: never a pod or a unit."""
+"""What Prometheus reads of the operator itself; `runmetrics` has the runs.
+
+No label has more values than there are reasons or kinds.
+"""
 
 from __future__ import annotations
 
@@ -49,4 +52,3 @@ class Metrics:
             registry=registry,
         )
         self.leader = Gauge("atoll_leader", "1 in the operator that acts, 0 in others.", registry=registry)
-        self.runs = Gauge("atoll_runs", "TrainingRuns by phase.", ["phase"], registry=registry)

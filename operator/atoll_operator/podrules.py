@@ -41,12 +41,12 @@ def constrain_placement(place: Schema) -> None:
     toleration["properties"]["value"]["pattern"] = LABEL_VALUE
     toleration["x-kubernetes-validations"] = [
         rule(
-            "has(self.key) || self.operator == 'Exists'",
+            "has(self.key) || (has(self.operator) && self.operator == 'Exists')",
             "key is needed with operator Equal; operator Exists without a key tolerates every taint",
             "key",
         ),
         rule(
-            "self.operator != 'Exists' || !has(self.value) || self.value == ''",
+            "!has(self.operator) || self.operator != 'Exists' || !has(self.value) || self.value == ''",
             "value must not be given with operator Exists, which takes any",
             "value",
         ),

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from atoll_operator.cel import Rule, fixed, quoted, rule, valued
+from atoll_operator.api.trainingrun import Pool
+from atoll_operator.cel import Rule, fixed, given, quoted, rule, valued
 from atoll_operator.plan.tpu import (
     CHIPS,
     CUBE,
@@ -26,6 +27,10 @@ FIXED_POOL: Mapping[str, str] = {
     "capacity": "a pool's units are bought in one way",
     "reservationName": "a pool's units are bought in one way",
 }
+DEFAULTS: Mapping[str | None, str | int] = {
+    item.alias: item.default for item in Pool.model_fields.values() if isinstance(item.default, str | int)
+}
+"""The schema has none (`atoll_operator.schema.without_defaults_in_lists`)."""
 NEW_POOL = "add a pool of another name and remove this one"
 
 
@@ -35,28 +40,29 @@ def pool_rules() -> Iterator[Rule]:
         yield from _shape_rules(generation)
         yield from _host_rules(generation)
     yield rule(
-        "self.slicesPerUnit == 1 || [self.topology.split('x').map(side, int(side))].all(t, "
+        "!has(self.slicesPerUnit) || self.slicesPerUnit == 1 || "
+        "[self.topology.split('x').map(side, int(side))].all(t, "
         f"t[0] * t[1] * (t.size() == 3 ? t[2] : 1) * self.slicesPerUnit <= {MAX_HOSTS * CHIPS})",
         f"slicesPerUnit is too large: a unit has at most {MAX_HOSTS} hosts of {CHIPS} chips in all its slices",
         "slicesPerUnit",
     )
     yield rule(
-        "(self.capacity == 'Reservation') == has(self.reservationName)",
+        "(has(self.capacity) && self.capacity == 'Reservation') == has(self.reservationName)",
         "reservationName is needed with capacity Reservation, and only then",
         "capacity",
     )
     for name, reason in FIXED_POOL.items():
-        yield fixed(name, f"spec.pools cannot be changed in {name}: {reason}; {NEW_POOL}")
+        yield fixed(name, f"spec.pools cannot be changed in {name}: {reason}; {NEW_POOL}", DEFAULTS.get(name))
 
 
 def mesh_rule() -> Rule:
     """Of a run's spec: the devices of each unit can be split as `inner.mesh` says, and no tensor over two slices."""
     doubled = [item.accelerator for item in GENERATIONS if item.devices_per_chip == 2]
     devices = f"t[0] * t[1] * (t.size() == 3 ? t[2] : 1) * (p.accelerator in {quoted(doubled)} ? 2 : 1)"
-    mesh = "self.inner.mesh"
+    slices, mesh = given("p", "slicesPerUnit", DEFAULTS["slicesPerUnit"]), "self.inner.mesh"
     return rule(
         f"{mesh}.tensor * {mesh}.expert <= 1 || self.pools.all(p, [p.topology.split('x').map(side, int(side))].all(t, "
-        f"({devices}) % {mesh}.tensor == 0 && ({devices}) * p.slicesPerUnit % ({mesh}.tensor * {mesh}.expert) == 0))",
+        f"({devices}) % {mesh}.tensor == 0 && ({devices}) * {slices} % ({mesh}.tensor * {mesh}.expert) == 0))",
         "inner.mesh cannot be laid over the units of a pool: tensor must divide the devices of one slice, and tensor x "
         f"expert those of a unit (a device is a chip; of {', '.join(doubled)} half a chip)",
         "inner.mesh",
@@ -113,13 +119,14 @@ def _host_rules(generation: Generation) -> Iterator[Rule]:
         single += f" || (has(self.machineType) && self.machineType in {quoted(machines)})"
         words += f" and machineType {', '.join(machines)}"
     yield rule(
-        f"{other}self.slicesPerUnit == 1 || !({single})",
+        f"{other}!has(self.slicesPerUnit) || self.slicesPerUnit == 1 || !({single})",
         f"slicesPerUnit must be 1 for slices of one host: {words}",
         "slicesPerUnit",
     )
     offered = f"is offered for slices of one host only: {words}"
     yield valued(
-        f"{other}self.capacity != 'FlexStart'" + (f" || {single}" if generation.flex_start else ""),
+        f"{other}!has(self.capacity) || self.capacity != 'FlexStart'"
+        + (f" || {single}" if generation.flex_start else ""),
         "capacity",
         offered
         if generation.flex_start

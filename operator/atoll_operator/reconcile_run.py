@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine, Iterable
 from dataclasses import replace
 
 from pydantic import ValidationError
@@ -26,11 +24,14 @@ from atoll_operator.logs import tell
 from atoll_operator.plan.names import evaluator, tls_secret
 from atoll_operator.plan.pools import names
 from atoll_operator.plan.run import Reference, RunPlan, plan_run
-from atoll_operator.plan.runobjects import RunObserved, UnitFacts, members, pod_settings
+from atoll_operator.plan.runobjects import RunObserved, UnitFacts, members
 from atoll_operator.plan.runstatus import invalid, with_problem
+from atoll_operator.plan.runtime import pod_settings
+from atoll_operator.podremoval import remove_pod
 from atoll_operator.settings import Settings
 from atoll_operator.statuswriter import StatusWriter
 from atoll_operator.store import Store
+from atoll_operator.together import together
 from atoll_operator.watches import take_stock
 from atoll_operator.workqueue import WorkQueue
 
@@ -60,7 +61,8 @@ class RunReconciler:
         self._identities = Identities(cluster, store)
         self._announcer = announcer
         self._status = StatusWriter(cluster, store, queue)
-        self._uids: dict[Key, str] = {}
+        self._seen: dict[Key, tuple[str, float]] = {}
+        """Uid, and Unix seconds of the first pass."""
         self._applier = Applier(cluster, store)
         self._orders: dict[Key, tuple[str, bool]] = {}
 
@@ -69,8 +71,9 @@ class RunReconciler:
         if body is None:
             self._forget(key)
             return
-        uid = self._uids[key] = body["metadata"]["uid"]
-        now = time.time()
+        uid, now = body["metadata"]["uid"], time.time()
+        if self._seen.get(key, ("", 0.0))[0] != uid:
+            self._seen[key] = uid, now
         status = TrainingRunStatus.model_validate(body.get("status", {}))
         try:
             spec = self._store.run_spec(body)
@@ -94,7 +97,7 @@ class RunReconciler:
         if plan.units and not await self._lives(key, uid):
             return
         problem = await self._act(key, run, plan)
-        planned = with_problem(plan.status, "ObjectRefused", problem, now) if problem else plan.status
+        planned = with_problem(plan.status, status, "ObjectRefused", problem, now) if problem else plan.status
         if not await self._status.write(key, body, planned):
             return
         self._announcer.tell(body, plan.notices, now)
@@ -123,6 +126,7 @@ class RunReconciler:
         self, key: Key, body: Object, spec: TrainingRunSpec, status: TrainingRunStatus
     ) -> RunObserved:
         uid = body["metadata"]["uid"]
+        syncer_pods, evaluator_pods = self._store.syncer_pods(key), self._store.evaluator_pods(key)
         run = RunObserved(
             name=key.name,
             namespace=key.namespace,
@@ -133,17 +137,20 @@ class RunReconciler:
             settings=pod_settings(
                 key.name,
                 spec,
-                self._settings.runtime_image,
-                self._settings.pull_policy,
-                self._settings.runtime_environment,
+                status.runtime,
+                image=self._settings.runtime_image,
+                environment=self._settings.runtime_environment,
+                pull_policy=self._settings.pull_policy,
             ),
             units={},
             left=self._store.left(key),
-            syncer_pods=self._store.syncer_pods(key),
+            syncer_pods=syncer_pods,
+            nodes=self._store.nodes_of((*syncer_pods, *evaluator_pods)),
             feed=self._feeds.state(key, uid),
+            seen=self._seen[key][1],
             cut=self._feeds.cut(key, uid),
             evaluator=self._evaluations.state(key, uid),
-            evaluator_pods=self._store.evaluator_pods(key),
+            evaluator_pods=evaluator_pods,
             evaluator_there=self._store.get(Key("StatefulSet", key.namespace, evaluator(key.name)))
             is not None,
         )
@@ -153,7 +160,7 @@ class RunReconciler:
         return replace_units(run, [unit for unit in known if unit is not None], self._store)
 
     async def _act(self, key: Key, run: RunObserved, plan: RunPlan) -> str:
-        """Secrets, objects, units, in that order; returns why the API server refused, or nothing."""
+        """Secrets, objects, pods, units, in that order; returns why the API server refused, or nothing."""
         if not plan.poll and run.spec.suspend:
             self._feeds.forget(key)
         elif not plan.poll:
@@ -173,10 +180,18 @@ class RunReconciler:
                     self._evaluations.ensure(key, run.uid, context)
             for body in plan.apply:
                 await self._applier.apply(run.uid, body)
-            await _together(self._make(run, body, plan.poll) for body in plan.units)
+            for pod in plan.renew:
+                tell(
+                    logging.INFO, "makes a pod anew for what the run says now", object=str(key), pod=pod.name
+                )
+                with contextlib.suppress(NotFound, Conflict):
+                    await self._cluster.delete(pod.kind, key.namespace, pod.name, pod.uid)
+            for removal in plan.release:
+                await remove_pod(self._cluster, self._store, key.namespace, removal)
+            await together((self._make(run, body, plan.poll) for body in plan.units), AT_ONCE)
             for reference in plan.remove:
                 await self._applier.remove(run.uid, key.namespace, reference)
-            await _together(self._retire(key, run.uid, reference) for reference in plan.retire)
+            await together((self._retire(key, run.uid, unit) for unit in plan.retire), AT_ONCE)
         except Refused as error:
             return str(error)
         return ""
@@ -195,8 +210,7 @@ class RunReconciler:
         The garbage collector takes its pods and Service.
         """
         self._identities.revoke(uid, unit.name)
-        with contextlib.suppress(NotFound):
-            await self._cluster.delete("Secret", key.namespace, tls_secret(unit.name))
+        await self._applier.remove(uid, key.namespace, Reference("Secret", tls_secret(unit.name)))
         try:
             await self._cluster.delete("LearnerUnit", key.namespace, unit.name, unit.uid)
         except (NotFound, Conflict):
@@ -225,27 +239,9 @@ class RunReconciler:
         self._status.forget(key)
         self._orders.pop(key, None)
         self._queue.forget(key)
-        uid = self._uids.pop(key, None)
-        if uid is not None:
-            self._identities.forget(uid)
-            self._applier.forget(uid)
-
-
-async def _together(works: Iterable[Coroutine[None, None, None]]) -> None:
-    """Some at a time, so that the first units have their pods before the last ones are made.
-
-    Raises:
-        Exception: the first of those that failed, after all were tried.
-    """
-    slots = asyncio.Semaphore(AT_ONCE)
-
-    async def one(work: Coroutine[None, None, None]) -> None:
-        async with slots:
-            await work
-
-    for result in await asyncio.gather(*map(one, works), return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
+        if (seen := self._seen.pop(key, None)) is not None:
+            self._identities.forget(seen[0])
+            self._applier.forget(seen[0])
 
 
 def replace_units(run: RunObserved, units: list[Object], store: Store) -> RunObserved:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 from atoll_operator.announce import Announcer
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object, controller_uid
+from atoll_operator.api.trainingrun import RuntimeStatus
 from atoll_operator.applier import Applier
 from atoll_operator.cluster import Cluster
 from atoll_operator.errors import AlreadyExists, Conflict, NotFound, Refused, Retry
@@ -16,14 +16,15 @@ from atoll_operator.metrics import Metrics
 from atoll_operator.ownership import check_owner
 from atoll_operator.plan import hang, ledger
 from atoll_operator.plan.remedy import Renewal
-from atoll_operator.plan.removal import Removal
-from atoll_operator.plan.runobjects import pod_settings
+from atoll_operator.plan.runtime import pod_settings
 from atoll_operator.plan.unit import plan_unit
 from atoll_operator.plan.unitplan import UnitPlan, refused
 from atoll_operator.plan.unitstatus import Orders, UnitObserved
+from atoll_operator.podremoval import remove_pod
 from atoll_operator.settings import Settings
 from atoll_operator.statuswriter import StatusWriter
 from atoll_operator.store import Store
+from atoll_operator.together import together
 from atoll_operator.workqueue import WorkQueue
 from atoll_runtime.contract import UnitReport
 
@@ -60,7 +61,8 @@ class UnitReconciler:
             self._paces.pop(key, None)
             return
         now = time.time()
-        plan = plan_unit(self._observe(key, body, now), now)
+        unit = self._observe(key, body, now)
+        plan = plan_unit(unit, now)
         if plan.advance and plan.doubtful:
             plan = await self._confirmed(key, body, now)
         if plan.advance:
@@ -71,8 +73,9 @@ class UnitReconciler:
             self._queue.add(key)  # the next pass says in one write what has come of it
             return
         if refusal:
-            plan = refused(plan, refusal, now)
-        await self._status.write(key, body, plan.status)
+            plan = refused(plan, unit.status, refusal, now)
+        if not await self._status.write(key, body, plan.status):
+            return
         self._announcer.tell(body, plan.notices, now)
         if plan.healed_seconds is not None:
             self._metrics.heal_seconds.observe(plan.healed_seconds)
@@ -155,7 +158,9 @@ class UnitReconciler:
 
     def _orders(self, run: Object, finishing: bool) -> Orders:
         spec = self._store.run_spec(run)
-        over = run.get("status", {}).get("phase") in ("Complete", "Failed")
+        status = run.get("status", {})
+        over = status.get("phase") in ("Complete", "Failed")
+        held = status.get("runtime")
         return Orders(
             stop="Finished" if over else "Suspended" if spec.suspend else "",
             finishing=finishing,
@@ -163,9 +168,10 @@ class UnitReconciler:
             settings=pod_settings(
                 run["metadata"]["name"],
                 spec,
-                self._settings.runtime_image,
-                self._settings.pull_policy,
-                self._settings.runtime_environment,
+                None if held is None else RuntimeStatus.model_validate(held),
+                image=self._settings.runtime_image,
+                environment=self._settings.runtime_environment,
+                pull_policy=self._settings.pull_policy,
             ),
         )
 
@@ -175,30 +181,15 @@ class UnitReconciler:
         try:
             if plan.service is not None:
                 await self._applier.apply(uid, plan.service)
-            await asyncio.gather(
-                *(self._create(pod) for pod in plan.create),
-                *(self._renew(key, renewal) for renewal in plan.renew),
-                *(self._remove(key, removal) for removal in plan.remove),
+            creates = (self._create(pod) for pod in plan.create)
+            renews = (self._renew(key, renewal) for renewal in plan.renew)
+            removes = (
+                remove_pod(self._cluster, self._store, key.namespace, removal) for removal in plan.remove
             )
+            await together((*creates, *renews, *removes))
         except Refused as error:
             return str(error)
         return ""
-
-    async def _remove(self, key: Key, removal: Removal) -> None:
-        name = removal.name
-        try:
-            if removal.finalizer:
-                await self._cluster.release("Pod", key.namespace, name, removal.uid, removal.finalizer)
-            answer = await self._cluster.delete(
-                "Pod", key.namespace, name, removal.uid, removal.grace_seconds
-            )
-        except (NotFound, Conflict):
-            answer = {}
-        if answer.get("kind") == "Pod" and answer["metadata"].get("deletionGracePeriodSeconds"):
-            self._store.put("Pod", answer)
-        else:
-            gone = {"metadata": {"name": name, "namespace": key.namespace, "uid": removal.uid}}
-            self._store.drop("Pod", gone)
 
     async def _renew(self, key: Key, renewal: Renewal) -> None:
         told = {ANNOTATION_INCARNATION: str(renewal.incarnation)}

@@ -26,6 +26,18 @@ def structural(model: type[BaseModel]) -> Schema:
     return result
 
 
+def without_defaults_in_lists(schema: Schema) -> None:
+    """Takes the defaults of fields of list items away, in place; whoever reads an item fills them in.
+
+    GitOps tools compare the lists of a custom resource as wholes: what the API server adds to an item that somebody
+    applied is a difference that no sync removes.
+    """
+    for child in schema.get("properties", {}).values():
+        without_defaults_in_lists(child)
+    if "items" in schema:
+        _drop_defaults(schema["items"])
+
+
 def _convert(node: Schema, definitions: dict[str, Schema], place: str) -> Schema:
     if "$ref" in node:
         name = node["$ref"].rsplit("/", 1)[-1]

@@ -128,9 +128,12 @@ class Store:
         body = self._bodies.get(key)
         return None if body is None else sight_of("StatefulSet", body)
 
-    def service_owner(self, key: Key) -> str | None:
-        """Uid of the controller of a Service, empty where it has none; None where there is no such Service."""
-        return self._belongings.controller(key)
+    def controller(self, key: Key) -> str | None:
+        """Uid of the controller of such an object, empty where it has none; None where there is no such object."""
+        if key.kind != "StatefulSet":
+            return self._belongings.controller(key)
+        body = self._bodies.get(key)
+        return None if body is None else controller_uid(body)
 
     def left(self, run: Key) -> dict[str, Account]:
         """What units of the run had that went, by uid, until its status names them."""

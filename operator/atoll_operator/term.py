@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterable
 
 from atoll_operator.announce import Announcer
 from atoll_operator.cluster import Cluster
-from atoll_operator.errors import ApiError, Unreachable
 from atoll_operator.evaluations import Evaluations
 from atoll_operator.feed import Feeds
 from atoll_operator.keys import Key
-from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
 from atoll_operator.news import News
 from atoll_operator.reconcile_run import RunReconciler
@@ -21,7 +18,6 @@ from atoll_operator.reconcile_unit import UnitReconciler
 from atoll_operator.settings import Settings
 from atoll_operator.statuswriter import RUN_SECONDS
 from atoll_operator.store import Store
-from atoll_operator.watches import list_runs
 from atoll_operator.workqueue import WorkQueue
 
 UNIT_SECONDS = 1.0
@@ -33,7 +29,6 @@ class Term:
 
     def __init__(self, settings: Settings, cluster: Cluster, store: Store, metrics: Metrics) -> None:
         self._settings = settings
-        self._cluster = cluster
         self._store = store
         self._metrics = metrics
         self.queue: WorkQueue[Key] = WorkQueue(self._reconcile)
@@ -82,10 +77,6 @@ class Term:
             await asyncio.sleep(self._settings.resync_seconds)
             self._runs.review()
             self._units.review()
-            try:
-                await list_runs(self._cluster, self._store, self._settings.namespaces)
-            except (ApiError, Unreachable) as error:
-                tell(logging.WARNING, "runs could not be listed", error=str(error))
             for key in self._store.keys("TrainingRun", "LearnerUnit"):
                 self.queue.add(key)
 

@@ -1,4 +1,4 @@
-"""Watches of what changes by the thousand: units, their pods, what they and their runs own, nodes.
+"""Watches of all that plans look at: runs, units, their pods, what they and their runs own, nodes.
 
 An event goes from the wire into the store, and only a change that matters to a plan makes somebody look.
 """
@@ -23,6 +23,7 @@ from atoll_operator.store import Store
 
 OURS = f"{LABEL_MANAGER}={MANAGER}"
 SELECTORS: Mapping[Kind, str] = {
+    "TrainingRun": "",
     "LearnerUnit": "",
     "Pod": OURS,
     "StatefulSet": OURS,
@@ -30,8 +31,10 @@ SELECTORS: Mapping[Kind, str] = {
     "ConfigMap": OURS,
     "Secret": OURS,
 }
-"""A unit may be made by hand, without our label; a Service of others may have a unit's name, which a request for each
-new unit would find out too."""
+"""Runs are people's, and a unit may be made by hand, without our label; a Service of others may have a unit's name, as
+a request for each new unit would find out too."""
+PLANNED: tuple[Kind, ...] = ("TrainingRun", "LearnerUnit")
+"""Kinds whose objects are looked at themselves; all else belongs to one of them."""
 Changed = Callable[[Key, News], None]
 
 
@@ -85,12 +88,6 @@ class Watches:
         return "; ".join(reflector.refusal for reflector in self._reflectors if reflector.refusal)
 
 
-async def list_runs(cluster: Cluster, store: Store, namespaces: Collection[str]) -> None:
-    """Brings the store in step with the runs that there are: kopf does not tell of those that went unseen."""
-    for namespace in namespaces or ("",):
-        await take_stock(cluster, store, "TrainingRun", namespace)
-
-
 async def take_stock(cluster: Cluster, store: Store, kind: Kind, namespace: str) -> None:
     """Brings the store in step with a fresh list, newer than any watch."""
     bodies, version = await cluster.list(kind, namespace)
@@ -113,16 +110,16 @@ class _Sink:
         news = self.store.put(self.kind, body)
         if news is News.NONE:
             return
-        if self.kind == "LearnerUnit":
+        if self.kind in PLANNED:
             self.changed(key_of(self.kind, body), news)
-            news = News.CALM  # for its run, which adds up many
+            news = News.CALM  # for a unit's run, which adds up many
         self._tell_parent(body, news)
 
     def gone(self, body: Object) -> None:
         news = self.store.drop(self.kind, body)
         if news is News.NONE:
             return
-        if self.kind == "LearnerUnit":
+        if self.kind in PLANNED:
             self.changed(key_of(self.kind, body), news)
         self._tell_parent(body, news)
 

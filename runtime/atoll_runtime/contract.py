@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 # Environment of a runtime pod.
@@ -32,6 +32,8 @@ JOURNAL_DIR = "/var/lib/atoll"
 ENV_JOURNAL_DIR = "ATOLL_JOURNAL_DIR"
 ENV_SHARD = "ATOLL_SHARD"
 """Index of a syncer's pod among `RunContract.shards`; 0 where it is not set."""
+ENV_LOCK_MEMORY = "ATOLL_LOCK_MEMORY"
+"""`true`: a learner's container may lock as much memory as it wants, and its process raises the limit."""
 ENV_EVALUATION = "ATOLL_EVALUATION"
 """JSON of `EvaluationContract`, in the evaluator's pod."""
 
@@ -64,6 +66,10 @@ EXIT_FENCED = 65
 """A newer incarnation of this unit is registered."""
 EXIT_RESTART = 66
 """The process made room for a newer incarnation in the same pod."""
+EXIT_VERSION = 67
+"""The process is of a version that does not go with its operator or syncer; another image or another spec mends it."""
+VERSION_MISMATCH = "VersionMismatch"
+"""Reason in its termination message."""
 TERMINATION_LOG = "/dev/termination-log"
 """A pod writes `Reason: message` here before it exits with an error; a learner its `LastWords`."""
 
@@ -313,6 +319,8 @@ class UnitContract(Section):
     host: Annotated[int, Field(ge=0)]
     """0-based index of this pod in its gang."""
     hosts: Annotated[int, Field(ge=1)]
+    chips: Annotated[int, Field(ge=0)] = 0
+    """TPU chips of this host; 0: any devices will do."""
     coordinator: str
     """`name:port` of host 0 for `jax.distributed`."""
     address: str = ""
@@ -424,6 +432,9 @@ class CheckpointReport(Report):
     """Why the last save failed; empty after a good one."""
     current: bool = False
     """The newest one holds every merge that was ever made."""
+    orderable: int = 0
+    """The least step of a cut that can hold all that the shard has merged: the newest that it has recorded, or the next
+    one."""
 
 
 class LedgerReport(Report):
@@ -518,21 +529,45 @@ class Order(Section):
     the newest cut is ignored."""
 
 
+S = TypeVar("S", bound=Section)
+
+
 def dump(section: BaseModel) -> str:
     """Compact JSON as it goes over the wire."""
     return section.model_dump_json(by_alias=True, exclude_none=True)
 
 
+def brief(section: BaseModel) -> str:
+    """Compact JSON without what is at its default: so a pod may be older than the operator that tells it something, for
+    as long as nobody uses what it does not know."""
+    return section.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True)
+
+
+class VersionMismatch(Exception):
+    """This process is of another version than the operator or the syncer that it deals with."""
+
+
 def parse_run(text: str | bytes) -> RunContract:
-    """Raises `pydantic.ValidationError` naming each wrong field."""
-    return RunContract.model_validate_json(text)
+    """Raises `VersionMismatch` naming each field that cannot be read."""
+    return _parse(RunContract, "run.json", text)
 
 
 def parse_evaluation(text: str | bytes) -> EvaluationContract:
-    """Raises `pydantic.ValidationError` naming each wrong field."""
-    return EvaluationContract.model_validate_json(text)
+    """Raises `VersionMismatch` naming each field that cannot be read."""
+    return _parse(EvaluationContract, ENV_EVALUATION, text)
 
 
 def parse_unit(text: str | bytes) -> UnitContract:
-    """Raises `pydantic.ValidationError` naming each wrong field."""
-    return UnitContract.model_validate_json(text)
+    """Raises `VersionMismatch` naming each field that cannot be read."""
+    return _parse(UnitContract, ENV_UNIT, text)
+
+
+def _parse(kind: type[S], name: str, text: str | bytes) -> S:
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
+        raise VersionMismatch(
+            f"{name}: {'; '.join(wrong)}. The operator that wrote it is of another version than this image: set "
+            "spec.image to one of the operator's version, or leave these fields out of the run"
+        ) from error

@@ -108,3 +108,25 @@ def test_what_others_add_stays_and_no_writer_is_fought(begun) -> None:
         for kind, name in BELONGINGS
     }
     assert calm(bench, *BELONGINGS) == written
+
+
+def test_what_others_make_under_a_name_of_a_complete_run_outlives_its_resyncs(bench) -> None:
+    operator = bench.operator(ATOLL_RESYNC_SECONDS="1")
+    run = bench.run()
+    bench.settled(run, UNITS)
+    bench.serve(run).update(phase="Finished", globalStep=100)
+    bench.until("Complete", lambda: bench.condition("TrainingRun", "r", "Complete")[0] == "True", WAIT)
+    bench.until("no Service", lambda: "r-syncer" not in names(bench, "Service"), WAIT)
+    theirs = {
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "r-syncer"},
+        "spec": {"clusterIP": "None", "selector": {"app": "theirs"}, "ports": [{"port": 80}]},
+    }  # fmt: skip
+    made = bench.api.create(theirs, bench.namespace)
+    passes = 'atoll_reconcile_seconds_count{kind="TrainingRun"}'
+    before = operator.figures()[passes]
+    bench.until("two resyncs", lambda: operator.figures()[passes] >= before + 3, WAIT)
+    assert bench.get("Service", "r-syncer")["metadata"] == made["metadata"]
+
+
+def names(bench: Any, kind: str) -> set[str]:
+    return {item["metadata"]["name"] for item in bench.api.list(kind, bench.namespace)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,11 @@ import pytest
 import yaml
 
 from atoll_local.programs import find
+from atoll_operator.api.group import LABEL_RUN
+from atoll_operator.api.trainingrun import EvaluatorSpec, SyncerSpec
+from atoll_operator.plan import evaluator, syncer
+from atoll_operator.plan.podspec import PodSettings
+from atoll_runtime.contract import ENV_LOCK_MEMORY, HEALTH_PORT
 
 pytestmark = [
     pytest.mark.control,
@@ -21,6 +27,13 @@ CHART = ROOT / "charts" / "atoll"
 KEEP = "helm.sh/resource-policy"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 Objects = dict[tuple[str, str, str], Any]
+MONITORING = {
+    "serviceMonitor": ("ServiceMonitor", "atoll-system", "atoll-operator"),
+    "podMonitor": ("PodMonitor", "atoll-system", "atoll-runs"),
+    "alerts": ("PrometheusRule", "atoll-system", "atoll"),
+    "dashboard": ("ConfigMap", "atoll-system", "atoll-dashboard"),
+}
+"""Value to the object that it adds."""
 
 
 def run(*command: str | Path) -> str:
@@ -45,9 +58,30 @@ def template(*options: str) -> Objects:
     return by_name(run(find("helm"), "template", "atoll", CHART, "--namespace", "atoll-system", *options))
 
 
+def refusal(*options: str) -> str:
+    """Why helm refuses these; empty where it does not."""
+    command = [str(find("helm")), "template", "atoll", str(CHART), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.stderr if done.returncode else ""
+
+
+def operator_pod(objects: Objects) -> Any:
+    return objects["Deployment", "atoll-system", "atoll-operator"]["spec"]["template"]
+
+
+def keys(values: Any, path: str = "") -> list[str]:
+    """Of every value, with dots."""
+    found = []
+    for key, value in values.items():
+        found.append(f"{path}{key}")
+        if isinstance(value, dict):
+            found += keys(value, f"{path}{key}.")
+    return found
+
+
 def environment(objects: Objects) -> dict[str, str]:
-    pod = objects["Deployment", "atoll-system", "atoll-operator"]["spec"]["template"]["spec"]
-    return {entry["name"]: entry["value"] for entry in pod["containers"][0]["env"] if "value" in entry}
+    container = operator_pod(objects)["spec"]["containers"][0]
+    return {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
 
 
 def test_helm_lint_finds_nothing() -> None:
@@ -100,6 +134,13 @@ def test_values_become_the_settings_of_the_operator() -> None:
         "60",
         "1",
     )
+
+
+def test_the_right_to_lock_memory_goes_to_the_runtime_beside_its_environment() -> None:
+    runtime = environment(template("--set=runtime.env.A=x", "--set=runtime.lockMemory=true"))
+    assert json.loads(runtime["ATOLL_RUNTIME_ENV"]) == {"A": "x", ENV_LOCK_MEMORY: "true"}
+    for unset in ("--set=runtime.lockMemory=false", "--set=runtime.lockMemory=null"):
+        assert json.loads(environment(template(unset))["ATOLL_RUNTIME_ENV"]) == {}
 
 
 def test_a_list_of_namespaces_takes_the_place_of_cluster_wide_rights() -> None:
@@ -157,11 +198,84 @@ def test_nodes_may_be_read_where_the_whole_cluster_may_or_when_asked_for(options
     assert (("ClusterRoleBinding", "", "atoll-operator-nodes") in objects) is granted
 
 
-def test_a_service_monitor_comes_when_asked_for() -> None:
-    key = ("ServiceMonitor", "atoll-system", "atoll-operator")
-    assert key not in template()
-    monitor = template("--set=serviceMonitor.enabled=true", "--set=serviceMonitor.labels.release=prom")[key]
-    assert monitor["metadata"]["labels"]["release"] == "prom"
+def test_monitoring_comes_when_asked_for() -> None:
+    assert not set(MONITORING.values()) & set(template())
+    for value, key in MONITORING.items():
+        objects = template(f"--set={value}.enabled=true,{value}.labels.release=prom")
+        assert set(objects) - set(template()) == {key}
+        assert objects[key]["metadata"]["labels"]["release"] == "prom"
+
+
+def test_alerts_and_dashboard_reach_the_cluster_as_they_are_in_their_files() -> None:
+    objects = template("--set=alerts.enabled=true,dashboard.enabled=true")
+    rules = objects["PrometheusRule", "atoll-system", "atoll"]["spec"]
+    assert rules == yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+    dashboard = objects["ConfigMap", "atoll-system", "atoll-dashboard"]
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    told = json.loads(dashboard["data"]["atoll.json"])
+    assert told == json.loads((CHART / "files" / "dashboard.json").read_text())
+
+
+def test_the_pod_monitor_selects_the_pods_that_serve_metrics_and_gives_them_their_run() -> None:
+    key = ("PodMonitor", "atoll-system", "atoll-runs")
+    spec = template("--set=podMonitor.enabled=true")[key]["spec"]
+    settings = PodSettings(run="r", image="i", pull_policy="Always", service_account=None, environment={})
+    syncer_set = syncer.stateful_set("r", "n", [], SyncerSpec(), settings, 1, 0)
+    evaluator_set = evaluator.stateful_set("r", "n", [], EvaluatorSpec(), settings, 1)
+    (wanted,) = spec["selector"]["matchExpressions"]
+    (endpoint,) = spec["podMetricsEndpoints"]
+    (relabelled,) = endpoint["relabelings"]
+    for made in (syncer_set, evaluator_set):
+        pod = made["spec"]["template"]
+        assert spec["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        assert pod["metadata"]["labels"][wanted["key"]] in wanted["values"]
+        ports = {port["name"]: port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
+        assert ports[endpoint["port"]] == HEALTH_PORT
+    assert relabelled["sourceLabels"] == ["__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", LABEL_RUN)]
+    assert spec["namespaceSelector"] == {"any": True}
+    narrow = template("--set=podMonitor.enabled=true", '--set-json=namespaces=["one"]')[key]["spec"]
+    assert narrow["namespaceSelector"] == {"matchNames": ["one"]}
+
+
+def test_an_image_can_be_given_by_its_digest() -> None:
+    digest = "sha256:" + "0af1" * 16
+    objects = template(f"--set=image.digest={digest},runtime.image.digest={digest},runtime.image.tag=v2")
+    assert operator_pod(objects)["spec"]["containers"][0]["image"] == f"atoll.dev/operator@{digest}"
+    assert environment(objects)["ATOLL_RUNTIME_IMAGE"] == f"atoll.dev/runtime@{digest}"
+
+
+def test_the_operators_pods_take_labels_annotations_and_a_priority() -> None:
+    plain = operator_pod(template())
+    added = '{"team":"a","app.kubernetes.io/name":"other"}'
+    pod = operator_pod(
+        template("--set=priorityClassName=high,podAnnotations.a/b=c", f"--set-json=podLabels={added}")
+    )
+    assert pod["metadata"]["labels"] == {**plain["metadata"]["labels"], "team": "a"}
+    assert pod["metadata"]["annotations"] == {"a/b": "c"}
+    assert pod["spec"] == {**plain["spec"], "priorityClassName": "high"}
+
+
+def test_an_operator_that_is_not_ready_keeps_no_node_from_being_drained() -> None:
+    budget = template("--set=replicas=2")["PodDisruptionBudget", "atoll-system", "atoll-operator"]
+    assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+def test_no_value_can_be_taken_away_unless_that_means_none_of_it() -> None:
+    """`null` takes a default away."""
+    parts = "--set=" + ",".join(f"{part}.enabled=true" for part in MONITORING)
+    plain = template(parts)
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    optional = [key for key in keys(values) if not key.startswith(("resources", "dashboard.labels"))]
+    for key in optional:
+        command = [str(find("helm")), "template", "atoll", str(CHART), "--namespace=atoll-system", parts]
+        done = subprocess.run(
+            [*command, f"--set={key}=null"], capture_output=True, text=True, timeout=60, check=False
+        )
+        if done.returncode:
+            assert f"missing property '{key.rpartition('.')[2]}'" in done.stderr, done.stderr
+        else:
+            assert by_name(done.stdout) == plain, key
+    assert operator_pod(template("--set=resources=null"))["spec"]["containers"][0]["resources"] == {}
 
 
 @pytest.mark.parametrize(
@@ -176,10 +290,11 @@ def test_a_service_monitor_comes_when_asked_for() -> None:
         ('--set-json=namespaces=["Not_A_Name"]', "namespaces"),
         ("--set=watchNodes=sometimes", "watchNodes"),
         ("--set=image.repository=", "image/repository"),
+        ("--set=image.digest=latest", "image/digest"),
+        ("--set=crds=null", "crds"),
+        ("--set=serviceMonitor=null", "serviceMonitor"),
+        ("--set=priorityClassName=High", "priorityClassName"),
     ],
 )
 def test_wrong_values_are_refused_by_name(option: str, field: str) -> None:
-    command = [str(find("helm")), "template", "atoll", str(CHART), option]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode != 0
-    assert field in done.stderr, done.stderr
+    assert field in refusal(option)

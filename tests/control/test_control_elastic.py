@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from atoll_runtime.contract import RunContract, parse_run
+
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 UNITS = ["r-one-0", "r-one-1", "r-two-0"]
 WAIT = 60
@@ -337,9 +339,9 @@ def test_the_quorum_changes_live_by_a_restart_of_the_syncer_alone(learning) -> N
     before = uids(bench)
     old = annotation(bench)
     change(bench, quorum={"min": 2}, checkpoint={"intervalSteps": 7})
-    bench.until("the contract", lambda: contract(bench)["quorum"]["min"] == 2, WAIT)
+    bench.until("the contract", lambda: contract(bench).quorum.min == 2, WAIT)
     bench.until("the syncer is started anew", lambda: annotation(bench) != old, WAIT)
-    assert contract(bench)["checkpoint"]["intervalSteps"] == 7
+    assert contract(bench).checkpoint.interval_steps == 7
     assert uids(bench) == before
 
 
@@ -348,8 +350,8 @@ def annotation(bench) -> str:
     return str(metadata["annotations"]["atoll.dev/contract"])
 
 
-def contract(bench) -> dict[str, Any]:
-    return dict(json.loads(bench.get("ConfigMap", "r-config")["data"]["run.json"]))
+def contract(bench) -> RunContract:
+    return parse_run(bench.get("ConfigMap", "r-config")["data"]["run.json"])
 
 
 def test_a_file_that_names_no_total_does_not_undo_a_scale(learning, tmp_path: Path, plane) -> None:

@@ -6,10 +6,12 @@ subresources; the eviction is the API's own.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -440,16 +442,15 @@ class Heart:
         return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-@pytest.fixture
-def node_controller(plane, tmp_path) -> Iterator[None]:
-    """The real node controller with Kubernetes' own time-outs, and the one that evicts from tainted nodes."""
-    program = str(find("kube-controller-manager"))
-    daemon = Daemon("kube-controller-manager", tmp_path)
+@contextlib.contextmanager
+def controllers(plane, folder: Path, *names: str) -> Iterator[None]:
+    """These of the real controllers, with Kubernetes' own time-outs."""
+    daemon = Daemon("kube-controller-manager", folder)
     daemon.start(
         [
-            program,
+            str(find("kube-controller-manager")),
             f"--kubeconfig={plane.kubeconfig}",
-            "--controllers=node-lifecycle-controller,taint-eviction-controller",
+            f"--controllers={','.join(names)}",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
             f"--secure-port={free_port()}",
@@ -457,6 +458,13 @@ def node_controller(plane, tmp_path) -> Iterator[None]:
     )
     yield
     daemon.stop()
+
+
+@pytest.fixture
+def node_controller(plane, tmp_path) -> Iterator[None]:
+    """The node controller, and the one that evicts from tainted nodes."""
+    with controllers(plane, tmp_path, "node-lifecycle-controller", "taint-eviction-controller"):
+        yield
 
 
 @pytest.mark.timeout(300)
@@ -478,3 +486,53 @@ def test_with_kubernetes_own_time_outs_a_lost_node_is_replaced_within_a_minute(r
         assert [pod["metadata"]["name"] for pod in learners(bench)].count(VICTIM) == 1  # the zombie
     finally:
         heart.close()
+
+
+@pytest.fixture
+def stateful_sets(plane, tmp_path) -> Iterator[None]:
+    """The controller that makes the successor of a shard's pod, once that is gone."""
+    with controllers(plane, tmp_path, "statefulset-controller"):
+        yield
+
+
+def shard(rack: Rack, **recovery: Any) -> str:
+    """The uid of the syncer's pod, which runs on node c."""
+    bench = rack.bench
+    bench.operator()
+    bench.run(recovery={"nodeLostSeconds": 1, **recovery})
+    bench.until("the syncer's pod", lambda: "r-syncer-0" in bench.pods(), 90)
+    rack.place("r-syncer-0", rack.names[2])
+    return str(bench.get("Pod", "r-syncer-0")["metadata"]["uid"])
+
+
+@pytest.mark.parametrize(
+    ("lose", "force", "limit"),
+    [
+        pytest.param(lambda rack, node: rack.ready(node, "Unknown"), True, 60, id="silent-and-by-force"),
+        pytest.param(lambda rack, node: rack.delete(node), False, 30, id="gone"),
+        pytest.param(
+            lambda rack, node: rack.taint(node, "node.kubernetes.io/out-of-service"), False, 30, id="out-of-service"
+        ),
+    ],
+)  # fmt: skip
+def test_the_shard_of_a_lost_node_has_a_successor_within_a_minute(
+    rack, stateful_sets, lose: Callable[[Rack, str], None], force: bool, limit: float
+) -> None:
+    bench, old = rack.bench, shard(rack, forceDelete=force)
+    lose(rack, rack.names[2])
+    lost = time.monotonic()
+    bench.until("its successor", lambda: bench.get("Pod", "r-syncer-0")["metadata"]["uid"] != old, limit)
+    print(f"another pod {time.monotonic() - lost:.1f} s after the loss")
+    assert not bench.get("Pod", "r-syncer-0")["spec"].get("nodeName")
+
+
+def test_the_shard_of_a_silent_node_is_left_to_kubernetes_unless_force_is_wanted(rack, stateful_sets) -> None:
+    bench, old = rack.bench, shard(rack)
+    rack.gang(1, *rack.names[:2])
+    for node in rack.names:
+        rack.ready(node, "Unknown")
+    bench.until("the unit's loss was seen", incarnation_is(bench, 2))
+    late = time.monotonic() + 3
+    bench.until("its time is over", lambda: time.monotonic() > late)
+    metadata = bench.get("Pod", "r-syncer-0")["metadata"]
+    assert (metadata["uid"], "deletionTimestamp" in metadata) == (old, False)

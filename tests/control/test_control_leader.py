@@ -63,6 +63,8 @@ def test_a_standby_follows_a_leader_that_ends_and_heals_what_fails_meanwhile(
     assert second.figures()["atoll_leader"] == 0
     assert not any(name.startswith("atoll_reconcile_seconds_count") for name in second.figures())
     assert run.figures()["atoll_leader"] == 1
+    of_runs = [name for one in (run, second) for name in one.figures() if name.startswith("atoll_runs{")]
+    assert len(of_runs) == 1, "each run would count twice"
     ended = time.monotonic()
     run.process.send_signal(how)
     bench.kubelet.fail(bench.namespace, "r-one-0-1-0")

@@ -423,6 +423,9 @@ def test_the_api_server_takes_exactly_the_pools_that_the_plans_can_make(api) -> 
             "spec.pools",
             id="pools",
         ),
+        pytest.param(
+            {"pools": [{**RUN["spec"]["pools"][0], "capacity": "Spot"}]}, "spec.pools", id="capacity"
+        ),
     ],
 )
 def test_what_a_run_is_made_of_cannot_be_changed(api, change, field: str) -> None:
@@ -452,6 +455,10 @@ def test_what_a_run_is_made_of_cannot_be_changed(api, change, field: str) -> Non
         pytest.param(
             {"pools": [{**RUN["spec"]["pools"][0], "name": "q", "topology": "1x1"}]}, id="another-pool"
         ),
+        pytest.param(
+            {"pools": [{**RUN["spec"]["pools"][0], "slicesPerUnit": 1, "capacity": "OnDemand"}]},
+            id="what-goes-without-saying",
+        ),
         pytest.param({"recovery": {"belowQuorum": "Fail", "belowQuorumSeconds": 5}}, id="below-quorum"),
     ],
 )
@@ -462,6 +469,38 @@ def test_what_can_change_in_a_run_that_exists_is_taken(api, change) -> None:
         assert api.patch("TrainingRun", NAMESPACE, "live", {"spec": change})["metadata"]["generation"] == 2
     finally:
         api.delete("TrainingRun", NAMESPACE, "live")
+
+
+def test_what_went_without_saying_need_not_be_said_again(api) -> None:
+    """An API server that had defaults for it has written it into every run."""
+    said = {**RUN["spec"]["pools"][0], "slicesPerUnit": 1, "capacity": "OnDemand"}
+    api.create(changed({"metadata.name": "said", "spec.pools": [said]}), NAMESPACE)
+    try:
+        taken = api.patch("TrainingRun", NAMESPACE, "said", {"spec": {"pools": RUN["spec"]["pools"]}})
+        assert taken["spec"]["pools"] == RUN["spec"]["pools"]
+    finally:
+        api.delete("TrainingRun", NAMESPACE, "said")
+
+
+def test_the_api_server_keeps_lists_as_they_were_applied(api) -> None:
+    tolerations = [{"key": "dedicated", "value": "atoll"}, {"operator": "Exists", "effect": "NoExecute"}]
+    template = {
+        "volumes": [
+            {"name": "corpus", "persistentVolumeClaim": {"claimName": "corpus"}},
+            {"name": "bucket", "csi": {"driver": "gcsfuse.csi.storage.gke.io"}},
+            {"name": "settings", "configMap": {"name": "settings"}},
+            {"name": "token", "secret": {"secretName": "token"}},
+            {"name": "scratch", "emptyDir": {}},
+        ],
+        "volumeMounts": [{"name": "corpus", "mountPath": "/mnt/corpus"}],
+        "env": [{"name": "XLA_FLAGS", "value": ""}],
+    }
+    spec = changed({"spec.podTemplate": template, "spec.syncer": {"tolerations": tolerations}})["spec"]
+    spec["pools"][0]["tolerations"] = tolerations
+    taken = api.create({**RUN, "spec": spec}, NAMESPACE, DRY)["spec"]
+    assert taken["pools"] == spec["pools"]
+    assert taken["syncer"]["tolerations"] == tolerations
+    assert {name: taken["podTemplate"][name] for name in template} == template
 
 
 def test_the_target_of_a_constant_schedule_can_be_moved(api) -> None:

@@ -163,6 +163,30 @@ def test_a_failure_while_the_operator_is_down_is_mended_in_place_when_it_is_back
     assert uids(bench) == before
 
 
+def test_an_operator_that_is_started_again_does_not_say_of_a_sound_run_that_it_was_ill(placed) -> None:
+    def said() -> dict[str, tuple[str, str]]:
+        found = bench.get("TrainingRun", "r")["status"]["conditions"]
+        return {
+            item["type"]: (item["status"], item["lastTransitionTime"])
+            for item in found
+            if item["type"] in ("Ready", "Progressing", "Degraded")
+        }
+
+    bench, report, operator = placed
+    bench.until("ready", lambda: bench.condition("TrainingRun", "r", "Ready")[0] == "True", PATIENCE)
+    before = said()
+    assert [before[name][0] for name in ("Ready", "Progressing", "Degraded")] == ["True", "True", "False"]
+    operator.kill()
+    report["globalStep"] += 1
+    bench.operator()
+    bench.until(
+        "the syncer is heard again",
+        lambda: bench.get("TrainingRun", "r")["status"]["globalStep"] == report["globalStep"],
+        PATIENCE,
+    )
+    assert said() == before
+
+
 def test_where_in_place_is_not_wanted_each_failure_makes_new_pods(bench) -> None:
     bench.operator()
     run = bench.run(recovery={"inPlace": False})

@@ -384,7 +384,7 @@ def _wrong_run(run: Object, seen: dict[str, list[Object]], over: bool, answered:
     pools = {pool["name"]: pool for pool in spec["pools"]}
     for unit in mine:
         shape = slice_of(*(unit["spec"].get(key) for key in ("accelerator", "topology", "machineType")))
-        hosts = shape.hosts * pools[unit["spec"]["pool"]]["slicesPerUnit"] if active else 0
+        hosts = shape.hosts * pools[unit["spec"]["pool"]].get("slicesPerUnit", 1) if active else 0
         yield from _wrong_unit(unit, seen["Pod"], hosts)
 
 

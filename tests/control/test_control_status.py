@@ -192,6 +192,14 @@ def test_status_shows_a_run_and_its_units(kubectl: Kubectl) -> None:
     assert UNIT in done.stdout
 
 
+def test_every_run_is_listed_with_its_namespace(kubectl: Kubectl) -> None:
+    done = atoll(kubectl, "status", "-A")
+    assert done.returncode == 0, done.stderr
+    head, *rows = [line.split() for line in done.stdout.splitlines()]
+    assert head == ["NAMESPACE", "RUN", "PHASE", "UNITS", "STEP", "TOKENS/S", "LOSS"]
+    assert rows == [[NAMESPACE, "quickstart", "Running", "2/3", "120/300", "512", "2.500"]]
+
+
 def test_the_ledger_is_kept_by_the_api_server_and_shown(kubectl: Kubectl) -> None:
     done = atoll(kubectl, "ledger", "quickstart", "-n", NAMESPACE, "--json")
     assert done.returncode == 0, done.stderr

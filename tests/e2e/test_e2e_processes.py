@@ -33,6 +33,7 @@ from atoll_runtime.contract import (
     EXIT_FENCED,
     EXIT_OK,
     EXIT_TERMINAL,
+    EXIT_VERSION,
     CheckpointSpec,
     DataSpec,
     Dimensions,
@@ -336,11 +337,10 @@ def test_a_host_that_can_never_work_ends_with_the_terminal_status_and_says_why(w
     (world.folder / "data" / "meta.json").write_text('{"format": 1}')
     [unread] = world.start_unit("pair", 1, hosts=1, stream=0)
     unasked = world.start("learner", "unasked.log", "unit-pair", **{ENV_UNIT: "{}"})
-    for process in (unread, unasked):
-        assert process.wait(40) == EXIT_TERMINAL, world.logs()
+    assert (unread.wait(40), unasked.wait(40)) == (EXIT_TERMINAL, EXIT_VERSION), world.logs()
     logs = world.logs()
     assert f"DataInvalid: file://{world.folder}/data/meta.json: dtype: Field required" in logs
-    assert "ContractInvalid:" in logs
+    assert "VersionMismatch: ATOLL_UNIT: unit: Field required" in logs
 
 
 def test_a_host_whose_certificate_cannot_be_read_is_worth_another_start(world):

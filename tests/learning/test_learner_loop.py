@@ -22,15 +22,17 @@ from atoll_runtime.contract import (
     RunContract,
     SyncerAddress,
     TargetSpec,
+    VersionMismatch,
 )
 from atoll_runtime.data import Prefetch, Reader, write_text
 from atoll_runtime.data import reader as reader_module
 from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
-from atoll_runtime.learner.errors import LossNotFinite, SeedUnavailable, Terminal
+from atoll_runtime.learner.errors import FencedOff, LossNotFinite, SeedUnavailable, Terminal
 from atoll_runtime.learner.exchange import Arrival
 from atoll_runtime.learner.fragments import Fragments, host_part, wire_type
 from atoll_runtime.learner.inner import Inner
+from atoll_runtime.learner.island import _refusal
 from atoll_runtime.learner.loop import DATA_TIMEOUT, Loop, Start
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.proposal import NOTHING, Ending, Proposal
@@ -260,10 +262,27 @@ def test_a_fragment_behind_its_target_is_not_contributed(make_loop, parts):
 
 
 @pytest.mark.parametrize(
-    ("failure", "ending"), [(Fenced(3), Ending.FENCED), (Refused("another layout"), Ending.REFUSED)]
+    ("failure", "ending"),
+    [
+        (Fenced(3), Ending.FENCED),
+        (Refused("another layout"), Ending.REFUSED),
+        (Refused("another protocol", version=True), Ending.MISMATCHED),
+    ],
 )
 def test_a_syncer_that_refuses_ends_the_loop(make_loop, failure, ending):
     assert make_loop(Script(failure=failure, stop_at=3)).until_end() is ending
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind"),
+    [(Ending.FENCED, FencedOff), (Ending.REFUSED, Terminal), (Ending.MISMATCHED, VersionMismatch)],
+)
+def test_a_host_ends_as_its_unit_does_though_another_host_was_refused(ending, kind):
+    class Unaware:
+        def error(self):
+            return None
+
+    assert type(_refusal(ending, Unaware())) is kind
 
 
 def test_a_termination_ends_the_loop_at_a_step(make_loop):

@@ -118,6 +118,6 @@ def test_an_earlier_units_service_may_be_inherited_and_that_of_others_may_not() 
 
 def test_whose_a_service_is_is_known_without_a_request() -> None:
     store, key = Store(), Key("Service", "n", "x")
-    assert store.service_owner(key) is None
+    assert store.controller(key) is None
     store.put("Service", thing(3, owner=""))
-    assert store.service_owner(key) == ""
+    assert store.controller(key) == ""

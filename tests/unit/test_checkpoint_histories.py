@@ -45,7 +45,7 @@ def ended(store, cut, make, run="b"):
     async def save():
         done = asyncio.Event()
         cuts = Cuts(
-            CheckpointSpec(uri=store.uri), store, 0, 1, True, lambda: {"run_uid": run}, lambda _: done.set()
+            CheckpointSpec(uri=store.uri), store, 0, 1, True, lambda: {"run_uid": run}, lambda *_: done.set()
         )
         serving = asyncio.create_task(cuts.serve())
         try:
@@ -93,6 +93,44 @@ def test_parts_of_two_cuts_at_one_step_never_become_one(store):
     store.save_part(make_part(20, 3.0, shard=1, shards=2, final=False))
     with pytest.raises(StoreError, match=r"step 20: the parts are of cuts \[20, False\] and \[20, True\]"):
         store.complete(20, 2, {"run_uid": "b"})
+
+
+def test_the_final_cut_takes_the_place_of_an_ordered_one_at_the_same_step(store):
+    assert store.save_part(make_part(20, 3.0, shard=1, shards=2))
+    for shard in (0, 1):
+        assert store.save_part(make_part(20, 3.0, shard=shard, shards=2, final=True))
+    store.complete(20, 2, {"run_uid": "b"})
+    assert held(store, 20) == ([3.0, 3.0], ["new", "new"])
+
+
+def test_a_final_cut_that_a_later_one_overtakes_is_not_taken_for_the_ordered_one_that_stands_at_its_step(
+    store,
+):
+    """Shard 1 waits for shard 0 to make the final cut whole, which never comes to it."""
+
+    async def save():
+        ends, begun = asyncio.Queue(), threading.Event()
+        cuts = Cuts(
+            CheckpointSpec(uri=store.uri), store, 0, 2, False, dict, lambda *end: ends.put_nowait(end)
+        )
+        serving = asyncio.create_task(cuts.serve())
+
+        def final():
+            begun.set()
+            return make_part(20, 3.0, shard=1, shards=2, final=True)
+
+        try:
+            async with asyncio.timeout(30):
+                cuts.submit(Job(CutId(20), 1, lambda: make_part(20, 3.0, shard=1, shards=2)))
+                first = await ends.get()
+                cuts.submit(Job(CutId(20, True), 1, final))
+                await asyncio.to_thread(begun.wait, 30)
+                cuts.submit(Job(CutId(21), 1, lambda: make_part(21, 3.0, shard=1, shards=2)))
+                return [first, await ends.get(), await ends.get()]
+        finally:
+            serving.cancel()
+
+    assert asyncio.run(save()) == [(CutId(20), True), (CutId(20, True), False), (CutId(21), True)]
 
 
 def test_a_shard_that_fell_back_leaves_the_final_cut_that_was_completed_with_its_older_part(store):

@@ -171,7 +171,7 @@ def test_a_demo_without_its_packages_says_which_to_install(tmp_path: Path) -> No
         env={**os.environ, "PYTHONPATH": str(tmp_path)}, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "pip install 'atoll[local]'" in done.stderr and done.stderr.count("\n") == 1
+    assert "pip install '.[local]'" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_a_bucket_that_cannot_be_reached_is_one_sentence_that_names_missing_credentials(

@@ -52,7 +52,18 @@ def test_the_options_are_frozen() -> None:
         "--runtime-image",
         "--runtime-env",
     }
-    assert options_of("status") == {"-h", "--help", "-n", "--namespace", "--context", "-w", "--watch"}
+    assert options_of("status") == {
+        "-h",
+        "--help",
+        "-n",
+        "--namespace",
+        "-A",
+        "--all-namespaces",
+        "--context",
+        "-w",
+        "--watch",
+        "--json",
+    }
     assert options_of("ledger") == {"-h", "--help", "-n", "--namespace", "--context", "--json"}
     assert options_of("version") == {"-h", "--help"}
 
@@ -62,6 +73,9 @@ def test_the_options_are_frozen() -> None:
     [
         (["demo", "--bucket", "b"], "--bucket is for a cluster that exists"),
         (["demo", "--context", "kind"], "--context needs --bucket"),
+        (["demo", "--context", "k", "--bucket", "gs://b"], "--bucket 'gs://b': the bare name is wanted"),
+        (["status", "--watch"], "--watch needs a RUN"),
+        (["status", "r", "-A"], "--all-namespaces lists every run"),
         (["demo", "--context", "k", "--bucket", "b", "--runtime-env", "X"], "--runtime-env 'X': NAME=VALUE"),
         (
             ["demo", "--context", "k", "--bucket", "b", "--runtime-image", "host:5000/image"],
@@ -128,6 +142,12 @@ def test_bucket_and_seed_replace_what_the_sample_says() -> None:
     assert run.data == "gs://mine/data/stdlib"
     assert run.checkpoints == "gs://mine/runs/quickstart"
     assert run.manifest["spec"]["model"]["seed"] == run.manifest["spec"]["data"]["seed"] == 5
+
+
+def test_a_demo_in_a_bucket_of_the_users_has_a_folder_of_its_own() -> None:
+    run = load_run(SAMPLE, bucket="mine", folder="atoll-demo/today")
+    assert run.data == "gs://mine/atoll-demo/today/data/stdlib"
+    assert run.checkpoints == "gs://mine/atoll-demo/today/runs/quickstart"
 
 
 def test_a_missing_sample_is_a_usage_error(tmp_path: Path) -> None:

@@ -71,6 +71,23 @@ def test_every_sample_gives_finite_and_sensible_figures(
         plan["cost"]["per_day"] * plan["seconds_to_target"] / 86_400
     )
     assert [choice for choice in plan["choices"] if choice["best"]] == [plan["choice"]]
+    assert plan["warnings"] == []
+
+
+def test_a_syncer_that_is_too_small_for_its_model_is_told_field_by_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = yaml.safe_load(MIXED.read_text())
+    run["spec"]["syncer"] = {"storage": "20Gi", "resources": {"limits": {"memory": "32Gi"}}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
+    plan = plan_of(capsys, tmp_path / "run.yaml")
+    assert plan["warnings"] == [
+        "spec.syncer.storage: 20Gi, and a shard comes to 40.2 GB: give it that much, or more shards",
+        "spec.syncer.resources.limits.memory: 32Gi, and a shard comes to 51.4 GB: give it that much, or more shards",
+    ]
+    run["spec"]["syncer"] |= {"shards": 4}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
+    assert plan_of(capsys, tmp_path / "run.yaml")["warnings"] == []
 
 
 def test_a_task_of_the_users_own_has_to_be_importable_here_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,6 +116,8 @@ def test_the_keys_are_those_that_others_script_against(capsys: pytest.CaptureFix
         "gbps_both_directions",
         "syncer_gbps_mean",
         "syncer_gbps_link",
+        "shard",
+        "warnings",
         "checkpoint",
         "heal_seconds",
         "merged_share",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 from atoll_local.base import debian_sources, pip_mounts
 from atoll_local.context import build_tables, version, write_context
 from atoll_local.errors import HostError
+from atoll_local.images import ROLES
 from atoll_local.layout import Layout
 from atoll_local.pack import pause_program, write_image
 from atoll_local.paths import source_root
@@ -98,12 +101,36 @@ def test_this_checkout_can_be_a_context(tmp_path: Path) -> None:
     assert (tmp_path / "context" / "operator" / "atoll_operator" / "__init__.py").is_file()
 
 
+def requirements(role: str, **arguments: str) -> set[str]:
+    """Names of what the Dockerfile's own line asks pip for, with its defaults where no argument is given."""
+    text = (source_root() / "images" / f"{role}.Dockerfile").read_text()
+    program = re.search(r"python -c '(import [^']+)'(?: \"\$\{(\w+)\}\")? > /src/requirements.txt", text)
+    assert program is not None
+    values = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.MULTILINE)) | arguments
+    code = program[1].replace("/src/pyproject.toml", str(source_root() / "pyproject.toml"))
+    options = [values[program[2]]] if program[2] else []
+    done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True, check=True)
+    return {re.split(r"[<>=~]", line)[0] for line in done.stdout.splitlines()}
+
+
 @pytest.mark.parametrize("role", ["operator", "runtime"])
-def test_dockerfiles_run_as_no_root_and_take_only_their_own_extra(role: str) -> None:
+def test_dockerfiles_run_as_no_root_and_name_no_mirror(role: str) -> None:
     text = (source_root() / "images" / f"{role}.Dockerfile").read_text()
     assert "USER 65532:65532" in text
-    assert f'["optional-dependencies"]["{role}"]' in text
     assert "http" not in text
+
+
+def test_an_image_of_the_runtime_can_use_a_tpu_unless_it_is_built_for_this_machine() -> None:
+    local = requirements("runtime", **ROLES["runtime"])
+    assert requirements("runtime") - local == {"jax[tpu]"}, "which brings libtpu"
+    assert {"jax", "orbax-checkpoint", "grpcio", "pydantic"} <= local
+    assert not ROLES["operator"]
+
+
+def test_the_operators_image_holds_no_jax() -> None:
+    found = requirements("operator")
+    assert {"kopf", "pydantic"} <= found
+    assert not [name for name in found if name.startswith("jax")]
 
 
 def test_the_pause_program_sleeps_until_it_is_killed(tmp_path: Path) -> None:

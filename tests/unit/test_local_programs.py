@@ -9,6 +9,7 @@ import os
 import tarfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,45 @@ def test_a_cached_file_that_changed_is_not_used(tmp_path: Path) -> None:
         programs.find("etcd")
 
 
+@pytest.mark.parametrize("version", ["v1.30.4", "v1.36.3", "v2.0.0"])
+def test_for_a_cluster_of_the_user_what_is_on_path_counts_in_any_version(
+    tmp_path: Path, version: str
+) -> None:
+    cached(tmp_path, "kubectl")
+    on_path = executable(tmp_path / "path" / "kubectl", f"Client Version: {version}")
+    assert programs.installed("kubectl") == on_path
+
+
+def test_for_a_cluster_of_the_user_nothing_is_downloaded_or_built(
+    mirror: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url, content = mirror
+    content["/kubectl"] = b"program"
+    content["/sum"] = hashlib.sha256(b"program").hexdigest().encode()
+    there = Download(url=f"{url}/kubectl", checksum_url=f"{url}/sum")
+    monkeypatch.setitem(PROGRAMS, "kubectl", replace(PROGRAMS["kubectl"], download=there))
+    with pytest.raises(HostError, match="kubectl is not on PATH: install it, or name it with ATOLL_KUBECTL="):
+        programs.installed("kubectl")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_for_a_cluster_of_the_user_the_pinned_program_serves_where_there_is_no_other(tmp_path: Path) -> None:
+    stored = cached(tmp_path, "kubectl")
+    assert programs.installed("kubectl") == stored
+
+
+def test_for_a_cluster_of_the_user_a_given_path_wins_and_must_be_an_executable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executable(tmp_path / "path" / "helm", "v3.14.0")
+    given = executable(tmp_path / "mine", "anything")
+    monkeypatch.setenv("ATOLL_HELM", str(given))
+    assert programs.installed("helm") == given
+    monkeypatch.setenv("ATOLL_HELM", "/nowhere/helm")
+    with pytest.raises(HostError, match="ATOLL_HELM='/nowhere/helm' is not an executable"):
+        programs.installed("helm")
+
+
 def test_an_unknown_program_is_refused_with_the_known_ones() -> None:
     with pytest.raises(HostError, match=r"unknown program 'etcdd'.*kubelet"):
         programs.find("etcdd")
@@ -116,8 +156,6 @@ def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, dict[str, byt
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, download: Download) -> None:
-    from dataclasses import replace
-
     monkeypatch.setitem(PROGRAMS, "etcd", replace(PROGRAMS["etcd"], download=download))
 
 

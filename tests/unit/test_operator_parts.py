@@ -9,7 +9,9 @@ import json
 import ssl
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from atoll_operator.errors import Retry
 from atoll_operator.keys import Key, parent_key
 from atoll_operator.news import News
 from atoll_operator.plan.names import evaluator_host
+from atoll_operator.rules import at
 from atoll_operator.store import Store
 from atoll_operator.workqueue import WorkQueue
 
@@ -379,3 +382,25 @@ async def test_a_key_that_fails_comes_back_later_and_one_that_waits_comes_back_i
     assert len(times) == 2
     assert 0.03 < times[1] - times[0] < 0.3
     queue.forget("a")
+
+
+def test_the_api_server_adds_nothing_to_an_item_of_a_list_that_somebody_applied() -> None:
+    def defaults(schema: dict[str, Any], path: str, listed: bool) -> Iterator[str]:
+        if listed and "default" in schema:
+            yield path
+        for name, child in schema.get("properties", {}).items():
+            yield from defaults(child, f"{path}.{name}", listed)
+        for inner in ("items", "additionalProperties"):
+            if inner in schema:
+                yield from defaults(schema[inner], f"{path}[]", True)
+
+    for resource in crdgen.RESOURCES:
+        schema = crdgen.definition(resource)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        assert list(defaults(schema, resource.model.__name__, False)) == []
+
+
+def test_a_default_that_the_api_server_does_not_fill_in_is_told() -> None:
+    spec = crdgen.definition(crdgen.RESOURCES[0])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    pool = at(spec, "spec.pools[]")["properties"]
+    assert pool["capacity"]["description"].endswith("Default: OnDemand.")
+    assert pool["slicesPerUnit"]["description"].endswith("Default: 1.")

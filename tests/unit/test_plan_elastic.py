@@ -240,7 +240,7 @@ def test_a_new_image_goes_from_unit_to_unit_and_waits_until_each_learns() -> Non
             {"spec": {"quorum": {"min": 3}}}, "quorum.min 3 of 3 units spares none", id="no-unit-to-spare"
         ),
         pytest.param({"unseen": "r-a-1"}, "2 of 3 do", id="a-change-that-was-not-seen-yet"),
-        pytest.param({"feed": FeedState()}, "waits for the syncer", id="no-syncer"),
+        pytest.param({"feed": FeedState(reason="SyncerUnavailable")}, "waits for the syncer", id="no-syncer"),
     ],
 )
 def test_a_unit_that_learns_is_not_taken_away_from_the_quorum(changes, told) -> None:
@@ -252,6 +252,19 @@ def test_a_unit_that_learns_is_not_taken_away_from_the_quorum(changes, told) -> 
     plan = plan_run(replace(run, feed=changes.get("feed", run.feed)), NOW)
     assert plan.units == ()
     assert told in find(plan.status.conditions, "Progressing").message
+
+
+def test_units_from_before_a_section_existed_are_as_good_as_those_that_say_nothing_in_it() -> None:
+    run = grown(make_run(make_spec({"a": 3})), make_spec({"a": 3}))
+    olden = {
+        name: replace(unit, spec=unit.spec.model_copy(update={"pod_template": None}))
+        for name, unit in run.units.items()
+    }
+    plan = plan_run(replace(run, units=olden), NOW)
+    assert (plan.units, plan.status.units_updated) == ((), 3)
+    labelled = make_spec({"a": 3}, podTemplate={"labels": {"team": "a"}})
+    plan = plan_run(replace(run, units=olden, spec=labelled), NOW)
+    assert ([body["metadata"]["name"] for body in plan.units], plan.status.units_updated) == (["r-a-0"], 0)
 
 
 def test_units_that_do_not_learn_are_changed_at_once_so_that_a_bad_image_can_be_mended() -> None:
@@ -364,8 +377,8 @@ def test_a_run_that_never_began_is_suspended_at_once() -> None:
     assert (replicas(plan), plan.status.phase, plan.cut) == (0, "Suspended", False)
 
 
-def shard(step: int, newest: int | None = None, current: bool = False) -> FeedState:
-    checkpoint = {"newestStep": newest, "uri": "gs://b", "current": current}
+def shard(step: int, newest: int | None = None, current: bool = False, orderable: int = 0) -> FeedState:
+    checkpoint = {"newestStep": newest, "uri": "gs://b", "current": current, "orderable": orderable}
     return FeedState(
         status=SyncerStatus(run_uid="u", phase="Running", global_step=step, checkpoint=checkpoint),
         answering_since=NOW,
@@ -382,6 +395,10 @@ def shard(step: int, newest: int | None = None, current: bool = False) -> FeedSt
         pytest.param([shard(42, 42, current=True), shard(42)], CutOrder(42), 43, id="a-part-lacks-something"),
         pytest.param([shard(42, 40)], CutOrder(43), 43, id="it-is-under-way"),
         pytest.param([shard(44, 40)], CutOrder(43), 44, id="something-was-merged-since"),
+        pytest.param(
+            [shard(42, 40, orderable=45), shard(42)], None, 45, id="a-shard-has-recorded-a-later-one"
+        ),
+        pytest.param([shard(42, 40, orderable=46)], CutOrder(45), 46, id="it-cannot-record-that-one-again"),
         pytest.param([shard(42), FeedState()], None, None, id="a-shard-is-silent"),
     ],
 )

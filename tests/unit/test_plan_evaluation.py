@@ -90,7 +90,7 @@ def test_the_pod_is_told_what_to_measure_and_runs_where_the_spec_says() -> None:
     assert main["command"] == ["python", "-m", "atoll_runtime.evaluator"]
     assert main["image"] == "mine:2"
     assert main["resources"]["limits"] == {"cpu": "4"}
-    assert (pod["nodeSelector"], pod["tolerations"][0]["key"]) == ({"pool": "cpu"}, "spare")
+    assert (pod["nodeSelector"], pod["tolerations"][-1]["key"]) == ({"pool": "cpu"}, "spare")
     environment = {item["name"]: item["value"] for item in main["env"]}
     assert environment["JAX_PLATFORMS"] == "cpu"
     assert environment["X"] == "1"

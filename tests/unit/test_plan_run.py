@@ -12,11 +12,12 @@ from atoll_operator.api.conditions import RUN_CONDITIONS, Condition
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.conditions import find
+from atoll_operator.plan.conditions import document, find
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.podspec import PodSettings
 from atoll_operator.plan.run import RunPlan, plan_run
 from atoll_operator.plan.runobjects import RunObserved, UnitFacts
+from atoll_operator.plan.runstatus import with_problem
 from atoll_operator.plan.shards import FeedState
 from atoll_runtime.contract import LedgerReport, SyncerStatus, parse_run
 
@@ -177,9 +178,11 @@ def stateful_set(plan: RunPlan) -> dict[str, Any]:
     return next(body for body in plan.apply if body["kind"] == "StatefulSet")["spec"]
 
 
-def journal(plan: RunPlan) -> dict[str, str]:
-    mounts = stateful_set(plan)["template"]["spec"]["containers"][0]["volumeMounts"]
-    return next(mount for mount in mounts if mount["name"] == "journal")
+def folder(plan: RunPlan) -> str:
+    """Where journal and tape lie."""
+    variables = stateful_set(plan)["template"]["spec"]["containers"][0]["env"]
+    found: str = next(each["value"] for each in variables if each["name"] == "ATOLL_JOURNAL_DIR")
+    return found
 
 
 def test_each_shard_is_a_pod_that_knows_its_index_and_everyones_address() -> None:
@@ -198,7 +201,7 @@ def test_each_shard_is_a_pod_that_knows_its_index_and_everyones_address() -> Non
     shard = next(item for item in environment if item["name"] == "ATOLL_SHARD")
     field = shard["valueFrom"]["fieldRef"]["fieldPath"]
     assert field == "metadata.labels['apps.kubernetes.io/pod-index']"
-    assert set(journal(plan)) == {"name", "mountPath"}
+    assert folder(plan).startswith("/var/lib/atoll/")
 
 
 def test_a_change_of_shards_gives_the_journals_a_folder_that_no_earlier_layout_had() -> None:
@@ -207,10 +210,10 @@ def test_a_change_of_shards_gives_the_journals_a_folder_that_no_earlier_layout_h
         run = make_run(status=status, spec={"suspend": True, "syncer": {"shards": shards}})
         plan = plan_run(run, NOW)
         again = plan_run(run, NOW + 1)  # the status was not written
-        assert journal(again) == journal(plan)
-        folders.append(journal(plan).get("subPath"))
+        assert folder(again) == folder(plan)
+        folders.append(folder(plan).rpartition("/")[2])
         status = plan.status
-    assert folders == [None, None, "layout-1", "layout-1", "layout-2"]
+    assert folders == ["layout-0", "layout-0", "layout-1", "layout-1", "layout-2"]
     assert (status.syncer_shards, status.syncer_layout) == (2, 2)
 
 
@@ -273,3 +276,58 @@ def test_a_second_look_changes_nothing() -> None:
     run = make_run(feed=feed())
     status = plan_run(run, NOW).status
     assert plan_run(replace(run, status=status), NOW).status == status
+
+
+SAYS = ("Ready", "Progressing", "Degraded")
+
+
+def said(status: TrainingRunStatus, *names: str) -> list[Condition]:
+    return [find(status.conditions, name) for name in names or SAYS]
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        pytest.param({"feed": feed()}, id="sound"),
+        pytest.param({"feed": feed(checkpoint={"error": "no"})}, id="degraded"),
+        pytest.param({"feed": feed(), "units": {"r-a-0": facts("r-a-0")}}, id="below-its-quorum"),
+        pytest.param({"feed": FeedState(reason="SyncerCertificateInvalid", message="m")}, id="lost"),
+    ],
+)
+def test_an_operator_that_has_just_begun_says_of_a_run_what_it_finds(known) -> None:
+    run = make_run(**known)
+    found = plan_run(run, NOW).status
+    begun = replace(run, status=found, feed=FeedState())
+    for later, seen in ((60.0, None), (60.0, NOW + 60), (89.0, NOW + 60)):
+        status = plan_run(replace(begun, seen=seen), NOW + later).status
+        assert said(status) == said(found)
+        assert (status.phase, status.message) == (found.phase, found.message)
+
+
+def test_an_operator_that_hears_nothing_of_a_syncer_does_not_believe_the_past_for_ever() -> None:
+    found = plan_run(make_run(feed=feed()), NOW).status
+    begun = make_run(status=found, seen=NOW + 60)
+    ready, _, degraded = said(plan_run(begun, NOW + 91).status)
+    assert (ready.status, degraded.status, degraded.reason) == ("False", "True", "SyncerUnavailable")
+    silent = replace(begun, feed=FeedState(reason="SyncerUnavailable", message="no route"))
+    assert said(plan_run(silent, NOW + 61).status, "Ready")[0].status == "False"
+
+
+def test_a_run_that_is_resumed_is_not_what_it_was_in_its_suspension() -> None:
+    suspended = plan_run(make_run(spec={"suspend": True}), NOW).status
+    assert suspended.phase == "Suspended"
+    resumed = plan_run(make_run(status=suspended), NOW + 60).status
+    assert [item.reason for item in said(resumed, "Ready", "Suspended")] == ["SyncerStarting", "NotSuspended"]
+
+
+def test_a_run_that_stays_refused_has_the_same_status_at_every_try() -> None:
+    run = make_run(feed=feed())
+    old = plan_run(run, NOW).status
+    tries = []
+    for later in (5.0, 10.0, 15.0):
+        planned = plan_run(replace(run, status=old), NOW + later).status
+        old = with_problem(planned, old, "ObjectRefused", "Service 'r-syncer' is another's", NOW + later)
+        tries.append(document(old))
+    degraded = said(old, "Degraded")[0]
+    assert (degraded.status, degraded.last_transition_time) == ("True", format_time(NOW + 5))
+    assert tries[0] == tries[1] == tries[2]

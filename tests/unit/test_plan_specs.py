@@ -17,7 +17,8 @@ from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.observe import view
 from atoll_operator.plan.podspec import PodSettings
 from atoll_operator.plan.run import RunPlan, plan_run
-from atoll_operator.plan.runobjects import RunObserved, UnitFacts, pod_settings
+from atoll_operator.plan.runobjects import RunObserved, UnitFacts
+from atoll_operator.plan.runtime import pod_settings
 from atoll_operator.plan.unit import plan_unit
 from atoll_operator.plan.unitstatus import Orders, UnitObserved
 from atoll_runtime.contract import parse_run
@@ -48,7 +49,7 @@ def observed(body: dict[str, Any], spec: TrainingRunSpec) -> RunObserved:
         generation=1,
         spec=spec,
         status=TrainingRunStatus(),
-        settings=pod_settings(name, spec, "runtime", "IfNotPresent", {}),
+        settings=pod_settings(name, spec, None, image="runtime", environment={}, pull_policy="IfNotPresent"),
         units={},
     )
 

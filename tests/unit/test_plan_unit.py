@@ -15,14 +15,14 @@ from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.conditions import find, is_true
+from atoll_operator.plan.conditions import document, find, is_true
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.podspec import PodSettings
 from atoll_operator.plan.remedy import Renewal
 from atoll_operator.plan.removal import DRAIN_SECONDS, Removal
 from atoll_operator.plan.unit import plan_unit
-from atoll_operator.plan.unitplan import UnitPlan
+from atoll_operator.plan.unitplan import UnitPlan, refused
 from atoll_operator.plan.unitstatus import Orders, UnitObserved
 from atoll_runtime.contract import EXIT_RESTART, UnitReport
 
@@ -262,6 +262,30 @@ def test_a_unit_that_cannot_be_made_says_why_and_does_nothing(changes, reason) -
     assert find(plan.status.conditions, "Scheduled").reason == reason
 
 
+@pytest.mark.parametrize(
+    "without",
+    [
+        pytest.param(None, id="the-run-was-gone"),
+        pytest.param(replace(ORDERS, stop="Suspended"), id="suspended"),
+        pytest.param(replace(ORDERS, stop="Finished"), id="an-earlier-run-of-the-name-was-over"),
+    ],
+)
+@pytest.mark.parametrize("healing", [None, format_time(NOW - 5)], ids=["learning", "healing"])
+def test_a_unit_whose_gang_was_taken_away_comes_back_as_the_next_incarnation_without_a_failure(
+    without, healing
+) -> None:
+    unit = make_unit()
+    status = unit.status.model_copy(update={"heal_start_time": healing, "observed_generation": 1})
+    gone = plan_unit(replace(unit, status=status, orders=without), NOW).status
+    back = plan_unit(replace(unit, status=gone, pods=()), NOW + 86_400)
+    assert back.advance
+    assert back.notices == ()
+    assert (back.status.incarnation, back.status.restart_count, back.status.restarts) == (2, 0, ())
+    assert (back.status.last_failure, back.status.heal_start_time) == (None, None)
+    following = plan_unit(replace(unit, status=back.status, pods=()), NOW + 86_400)
+    assert (following.advance, created(following)) == (False, ["r-two-0-2-0", "r-two-0-2-1"])
+
+
 def test_a_unit_whose_run_is_gone_gives_its_chips_back() -> None:
     unit = make_unit()
     plan = plan_unit(replace(unit, orders=None), NOW)
@@ -401,3 +425,15 @@ def test_whatever_fails_and_whenever_the_operator_dies_one_whole_gang_is_left(fo
         assert not (force and left)
         assert {world.processes[name] for name in wanted} == {world.status.incarnation}
         assert world.status.placed_gang == world.status.gang
+
+
+def test_a_unit_that_stays_refused_has_the_same_status_at_every_try() -> None:
+    old = LearnerUnitStatus(incarnation=1, gang=1)
+    tries = []
+    for later in (0.0, 5.0, 10.0):
+        plan = plan_unit(make_unit(status=old), NOW + later)
+        old = refused(plan, old, "pods are forbidden: quota", NOW + later).status
+        tries.append(document(old))
+    scheduled = find(old.conditions, "Scheduled")
+    assert (scheduled.status, scheduled.last_transition_time) == ("False", format_time(NOW))
+    assert tries[0] == tries[1] == tries[2]

@@ -22,6 +22,16 @@ from atoll_runtime.simulate.planner.quality import points_lost
 from atoll_runtime.simulate.planner.quorum import below, below_while_living, living
 from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
 from atoll_runtime.simulate.planner.steps import LEAST_SECONDS, global_step, step_of
+from atoll_runtime.simulate.planner.syncer import (
+    CONTRIBUTIONS,
+    ELEMENT_BYTES,
+    LEAST_SEGMENT,
+    PROCESS_BYTES,
+    SEGMENT,
+    TAPES,
+    syncer_need,
+)
+from atoll_runtime.syncer import journal, parts, tape
 
 HOUR, DAY = 3600.0, 86_400.0
 BILLION = tuple(describe(ModelSpec(preset="1b")))
@@ -288,3 +298,28 @@ def test_units_that_cannot_hold_the_model_are_not_chosen() -> None:
     rows = choose(larger, USUAL)
     assert "cannot hold the model's state" in rows[0].refusal
     assert next(row.run.pools[0].chips for row in rows if row.best) > 1
+
+
+def test_the_syncers_constants_are_its_own() -> None:
+    assert (SEGMENT, LEAST_SEGMENT) == (journal.GROWTH, journal.LEAST_GROWTH)
+    assert (CONTRIBUTIONS, TAPES) == (parts.SHARE, tape.LIMITS)
+
+
+def test_a_shard_needs_forty_bytes_of_disk_and_fifty_of_memory_for_each_element() -> None:
+    need = syncer_need(RUN)
+    fragment = max(each.size for each in RUN.layout.fragments)
+    assert need.volume == pytest.approx(40 * RUN.parameters + 8 * fragment + (128 << 20))
+    assert need.memory == pytest.approx(0.4e9 + 50 * RUN.parameters + 2 * 8 * 2 * fragment)
+
+
+def test_shards_divide_what_each_of_them_needs() -> None:
+    one, four = syncer_need(RUN), syncer_need(replace(RUN, shards=4))
+    assert four.memory - PROCESS_BYTES < 0.35 * (one.memory - PROCESS_BYTES)
+    assert four.volume < 0.35 * one.volume
+
+
+def test_many_units_ask_for_four_times_their_contributions() -> None:
+    pools = (replace(V6E, units=200), replace(V5E, units=200))
+    wide = replace(RUN, pools=pools, overlap=24)
+    fragment = max(each.size for each in RUN.layout.fragments)
+    assert syncer_need(wide).memory == 4 * 24 * 400 * 2 * fragment > ELEMENT_BYTES * RUN.parameters

@@ -287,3 +287,19 @@ def test_a_volume_that_fails_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(JournalError, match=r"Not a directory|File exists"):
         Journal.resume(tmp_path / "file", "uid", layout(), "bf16")
+
+
+def test_what_earlier_layouts_left_on_the_volume_goes_and_all_else_stays(tmp_path: Path) -> None:
+    for name in ("layout-0/journal", "layout-1/tape", "layout-2/journal", "compiled"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "file").write_text("of some bytes")
+    journals.forget_others(tmp_path / "layout-2")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["compiled", "layout-2"]
+    assert (tmp_path / "layout-2/journal/file").exists()
+
+
+def test_a_folder_that_is_no_layouts_has_no_neighbours_to_remove(tmp_path: Path) -> None:
+    for name in ("volume", "layout-0"):
+        (tmp_path / name).mkdir()
+    journals.forget_others(tmp_path / "volume")
+    assert len(list(tmp_path.iterdir())) == 2

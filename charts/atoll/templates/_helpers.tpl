@@ -12,9 +12,18 @@ app.kubernetes.io/name: atoll
 app.kubernetes.io/component: operator
 {{- end }}
 
-{{/* repository:tag of an image, the chart's appVersion where no tag is given. */}}
+{{/* repository@digest of an image, else repository:tag, the chart's appVersion where no tag is given. */}}
 {{- define "atoll.image" -}}
+{{- if .image.digest -}}
+{{ .image.repository }}@{{ .image.digest }}
+{{- else -}}
 {{ .image.repository }}:{{ .image.tag | default .chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{/* Environment of every runtime pod, as JSON. */}}
+{{- define "atoll.runtimeEnv" -}}
+{{ merge (.lockMemory | default false | ternary (dict "ATOLL_LOCK_MEMORY" "true") dict) (.env | default dict) | toJson }}
 {{- end }}
 
 {{/* What the operator may do, cluster-wide or in one namespace. */}}

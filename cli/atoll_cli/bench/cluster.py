@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from atoll_cli.bench.telling import tell
-from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.errors import CommandError, UsageError, lacking
 from atoll_cli.text import table
 from atoll_cli.values import count
 
@@ -46,9 +46,10 @@ def run(options: argparse.Namespace) -> int:
         from atoll_bench.verdict import CASES
         from atoll_local.errors import ClusterError, HostError
     except ImportError as error:
-        raise UsageError(
-            f"bench operator needs the packages of the operator and of the local cluster, "
-            f"pip install 'atoll[operator,runtime,local]': {error}"
+        raise lacking(
+            error,
+            "bench operator needs the packages of the operator and of the local cluster",
+            "operator,runtime,local",
         ) from error
     cases = options.case.split(",")
     if not set(cases) <= set(CASES):

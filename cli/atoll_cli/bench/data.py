@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from atoll_cli.bench.telling import tell
-from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.errors import CommandError, lacking
 from atoll_cli.text import table
 from atoll_cli.values import count
 
@@ -38,8 +38,8 @@ def run(options: argparse.Namespace) -> int:
         from atoll_local.errors import ClusterError, HostError
         from atoll_runtime.checkpoint import StoreError
     except ImportError as error:
-        raise UsageError(
-            f"bench data needs the packages of runtime and local cluster, pip install 'atoll[runtime,local]': {error}"
+        raise lacking(
+            error, "bench data needs the packages of runtime and local cluster", "runtime,local"
         ) from error
     setting = Setting(length, batch, step / 1000, steps)
     try:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from atoll_cli.bench.telling import tell
-from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.errors import CommandError, UsageError, lacking
 from atoll_cli.text import amount, table
 from atoll_cli.values import count
 
@@ -57,9 +57,7 @@ def run(options: argparse.Namespace) -> int:
         from atoll_bench.cores import CoresError
         from atoll_bench.learner import BenchError, Cores, Setting, measure, placements
     except ImportError as error:
-        raise UsageError(
-            f"bench needs the packages of both ends, pip install 'atoll[operator,runtime]': {error}"
-        ) from error
+        raise lacking(error, "bench needs the packages of both ends", "operator,runtime") from error
     try:
         places = placements() if options.cores is None else [Cores.parse(options.cores)]
     except CoresError as error:

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from atoll_cli.bench.telling import tell
-from atoll_cli.errors import UsageError
+from atoll_cli.errors import UsageError, lacking
 from atoll_cli.text import amount, table
 from atoll_cli.values import count
 
@@ -43,9 +43,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         from atoll_bench.merge import CODECS, BenchError, all_cores, layout_of, measure
     except ImportError as error:
-        raise UsageError(
-            f"bench needs the runtime's packages, pip install 'atoll[runtime]': {error}"
-        ) from error
+        raise lacking(error, "bench needs the runtime's packages", "runtime") from error
 
     threads = all_cores() if options.threads is None else count("--threads", options.threads, most=1024)
     try:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.errors import CommandError, UsageError, lacking
 from atoll_cli.uris import of_bucket
 from atoll_cli.values import count, plain
 
@@ -49,8 +49,8 @@ def run(options: argparse.Namespace) -> int:
         from atoll_bench.parity import cases, plan, proof
         from atoll_bench.parity.store import StoreError
     except ImportError as error:
-        raise UsageError(
-            f"bench parity needs the packages of runtime and simulator, pip install 'atoll[runtime,simulate]': {error}"
+        raise lacking(
+            error, "bench parity needs the packages of runtime and simulator", "runtime,simulate"
         ) from error
     letters = options.case.replace(",", "")
     if not letters or not set(letters) <= set("abcdef"):

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from atoll_cli.bench.telling import tell
-from atoll_cli.errors import UsageError
+from atoll_cli.errors import UsageError, lacking
 from atoll_cli.text import table
 from atoll_cli.values import count, plain
 
@@ -45,9 +45,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         from atoll_bench.step import Setting, measure
     except ImportError as error:
-        raise UsageError(
-            f"bench step needs the runtime's packages, pip install 'atoll[runtime]': {error}"
-        ) from error
+        raise lacking(error, "bench step needs the runtime's packages", "runtime") from error
     found = measure(Setting(options.preset, batch, length, pairs, seconds), peak=peak)
     tell("inner_step", [found], _table, as_json=options.json)
     return 0

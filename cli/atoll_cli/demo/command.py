@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import secrets
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from atoll_cli.demo.console import Console
+from atoll_cli.demo.installation import NAMESPACE, Chart
 from atoll_cli.demo.place import ContextPlace, LocalPlace, Place
 from atoll_cli.demo.report import render
 from atoll_cli.demo.sample import load_run
@@ -38,12 +41,13 @@ def run_demo(options: argparse.Namespace) -> int:
         summary = demo.execute()
         _write(options.json, as_json(summary, console.timings))
         console.say(render(summary, console.timings), indent="")
-        return 1 if summary.failures else 0
+        status = 1 if summary.failures else 0
     except CommandError as error:
         _write(options.json, {"passed": False, "failures": [str(error)], "timings": console.timings})
         raise
     finally:
-        _leave(options.keep, demo, place, console)
+        left_clean = _leave(options.keep, demo, place, console)
+    return status if left_clean else 1
 
 
 def _write(path: Path | None, document: Mapping[str, Any]) -> None:
@@ -51,17 +55,27 @@ def _write(path: Path | None, document: Mapping[str, Any]) -> None:
         path.write_text(json.dumps(document, indent=2) + "\n")
 
 
-def _leave(keep: bool, demo: Demo, place: Place, console: Console) -> None:
+def _leave(keep: bool, demo: Demo, place: Place, console: Console) -> bool:
+    """True unless something stands that was to go; it is told here, as the demo may have an error of its own."""
+    installation = demo.installation
     if keep and place.reached:
         console.say(f"the cluster stays up:\n  {place.how_to_reach()}", indent="")
-        return
+        if installation.begun and not place.replaces:
+            console.say(f"to remove what the demo put there:\n  {installation.how_to_remove()}", indent="")
+        return True
     # A second Ctrl-C must not leave half a cluster behind.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    if place.stays and place.reached:
+    left_clean = True
+    if place.stays and installation.begun:
         console.say("removing the run and the operator")
-        demo.remove()
+        try:
+            installation.remove()
+        except CommandError as error:
+            console.say(f"not removed: {error}", indent="")
+            left_clean = False
     place.down()
+    return left_clean
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -78,15 +92,22 @@ def _plan(options: argparse.Namespace) -> Plan:
             raise UsageError(f"{path}: there is no folder {path.absolute().parent}")
     if options.record:
         options.record.unlink(missing_ok=True)
+    if options.bucket and "://" in options.bucket:
+        raise UsageError(f"--bucket {options.bucket!r}: the bare name is wanted")
     sample = root / "manifests" / "samples" / "quickstart.yaml"
+    # A bucket of the user's may hold runs of that name: each demo has a folder of its own, and clears none.
+    name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(3)}"
     return Plan(
-        run=load_run(sample, bucket=options.bucket, seed=options.seed),
-        chart=root / "charts" / "atoll",
+        name=name,
+        run=load_run(sample, bucket=options.bucket, folder=f"{NAMESPACE}/{name}", seed=options.seed),
+        chart=Chart(
+            path=root / "charts" / "atoll",
+            operator_image=_tagged("--operator-image", options.operator_image),
+            runtime_image=_tagged("--runtime-image", options.runtime_image),
+        ),
         margin=options.margin,
         kill_syncer=options.kill_syncer,
         record=options.record,
-        operator_image=_tagged("--operator-image", options.operator_image),
-        runtime_image=_tagged("--runtime-image", options.runtime_image),
     )
 
 
@@ -98,7 +119,7 @@ def _place(options: argparse.Namespace, console: Console) -> Place:
             raise UsageError(
                 "--context needs --bucket: the name of a bucket that the cluster and you can write"
             )
-        return ContextPlace(options.context, _environment(options.runtime_env), console.say)
+        return ContextPlace(options.context, _environment(options.runtime_env))
     foreign = [
         name
         for name in ("bucket", "operator_image", "runtime_image", "runtime_env")

@@ -16,14 +16,14 @@ PLAIN_INTERVAL = 5.0
 
 
 class Console:
-    """Writes to `stream`; a live line is overwritten on a terminal and repeated, more seldom, elsewhere."""
+    """Writes to `stream`, or the standard output; a live line is overwritten on a terminal, else repeated seldom."""
 
-    def __init__(self, stages: int, stream: TextIO = sys.stdout) -> None:
+    def __init__(self, stages: int, stream: TextIO | None = None) -> None:
         self.timings: dict[str, float] = {}
         """Seconds of each finished stage, by name."""
         self._stages = stages
-        self._stream = stream
-        self._terminal = stream.isatty()
+        self._stream = stream or sys.stdout
+        self._terminal = self._stream.isatty()
         self._started = time.monotonic()
         self._live_length = 0
         self._live_time = 0.0

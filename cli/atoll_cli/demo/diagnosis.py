@@ -28,9 +28,8 @@ def operator_diagnosis(kubectl: Kubectl, namespace: str) -> str:
 
     def lines() -> Iterable[str]:
         yield kubectl.run("-n", namespace, "get", "pods", "-o", "wide", timeout=15).rstrip()
-        yield kubectl.run(
-            "-n", namespace, "logs", "deployment/atoll-operator", f"--tail={LOG_LINES}", timeout=15
-        ).rstrip()
+        log = ("logs", "deployment/atoll-operator", f"--tail={LOG_LINES}", "--pod-running-timeout=2s")
+        yield kubectl.run("-n", namespace, *log, timeout=15).rstrip()
 
     return _section("operator", lines)
 

@@ -16,7 +16,7 @@ from atoll_local.cluster import Cluster
 from atoll_local.controlplane import CONTEXT
 from atoll_local.errors import ClusterError, HostError
 from atoll_local.faults import signal_pods
-from atoll_local.programs import find
+from atoll_local.programs import find, installed
 
 Progress = Callable[[str], None]
 BUCKET = "atoll"
@@ -34,6 +34,10 @@ class Place(Protocol):
     @property
     def stays(self) -> bool:
         """The cluster was there before and will be after: only what was put on it is removed."""
+
+    @property
+    def replaces(self) -> bool:
+        """An operator, a run and checkpoints that stand here already may be replaced: nobody depends on them."""
 
     @property
     def bucket_environment(self) -> Mapping[str, str]:
@@ -76,6 +80,10 @@ class LocalPlace:
     @property
     def stays(self) -> bool:
         return self._found_up
+
+    @property
+    def replaces(self) -> bool:
+        return True
 
     @property
     def bucket_environment(self) -> Mapping[str, str]:
@@ -137,15 +145,18 @@ class LocalPlace:
 class ContextPlace:
     """A cluster of the user's, with a bucket of the user's."""
 
-    def __init__(self, context: str, runtime_environment: Mapping[str, str], progress: Progress) -> None:
+    def __init__(self, context: str, runtime_environment: Mapping[str, str]) -> None:
         self._context = context
-        self._progress = progress
         self._runtime_environment = runtime_environment
         self.reached = False
 
     @property
     def stays(self) -> bool:
         return True
+
+    @property
+    def replaces(self) -> bool:
+        return False
 
     @property
     def bucket_environment(self) -> Mapping[str, str]:
@@ -156,10 +167,10 @@ class ContextPlace:
         return self._runtime_environment
 
     def up(self) -> None:
-        """Raises `UsageError` when the context does not answer."""
+        """Raises `UsageError` when a program is missing, or the context does not answer."""
         try:
-            self.helm = find("helm", self._progress)
-            self.kubectl = Kubectl(program=find("kubectl", self._progress), context=self._context)
+            self.helm = installed("helm")
+            self.kubectl = Kubectl(program=installed("kubectl"), context=self._context)
         except HostError as error:
             raise UsageError(str(error)) from error
         try:

@@ -9,7 +9,7 @@ from typing import Any
 from atoll_cli.errors import UsageError
 
 SAMPLE_BUCKET = "gs://atoll/"
-"""Where the sample's data and checkpoints lie; another bucket takes its place."""
+"""Where the sample's data and checkpoints lie; another folder takes its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ class RunFile:
         return int(self.manifest["spec"]["target"]["globalSteps"])
 
 
-def load_run(path: Path, *, bucket: str | None = None, seed: int | None = None) -> RunFile:
-    """Reads the sample; `bucket` and `seed` replace what it says.
+def load_run(path: Path, *, bucket: str | None = None, folder: str = "", seed: int | None = None) -> RunFile:
+    """Reads the sample; `bucket`, with a `folder` in it, and `seed` replace what it says.
 
     Raises:
         UsageError: the file is not there.
@@ -61,8 +61,9 @@ def load_run(path: Path, *, bucket: str | None = None, seed: int | None = None) 
         raise UsageError(f"{path}: {error.strerror}; the demo runs from a checkout of Atoll") from error
     spec = manifest["spec"]
     if bucket is not None:
+        there = f"gs://{bucket}/{folder}/" if folder else f"gs://{bucket}/"
         for section in (spec["data"], spec["checkpoint"]):
-            section["uri"] = section["uri"].replace(SAMPLE_BUCKET, f"gs://{bucket}/", 1)
+            section["uri"] = section["uri"].replace(SAMPLE_BUCKET, there, 1)
     if seed is not None:
         spec["model"]["seed"] = seed
         spec["data"]["seed"] = seed

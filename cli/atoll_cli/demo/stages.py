@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import subprocess
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from atoll_cli.demo.console import Console
-from atoll_cli.demo.diagnosis import operator_diagnosis
 from atoll_cli.demo.evaluation import evaluate
+from atoll_cli.demo.installation import NAMESPACE, Chart, Installation
 from atoll_cli.demo.place import Place
 from atoll_cli.demo.sample import RunFile
 from atoll_cli.demo.verdict import Observations, Summary, healed, judge
@@ -22,32 +19,26 @@ from atoll_cli.errors import CommandError
 from atoll_cli.views import PodView, Sample
 
 STAGES = 7
-NAMESPACE = "atoll-demo"
-SYSTEM = "atoll-system"
-RELEASE = "atoll"
-RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 # Seconds, on two slow cores with room to spare; a stage that passes one of them is broken, not slow.
-OPERATOR_READY = 180
 LEARNING = 600
 HALF_WAY = 1200
 HEALED = 600
 COMPLETE = 1200
-REMOVED = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What to show."""
 
+    name: str
+    """Of this demo, unlike any other's; a label on what it makes."""
     run: RunFile
-    chart: Path
+    chart: Chart
     margin: float
     """Nats per token."""
     kill_syncer: bool = False
     record: Path | None = None
-    operator_image: str | None = None
-    runtime_image: str | None = None
 
 
 class Demo:
@@ -57,6 +48,7 @@ class Demo:
         self._plan = plan
         self._place = place
         self._console = console
+        self.installation = Installation(place, plan.chart, plan.name)
 
     def execute(self) -> Summary:
         """Every stage; the cluster is left to the caller.
@@ -67,10 +59,11 @@ class Demo:
         console, run = self._console, self._plan.run
         with console.stage("cluster", "A real Kubernetes"):
             self._place.up()
+            self.installation.check()
         with console.stage("data", f"The standard library's text, tokenised, to {run.data}"):
             self._write_data()
         with console.stage("operator", "The operator: helm install"):
-            self._install()
+            self.installation.make()
         watch = Watch(self._place.kubectl, NAMESPACE, run.name, console, self._plan.record)
         with console.stage("start", f"kubectl apply {run.path.name}: {run.units} units"):
             self._apply()
@@ -103,13 +96,8 @@ class Demo:
         )
         return judge(seen)
 
-    def remove(self) -> None:
-        """Takes run, namespace and operator from a cluster that stays."""
-        self._delete_namespace()
-        self._helm("uninstall", RELEASE, "--ignore-not-found")
-
     def _write_data(self) -> None:
-        """Writes the data set, and clears the run's folder of what an earlier demo left."""
+        """Writes the data set, and clears the run's folder of what an earlier demo left in a bucket of ours."""
         os.environ.update(self._place.bucket_environment)
         # Google's client warns that there is no metadata server; with the emulator there is none to be had.
         logging.getLogger("google.auth").setLevel(logging.ERROR)
@@ -117,7 +105,8 @@ class Demo:
         from atoll_runtime.data.writer import write_stdlib
 
         try:
-            Bucket(self._plan.run.checkpoints).delete_tree("")
+            if self._place.replaces:
+                Bucket(self._plan.run.checkpoints).delete_tree("")
             catalogue = write_stdlib(
                 self._plan.run.data, lambda done, total: self._console.live(f"{done} of {total} files")
             )
@@ -127,33 +116,6 @@ class Demo:
             name: sum(shard.tokens for shard in split.shards) for name, split in catalogue.splits.items()
         }
         self._console.say(", ".join(f"{name}: {count:,} tokens" for name, count in tokens.items()))
-
-    def _install(self) -> None:
-        kubectl = self._place.kubectl
-        self._delete_namespace()
-        namespaces = [
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": RESTRICTED}}
-            for name in (SYSTEM, NAMESPACE)
-        ]
-        kubectl.apply(namespaces, "--server-side")
-        try:
-            self._helm(
-                "upgrade",
-                "--install",
-                RELEASE,
-                str(self._plan.chart),
-                "--wait",
-                f"--timeout={OPERATOR_READY}s",
-                f"--set-json=runtime.env={json.dumps(dict(self._place.runtime_environment))}",
-                *_image("image", self._plan.operator_image),
-                *_image("runtime.image", self._plan.runtime_image),
-            )
-        except CommandError as error:
-            raise CommandError(f"{error}\n{operator_diagnosis(kubectl, SYSTEM)}") from error
-
-    def _delete_namespace(self) -> None:
-        arguments = ("delete", "namespace", NAMESPACE, "--ignore-not-found", f"--timeout={REMOVED}s")
-        self._place.kubectl.run(*arguments, timeout=REMOVED + 10)
 
     def _apply(self) -> None:
         run = self._plan.run
@@ -204,28 +166,6 @@ class Demo:
             HEALED,
         )
         self._console.say(f"the syncer merges again, {back.time - killed_at:.1f} s after the kill")
-
-    def _helm(self, *arguments: str) -> None:
-        command = [str(self._place.helm), *arguments, "--namespace", SYSTEM]
-        kubectl = self._place.kubectl
-        command += [f"--kubeconfig={kubectl.kubeconfig}"] if kubectl.kubeconfig else []
-        command += [f"--kube-context={kubectl.context}"] if kubectl.context else []
-        limit = OPERATOR_READY + 30
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise CommandError(f"helm {arguments[0]} took longer than {limit} s") from error
-        if done.returncode != 0:
-            # Before its one line of error helm tells of every watch that it tried again.
-            words = done.stderr[done.stderr.rfind("Error:") :].strip() or done.stdout.strip()
-            raise CommandError(f"helm {arguments[0]} failed: {words}")
-
-
-def _image(value: str, image: str | None) -> Sequence[str]:
-    if image is None:
-        return ()
-    repository, _, tag = image.rpartition(":")
-    return (f"--set-string={value}.repository={repository}", f"--set-string={value}.tag={tag}")
 
 
 def _all_learning(sample: Sample, units: int) -> bool:

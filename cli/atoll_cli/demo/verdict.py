@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll_cli.demo.evaluation import HeldOut
+from atoll_cli.text import camel
 from atoll_cli.views import Sample
 
 
@@ -163,11 +164,6 @@ def _pods_kept(at_kill: Sample, after: Sequence[Sample], end: Sample, others: Se
 
 def as_json(summary: Summary, timings: Mapping[str, float]) -> dict[str, Any]:
     """The document of `--json`: `passed`, `failures`, the summary in camelCase, `timings` in seconds."""
-    fields = {_camel(name): getattr(summary, name) for name in summary.__dataclass_fields__}
+    fields = {camel(name): getattr(summary, name) for name in summary.__dataclass_fields__}
     rounded = {name: round(value, 2) for name, value in timings.items()}
     return {"passed": not summary.failures, "failures": summary.failures, **fields, "timings": rounded}
-
-
-def _camel(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(word.capitalize() for word in rest)

@@ -53,6 +53,5 @@ def run_simulate(options: argparse.Namespace) -> int:
     try:
         status: int = import_module(f"atoll_cli.simulate.{options.question}").run(options)
     except ModuleNotFoundError as error:
-        needs = "simulate needs numpy and, for plots, matplotlib, pip install 'atoll[simulate]'"
-        raise lacking(error, needs) from error
+        raise lacking(error, "simulate needs numpy and, for plots, matplotlib", "simulate") from error
     return status

@@ -136,7 +136,7 @@ def _evaluated(expression: str, value: Any) -> Any:
     return cel.evaluate(expression, context)
 
 
-def _quantity(text: str) -> float:
+def quantity(text: str) -> float:
     number, suffix = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([A-Za-z]*)", text).groups()  # type: ignore[union-attr]
     return float(number) * SCALES[suffix]
 
@@ -144,7 +144,7 @@ def _quantity(text: str) -> float:
 _KUBERNETES: Mapping[str, Callable[..., Any]] = {
     "split": lambda text, by: text.split(by),
     "sum": sum,
-    "quantity": _quantity,
+    "quantity": quantity,
     "isGreaterThan": lambda one, other: one > other,
 }
 """What the API server adds to CEL, as far as the rules use it."""

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from atoll_cli import values
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import add_output_options, deliver
+from atoll_cli.text import amount
 
 if TYPE_CHECKING:
+    from atoll_operator.api.trainingrun import SyncerSpec
     from atoll_runtime.simulate.planner.run import Assumptions, Run
 
 MOST_GBPS = 1e6
@@ -61,7 +63,10 @@ def run(options: argparse.Namespace) -> int:
     spot = {
         pool.name for pool in spec.pools if pool.capacity == "Spot" and not told
     } - assumed.pool_mtbi.keys()
-    deliver(report(planned, assumed, prices, choose(planned, assumed), sorted(spot)), options)
+    found = report(
+        planned, assumed, prices, choose(planned, assumed), sorted(spot), too_small(spec.syncer, planned)
+    )
+    deliver(found, options)
     return 0
 
 
@@ -86,6 +91,24 @@ def assumptions(options: argparse.Namespace, planned: Run) -> Assumptions:
         given["mtbi"] = every
     seed = values.count("--seed", options.seed, least=0, most=2**32 - 1)
     return Assumptions(step_seconds=steps, pool_mtbi=mtbi, seed=seed, **given)
+
+
+def too_small(syncer: SyncerSpec, planned: Run) -> list[str]:
+    """What the spec gives a shard less of than it needs."""
+    from atoll_cli.simulate.admission import quantity
+    from atoll_runtime.simulate.planner.syncer import syncer_need
+
+    need = syncer_need(planned)
+    given = {
+        "storage": (syncer.storage, need.volume),
+        "resources.limits.memory": (syncer.resources.limits.get("memory"), need.memory),
+        "resources.requests.memory": (syncer.resources.requests.get("memory"), need.memory),
+    }
+    return [
+        f"spec.syncer.{field}: {value}, and a shard comes to {amount(least, 'B')}: give it that much, or more shards"
+        for field, (value, least) in given.items()
+        if value is not None and quantity(str(value)) < least
+    ]
 
 
 def by_pool(

@@ -13,6 +13,7 @@ from atoll_runtime.simulate.planner.estimate import Expectation, PoolEstimate
 from atoll_runtime.simulate.planner.heal import seed_gbps
 from atoll_runtime.simulate.planner.prices import cost
 from atoll_runtime.simulate.planner.run import Assumptions, Run
+from atoll_runtime.simulate.planner.syncer import syncer_need
 
 
 def document(
@@ -22,6 +23,7 @@ def document(
     rows: Sequence[Mapping[str, Any]],
     expected: Expectation,
     spot: Sequence[str],
+    warnings: Sequence[str],
 ) -> dict[str, Any]:
     """The whole plan as one object; its keys are in docs/simulate.md."""
     link = expected.link
@@ -43,6 +45,8 @@ def document(
         "gbps_both_directions": link.gbps_both_directions,
         "syncer_gbps_mean": planned.units * link.gbps_mean,
         "syncer_gbps_link": planned.units * link.gbps_link,
+        "shard": dataclasses.asdict(syncer_need(planned)),
+        "warnings": list(warnings),
         "checkpoint": {**dataclasses.asdict(expected.checkpoints), "gbps": expected.checkpoints.gbps},
         "heal_seconds": {**dataclasses.asdict(expected.heal), "total": expected.heal.total},
         "merged_share": expected.merged_share,

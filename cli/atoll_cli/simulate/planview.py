@@ -13,6 +13,7 @@ from atoll_runtime.simulate.planner.choices import Choice
 from atoll_runtime.simulate.planner.estimate import Expectation
 from atoll_runtime.simulate.planner.heal import seed_gbps
 from atoll_runtime.simulate.planner.run import Assumptions, Run
+from atoll_runtime.simulate.planner.syncer import syncer_need
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,11 +30,13 @@ def report(
     prices: Mapping[str, float] | None,
     choices: Sequence[Choice],
     spot: Sequence[str] = (),
+    warnings: Sequence[str] = (),
 ) -> Report:
     """The run as it is above, and a row for each set of knobs that was tried.
 
     Args:
         spot: pools of Spot capacity of which nobody said how often they are interrupted.
+        warnings: what of the spec will not do.
     """
     best = next(choice for choice in choices if choice.best)
     expected = choices[0].expected
@@ -49,15 +52,20 @@ def report(
         ),
         columns=CHOICE_COLUMNS,
         rows=rows,
-        notes=(f"* {best.reason}", assumptions(planned, assumed), *(as_on_demand(pool) for pool in spot)),
+        notes=(
+            f"* {best.reason}",
+            assumptions(planned, assumed),
+            *(as_on_demand(pool) for pool in spot),
+            *warnings,
+        ),
         draw=lambda figure: draw(figure, planned.name, choices, assumed.link_gbps),
-        document=document(planned, assumed, prices, rows, expected, spot),
+        document=document(planned, assumed, prices, rows, expected, spot, warnings),
     )
 
 
 def summary(planned: Run, expected: Expectation, prices: Mapping[str, float] | None) -> list[str]:
     """The run as it is, a line for each thing to expect."""
-    link, saved = expected.link, expected.checkpoints
+    link, saved, syncer = expected.link, expected.checkpoints, syncer_need(planned)
     low, high = expected.interval
     hours = sorted(expected.lost_chip_hours.items(), key=lambda item: -item[1])
     stages = dataclasses.asdict(expected.heal).items()
@@ -76,6 +84,7 @@ def summary(planned: Run, expected: Expectation, prices: Mapping[str, float] | N
         f"{link.gbps_peak:.3g}, both ways {link.gbps_both_directions:.3g}",
         "syncer's link": f"{planned.units * link.gbps_link:.3g} Gbit/s each way, mean "
         f"{planned.units * link.gbps_mean:.3g}",
+        "a shard": f"{amount(syncer.memory, 'B')} of memory, {amount(syncer.volume, 'B')} of volume",
         "checkpoints": f"every {duration(saved.seconds_between_cuts)} {amount(saved.cut_bytes, 'B')}, and "
         f"{amount(saved.moments_bytes, 'B')} of the units' moments; {amount(saved.bytes_per_day, 'B')} a day, "
         f"{saved.gbps:.3g} Gbit/s",

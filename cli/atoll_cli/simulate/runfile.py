@@ -98,6 +98,8 @@ def _converted(name: str, spec: TrainingRunSpec) -> planner.Run:
         grace_steps=spec.quorum.grace.max_steps,
         checkpoint_steps=spec.checkpoint.interval_steps,
         seed=spec.recovery.seed,
+        shards=spec.syncer.shards,
+        tape=spec.syncer.tape,
         target_steps=target.global_steps,
         target_tokens=target.tokens,
     )

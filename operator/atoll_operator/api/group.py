@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 Object = dict[str, Any]
 """A Kubernetes object as JSON."""
@@ -11,7 +11,7 @@ GROUP = "atoll.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 RUN_KIND = "TrainingRun"
-UNIT_KIND = "LearnerUnit"
+UNIT_KIND: Final = "LearnerUnit"
 FIELD_MANAGER = "atoll"
 
 LABEL_MANAGER = "app.kubernetes.io/managed-by"
@@ -27,6 +27,8 @@ LABEL_HOLDS = f"{GROUP}/holds"
 LABEL_COMPONENT = f"{GROUP}/component"
 ANNOTATION_INCARNATION = f"{GROUP}/incarnation"
 """On a learner's pod: the incarnation that its process is, or is to become."""
+ANNOTATION_CONTRACT = f"{GROUP}/contract"
+"""On a pod of syncer or evaluator: a digest of what its run said when it was made."""
 LEARNER = "learner"
 SYNCER = "syncer"
 EVALUATOR = "evaluator"

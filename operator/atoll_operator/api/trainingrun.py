@@ -98,8 +98,9 @@ class RecoverySpec(Section):
     hang_seconds: Annotated[int, Field(ge=0, le=86_400)] = 600
     """For which no step may end while the pods run and the syncer answers; 0: for ever."""
     force_delete: bool = False
-    """Whether pods that are still terminating 30 s after their time are deleted by force. No heal waits for them in
-    either case; by force the scheduler takes their chips for free although the node has not said so."""
+    """Whether pods that are still terminating 30 s after their time are deleted by force. No heal of a unit waits for
+    them, but the syncer and the evaluator have no successor on another node before. By force the scheduler takes
+    their chips for free although the node has not said so."""
 
     below_quorum: Literal["Wait", "Fail"] = "Wait"
     """When so many units are out of restarts that fewer than `quorum.min` are left: wait for somebody to mend or add
@@ -117,7 +118,7 @@ class SyncerSpec(Section):
     tape: TapeDepth = "Decisions"
     """What the event tape on each shard's volume holds: every event and decision, or the contributions too, so that
     `atoll replay` computes the model anew."""
-    resources: Resources = Resources(requests={"cpu": "100m", "memory": "256Mi"})
+    resources: Resources = Resources(requests={"cpu": "100m", "memory": "1Gi"})
     node_selector: NodeSelector = Field(default_factory=dict)
     """Labels of the nodes for its pods."""
     tolerations: Tolerations = ()
@@ -163,7 +164,8 @@ class TrainingRunSpec(Section):
     evaluation: EvaluatorSpec | None = None
     """Where given: a pod of its own measures the loss of the global model on held-out data while the run trains."""
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """Image of learners, syncer and evaluator; the operator's default where not given."""
+    """Image of learners, syncer and evaluator. Where not given, the default of the operator when the run began, which
+    `status.runtime` keeps."""
     pod_template: PodTemplate = PodTemplate()
     """Labels, annotations, variables, volumes, pull secrets and priority of learners, syncer and evaluator."""
     queue_name: QueueName | None = None
@@ -205,6 +207,16 @@ class StreamsStatus(Report):
     dealt: Annotated[tuple[StreamRange, ...], Field(max_length=MAX_STREAM + 1)] = ()
 
 
+class RuntimeStatus(Report):
+    """What the pods of a run are made of, for as long as its user does not name another image."""
+
+    image: Annotated[str, Field(max_length=512)]
+    asked: Annotated[str, Field(max_length=512)] = ""
+    """`spec.image` when this was chosen; empty: the operator's default of that time."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables that the operator had for runtime pods at that time."""
+
+
 class CheckpointStatus(Report):
     """The newest complete global checkpoint."""
 
@@ -244,6 +256,7 @@ class TrainingRunStatus(Report):
     units_wanted: int = 0
     units_updated: int = 0
     """Those that have the image, batch, resources and placement that `spec` says."""
+    runtime: RuntimeStatus | None = None
     streams: StreamsStatus | None = None
     selector: Annotated[str, Field(max_length=256)] = ""
     """Of the learners' pods, for `kubectl get --selector` and autoscalers."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atoll_operator.api.group import (
+    ANNOTATION_CONTRACT,
     EVALUATOR,
     LABEL_COMPONENT,
     LABEL_MANAGER,
@@ -19,6 +20,7 @@ from atoll_operator.api.group import (
 from atoll_operator.api.trainingrun import EvaluatorSpec
 from atoll_operator.plan.names import evaluator
 from atoll_operator.plan.podspec import (
+    LOST_NODES,
     PodSettings,
     container,
     headless,
@@ -34,7 +36,7 @@ from atoll_runtime.contract import (
     EvaluationContract,
     EvaluationSpec,
     EvaluatorStatus,
-    dump,
+    brief,
 )
 
 UNAVAILABLE = "EvaluatorUnavailable"
@@ -67,13 +69,14 @@ def stateful_set(
     spec: EvaluatorSpec,
     settings: PodSettings,
     replicas: int,
+    contract: str = "",
 ) -> Object:
-    """What is to be measured stands in the pod's environment, so that a change of it makes a new pod."""
+    """`contract`: digest of what the pod is made of, by which it is replaced (`plan/turnover.py`)."""
     told = EvaluationContract(**{name: getattr(spec, name) for name in EvaluationSpec.model_fields})
     main = container(
         settings,
         command=["python", "-m", "atoll_runtime.evaluator"],
-        environment={ENV_EVALUATION: dump(told), "JAX_PLATFORMS": "cpu"},
+        environment={ENV_EVALUATION: brief(told), "JAX_PLATFORMS": "cpu"},
         resources=spec.resources,
         extra_resources={},
     )
@@ -83,7 +86,7 @@ def stateful_set(
     main |= probes("health")
     pod = pod_spec(settings, evaluator(run), main)
     pod["nodeSelector"] = dict(spec.node_selector)
-    pod["tolerations"] = [literals(item) for item in spec.tolerations]
+    pod["tolerations"] = [*LOST_NODES, *(literals(item) for item in spec.tolerations)]
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -96,9 +99,12 @@ def stateful_set(
         "spec": {
             "replicas": replicas,
             "serviceName": evaluator(run),
-            # With the other policy a pod that never becomes ready is not replaced when the spec is mended.
             "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": {LABEL_RUN: run, LABEL_COMPONENT: EVALUATOR}},
-            "template": {"metadata": pod_metadata(settings, labels(run)), "spec": pod},
+            "template": {
+                "metadata": pod_metadata(settings, labels(run), {ANNOTATION_CONTRACT: contract}),
+                "spec": pod,
+            },
         },
     }

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 
 from atoll_operator.plan import kueue
 from atoll_operator.plan.observe import STOPPED, PodView
-from atoll_runtime.contract import EXIT_FENCED, EXIT_OK, EXIT_RESTART, EXIT_TERMINAL
+from atoll_runtime.contract import (
+    EXIT_FENCED,
+    EXIT_OK,
+    EXIT_RESTART,
+    EXIT_TERMINAL,
+    EXIT_VERSION,
+    VERSION_MISMATCH,
+)
 
 APP_ERROR = "AppError"
 OUT_OF_MEMORY = "OutOfMemory"
@@ -89,6 +96,8 @@ def _crashed(pod: PodView, incarnation: int) -> bool:
 def terminated(pod: PodView) -> tuple[str, str]:
     """Reason and message of a container that ended with an error."""
     match = _TERMINATION.match(pod.exit_message)
+    if pod.exit_code == EXIT_VERSION:
+        return VERSION_MISMATCH, match[2] if match is not None else pod.exit_message
     if match is not None:
         return match[1], match[2]
     if pod.exit_reason == "OOMKilled":

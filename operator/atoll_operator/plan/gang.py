@@ -40,16 +40,24 @@ from atoll_operator.plan.removal import DRAIN_SECONDS
 from atoll_operator.plan.tpu import Slice, check_slices, slice_of
 from atoll_runtime.contract import (
     COORDINATOR_PORT,
+    ENV_LOCK_MEMORY,
     ENV_UNIT,
     INCARNATION_FILE,
     PEER_PORT,
     SPARE_COORDINATOR_PORT,
     UnitContract,
-    dump,
+    brief,
 )
 
 METRICS_PORT = 8431
 """TPU runtime metrics."""
+LOCKING: Object = {
+    "runAsUser": 0,
+    "runAsNonRoot": False,
+    "capabilities": {"drop": ["ALL"], "add": ["SYS_RESOURCE"]},
+}
+"""Of a container that may raise its limit of locked memory. As root: the capabilities that Kubernetes adds are lost to
+any other user when its program starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +148,13 @@ class Gang:
             command=["python", "-m", "atoll_runtime.learner"],
             environment={
                 **tpu_environment(shape, self.spec.slices, host, self._host_names(), arguments),
-                ENV_UNIT: dump(self._contract(host)),
+                ENV_UNIT: brief(self._contract(host)),
             },
             resources=self.spec.resources,
             extra_resources={TPU: str(shape.chips_per_host)},
         )
+        if self.settings.environment.get(ENV_LOCK_MEMORY) == "true":
+            main["securityContext"] |= LOCKING
         main["ports"] = [
             {"name": "libtpu", "containerPort": LIBTPU_PORT},
             {"name": "tpu-metrics", "containerPort": METRICS_PORT},
@@ -183,6 +193,7 @@ class Gang:
             incarnation=self.number,
             host=host,
             hosts=self.hosts,
+            chips=self.slice.chips_per_host,
             coordinator=f"{self._host_names()[0]}:{COORDINATOR_PORT}",
             address=f"{self._host_names()[host]}:{PEER_PORT}",
             batch=self.spec.batch,

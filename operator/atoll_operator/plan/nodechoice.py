@@ -7,11 +7,8 @@ from collections.abc import Mapping, Sequence
 from atoll_operator.api.group import ACCELERATOR, LABEL_HOLDS, NODE_POOL, TOPOLOGY, TPU, Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.placement import Spot
-from atoll_operator.plan.podspec import literals
+from atoll_operator.plan.podspec import LOST_NODES, literals
 from atoll_operator.plan.tpu import Slice
-
-LEAVE_SECONDS = 30
-"""`tolerationSeconds` for a node that is lost; Kubernetes' default of 300 is most of a slow heal."""
 
 
 def node_choice(
@@ -67,18 +64,4 @@ _IN_A_POOL: Object = {
     }
 }
 """Anti-affinity alone would be content with a node of no pool, where peers cannot follow."""
-_TOLERATIONS: tuple[Object, ...] = (
-    {"key": TPU, "operator": "Exists"},
-    {
-        "key": "node.kubernetes.io/not-ready",
-        "operator": "Exists",
-        "effect": "NoExecute",
-        "tolerationSeconds": LEAVE_SECONDS,
-    },
-    {
-        "key": "node.kubernetes.io/unreachable",
-        "operator": "Exists",
-        "effect": "NoExecute",
-        "tolerationSeconds": LEAVE_SECONDS,
-    },
-)
+_TOLERATIONS: tuple[Object, ...] = ({"key": TPU, "operator": "Exists"}, *LOST_NODES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atoll_operator.api.group import (
+    ANNOTATION_CONTRACT,
     ANNOTATION_INCARNATION,
     LABEL_GANG,
     LABEL_HOST,
@@ -32,6 +33,8 @@ class PodView:
     incarnation: int = 0
     """That its process is, or is to become."""
     host: int = 0
+    contract: str = ""
+    """Digest of what it was made of; of a pod of syncer or evaluator."""
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
@@ -92,6 +95,7 @@ def view(pod: Object) -> PodView:
         gang=_number(labels.get(LABEL_GANG)),
         incarnation=_number(metadata.get("annotations", {}).get(ANNOTATION_INCARNATION)),
         host=_number(labels.get(LABEL_HOST)),
+        contract=metadata.get("annotations", {}).get(ANNOTATION_CONTRACT, ""),
         phase=status.get("phase", "Pending"),
         reason=status.get("reason", ""),
         message=status.get("message", "") or stopped.get("message", ""),

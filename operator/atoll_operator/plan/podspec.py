@@ -20,6 +20,13 @@ VOLUMES = ("run", "tls", "tmp", "pod", "journal")
 """Names of all volumes that some pod of a run has by itself."""
 PATHS = (RUN_DIR, TLS_DIR, "/tmp", POD_DIR, JOURNAL_DIR, TERMINATION_LOG)
 """Where they are mounted, and where the kubelet mounts a file of its own."""
+LEAVE_SECONDS = 30
+"""`tolerationSeconds` for a node that is lost; Kubernetes' default of 300 is most of a slow heal."""
+LOST_NODES: tuple[Object, ...] = tuple(
+    {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LEAVE_SECONDS}
+    for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+)
+"""Tolerations of every pod of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

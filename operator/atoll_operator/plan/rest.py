@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from atoll_operator.api.learnerunit import UnitPhase
+from atoll_operator.api.learnerunit import LearnerUnitStatus, UnitPhase
 from atoll_operator.plan import nodes
 from atoll_operator.plan.clock import earliest
 from atoll_operator.plan.conditions import find, state
@@ -15,6 +15,7 @@ from atoll_operator.plan.unitstatus import Orders, UnitObserved, lost, with_ledg
 
 GRACE_SECONDS = {"Suspended": DRAIN_SECONDS, "Finished": 5}
 """For the pods of a run that stops, and of one that is over."""
+RUN_NOT_FOUND = "RunNotFound"
 
 
 def idle(unit: UnitObserved, now: float, phase: UnitPhase, reason: str, message: str) -> UnitPlan:
@@ -28,8 +29,20 @@ def without_run(unit: UnitObserved, now: float) -> UnitPlan:
     """Its run is gone, or still to come. A unit made by hand outlives its run, and its pods would train for nobody."""
     remove, wake = removals(unit.pods, GRACE_SECONDS["Suspended"], False, now)
     message = f"there is no TrainingRun {unit.spec.run!r}"
-    plan = idle(unit, now, "Pending", "RunNotFound", message)
+    plan = idle(replace(unit, status=_without_gang(unit.status)), now, "Pending", RUN_NOT_FOUND, message)
     return replace(plan, remove=remove, wake=wake)
+
+
+def rested(status: LearnerUnitStatus) -> bool:
+    """Whether we took the gang away ourselves, so that the next one follows no failure."""
+    scheduled = find(status.conditions, "Scheduled")
+    return status.phase in ("Suspended", "Finished") or (
+        scheduled is not None and scheduled.reason == RUN_NOT_FOUND
+    )
+
+
+def _without_gang(status: LearnerUnitStatus) -> LearnerUnitStatus:
+    return status.model_copy(update={"heal_start_time": None, "placed_gang": 0})
 
 
 def failed(unit: UnitObserved, orders: Orders, now: float) -> UnitPlan:
@@ -48,7 +61,7 @@ def stopped(
     staying = {pod.name for pod in unit.pods} - {cause.pod for cause in silent}
     if unit.status.phase == "Failed":
         return UnitPlan(status=unit.status, remove=remove, wake=wake)
-    status = with_ledger(unit, unit.status).model_copy(update={"heal_start_time": None, "placed_gang": 0})
+    status = _without_gang(with_ledger(unit, unit.status))
     seeded = find(unit.status.conditions, "Seeded")
     states = {
         "Scheduled": state(False, phase),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.runobjects import UnitFacts
@@ -82,4 +85,11 @@ def of_another_kind(unit: UnitFacts, wanted: LearnerUnitSpec) -> bool:
 
 
 def _differs(unit: UnitFacts, wanted: LearnerUnitSpec, fields: Iterable[str]) -> bool:
-    return unit.spec is not None and any(getattr(unit.spec, name) != getattr(wanted, name) for name in fields)
+    return unit.spec is not None and any(_said(unit.spec, name) != _said(wanted, name) for name in fields)
+
+
+def _said(spec: LearnerUnitSpec, name: str) -> Any:
+    """A section that says nothing is none: units from before it existed lack it, and are not outdated by that."""
+    value = getattr(spec, name)
+    empty = isinstance(value, BaseModel) and not value.model_dump(exclude_defaults=True)
+    return None if empty else value

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from atoll_operator.api.group import UNIT_KIND, Object
 from atoll_operator.api.trainingrun import TrainingRunStatus
+from atoll_operator.keys import Kind
 from atoll_operator.plan.clock import earliest, format_time, parse_time
 from atoll_operator.plan.departure import plan_departure
 from atoll_operator.plan.evaluation import EvaluationPlan, plan_evaluation
@@ -15,19 +16,25 @@ from atoll_operator.plan.failure import hindrance, terminated
 from atoll_operator.plan.names import evaluator as evaluator_name
 from atoll_operator.plan.names import syncer as syncer_name
 from atoll_operator.plan.notice import Notice
+from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.quorum import QuorumLost, quorum_lost
+from atoll_operator.plan.removal import Removal, of_lost_nodes
 from atoll_operator.plan.rollout import of_another_kind, plan_rollout
 from atoll_operator.plan.runfigures import RunFacts
 from atoll_operator.plan.runobjects import (
     RunObserved,
     dealt,
+    evaluator_digest,
     evaluator_objects,
     objects,
+    syncer_digest,
     unit_body,
     unit_specs,
 )
 from atoll_operator.plan.runstatus import describe
+from atoll_operator.plan.runtime import runtime_status
 from atoll_operator.plan.suspension import plan_suspension
+from atoll_operator.plan.turnover import outdated
 from atoll_runtime.contract import EXIT_TERMINAL
 
 
@@ -35,7 +42,7 @@ from atoll_runtime.contract import EXIT_TERMINAL
 class Reference:
     """An object to delete, if it is there."""
 
-    kind: str
+    kind: Kind
     name: str
     uid: str = ""
     """Of that very object, where it is known."""
@@ -43,12 +50,16 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """What to do, in this order: apply, units, remove, retire, write the status; or delete the run itself."""
+    """What to do, in this order: apply, renew, release, units, remove, retire, write the status; or delete the run."""
 
     status: TrainingRunStatus
     apply: tuple[Object, ...] = ()
     units: tuple[Object, ...] = ()
     """LearnerUnits to create where there are none, or to give a new spec."""
+    renew: tuple[Reference, ...] = ()
+    """Pods that their StatefulSet is to make anew."""
+    release: tuple[Removal, ...] = ()
+    """Pods whose lost nodes hold them, and with them their successors."""
     remove: tuple[Reference, ...] = ()
     retire: tuple[Reference, ...] = ()
     """LearnerUnits that are not wanted any more."""
@@ -81,6 +92,13 @@ class Outcome:
 
 def plan_run(run: RunObserved, now: float) -> RunPlan:
     """Decides for one run."""
+    plan, recovery = _plan(run, now), run.spec.recovery
+    pods = (*run.syncer_pods, *run.evaluator_pods)
+    release, wake = of_lost_nodes(pods, run.nodes, recovery.node_lost_seconds, recovery.force_delete, now)
+    return replace(plan, release=release, wake=earliest(plan.wake, wake))
+
+
+def _plan(run: RunObserved, now: float) -> RunPlan:
     started = run.status.start_time or format_time(now)
     streams = dealt(run)
     wanted = unit_specs(run, streams)
@@ -103,6 +121,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
                 "start_time": started,
                 "syncer_shards": run.spec.syncer.shards,
                 "syncer_layout": _layout(run),
+                "runtime": runtime_status(run.spec, run.settings),
                 "streams": streams,
                 "suspend_time": suspension.since if suspension is not None else None,
             }
@@ -120,6 +139,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         feed_message=run.feed.message,
         traffic=run.feed.traffic,
         answers=run.feed.answers,
+        awaited=run.feed.awaited(run.seen, now),
         shards_down=run.feed.down,
         syncer_wait="; ".join(filter(None, map(hindrance, run.syncer_pods))),
         evaluation=evaluation.status,
@@ -139,12 +159,11 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         )
     status = describe(facts, now)
     deadline = run.spec.active_deadline_seconds
+    shards = 0 if suspended else run.spec.syncer.shards
     return RunPlan(
         status=status,
-        apply=(
-            *objects(run, 0 if suspended else run.spec.syncer.shards, _layout(run)),
-            *evaluator_objects(run, evaluation.replicas),
-        ),
+        apply=(*objects(run, shards, _layout(run)), *evaluator_objects(run, evaluation.replicas)),
+        renew=(*_anew(run.syncer_pods, syncer_digest(run), shards), *_evaluator_anew(run, evaluation)),
         units=tuple(
             unit_body(run, name, spec)
             for name, spec in wanted.items()
@@ -199,6 +218,14 @@ def _outcome(run: RunObserved, lost: QuorumLost | None, started: float, now: flo
     return None
 
 
+def _evaluator_anew(run: RunObserved, evaluation: EvaluationPlan) -> tuple[Reference, ...]:
+    return _anew(run.evaluator_pods, evaluator_digest(run), evaluation.replicas or 0)
+
+
+def _anew(pods: Sequence[PodView], digest: str, replicas: int) -> tuple[Reference, ...]:
+    return tuple(Reference("Pod", pod.name, pod.uid) for pod in outdated(pods, digest, replicas))
+
+
 def _without_evaluator(run: RunObserved, evaluation: EvaluationPlan) -> tuple[Reference, ...]:
     """Its StatefulSet last: as long as that is there, the rest may be."""
     name = evaluator_name(run.name)
@@ -214,6 +241,7 @@ def _ended(run: RunObserved, status: TrainingRunStatus, evaluation: EvaluationPl
     plan = RunPlan(
         status=status,
         apply=tuple(evaluator_objects(run, evaluation.replicas)),
+        renew=_evaluator_anew(run, evaluation),
         remove=_without_evaluator(run, evaluation),
         notices=evaluation.notices,
         evaluate=evaluation.ask,

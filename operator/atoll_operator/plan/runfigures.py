@@ -49,6 +49,8 @@ class RunFacts:
     traffic: Traffic
     answers: bool
     """Whether any shard does."""
+    awaited: bool
+    """This operator has just begun to ask, and knows no better than the status that it found."""
     shards_down: str
     """Shards that do not serve while others answer, and why."""
     syncer_wait: str

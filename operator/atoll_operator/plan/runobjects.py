@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-
-from pydantic import BaseModel
 
 from atoll_operator.api.group import (
     API_VERSION,
@@ -24,13 +21,15 @@ from atoll_operator.plan import capacity, evaluator, syncer
 from atoll_operator.plan.conditions import is_true
 from atoll_operator.plan.evaluator import EvaluatorState
 from atoll_operator.plan.names import config_map, shard_host, unit_name
+from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.podspec import PodSettings
 from atoll_operator.plan.pools import names, slots
 from atoll_operator.plan.shards import CutOrder, FeedState
 from atoll_operator.plan.streams import deal, streams_of, table
 from atoll_operator.plan.totals import Account
-from atoll_runtime.contract import RunContract, SyncerAddress, dump
+from atoll_operator.plan.turnover import digest, said
+from atoll_runtime.contract import RunContract, SyncerAddress, brief
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,27 +74,17 @@ class RunObserved:
     left: Mapping[str, Account] = field(default_factory=dict)
     """What units had that were seen to go, by uid, until the status is known to name them."""
     syncer_pods: tuple[PodView, ...] = ()
+    nodes: Mapping[str, NodeView] = field(default_factory=dict)
+    """Those that the pods of syncer and evaluator are on, as far as the operator may see them."""
     feed: FeedState = field(default_factory=FeedState)
+    seen: float | None = None
+    """Unix seconds at which this operator saw it first; None: now."""
     cut: CutOrder | None = None
     """What the syncer was asked to save before the run is suspended."""
     evaluator: EvaluatorState = field(default_factory=EvaluatorState)
     evaluator_pods: tuple[PodView, ...] = ()
     evaluator_there: bool = False
     """Whether its StatefulSet is."""
-
-
-def pod_settings(
-    name: str, spec: TrainingRunSpec, image: str, pull_policy: str, environment: Mapping[str, str]
-) -> PodSettings:
-    """The run's own image, else the operator's default."""
-    return PodSettings(
-        run=name,
-        image=spec.image or image,
-        pull_policy=pull_policy,
-        environment=environment,
-        service_account=spec.service_account_name,
-        template=spec.pod_template,
-    )
 
 
 def members(run: RunObserved) -> dict[str, str]:
@@ -182,7 +171,7 @@ def _unit_spec(run: RunObserved, pool: Pool, stream: int, streams: int) -> Learn
         batch=pool.batch or run.spec.inner.batch,
         stream=stream,
         streams=streams,
-        image=run.spec.image,
+        image=run.spec.image or run.settings.image,
         node_selector={**pool.node_selector, **capacity.selector(pool)},
         tolerations=(*pool.tolerations, *capacity.tolerations(pool)),
         resources=pool.resources,
@@ -212,7 +201,7 @@ def objects(run: RunObserved, replicas: int, layout: int) -> Iterator[Object]:
             "labels": _labels(run.name),
             "ownerReferences": owners,
         },
-        "data": {"run.json": dump(contract(run))},
+        "data": {"run.json": brief(contract(run))},
     }
     yield syncer.service(run.name, run.namespace, owners)
     yield syncer.stateful_set(
@@ -223,7 +212,7 @@ def objects(run: RunObserved, replicas: int, layout: int) -> Iterator[Object]:
         run.settings,
         replicas,
         layout,
-        _digest(run.spec.quorum, run.spec.target, run.spec.checkpoint),
+        syncer_digest(run),
     )
 
 
@@ -232,9 +221,21 @@ def evaluator_objects(run: RunObserved, replicas: int | None) -> Iterator[Object
     spec, owners = run.spec.evaluation, _owners(run)
     if spec is not None and replicas is not None:
         yield evaluator.service(run.name, run.namespace, owners)
-        yield evaluator.stateful_set(run.name, run.namespace, owners, spec, run.settings, replicas)
+        made_of = evaluator_digest(run)
+        yield evaluator.stateful_set(run.name, run.namespace, owners, spec, run.settings, replicas, made_of)
 
 
-def _digest(*sections: BaseModel) -> str:
-    """Of sections that may change in a run that exists and that its syncer reads once."""
-    return hashlib.sha256("\0".join(map(dump, sections)).encode()).hexdigest()[:16]
+def syncer_digest(run: RunObserved) -> str:
+    """Of all that may change in a run and that its syncer's pods are made of, or read once."""
+    spec, own = run.spec, run.spec.syncer
+    pod = said(own, "resources", "shards", "storage", "storage_class_name")
+    read = said(spec.quorum), said(spec.target), said(spec.checkpoint)
+    return digest(run.settings, pod, said(own.resources), *read)
+
+
+def evaluator_digest(run: RunObserved) -> str:
+    """Of all that the evaluator's pod is made of."""
+    spec = run.spec.evaluation
+    if spec is None:
+        return ""
+    return digest(run.settings, said(spec, "resources", "final_seconds"), said(spec.resources))

@@ -91,6 +91,18 @@ def _running(facts: RunFacts) -> dict[str, State]:
         "Complete": state(False, "NotFinished"),
         "Failed": state(False, "NotFailed"),
         "Stalled": state(False, "NotStalled"),
+        **(_remembered(facts) if facts.awaited else {}),
+    }
+
+
+def _remembered(facts: RunFacts) -> dict[str, State]:
+    """What follows from the syncer's answer, as it stands: an operator that starts must not call a sound run ill."""
+    if facts.old.phase in ("Suspending", "Suspended"):
+        return {}
+    return {
+        item.type: (item.status, item.reason, item.message)
+        for item in facts.old.conditions
+        if item.type in ("Ready", "Progressing", "Degraded")
     }
 
 
@@ -181,13 +193,15 @@ def _over(
     )
 
 
-def with_problem(status: TrainingRunStatus, reason: str, message: str, now: float) -> TrainingRunStatus:
-    """The same status, Degraded for a reason that only the API server knew."""
+def with_problem(
+    status: TrainingRunStatus, old: TrainingRunStatus, reason: str, message: str, now: float
+) -> TrainingRunStatus:
+    """The same status, Degraded for a reason that only the API server knew; `old` is the one before this pass."""
     states: dict[str, State] = {
         item.type: (item.status, item.reason, item.message) for item in status.conditions
     }
     states["Degraded"] = state(True, reason, message)
-    conditions = transition(status.conditions, states, status.observed_generation, now)
+    conditions = transition(old.conditions, states, status.observed_generation, now)
     return status.model_copy(update={"message": clip(message), "conditions": conditions})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from atoll_operator.plan import ledger
@@ -18,6 +18,10 @@ SyncerPhase = Literal["Starting", "Running", "Finishing", "Finished", "Failed"]
 UNAVAILABLE = "SyncerUnavailable"
 TRAFFIC_SECONDS = 30.0
 """Time constant of the mean: a few rounds of the slowest fragments, and still a figure of now."""
+AWAITED_SECONDS = 30.0
+"""For which an operator that has just begun may know nothing of a syncer: two polls that time out take 15."""
+MISSES = 2
+"""Polls in a row without an answer after which a shard counts as gone: one alone may be a lost packet."""
 GROUPS = 4
 """Different messages of shards that are told at once."""
 
@@ -49,12 +53,14 @@ class FeedState:
     status: SyncerStatus | None = None
     """The last good answer."""
     reason: str = ""
-    """Why the last poll failed; empty after a good one."""
+    """Why it does not answer; empty while it does, and before anything is known."""
     message: str = ""
     answering_since: float | None = None
     down: str = ""
     """Shards that do not serve while another one answers, and why."""
     traffic: Traffic = Traffic()
+    misses: int = field(default=0, compare=False)
+    """Polls in a row that failed; by itself no news."""
 
     @property
     def answers(self) -> bool:
@@ -64,6 +70,15 @@ class FeedState:
     def serves(self) -> bool:
         """It answers and has read its journal."""
         return self.answers and self.status is not None and self.status.phase != "Starting"
+
+    def awaited(self, since: float | None, now: float) -> bool:
+        """Nothing has come of asking yet, good or bad, and it is too early to wonder why.
+
+        Args:
+            since: when this operator saw the run first; None: now.
+        """
+        unknown = self.status is None and not self.answers and not self.reason
+        return unknown and (since is None or now < since + AWAITED_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +93,13 @@ class CutOrder:
 def cut_step(shards: Sequence[FeedState], old: CutOrder | None) -> int | None:
     """The global step of the cut that holds all that is merged; None while a shard has yet to be heard of.
 
-    The step that the run has reached, or one more where a cut of that step stands and lacks what came after it.
+    The step that the run has reached, or one more where a cut of that step stands and lacks what came after it; never
+    one that a shard has passed, for cuts are recorded in their order.
     """
     reports = [shard.status for shard in shards if shard.status is not None]
     if len(reports) < len(shards):
         return None
-    reached = max(report.global_step for report in reports)
+    reached = max(max(report.global_step, report.checkpoint.orderable) for report in reports)
     newest = reports[0].checkpoint.newest_step
     if newest is not None and newest >= reached and all(report.checkpoint.current for report in reports):
         return newest
@@ -99,6 +115,14 @@ def heard(old: FeedState, status: SyncerStatus, now: float) -> FeedState:
         status = old.status.model_copy(update=change)
     traffic = old.traffic.next(old.status, status) if old.status is not None else old.traffic
     return FeedState(status=status, answering_since=old.answering_since or now, traffic=traffic)
+
+
+def missed(old: FeedState, reason: str, message: str) -> FeedState:
+    """One shard after a poll that failed. No answer is believed at the second time, a wrong one at once."""
+    misses = old.misses + 1
+    if reason == UNAVAILABLE and misses < MISSES and not old.reason:
+        return replace(old, misses=misses)
+    return replace(old, reason=reason, message=message, answering_since=None, misses=misses)
 
 
 def combine(shards: Sequence[FeedState]) -> FeedState:

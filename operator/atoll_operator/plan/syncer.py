@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atoll_operator.api.group import (
-    GROUP,
+    ANNOTATION_CONTRACT,
     LABEL_COMPONENT,
     LABEL_MANAGER,
     LABEL_RUN,
@@ -14,6 +14,7 @@ from atoll_operator.api.group import (
 from atoll_operator.api.trainingrun import SyncerSpec
 from atoll_operator.plan.names import syncer
 from atoll_operator.plan.podspec import (
+    LOST_NODES,
     PodSettings,
     container,
     headless,
@@ -22,9 +23,15 @@ from atoll_operator.plan.podspec import (
     pod_spec,
     probes,
 )
-from atoll_runtime.contract import ENV_SHARD, HEALTH_PORT, JOURNAL_DIR, STATUS_PORT, SYNCER_PORT
+from atoll_runtime.contract import (
+    ENV_JOURNAL_DIR,
+    ENV_SHARD,
+    HEALTH_PORT,
+    JOURNAL_DIR,
+    STATUS_PORT,
+    SYNCER_PORT,
+)
 
-ANNOTATION_CONTRACT = f"{GROUP}/contract"
 POD_INDEX = "apps.kubernetes.io/pod-index"
 """Label of a StatefulSet's pods (Kubernetes 1.28)."""
 
@@ -51,16 +58,23 @@ def stateful_set(
     """`replicas` 0 keeps the journals (suspended, failed); deleting the StatefulSet deletes them (finished).
 
     `layout` counts the changes of `spec.shards`. Each has a folder of its own on the volumes: a journal from before two
-    changes may be of as many shards as there are now, and yet of a history that the others have left.
+    changes may be of as many shards as there are now, and yet of a history that the others have left. The shard
+    removes those of the layouts before its own.
 
-    `contract` stands for what a syncer reads at its start: another one has the shards started anew, one after another.
+    `contract`: digest of what the pods are made of and read at their start, by which they are replaced
+    (`plan/turnover.py`).
     """
     main = container(
         settings,
         command=["python", "-m", "atoll_runtime.syncer"],
         environment={
-            "NUMBA_CACHE_DIR": f"{JOURNAL_DIR}/compiled"
-        },  # a restart does not compile the merge again
+            ENV_JOURNAL_DIR: f"{JOURNAL_DIR}/layout-{layout}",
+            "NUMBA_CACHE_DIR": f"{JOURNAL_DIR}/compiled",  # a restart does not compile the merge again
+            # Large arrays go back to the system when they are freed: a third of its memory at a cut (2026-11-22).
+            "MALLOC_MMAP_THRESHOLD_": "262144",
+            "MALLOC_TRIM_THRESHOLD_": "262144",
+            "JAX_PLATFORMS": "cpu",  # which writes checkpoints; the image's libtpu would look for chips
+        },
         resources=spec.resources,
         extra_resources={},
     )
@@ -71,14 +85,11 @@ def stateful_set(
         {"name": "status", "containerPort": STATUS_PORT},
         {"name": "health", "containerPort": HEALTH_PORT},
     ]
-    journal = {"name": "journal", "mountPath": JOURNAL_DIR}
-    if layout:
-        journal["subPath"] = f"layout-{layout}"
-    main["volumeMounts"] = [*main["volumeMounts"], journal]
+    main["volumeMounts"] = [*main["volumeMounts"], {"name": "journal", "mountPath": JOURNAL_DIR}]
     main |= probes("health")
     pod = pod_spec(settings, syncer(run), main)
     pod["nodeSelector"] = dict(spec.node_selector)
-    pod["tolerations"] = [literals(item) for item in spec.tolerations]
+    pod["tolerations"] = [*LOST_NODES, *(literals(item) for item in spec.tolerations)]
     claim: Object = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": spec.storage}}}
     if spec.storage_class_name is not None:
         claim["storageClassName"] = spec.storage_class_name
@@ -95,12 +106,11 @@ def stateful_set(
             "replicas": replicas,
             "serviceName": syncer(run),
             "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": {LABEL_RUN: run, LABEL_COMPONENT: SYNCER}},
             "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Retain"},
             "template": {
-                "metadata": pod_metadata(
-                    settings, labels(run), {ANNOTATION_CONTRACT: contract} if contract else None
-                ),
+                "metadata": pod_metadata(settings, labels(run), {ANNOTATION_CONTRACT: contract}),
                 "spec": pod,
             },
             "volumeClaimTemplates": [{"metadata": {"name": "journal"}, "spec": claim}],

@@ -39,7 +39,7 @@ def plan_unit(unit: UnitObserved, now: float) -> UnitPlan:
         gang.check()
     except ValueError as error:
         return rest.idle(unit, now, "Pending", "SpecInvalid", str(error))
-    if unit.status.incarnation == 0 or unit.status.phase == "Suspended" or _changed(unit):
+    if unit.status.incarnation == 0 or rest.rested(unit.status) or _changed(unit):
         return _advance(unit, unit.status, now)
     current = {pod.name: pod for pod in unit.pods if pod.gang == unit.status.gang}
     if _draining(unit.status):

@@ -33,12 +33,16 @@ class UnitPlan:
     """Of the last heal, when all of them have become known."""
 
 
-def refused(plan: UnitPlan, message: str, now: float) -> UnitPlan:
-    """The same plan, with a status that says why the API server does not take our objects."""
+def refused(plan: UnitPlan, old: LearnerUnitStatus, message: str, now: float) -> UnitPlan:
+    """The same plan, with a status that says why the API server does not take our objects.
+
+    Args:
+        old: the status before this pass.
+    """
     states = {item.type: (item.status, item.reason, item.message) for item in plan.status.conditions}
     states["Scheduled"] = state(False, "ObjectRefused", message)
     status = plan.status
-    conditions = transition(status.conditions, states, status.observed_generation, now)
+    conditions = transition(old.conditions, states, status.observed_generation, now)
     return replace(
         plan, status=status.model_copy(update={"message": clip(message), "conditions": conditions})
     )

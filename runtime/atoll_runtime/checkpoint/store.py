@@ -178,7 +178,7 @@ class GlobalStore:
         try:
             found = parts.find(self.bucket, part.step, part.shard, part.shards)
             same = (found.versions, found.tensors) == (part.versions, entries)
-            if not same or _history(found) != _history(part):
+            if not same or (_history(found), _cut(found)) != (_history(part), _cut(part)):
                 return False
             parts.read(self.bucket, found)
         except Damaged:

@@ -9,8 +9,6 @@ import sys
 import threading
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from atoll_runtime.checkpoint import GlobalStore, StoreError
 from atoll_runtime.contract import (
     ENV_EVALUATION,
@@ -18,11 +16,14 @@ from atoll_runtime.contract import (
     ENV_TLS_DIR,
     EXIT_OK,
     EXIT_TERMINAL,
+    EXIT_VERSION,
     RUN_FILE,
     TLS_DIR,
+    VERSION_MISMATCH,
     EvaluationContract,
     EvaluatorStatus,
     RunContract,
+    VersionMismatch,
     parse_evaluation,
     parse_run,
 )
@@ -116,11 +117,11 @@ async def serve(run: RunContract, spec: EvaluationContract, tls: Tls) -> None:
 
 
 def contract() -> tuple[RunContract, EvaluationContract]:
-    """Raises `ContractInvalid`."""
+    """Raises `ContractInvalid` or `VersionMismatch`."""
     path = Path(os.environ.get(ENV_RUN_FILE, RUN_FILE))
     try:
         return parse_run(path.read_bytes()), parse_evaluation(os.environ[ENV_EVALUATION])
-    except (OSError, KeyError, ValidationError) as error:
+    except (OSError, KeyError) as error:
         raise ContractInvalid(f"{path} or ${ENV_EVALUATION}: {error}") from error
 
 
@@ -132,6 +133,8 @@ def main() -> int:
         asyncio.run(serve(run, spec, Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))))
     except ContractInvalid as error:
         return fail(EXIT_TERMINAL, "ContractInvalid", error)
+    except VersionMismatch as error:
+        return fail(EXIT_VERSION, VERSION_MISMATCH, error)
     except ModelError as error:
         return fail(EXIT_TERMINAL, "ModelInvalid", error)
     except DataError as error:

@@ -9,8 +9,6 @@ import sys
 import threading
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from atoll_runtime.contract import (
     ENV_INCARNATION_FILE,
     ENV_RUN_FILE,
@@ -19,15 +17,19 @@ from atoll_runtime.contract import (
     EXIT_FENCED,
     EXIT_OK,
     EXIT_TERMINAL,
+    EXIT_VERSION,
     INCARNATION_FILE,
     RUN_FILE,
     TERMINATION_LOG,
     TLS_DIR,
+    VERSION_MISMATCH,
     RunContract,
     UnitContract,
+    VersionMismatch,
     parse_run,
     parse_unit,
 )
+from atoll_runtime.learner import lockedmemory
 from atoll_runtime.learner.errors import FencedOff, Terminal
 from atoll_runtime.learner.incarnation import MEMORY_FILE, Files, Incarnation, NotRestarted
 from atoll_runtime.learner.island import train
@@ -53,6 +55,7 @@ def main() -> int:
         run, first = _contracts()
         unit = incarnation.claim(first)
         incarnation.watch()
+        lockedmemory.raise_limit(os.environ)
         tls = Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))
         ending = train(run, unit, _transports(run, tls), _leave_cleanly, tls)
     except NotRestarted as error:
@@ -60,6 +63,8 @@ def main() -> int:
         return EXIT_RETRY
     except Terminal as error:
         return _fail(incarnation, EXIT_TERMINAL, error.reason, error)
+    except VersionMismatch as error:
+        return _fail(incarnation, EXIT_VERSION, VERSION_MISMATCH, error)
     except FencedOff as error:
         return _fail(incarnation, EXIT_FENCED, "Fenced", error)
     except TlsError as error:  # the files may be changing at this moment
@@ -81,7 +86,7 @@ def _contracts() -> tuple[RunContract, UnitContract]:
     file = Path(os.environ.get(ENV_RUN_FILE, RUN_FILE))
     try:
         return parse_run(file.read_text()), parse_unit(os.environ[ENV_UNIT])
-    except (OSError, KeyError, ValidationError) as error:
+    except (OSError, KeyError) as error:
         raise Terminal("ContractInvalid", f"{file} or ${ENV_UNIT}: {error}") from error
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from atoll_runtime.checkpoint import Cut, GlobalStore
 from atoll_runtime.checkpoint.units import UnitStore
-from atoll_runtime.contract import RunContract, UnitContract
+from atoll_runtime.contract import RunContract, UnitContract, VersionMismatch
 from atoll_runtime.data import DataError, Prefetch, Reader, Stream
 from atoll_runtime.learner import optimiser, seed
 from atoll_runtime.learner.agree import Agreement
@@ -60,6 +60,7 @@ def train(
 
     Raises:
         Terminal: a restart cannot mend it.
+        VersionMismatch: the syncer speaks another protocol.
         FencedOff: a newer incarnation took over.
         SeedUnavailable, StoreError, TimeoutError: worth a restart.
     """
@@ -132,7 +133,7 @@ def train(
         exchange.close(CLOSE_TIMEOUT)
         if compiled is not None:
             compiled.close(CLOSE_TIMEOUT)
-    if ending in (Ending.FENCED, Ending.REFUSED):
+    if ending in (Ending.FENCED, Ending.REFUSED, Ending.MISMATCHED):
         raise _refusal(ending, exchange)
     leave()
     return ending
@@ -228,6 +229,5 @@ def _refusal(ending: Ending, exchange: Exchange) -> Exception:
     error = exchange.error()
     if ending is Ending.FENCED:
         return FencedOff("a newer incarnation of this unit is registered")
-    return Terminal(
-        "Refused", error.reason if isinstance(error, Refused) else "by the syncer, on another host"
-    )
+    why = error.reason if isinstance(error, Refused) else "by the syncer, on another host"
+    return VersionMismatch(why) if ending is Ending.MISMATCHED else Terminal("Refused", why)

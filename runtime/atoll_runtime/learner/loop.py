@@ -157,7 +157,9 @@ class Loop:
     def _ending(self) -> Ending:
         error = self.exchange.error()
         if error is not None:
-            return Ending.FENCED if isinstance(error, Fenced) else Ending.REFUSED
+            if isinstance(error, Fenced):
+                return Ending.FENCED
+            return Ending.MISMATCHED if error.version else Ending.REFUSED
         if self.terminated.is_set():
             return Ending.TERMINATED
         return Ending.STOPPED if self.exchange.stop() is not None else Ending.NONE

@@ -7,6 +7,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from atoll_runtime.contract import MeshSpec, UnitContract
+from atoll_runtime.learner import chips
 from atoll_runtime.model import ModelError
 from atoll_runtime.model.axes import MESH
 
@@ -24,7 +25,9 @@ def join(unit: UnitContract, shape: MeshSpec) -> Mesh:
     Raises:
         RuntimeError: the others did not come in time.
         ModelError: see `span`.
+        Terminal, ChipsUnavailable: see `chips`.
     """
+    chips.claim(unit.chips)
     if unit.hosts > 1:
         jax.distributed.initialize(
             coordinator_address=unit.coordinator,
@@ -34,7 +37,7 @@ def join(unit: UnitContract, shape: MeshSpec) -> Mesh:
             heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
             shutdown_timeout_seconds=SHUTDOWN_TIMEOUT,
         )
-    return span(jax.devices(), shape)
+    return span(chips.devices(unit.chips), shape)
 
 
 def span(devices: list[jax.Device], shape: MeshSpec | None = None) -> Mesh:

@@ -24,8 +24,10 @@ class Ending(IntEnum):
     """The syncer's clock has reached the target."""
     TERMINATED = 2
     """SIGTERM."""
-    REFUSED = 3
-    FENCED = 4
+    MISMATCHED = 3
+    """The syncer speaks another protocol."""
+    REFUSED = 4
+    FENCED = 5
 
 
 @dataclass(frozen=True, slots=True)

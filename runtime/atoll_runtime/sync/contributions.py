@@ -25,9 +25,16 @@ class Contributions:
     def has(self, unit: str, host: int) -> bool:
         return host in self.parts.get(unit, {})
 
+    def outrun(self, part: Part) -> bool:
+        """A host of the unit has answered again, at a later step: this host will, too."""
+        return any(other.trained > part.trained for other in self.parts.get(part.unit, {}).values())
+
     def admit(self, part: Part) -> str:
         """Why the part cannot be taken, for reasons in itself or in the round; empty when it can."""
-        if self.has(part.unit, part.host):
+        if self.outrun(part):
+            return f"the part of host {part.host} is of an earlier step than the others are"
+        known = self.parts.get(part.unit, {}).get(part.host)
+        if part.unit in self.members or (known is not None and known.trained == part.trained):
             return f"the part of host {part.host} is in already"
         if not 0 <= part.host < part.hosts:
             return f"host: {part.host} of {part.hosts} does not exist"
@@ -42,8 +49,14 @@ class Contributions:
         return ""
 
     def add(self, part: Part) -> str:
-        """Takes an admitted part. When the unit's last does not fit the others, all are dropped: says why."""
+        """Takes an admitted part. When the unit's last does not fit the others, all are dropped: says why.
+
+        All hosts answer at the same step. When one connects anew while its part is missing, all are asked again, and
+        answer at a later step: those parts take the place of what is there.
+        """
         parts = self.parts.setdefault(part.unit, {})
+        for host in [host for host, other in parts.items() if other.trained < part.trained]:
+            del parts[host]
         parts[part.host] = part
         if len(parts) < part.hosts:
             return ""

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from atoll_runtime.sync import clocks
 from atoll_runtime.sync.events import NO_CUT, CutId
 
+GIVEN_UP = -1
+
 
 @dataclass
 class Cuts:
@@ -19,6 +21,12 @@ class Cuts:
     interval: int
     """Global steps between two cuts."""
     newest: CutId = NO_CUT
+    merges: int = 0
+    """Merges that the newest cut holds; GIVEN_UP once it was given up."""
+    goal: str = ""
+    """The target that was the run's when the newest cut was recorded."""
+    saving: CutId = NO_CUT
+    """The newest one that was handed to be saved since the process began."""
     running: bool = False
     """The newest cut is neither whole nor given up (known to its initiator alone)."""
     channels: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -38,6 +46,12 @@ class Cuts:
         self.channels = dict.fromkeys(hosts, 0)
         self.marks = {}
         return True
+
+    def ended(self, cut: CutId, whole: bool) -> None:
+        """It is under way no more."""
+        if cut == self.newest:
+            self.running = False
+            self.merges = self.merges if whole else GIVEN_UP
 
     def received(self, unit: str, host: int) -> None:
         """A contribution came. Before its host's marker it belongs to the channel's state: it is in flight."""

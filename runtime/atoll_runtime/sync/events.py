@@ -40,6 +40,8 @@ class ShardClock:
     step: int
     ending: int
     """0 while it trains, 1 once its target is reached, 2 when no round is in flight after that."""
+    goal: str = ""
+    """The target that `ending` speaks of: it may change while shards are started anew, one after another."""
 
 
 CLOCK_ZERO = ShardClock(0, 0)
@@ -129,16 +131,18 @@ class Marked:
 
 @dataclass(frozen=True)
 class CutOrdered:
-    """The operator wants a cut: the run is about to be suspended, and no unit is left to carry a marker."""
+    """The operator wants a cut: the run is about to be suspended, and no unit is left to carry a marker. Or the shard
+    itself does, at its start, for it knows of none that stands."""
 
     cut: CutId
 
 
 @dataclass(frozen=True)
 class CutEnded:
-    """The cut stands whole in the bucket, or was given up."""
+    """The cut stands in the bucket, or was given up."""
 
     cut: CutId
+    whole: bool
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,8 @@ class Link:
         self.cut = max(self.cut, cut)
 
     def told(self, clock: ShardClock) -> None:
-        """The shard's own clock."""
-        self.clock = ShardClock(max(self.clock.step, clock.step), max(self.clock.ending, clock.ending))
+        """The shard's own clock. Of its end the newest word counts: it may have been started with another target."""
+        self.clock = ShardClock(max(self.clock.step, clock.step), clock.ending, clock.goal)
 
     def errand(self) -> Errand | None:
         """The fragment to fetch next."""

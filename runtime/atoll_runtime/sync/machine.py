@@ -60,14 +60,13 @@ class Syncer:
     committed: dict[str, Any] = field(default_factory=dict)
     """The record of the newest durable merge: what a cut holds, together with the durable fragments."""
     _told: ShardClock = CLOCK_ZERO
-    _final_recorded: bool = False
     _final_cut: CutId = NO_CUT
     """Begun elsewhere; recorded here once no round is in flight."""
 
     @classmethod
     def begin(cls, rules: Rules, sizes: tuple[int, ...], versions: list[int], step: int = 0) -> Syncer:
         """A machine that starts from these versions: no unit known, no round in flight."""
-        pace = Pace(rules.shard, rules.interval, max(step, *versions))
+        pace = Pace(rules.shard, rules.interval, max(step, *versions), goal=rules.goal)
         machine = cls(rules, Rounds(rules, sizes, versions), pace, Cuts(rules.cut_interval))
         machine.cuts.newest = CutId(step)
         machine.committed = machine.record()
@@ -93,31 +92,48 @@ class Syncer:
         return sum(unit.account.merged for unit in self.units.values()) // max(owned, 1)
 
     @property
-    def finishing(self) -> bool:
-        """No new rounds: the target is reached, here, or at another shard with which this one is level; or the final
-        cut has begun."""
+    def reached(self) -> bool:
+        """The target is reached, here, or at another shard with which this one is level."""
         steps, tokens = self.rules.target_steps, self.rules.target_tokens
         return (
             (steps is not None and self.step >= steps)
             or (tokens is not None and self.tokens >= tokens)
             or (not self.pace.behind and any(clock.ending > 0 for clock in self.pace.others.values()))
-            or self._final_cut.final
-            or self.cuts.newest.final
         )
+
+    @property
+    def finishing(self) -> bool:
+        """No new rounds: the target is reached, or the final cut has begun, perhaps for an earlier target."""
+        return self.reached or self._final_awaits or self.cuts.newest.final
+
+    @property
+    def reopened(self) -> bool:
+        """This shard has begun a final cut, which it does not know to stand, and the run has another target now."""
+        began = self.rules.shard == COORDINATOR and self.cuts.newest.final and not self.final
+        return began and self.cuts.goal != self.rules.goal
+
+    @property
+    def orderable(self) -> int:
+        """The least step of a cut that can hold all that is merged here."""
+        return self.cuts.newest.step + (self.cuts.merges != self.rounds.merges)
 
     @property
     def clock(self) -> ShardClock:
         """What the other shards should know."""
-        ending = 0 if not self.finishing else 1 if self.rounds.held else 2
-        return ShardClock(self.step, ending)
+        ending = 0 if not self.reached else 1 if self.rounds.held else 2
+        return ShardClock(self.step, ending, self.rules.goal)
 
     def vector(self) -> dict[str, int]:
-        """The vector clock of the durable state. Other shards are not in it: nothing durable depends on their clocks,
-        which run ahead of their disks."""
+        """The vector clock of the durable state: of each unit the tokens that are merged, for on those Θ depends.
+
+        What units report besides runs ahead of it. Other shards are not in it: nothing durable depends on their clocks,
+        which run ahead of their disks.
+        """
         known = {clocks.shard(self.rules.shard): self.committed["step"]}
         for name, unit in self.committed["units"].items():
             account = unit["account"]
-            known[clocks.unit(name, account["incarnation"])] = account["position"]
+            merged = max((stop for _, stop in account["settled"]), default=0)
+            known[clocks.unit(name, account["incarnation"])] = merged
         return known
 
     def part(self, cut: CutId) -> dict[str, Any]:
@@ -153,10 +169,9 @@ class Syncer:
             case Marked():
                 self._marked(event)
             case CutOrdered(cut):
-                if not self.final:
-                    self._see(cut)
-            case CutEnded(cut):
-                self.cuts.running = self.cuts.running and cut != self.cuts.newest
+                self._ordered(cut)
+            case CutEnded(cut, whole):
+                self.cuts.ended(cut, whole)
             case FinalCut():
                 self._finished(event.uri)
             case Tick():
@@ -183,6 +198,8 @@ class Syncer:
             "last_quorum": self.rounds.last_quorum,
             "final": self.final,
             "cut": [self.cuts.newest.step, self.cuts.newest.final],
+            "cut_merges": self.cuts.merges,
+            "cut_goal": self.cuts.goal,
             "units": {name: unit.record() for name, unit in self.units.items()},
         }
 
@@ -198,6 +215,7 @@ class Syncer:
         }
         machine.final = record["final"]
         machine.cuts.newest = CutId(*record["cut"])
+        machine.cuts.merges, machine.cuts.goal = record["cut_merges"], record["cut_goal"]
         machine.committed = machine.record()
         return machine
 
@@ -226,6 +244,7 @@ class Syncer:
         record["history"] = [[version] for version in versions]
         record["step"] = max(step, *versions)
         record["final"], record["cut"] = uri if final else "", [step, final]
+        record["cut_merges"], record["cut_goal"] = record["merges"], rules.goal
         # Every unit receives every fragment anew, so no anchor is spent.
         record["units"] = {
             name: {**unit, "spent": [], "marks": [], "joined": []} for name, unit in record["units"].items()
@@ -277,7 +296,12 @@ class Syncer:
             self._see(CutId(self.step))
 
     def _see(self, cut: CutId) -> None:
-        """Records this shard's state, unless it did so for this cut or a later one."""
+        """Records this shard's state, unless it did so for this cut or a later one, or the run is complete."""
+        if self.final:
+            return
+        if cut.final and self.rules.shard == COORDINATOR and cut > self.cuts.newest and not self.finishing:
+            # Final cuts are begun here alone. This one was forgotten with the end that it was for.
+            cut = CutId(cut.step + 1)
         if cut.final and cut > self.cuts.newest and self.rounds.held:
             # A shard that was away does not know that the others are at their end. What it still collects would
             # not be in the final cut; what is being merged was sent before it, and will be.
@@ -288,12 +312,28 @@ class Syncer:
         hosts = [(unit.name, host) for unit in self.units.values() for host in sorted(unit.hosts)]
         if not self.cuts.record(cut, hosts):
             return
+        self.cuts.merges, self.cuts.goal = self.committed["merges"], self.rules.goal
         self.rounds.effects.append(Remember(self.record()))
         self._record_cut(cut)
         self.rounds.effects.append(SendMarkers(cut))
 
+    def _ordered(self, cut: CutId) -> None:
+        """Records this shard's state. A final cut holds all that there is, and goes before."""
+        newest = self.cuts.newest
+        if self.final or newest.final or self._final_awaits:
+            return
+        if cut > newest:
+            self._see(cut)
+        elif self.cuts.saving != newest and self.cuts.merges == self.rounds.merges:
+            # The process ended while it saved the cut. Nothing was merged since, so the state is still the cut's.
+            self._record_cut(newest)
+
+    @property
+    def _final_awaits(self) -> bool:
+        return self._final_cut > self.cuts.newest
+
     def _record_cut(self, cut: CutId) -> None:
-        self._final_recorded = self._final_recorded or cut.final
+        self.cuts.saving = cut
         self.rounds.effects.append(RecordCut(cut, self.part(cut)))
         self._note("cut", cut=cut.step, final=cut.final)
 
@@ -339,14 +379,19 @@ class Syncer:
 
     def _end(self) -> None:
         """Begins the final cut once every shard is at its end and has no round in flight."""
-        if not self.finishing or self.rounds.held or self._final_recorded:
+        newest = self.cuts.newest
+        if not self.finishing or self.rounds.held:
             return
-        if self.cuts.newest.final:  # recorded before a restart; nothing was merged since
-            self._record_cut(self.cuts.newest)
-        elif self._final_cut.final:
+        following = max(self.step, newest.step + 1)
+        if self._final_awaits:
             self._see(self._final_cut)
+        elif self.reopened:  # any later cut takes the place of a final one, at every shard that it comes to
+            self._see(CutId(following))
+        elif newest.final:
+            if self.cuts.saving != newest:  # recorded before a restart; nothing was merged since
+                self._record_cut(newest)
         elif self.rules.shard == COORDINATOR and self.pace.all_end(self.rules.shards, 2):
-            self._see(CutId(max(self.step, self.cuts.newest.step + 1), final=True))
+            self._see(CutId(following, final=True))
 
     def _wake(self, now: float) -> None:
         wakes = self.rounds.wakes(now)

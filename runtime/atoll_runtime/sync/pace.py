@@ -26,13 +26,17 @@ class Pace:
     """When the clock may advance again, at the learners' pace."""
     others: dict[int, ShardClock] = field(default_factory=dict)
     """What was heard of the other shards."""
+    goal: str = ""
+    """The run's target: an end at another one says nothing."""
 
     def hear(self, clocks: Sequence[ShardClock]) -> None:
         """Takes what a learner has seen; nothing goes back."""
         for shard, clock in enumerate(clocks):
             known = self.others.get(shard, CLOCK_ZERO)
+            ending = clock.ending if clock.goal == self.goal else 0
             if shard != self.shard:
-                self.others[shard] = ShardClock(max(known.step, clock.step), max(known.ending, clock.ending))
+                step, ending = max(known.step, clock.step), max(known.ending, ending)
+                self.others[shard] = ShardClock(step, ending, self.goal)
 
     @property
     def ahead(self) -> int:

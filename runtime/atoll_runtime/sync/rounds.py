@@ -192,11 +192,13 @@ class Rounds:
             return
         unit.dropped += 1
         self.effects.append(note("dropped", unit=part.unit, round=str(part.round), why=why))
-        if held is not None and not held.contributions.has(part.unit, part.host):
-            held.declined.add(part.unit)
+        if held is None or held.contributions.has(part.unit, part.host) or held.contributions.outrun(part):
+            return  # another part of this host is in, or will come
+        held.declined.add(part.unit)
 
     def joined(self, event: Joined, renewed: bool) -> None:
-        """A host is there: what an older incarnation sent is forgotten, and a missed pull is sent again."""
+        """A host is there: what an older incarnation sent is forgotten. A pull that it may have missed is sent again to
+        all hosts of its unit, for they answer together or not at all."""
         for held in self.held.values():
             if held.stage != "Collecting":
                 continue

@@ -35,6 +35,11 @@ class Rules:
     silence: float = 30.0
     """Seconds without a report after which a connected unit is not waited for, at least."""
 
+    @property
+    def goal(self) -> str:
+        """Names the target; another one has another name."""
+        return f"{self.target_steps} steps, {self.target_tokens} tokens"
+
     @classmethod
     def of(cls, run: RunContract, shard: int = 0) -> Rules:
         """Raises `ValueError` naming the field that does not fit."""

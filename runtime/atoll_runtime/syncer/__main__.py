@@ -9,8 +9,6 @@ import os
 import sys
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from atoll_runtime.checkpoint import GlobalStore, StoreError
 from atoll_runtime.contract import (
     ENV_JOURNAL_DIR,
@@ -19,10 +17,13 @@ from atoll_runtime.contract import (
     ENV_TLS_DIR,
     EXIT_OK,
     EXIT_TERMINAL,
+    EXIT_VERSION,
     JOURNAL_DIR,
     RUN_FILE,
     TLS_DIR,
+    VERSION_MISMATCH,
     RunContract,
+    VersionMismatch,
     parse_run,
 )
 from atoll_runtime.model import ModelError, describe, initial
@@ -32,6 +33,7 @@ from atoll_runtime.sync.merge import warm
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.errors import JournalError, Terminal
+from atoll_runtime.syncer.journal import forget_others
 from atoll_runtime.syncer.recovery import Start, Store, recover
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status, StatusServer
@@ -55,6 +57,8 @@ def main() -> int:
         asyncio.run(serve(run, layout, rules, tls, Path(os.environ.get(ENV_JOURNAL_DIR, JOURNAL_DIR))))
     except Terminal as error:
         return fail(EXIT_TERMINAL, error.reason, error)
+    except VersionMismatch as error:
+        return fail(EXIT_VERSION, VERSION_MISMATCH, error)
     except TlsError as error:
         return fail(EXIT_RETRY, "CertificateUnreadable", error)
     except JournalError as error:
@@ -65,13 +69,13 @@ def main() -> int:
 
 
 def contract() -> tuple[RunContract, Layout, Rules]:
-    """Raises `Terminal` naming the field that is wrong."""
+    """Raises `Terminal` or `VersionMismatch` naming the field that is wrong."""
     path = Path(os.environ.get(ENV_RUN_FILE, RUN_FILE))
     try:
         run = parse_run(path.read_bytes())
         layout = build_layout(describe(run.model), run.outer.fragments, len(run.shards))
         return run, layout, Rules.of(run, int(os.environ.get(ENV_SHARD, "0")))
-    except (OSError, ValidationError) as error:
+    except OSError as error:
         raise Terminal("ContractInvalid", f"{path}: {error}") from error
     except (ModelError, LayoutError) as error:
         raise Terminal("ModelInvalid", str(error)) from error
@@ -104,6 +108,7 @@ async def run_service(
     """Recovers and serves learners, until cancelled or failed."""
     directory.mkdir(parents=True, exist_ok=True)
     store, start = await recovered(run, layout, rules, directory / "journal", status)
+    await asyncio.to_thread(forget_others, directory)
     await asyncio.to_thread(warm, run.outer.codec)
     service = Service(run, layout, start, store, Tape(directory / "tape", run.tape))
     status.service = service

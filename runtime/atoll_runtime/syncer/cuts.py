@@ -46,9 +46,9 @@ class Cuts:
         shards: int,
         coordinator: bool,
         meta: Callable[[], Mapping[str, Any]],
-        ended: Callable[[CutId], None],
+        ended: Callable[[CutId, bool], None],
     ) -> None:
-        """`meta`: of the manifest; `ended`: called on the event loop when a cut is whole or was given up."""
+        """`meta`: of the manifest; `ended`: called on the event loop when a cut is whole, or was given up (False)."""
         self.newest, self.error = newest, ""
         self.merges: int | None = None
         """Merges in the newest one; None while none was saved since the start."""
@@ -71,11 +71,12 @@ class Cuts:
             if job is None:
                 continue
             saved = await self._save(job)
-            if saved is not None and await self._whole(job):
+            whole = saved is not None and await self._whole(job)
+            if whole:
                 self.newest, self.merges, self.error = job.cut.step, job.merges if saved else None, ""
                 state = "is whole" if self._coordinator else "has this shard's part"
                 log.info("checkpoint of global step %d %s", job.cut.step, state)
-            self._ended(job.cut)
+            self._ended(job.cut, whole)
 
     async def _save(self, job: Job) -> bool | None:
         """This shard's part, until it stands, see `_save_now`; None when a newer cut was submitted first."""

@@ -6,7 +6,7 @@ from atoll_runtime.contract import RunContract, identity
 from atoll_runtime.sync.events import Joined, Part, Reported
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.syncer.sessions import Session
-from atoll_runtime.transport.messages import PROTOCOL, Hello, PushHead, Report
+from atoll_runtime.transport.messages import PROTOCOL, Hello, PushHead, Refused, Report
 from atoll_runtime.transport.transport import Peer
 
 
@@ -16,13 +16,15 @@ def stranger(run: RunContract, peer: Peer, unit: str) -> str:
     return "" if peer.may_be(name) else f"the certificate names {', '.join(peer.identities)}, not {name}"
 
 
-def refusal(run: RunContract, layout: Layout, peer: Peer, hello: Hello) -> str:
-    """Why this host can never take part; empty when it can."""
+def refusal(run: RunContract, layout: Layout, peer: Peer, hello: Hello) -> Refused | None:
+    """Why this host cannot take part; None when it can."""
     foreign = stranger(run, peer, hello.unit)
     if foreign:
-        return foreign
+        return Refused(foreign)
+    if hello.protocol != PROTOCOL:
+        versions = f"the unit's image speaks protocol {hello.protocol}, the syncer's {PROTOCOL}"
+        return Refused(f"{versions}: give both the same image", version=True)
     wanted = {
-        "protocol": (hello.protocol, PROTOCOL),
         "run uid": (hello.run_uid, run.uid),
         "layout": (hello.fingerprint, layout.fingerprint),
         "codec": (hello.codec, run.outer.codec),
@@ -30,10 +32,10 @@ def refusal(run: RunContract, layout: Layout, peer: Peer, hello: Hello) -> str:
     }
     for field, (found, want) in wanted.items():
         if found != want:
-            return f"{field}: {found!r} where this run has {want!r}"
+            return Refused(f"{field}: {found!r} where this run has {want!r}")
     if hello.incarnation < 1 or not 0 <= hello.host < hello.hosts:
-        return f"host {hello.host} of {hello.hosts}, incarnation {hello.incarnation}: no such host"
-    return ""
+        return Refused(f"host {hello.host} of {hello.hosts}, incarnation {hello.incarnation}: no such host")
+    return None
 
 
 def joined(hello: Hello) -> Joined:

@@ -31,6 +31,8 @@ GROWTH = 4
 """Times its snapshot's length at which a segment is replaced, but not before LEAST_GROWTH."""
 LEAST_GROWTH = 64 << 20
 """Bytes below which no segment is replaced."""
+LAYOUT = "layout-"
+"""How the folder of a layout begins (`plan/syncer.py`)."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +221,16 @@ def version(number: int, body: bytes, codec: str) -> Version:
     both = np.frombuffer(body, np.float32)
     half = both.size // 2
     return Version.make(number, both[:half], both[half:], codec)
+
+
+def forget_others(directory: Path) -> None:
+    """Removes what the layouts before this one left on the volume, once a journal of this one stands in `directory`."""
+    if not directory.name.startswith(LAYOUT):
+        return
+    for other in directory.parent.glob(f"{LAYOUT}*"):
+        if other != directory:
+            log.info("%s: of an earlier number of shards: removed", other)
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def segments(directory: Path) -> list[Path]:

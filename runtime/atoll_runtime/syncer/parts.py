@@ -45,8 +45,11 @@ class Parts:
         self.used -= size
 
     def hold(self, held: Held) -> None:
-        """Keeps a part whose bytes are reserved."""
-        self._rounds.setdefault(held.head.round, {})[held.head.unit, held.head.host] = held
+        """Keeps a part whose bytes are reserved, in place of an earlier one of the same host."""
+        parts, key = self._rounds.setdefault(held.head.round, {}), (held.head.unit, held.head.host)
+        if key in parts:
+            self.used -= parts[key].body.nbytes
+        parts[key] = held
 
     def release(self, round_id: RoundId, unit: str | None) -> None:
         """Forgets a unit's parts of a round, or all of them."""

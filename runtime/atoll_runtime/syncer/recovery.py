@@ -74,7 +74,11 @@ def recover(
     found = Journal.resume(directory, owner, layout, run.outer.codec)
     if found is not None:
         journal, replay = found
-        machine = Syncer.restore(rules, sizes, replay.machine["machine"])
+        try:
+            machine = resumed(rules, sizes, replay.machine["machine"], store.is_complete)
+        except BaseException:
+            journal.close()  # whoever tries again opens it again
+            raise
         restarts = int(replay.machine["restarts"]) + 1
         newest = replay.machine["newest_cut"]
         journal.remember(durable(machine.record(), restarts, newest))
@@ -111,6 +115,16 @@ def recover(
     journal = Journal(directory, owner, layout, lineage)
     journal.begin(state.snapshot(), durable(machine.record(), 0, newest))
     return Start(machine, state, journal, 0, newest, message)
+
+
+def resumed(
+    rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any], complete: Callable[[int], bool]
+) -> Syncer:
+    """The machine from the journal. `complete`: whether the cut of a step stands whole in the bucket."""
+    machine = Syncer.restore(rules, sizes, record)
+    if machine.reopened and complete(machine.cuts.newest.step):  # the run had ended before its target changed
+        machine = Syncer.restore(rules, sizes, {**record, "cut_goal": rules.goal})
+    return machine
 
 
 def durable(record: Mapping[str, Any], restarts: int, newest_cut: int | None) -> dict[str, Any]:

@@ -135,8 +135,7 @@ class Service:
         self.tape.begin(Facts.of(self.run, self.machine.rules.shard, self.state.layout), self._tape_snapshot)
         self._spawn(self.cuts.serve())
         if self.cuts.newest is None:  # units are seeded from it
-            cut = CutId(self.machine.step)
-            self._record(cut, self.machine.part(cut))
+            self._feed(CutOrdered(CutId(self.machine.orderable)))
         self._feed(Tick())
 
     async def close(self) -> None:
@@ -160,9 +159,9 @@ class Service:
             yield Refused("a session starts with Hello")
             return
         refusal = hosts.refusal(self.run, self.state.layout, peer, first)
-        if refusal:
-            log.warning("refused %s: %s", peer.address, refusal)
-            yield Refused(refusal)
+        if refusal is not None:
+            log.warning("refused %s: %s", peer.address, refusal.reason)
+            yield refusal
             return
         known = self.machine.units.get(first.unit)
         if known is not None and first.incarnation < known.incarnation:
@@ -388,11 +387,11 @@ class Service:
     def _tape_snapshot(self) -> Snapshot:
         return Snapshot(self.machine, self.now(), self.state.snapshot())
 
-    def _cut_ended(self, cut: CutId) -> None:
-        if cut.final and self.cuts.newest == cut.step:
+    def _cut_ended(self, cut: CutId, whole: bool) -> None:
+        if cut.final and whole:
             self._feed(FinalCut(f"{self._store.uri}/global/{cut.step}"))
         else:
-            self._feed(CutEnded(cut))
+            self._feed(CutEnded(cut, whole))
 
     async def _stop_all(self, step: int) -> None:
         await self._durable()

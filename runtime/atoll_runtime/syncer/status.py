@@ -81,6 +81,7 @@ class Status:
                 uri=self.run.checkpoint.uri,
                 error=service.cuts.error,
                 current=service.cuts.merges == machine.rounds.merges,
+                orderable=machine.orderable,
             ),
             units={
                 name: unit_report(unit, machine.step, service.beginnings.of(name, unit.incarnation))

@@ -7,7 +7,8 @@ import msgspec
 from atoll_runtime.sync.events import NO_CUT, CutId, RoundId, ShardClock
 
 PROTOCOL = 3
-"""Both ends must speak the same."""
+"""Both ends must speak the same. What `Hello` and `Refused` have in common stays as it is: by them two versions find
+out."""
 
 
 WHOLE = -1
@@ -142,9 +143,11 @@ class Fenced(Message, frozen=True, tag=True):
 
 
 class Refused(Message, frozen=True, tag=True):
-    """This host can never take part: wrong run, layout, codec, protocol or identity."""
+    """This host cannot take part: wrong run, layout, codec, protocol or identity."""
 
     reason: str
+    version: bool = False
+    """It speaks another protocol: another image of it, or of the syncer, makes it welcome."""
 
 
 class PushHead(Message, frozen=True, tag=True):

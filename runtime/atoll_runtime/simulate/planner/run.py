@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from atoll_runtime.contract import SeedSource
+from atoll_runtime.contract import SeedSource, TapeDepth
 from atoll_runtime.simulate.fleet.setting import YEAR
 from atoll_runtime.sync.fragments import Layout, TensorInfo, build_layout
 
@@ -70,6 +70,9 @@ class Run:
     checkpoint_steps: int
     """Global steps between two cuts."""
     seed: SeedSource = "Checkpoint"
+    shards: int = 1
+    """S."""
+    tape: TapeDepth = "Decisions"
     target_steps: int | None = None
     target_tokens: int | None = None
 

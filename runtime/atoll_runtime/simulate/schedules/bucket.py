@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from atoll_runtime.simulate.schedules.content import Value
+from atoll_runtime.simulate.schedules.content import Value, Violation
 from atoll_runtime.sync import clocks
 
 KEEP = 2
@@ -24,6 +24,11 @@ class CutPart:
     values: tuple[Value, ...]
     record: Mapping[str, Any]
     """The machine's, with its vector clock."""
+
+    @property
+    def of(self) -> tuple[str, bool]:
+        """The life of the journal, and whether it is the final cut, which may have the step of one before it."""
+        return self.lineage, self.final
 
 
 @dataclass(frozen=True)
@@ -48,14 +53,23 @@ class Bucket:
     parts: dict[tuple[int, int], CutPart] = field(default_factory=dict)
     cuts: dict[int, WholeCut] = field(default_factory=dict)
 
-    def save(self, part: CutPart) -> None:
-        """An earlier life's part goes, unless the cut is whole with it."""
-        standing = self.parts.get((part.step, part.shard))
-        if standing is None or (standing.lineage != part.lineage and part.step not in self.cuts):
-            self.parts[part.step, part.shard] = part
+    def save(self, part: CutPart) -> bool:
+        """A part of an earlier life, or of another cut of the same step, goes; false when the cut is whole with it.
 
-    def missing(self, step: int) -> list[int]:
-        return [s for s in range(self.shards) if (step, s) not in self.parts]
+        Raises:
+            Violation: one life of a journal has two contents for the same cut.
+        """
+        standing = self.parts.get((part.step, part.shard))
+        if standing is None or (standing.of != part.of and part.step not in self.cuts):
+            self.parts[part.step, part.shard] = part
+        elif standing.of == part.of and standing.values != part.values:
+            raise Violation(f"cut {part.step}: shard {part.shard} saves {part.values} over {standing.values}")
+        return self.parts[part.step, part.shard].of == part.of
+
+    def missing(self, step: int, final: bool) -> list[int]:
+        """Shards whose part of this cut does not stand."""
+        found = [self.parts.get((step, s)) for s in range(self.shards)]
+        return [s for s, part in enumerate(found) if part is None or part.final != final]
 
     def complete(self, step: int, marks: Mapping[str, Mapping[str, int]]) -> str:
         """Makes a cut whole; gives the reason when its parts, which stand, are no consistent cut."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atoll_runtime.simulate.schedules.bucket import CutPart, WholeCut
 from atoll_runtime.simulate.schedules.content import Delta, Incarnation, Value, Violation
+from atoll_runtime.sync import clocks
 from atoll_runtime.sync.events import CutId, Event, FinalCut, Joined, Merge, Merged, MergeFailed
 from atoll_runtime.sync.ledger import MISSED, OVERWRITTEN, Account
+from atoll_runtime.sync.machine import COORDINATOR
 from atoll_runtime.sync.waiting import why
 from atoll_runtime.sync.weights import weight
 
@@ -145,9 +147,27 @@ class Checks:
             merged = sum(value.merged.get(name, 0) for value in part.values)
             if unit["account"]["merged"] != merged:
                 raise Violation(f"{process}: cut {part.step}: {name}: {merged} are merged")
+            who = name, unit["incarnation"]
+            known = part.record["vector"][clocks.unit(*who)]
+            end = max(value.ends.get(who, 0) for value in part.values)
+            if known != end:
+                raise Violation(
+                    f"{process}: cut {part.step}: holds {who} up to {end}, and says up to {known}"
+                )
         for value in part.values:
             if not process.volume.values[value.fragment].holds(value):
                 raise Violation(f"{process}: {value} is not durable")
+
+    def noted(self, process: ShardProcess, entry: Mapping[str, Any]) -> None:
+        """A decision for the tape: hosts of these units step together, so their parts always fit."""
+        if entry["event"] == "dropped" and "disagree" in entry["why"]:
+            raise Violation(f"{process}: {entry['unit']}: {entry['why']}")
+
+    def suspended(self, process: ShardProcess, step: int) -> None:
+        """The operator takes this cut for one that holds all of this shard."""
+        cut = self._world.bucket.cuts.get(step)
+        if cut is None or list(cut.parts[process.slot.number].values) != process.memory:
+            raise Violation(f"{process}: cut {step} holds not all of {process.memory}: {cut}")
 
     # units
 
@@ -173,7 +193,9 @@ class Checks:
     # cuts
 
     def whole(self, cut: WholeCut) -> None:
-        """A cut is complete: nobody in it knows what another had not done yet."""
+        """A cut is complete: nobody in it knows what another had not done yet, and a final one ends the run."""
+        if cut.parts[0].final:
+            self._reached(cut.step)
         for part in cut.parts:
             for value in part.values:
                 for who, stop in value.ends.items():
@@ -271,6 +293,16 @@ class Checks:
             if settled != end:
                 raise Violation(
                     f"{process}: {who}: fragment {p}: settled up to {settled}, merged up to {end}"
+                )
+
+    def _reached(self, step: int) -> None:
+        """A final cut stands: whatever it was begun for, the shard that made it whole is at its target."""
+        process = self._world.shards[COORDINATOR].process
+        if process is not None:
+            target = process.machine.rules.target_steps
+            if target is not None and process.machine.step < target:
+                raise Violation(
+                    f"{process}: final cut {step} at {process.machine.step}, the target is {target}"
                 )
 
     def _final(self, process: ShardProcess) -> None:

@@ -19,10 +19,12 @@ RETRY_SECONDS = 1.0
 
 
 class Saver:
-    """`newest`: step of the newest cut that this shard's process, or its journal, knows to be whole."""
+    """`newest`: step of the newest cut that this shard's process, or its journal, knows to be whole; `merges`: how many
+    it holds, where this process saved it."""
 
     def __init__(self, process: ShardProcess, newest: int | None) -> None:
         self.newest = newest
+        self.merges: int | None = None
         self._process, self._world = process, process.world
         self._next: CutPart | None = None
         self._busy = False
@@ -37,7 +39,8 @@ class Saver:
         part, self._next = self._next, None
         self._busy = part is not None
         if part is not None:
-            self._later(self._world.delay(), self._save, part)
+            seconds = self._world.delay() + self._world.rng.random() * self._world.weather.saving
+            self._later(seconds, self._save, part)
 
     def _save(self, part: CutPart) -> None:
         if self._next is not None:
@@ -45,18 +48,19 @@ class Saver:
         elif self._world.chance(self._world.weather.bucket):
             self._later(RETRY_SECONDS, self._save, part)
         else:
-            self._world.bucket.save(part)
-            self._gather(part, self._world.now)
+            saved = self._world.bucket.save(part)
+            self._gather(part, saved, self._world.now)
 
-    def _gather(self, part: CutPart, begun: float) -> None:
+    def _gather(self, part: CutPart, saved: bool, begun: float) -> None:
         if self._next is not None:
             self._end(part, whole=False)
         elif not self._waits(part):
+            self.merges = part.record["merges"] if saved else None
             self._end(part, whole=True)
         elif given_up(CutId(part.step, part.final), self.newest, self._world.now - begun, GATHER_SECONDS):
             self._end(part, whole=False)
         else:
-            self._later(POLL_SECONDS, self._gather, part, begun)
+            self._later(POLL_SECONDS, self._gather, part, saved, begun)
 
     def _waits(self, part: CutPart) -> bool:
         """The cut lacks something to be whole."""
@@ -65,7 +69,7 @@ class Saver:
             return True
         if part.shard != COORDINATOR:
             return part.final and part.step not in bucket.cuts
-        if bucket.missing(part.step):
+        if bucket.missing(part.step, part.final):
             return True
         before = set(bucket.cuts)
         wrong = bucket.complete(part.step, self._process.machine.cuts.clocks())
@@ -82,10 +86,10 @@ class Saver:
         if whole:
             self.newest = part.step
         cut = CutId(part.step, part.final)
-        if part.final and self.newest == part.step:
+        if part.final and whole:
             self._process.feed(FinalCut(f"cut/{part.step}"))
         else:
-            self._process.feed(CutEnded(cut))
+            self._process.feed(CutEnded(cut, whole))
         if self._process.alive:
             self._take()
 

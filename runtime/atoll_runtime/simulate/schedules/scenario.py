@@ -20,8 +20,24 @@ FAULTS = (
     "break link",
     "cut off shard",
     "cut off unit",
+    "change target",
+    "suspend",
 )
 """Kinds of fault, as often as they should come. `here` is the shard that is at work at that moment."""
+LAST_FAULTS = (
+    "crash here",
+    "crash shard",
+    "crash shard",
+    "kill unit",
+    "replace unit",
+    "break link",
+    "change target",
+    "change target",
+    "suspend",
+)
+"""The same, of faults that wait until a final cut has begun."""
+LAST_MOMENTS = 100
+"""They fall on the first so many moments after that."""
 MOMENTS = 900
 """Faults fall on the first so many moments: an event's beginning, or between two effects of one event."""
 
@@ -52,6 +68,8 @@ class Weather:
     """A message breaks its session."""
     bucket: float = 0.0
     """A call to the bucket fails."""
+    saving: float = 0.0
+    """Longest time, in seconds, of a part's save."""
     merges: float = 0.0
     """A merge gives no usable fragment."""
 
@@ -69,6 +87,8 @@ class Scenario:
     storm: Weather
     faults: tuple[tuple[int, str], ...]
     """Moment and kind, in order. The network is calm after the last one."""
+    last: tuple[tuple[int, str], ...] = ()
+    """The same, of moments after the first final cut has begun."""
 
     @property
     def calm(self) -> Weather:
@@ -110,9 +130,11 @@ def draw(seed: int) -> Scenario:
         loss=rng.choice((0.0, 0.05, 0.3)),
         breaks=rng.choice((0.0, 0.0, 0.02)),
         bucket=rng.choice((0.0, 0.2)),
+        saving=rng.choice((0.0, 0.0, 20.0)),
         merges=rng.choice((0.0, 0.05)),
     )
     moments = sorted(rng.randrange(MOMENTS) for _ in range(rng.randint(0, 10)))
+    last = sorted(rng.randrange(LAST_MOMENTS) for _ in range(rng.choice((0, 0, 1, 3))))
     return Scenario(
         seed,
         rules,
@@ -120,6 +142,7 @@ def draw(seed: int) -> Scenario:
         islands,
         storm,
         tuple((moment, rng.choice(FAULTS)) for moment in moments),
+        tuple((moment, rng.choice(LAST_FAULTS)) for moment in last),
     )
 
 

@@ -12,6 +12,7 @@ from atoll_runtime.simulate.schedules.saver import Saver
 from atoll_runtime.simulate.schedules.volume import ShardSlot, new_lineage
 from atoll_runtime.sync.events import (
     CutId,
+    CutOrdered,
     Declined,
     Effect,
     Event,
@@ -22,6 +23,7 @@ from atoll_runtime.sync.events import (
     Merge,
     Merged,
     MergeFailed,
+    Note,
     Persist,
     Persisted,
     Publish,
@@ -36,8 +38,8 @@ from atoll_runtime.sync.events import (
     Tick,
     Wake,
 )
-from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.syncer import hosts
+from atoll_runtime.syncer.recovery import resumed
 from atoll_runtime.syncer.sessions import Sessions
 from atoll_runtime.transport.messages import (
     Fenced,
@@ -76,7 +78,7 @@ class ShardProcess:
             slot.volume, self.machine = new_lineage(slot)
         else:
             read = json.loads(json.dumps(slot.volume.record))
-            self.machine = Syncer.restore(slot.rules, slot.sizes, read)
+            self.machine = resumed(slot.rules, slot.sizes, read, self.world.bucket.cuts.__contains__)
             slot.volume.write(self.machine.record(), slot.volume.newest_cut)
         self.volume = slot.volume
         self.machine.rounds.lineage = self.volume.lineage
@@ -92,8 +94,7 @@ class ShardProcess:
         self.world.checks.started(self)
         self.world.log(f"{self} starts: step {self.machine.step}, versions {self.machine.versions}")
         if self.saver.newest is None:
-            cut = CutId(self.machine.step)
-            self._record(cut, self.machine.part(cut))
+            self.feed(CutOrdered(CutId(self.machine.orderable)))
         self.feed(Tick())
 
     def die(self) -> None:
@@ -155,6 +156,11 @@ class ShardProcess:
         self.held.setdefault(head.round, {})[head.unit, head.host] = delta
         self.feed(part)
 
+    @property
+    def current(self) -> bool:
+        """The newest cut holds every merge of this shard."""
+        return self.saver.merges == self.machine.rounds.merges
+
     def serve(self, p: int) -> tuple[FetchHead, Value]:
         """The newest durable version of a fragment."""
         value = self.state[p]
@@ -215,6 +221,8 @@ class ShardProcess:
                 self._record(cut, record)
             case StopAll(step):
                 self._when_durable(self._stop_all, step)
+            case Note(entry):
+                self.world.checks.noted(self, entry)
             case Wake(at):
                 if at != self._wake:
                     self._wake = at
@@ -258,6 +266,8 @@ class ShardProcess:
     def _record(self, cut: CutId, record: Mapping[str, Any]) -> None:
         part = CutPart(cut.step, self.slot.number, cut.final, self.volume.lineage, tuple(self.state), record)
         self.world.checks.recorded(self, part)
+        if cut.final:
+            self.world.end_begins()
         self._when_durable(self.saver.submit, part)  # a final cut that stands must not be forgotten
 
     def _work(self, seconds: float, job: Callable[..., None], *facts: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from atoll_runtime.simulate.schedules.bucket import Bucket
@@ -12,12 +13,15 @@ from atoll_runtime.simulate.schedules.checks import Checks
 from atoll_runtime.simulate.schedules.content import Value, Violation
 from atoll_runtime.simulate.schedules.scenario import Scenario
 from atoll_runtime.simulate.schedules.shard import ShardProcess
+from atoll_runtime.simulate.schedules.suspension import Suspension
 from atoll_runtime.simulate.schedules.unit import UnitSlot
 from atoll_runtime.simulate.schedules.volume import ShardSlot
 
 RESTART_SECONDS = 20.0
 """A shard or unit that was killed is there again within this time."""
 CUT_OFF_SECONDS = 15.0
+CRASH_SECONDS = 5.0
+"""A shard that crashes while the run is being suspended does so within this time."""
 STORM_SECONDS = 300.0
 """The storm is over after this time even when not all faults have come."""
 CALM_SECONDS = 600.0
@@ -42,7 +46,9 @@ class World:
         self._trace = trace
         self._heap: list[tuple[float, int, Owner | None, Callable[..., None], tuple[object, ...]]] = []
         self._count = 0
-        self._faults = list(reversed(scenario.faults))
+        self._faults, self._last = list(reversed(scenario.faults)), scenario.last
+        self.calm_since: float | None = None
+        self.suspension: Suspension | None = None
         self._initial: dict[tuple[int, int], Value] = {}
         self.shards = [ShardSlot(self, scenario.rules_of(s), sizes) for s, sizes in enumerate(scenario.sizes)]
         self.units = [UnitSlot(self, island) for island in scenario.islands]
@@ -64,7 +70,7 @@ class World:
 
     def run(self) -> None:
         """To the end of the run; raises `Violation` where a promise is broken, or the end does not come."""
-        while self._faults and self.now < STORM_SECONDS and not self.finished:
+        while (self._faults or self._last) and self.now < STORM_SECONDS and not self.finished:
             self.step()
         self.calm()
         deadline = self.now + CALM_SECONDS
@@ -94,7 +100,8 @@ class World:
     def calm(self) -> None:
         """No more faults: everyone is started again, nothing is lost any more."""
         self._faults.clear()
-        self.weather = self.scenario.calm
+        self._last = ()
+        self.weather, self.calm_since = self.scenario.calm, self.now
         slots: tuple[ShardSlot | UnitSlot, ...] = (*self.shards, *self.units)
         for slot in slots:
             slot.cut_off_until = 0.0
@@ -111,6 +118,11 @@ class World:
         while self._faults and self.checks.moments >= self._faults[-1][0]:
             self.strike(self._faults.pop()[1], here)
 
+    def end_begins(self) -> None:
+        """A final cut has begun: the faults that waited for it come."""
+        faults = [(self.checks.moments + moment, fault) for moment, fault in self._last]
+        self._faults, self._last = sorted([*self._faults, *faults], reverse=True), ()
+
     def strike(self, fault: str, here: ShardProcess | None = None) -> None:
         """One fault, on someone by chance."""
         shard, unit, rng = self.rng.choice(self.shards), self.rng.choice(self.units), self.rng
@@ -122,7 +134,11 @@ class World:
         elif fault == "kill unit":
             self.kill(unit)
         elif fault == "replace unit":
-            unit.start()
+            self._replace(unit, anew=True)
+        elif fault == "change target":
+            self.change_target(rng.randint(-3, 12))
+        elif fault == "suspend":
+            self.suspend()
         elif fault == "break link":
             for process in unit.processes:
                 rng.choice(rng.choice(process.links)).cut() if process.links else None
@@ -150,6 +166,36 @@ class World:
         """All hosts die; the next incarnation comes some time later."""
         unit.kill()
         self.at(self.rng.random() ** 2 * RESTART_SECONDS, None, self._replace, unit)
+
+    def change_target(self, more: int) -> None:
+        """Every shard is started anew with a target of so many more steps, or ten times as many tokens: the last shard
+        first, the others one after another."""
+        seconds = 0.0
+        for shard in reversed(self.shards):
+            steps, tokens = shard.rules.target_steps, shard.rules.target_tokens
+            shard.rules = replace(
+                shard.rules,
+                target_steps=None if steps is None else max(1, steps + more),
+                target_tokens=None if tokens is None else max(1, tokens + 10 * more),
+            )
+            self.at(seconds, None, self.crash, shard)
+            seconds += self.rng.random() * RESTART_SECONDS
+
+    def suspend(self) -> None:
+        """Units leave, a cut of everything is taken, units come back; a shard may crash meanwhile."""
+        if self.suspension is not None:
+            return
+        for unit in self.units:
+            unit.kill()
+        self.suspension = Suspension(self)
+        if self.chance(0.5):
+            self.at(self.rng.random() * CRASH_SECONDS, None, self.crash, self.rng.choice(self.shards))
+
+    def resume(self) -> None:
+        """The suspension is over."""
+        self.suspension = None
+        for unit in self.units:
+            self._replace(unit)
 
     def cut_off(self, slot: ShardSlot | UnitSlot, seconds: float) -> None:
         """Nobody reaches it for a while."""
@@ -183,6 +229,6 @@ class World:
     def tracing(self) -> bool:
         return self._trace is not None
 
-    def _replace(self, unit: UnitSlot) -> None:
-        if not unit.running and not unit.stopped:
+    def _replace(self, unit: UnitSlot, anew: bool = False) -> None:
+        if self.suspension is None and (anew or not (unit.running or unit.stopped)):
             unit.start()

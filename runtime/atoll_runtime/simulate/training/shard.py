@@ -120,7 +120,7 @@ class Shard:
                     self._work(world.costs.write, Persisted(round_id))
                 case RecordCut(cut):
                     self.saved = cut.step, self.state.snapshot()
-                    world.at(world.now, self.feed, CutEnded(cut))
+                    world.at(world.now, self.feed, CutEnded(cut, whole=True))
                 case Wake(at):
                     if at != self._wake:
                         self._wake = at

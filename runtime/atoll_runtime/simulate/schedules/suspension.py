@@ -1,0 +1,67 @@
+"""A run on its way to suspension in simulated time: the operator's part of it, as `atoll_operator/feed.py` has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from atoll_runtime.simulate.schedules.content import Violation
+from atoll_runtime.sync.events import CutId, CutOrdered
+
+if TYPE_CHECKING:
+    from atoll_runtime.simulate.schedules.shard import ShardProcess
+    from atoll_runtime.simulate.schedules.world import World
+
+POLL_SECONDS = 1.0
+PATIENCE_SECONDS = 60.0
+"""From then on the run is resumed as it is; in calm weather the cut must have come."""
+
+
+class Suspension:
+    """No unit is left; every process of a shard is asked once for the cut that holds all, until it stands."""
+
+    def __init__(self, world: World) -> None:
+        self.alive = True
+        self._world, self._began = world, world.now
+        self._ordered: dict[int, tuple[ShardProcess, int]] = {}
+        """What each shard was asked for, and in which life."""
+        world.at(POLL_SECONDS, self, self._poll)
+
+    def _poll(self) -> None:
+        world = self._world
+        processes = [slot.process for slot in world.shards if slot.process is not None]
+        saved = self._saved(processes) if len(processes) == len(world.shards) else None
+        if saved is not None:
+            for process in processes:
+                world.checks.suspended(process, saved)
+            self._end()
+        elif world.now - max(self._began, world.calm_since or 0.0) > PATIENCE_SECONDS:
+            # An order does not go before a final cut, which may need units to be whole.
+            if world.calm_since is not None and not any(process.machine.finishing for process in processes):
+                raise Violation(
+                    f"no cut {PATIENCE_SECONDS:g} s after all units have left: {world.checks.why()}"
+                )
+            self._end()
+        else:
+            world.at(POLL_SECONDS, self, self._poll)
+
+    def _saved(self, processes: Sequence[ShardProcess]) -> int | None:
+        """The newest cut, if it holds everything; else each shard is asked for the next one."""
+        newest = processes[0].saver.newest
+        reached = max(
+            max(value.version for process in processes for value in process.state),
+            max(process.machine.orderable for process in processes),
+        )
+        current = all(process.current for process in processes)
+        if newest is not None and newest >= reached and current:
+            return newest
+        step = reached if newest is None or newest < reached else newest + 1
+        for s, process in enumerate(processes):
+            if self._ordered.get(s) != (process, step):
+                self._ordered[s] = process, step
+                process.feed(CutOrdered(CutId(step)))
+        return None
+
+    def _end(self) -> None:
+        self.alive = False
+        self._world.resume()

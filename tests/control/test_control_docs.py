@@ -1,0 +1,99 @@
+"""Every kubectl command of the docs and samples, as it is written, on a real API server: none is wrong in itself."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll_local.controlplane import ControlPlane
+from atoll_local.programs import find
+
+pytestmark = [
+    pytest.mark.control,
+    pytest.mark.timeout(900),  # the first call may have to build kubectl
+]
+ROOT = Path(__file__).resolve().parents[2]
+GENERATED = ("fields.md",)
+PAGES = [
+    ROOT / "README.md",
+    *(path for path in sorted((ROOT / "docs").glob("*.md")) if path.name not in GENERATED),
+    *sorted((ROOT / "manifests").rglob("*.yaml")),
+    ROOT / "charts" / "atoll" / "templates" / "NOTES.txt",
+]
+MINIMAL = "manifests/samples/minimal.yaml"
+CHANGES = ("apply", "annotate", "create", "delete", "label", "patch", "scale")
+"""Are tried without effect."""
+EXCUSES = (
+    "NotFound",
+    "not found",
+    "AlreadyExists",
+    "no matching resources",
+    "timed out waiting for the condition",
+    'resource type "workload"',  # Kueue's, which is not there
+)
+"""What may be said of an object that is not there, or is, or stays as it is."""
+
+
+def commands(path: Path) -> list[str]:
+    """Those of a page: lines of its blocks of code or comments, and spans of code with an operand."""
+    text = path.read_text().replace("\\\n", " ").replace("{{ .Release.Namespace }}", "atoll-system")
+    lines = (line.lstrip("# ") for line in text.splitlines())
+    whole = [re.split(r" {3,}", line)[0] for line in lines if line.startswith("kubectl ")]
+    spans = re.findall(r"`(kubectl [^`]+)`", text) if path.suffix == ".md" else []
+    later = re.findall(r"^#.*[:;] +(kubectl .+)$", text, re.M) if path.suffix == ".yaml" else []
+    return [*whole, *later, *(span for span in spans if len(span.split()) > 2)]
+
+
+COMMANDS = [
+    pytest.param(command, id=f"{path.name}: {command}") for path in PAGES for command in commands(path)
+]
+
+
+def arguments(command: str, namespace: str) -> list[str]:
+    """With names in place of capitals, and no effect."""
+    command = re.sub(r"\$?\bNAMESPACE\b", namespace, command)
+    command = re.sub(r"=N\b", "=1", command)
+    command = re.sub(r"\$?\b[A-Z]{2,}\b", lambda found: found[0].strip("$").lower(), command)
+    command = re.sub(r"\b(run|first)\.yaml\b", MINIMAL, command)
+    words = shlex.split(command, comments=True)[1:]
+    if any(word in CHANGES for word in words):
+        words.append("--dry-run=server")
+    if "-w" in words:
+        words.append("--request-timeout=1s")
+    if "wait" in words or "rollout" in words:
+        words = [word for word in words if not word.startswith("--timeout")] + ["--timeout=1s"]
+    return words
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_docs_can_be_typed(command: str, plane: ControlPlane, bench: Any) -> None:
+    words = arguments(command, bench.namespace)
+    done = subprocess.run(
+        [str(find("kubectl")), f"--kubeconfig={plane.kubeconfig}", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    complaints = done.stderr.strip().splitlines() if done.returncode else []
+    if "-w" in words:
+        complaints = [line for line in complaints if "Timeout" not in line and "deadline" not in line]
+    assert all(any(word in line for word in EXCUSES) for line in complaints), done.stderr
+
+
+def test_a_wait_says_for_how_long() -> None:
+    """It is 30 s where nothing is said, which is no time for a run."""
+    waits = [parameter.values[0] for parameter in COMMANDS if parameter.values[0].startswith("kubectl wait")]
+    assert waits and all("--timeout=" in command for command in waits)
+
+
+def test_a_wrong_command_would_be_noticed(plane: ControlPlane, bench: Any) -> None:
+    for wrong in ("kubectl get trainingruns,learnerunits -w", "kubectl delete -f crds/", "kubectl get truns"):
+        with pytest.raises(AssertionError):
+            test_a_command_of_the_docs_can_be_typed(wrong, plane, bench)

@@ -1,0 +1,80 @@
+"""Processes of one version that are told by those of another, or deal with them: each ends so as to be tried again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from atoll_runtime.contract import ENV_EVALUATION, ENV_RUN_FILE, ENV_UNIT, EXIT_VERSION, brief, identity
+from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.messages import PROTOCOL, Refused, decode, encode
+from atoll_runtime.transport.tls import Tls
+
+
+class EarlierRefused(msgspec.Struct, frozen=True, tag="Refused"):
+    """As it was before it told versions apart."""
+
+    reason: str
+
+
+@pytest.mark.parametrize("role", ["syncer", "learner", "evaluator"])
+def test_a_field_from_a_newer_operator_ends_a_process_with_a_status_of_its_own(
+    role: str, make_run: Any, tmp_path: Path
+) -> None:
+    told = json.loads(brief(make_run()))
+    told["inner"] = {"sharpness": 2}
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(told))
+    environment = os.environ | {
+        ENV_RUN_FILE: str(path),
+        ENV_UNIT: "{}",
+        ENV_EVALUATION: "{}",
+        "JAX_PLATFORMS": "cpu",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-m", f"atoll_runtime.{role}"],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == EXIT_VERSION, ended.stderr
+    assert "VersionMismatch: run.json: inner.sharpness: Extra inputs are not permitted" in ended.stderr
+
+
+def test_a_refusal_is_read_by_and_from_a_version_that_did_not_tell_why() -> None:
+    refusal = Refused("another protocol", version=True)
+    assert decode(encode(refusal)) == refusal
+    assert decode(msgspec.msgpack.encode(EarlierRefused("no"))) == Refused("no")
+    assert msgspec.msgpack.decode(encode(refusal), type=EarlierRefused).reason == "another protocol"
+
+
+def test_a_real_syncer_refuses_another_protocol_and_takes_the_same_unit_when_it_speaks_its_own(
+    make_run: Any,
+    authority: Any,
+    syncer: Any,
+    numpy_unit: Any,
+    eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, issuer = make_run(), authority("ca")
+    syncer(run, issuer.issue("syncer", identity("default", "walk", "syncer", "walk-syncer")))
+    tls = Tls.read(issuer.issue("a", identity("default", "walk", "unit", "a")))
+
+    def begun(incarnation: int) -> Any:
+        transport = GrpcTransport("localhost", run.shards[0].port, tls)
+        return numpy_unit(run, "a", transport, incarnation).start()
+
+    monkeypatch.setattr("atoll_runtime.learner.wire.PROTOCOL", PROTOCOL + 1)
+    other = begun(1)
+    error = eventually(other.exchange.error)
+    assert isinstance(error, Refused) and error.version
+    assert f"speaks protocol {PROTOCOL + 1}, the syncer's {PROTOCOL}" in error.reason
+    monkeypatch.undo()
+    mended = begun(2)
+    eventually(lambda: mended.received)
+    assert mended.exchange.error() is None

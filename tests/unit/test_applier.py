@@ -1,0 +1,116 @@
+"""What the applier deletes: only what its owner made, whatever name that has. Against a small real HTTP server."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from atoll_operator.applier import Applier
+from atoll_operator.cluster import Cluster
+from atoll_operator.credentials import Credentials
+from atoll_operator.keys import Key, Kind
+from atoll_operator.metrics import Metrics
+from atoll_operator.plan.run import Reference
+from atoll_operator.store import Store
+
+Object = dict[str, Any]
+PATHS = {
+    "Service": "/api/v1/namespaces/n/services/r-syncer",
+    "StatefulSet": "/apis/apps/v1/namespaces/n/statefulsets/r-syncer",
+}
+
+
+def thing(kind: str, uid: str, owner: str, version: int) -> Object:
+    references = [{"uid": owner, "controller": True}] if owner else []
+    return {
+        "kind": kind,
+        "metadata": {
+            "name": "r-syncer", "namespace": "n", "uid": uid, "resourceVersion": str(version),
+            "generation": 1, "labels": {"atoll.dev/run": "r"}, "ownerReferences": references,
+        },
+    }  # fmt: skip
+
+
+class World:
+    """An API server that deletes what it is asked to, the store that watches it, and an applier."""
+
+    def __init__(self) -> None:
+        self.there: dict[str, Object] = {}
+        self.store = Store()
+        self.applier: Applier
+
+    async def delete(self, request: web.Request) -> web.Response:
+        found, wanted = self.there.get(request.path), (await request.json()).get("preconditions", {})
+        if found is None:
+            return web.json_response({"reason": "NotFound"}, status=404)
+        if wanted.get("uid", found["metadata"]["uid"]) != found["metadata"]["uid"]:
+            return web.json_response({"reason": "Conflict"}, status=409)
+        return web.json_response(self.there.pop(request.path))
+
+    def make(self, kind: Kind, uid: str, owner: str, version: int, seen: bool = True) -> None:
+        body = thing(kind, uid, owner, version)
+        self.there[PATHS[kind]] = body
+        if seen:
+            self.store.put(kind, body)
+
+    async def remove(self) -> None:
+        """As every pass over a complete run does."""
+        for kind in PATHS:
+            await self.applier.remove("run", "n", Reference(kind, "r-syncer"))
+
+    def uids(self) -> set[str]:
+        return {body["metadata"]["uid"] for body in self.there.values()}
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    one = World()
+    application = web.Application()
+    application.router.add_delete("/{path:.*}", one.delete)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    access = Credentials(f"http://127.0.0.1:{runner.addresses[0][1]}", ssl.create_default_context())
+    async with Cluster(access, Metrics()) as cluster:
+        one.applier = Applier(cluster, one.store)
+        yield one
+    await runner.cleanup()
+
+
+async def test_what_the_run_made_goes(world: World) -> None:
+    world.make("Service", "a", "run", 3)
+    world.make("StatefulSet", "b", "run", 4)
+    await world.remove()
+    assert not world.there
+    assert world.store.sight(Key("StatefulSet", "n", "r-syncer")) is None
+
+
+@pytest.mark.parametrize("owner", ["", "theirs"], ids=["of-nobody", "of-others"])
+async def test_what_others_made_under_a_name_of_the_run_outlives_its_resyncs(
+    world: World, owner: str
+) -> None:
+    world.make("Service", "a", "run", 3)
+    await world.remove()
+    world.make("Service", "b", owner, 7)
+    world.make("StatefulSet", "c", owner, 8)
+    for _ in range(2):
+        world.applier.review()
+        await world.remove()
+    assert world.uids() == {"b", "c"}
+
+
+async def test_a_successor_that_no_watch_has_told_of_yet_stays(world: World) -> None:
+    world.make("Service", "a", "run", 3)
+    world.make("Service", "b", "theirs", 5, seen=False)
+    await world.remove()
+    assert world.uids() == {"b"}
+
+
+async def test_what_nobody_knows_is_not_deleted_by_its_name(world: World) -> None:
+    world.make("StatefulSet", "a", "run", 3, seen=False)
+    await world.remove()
+    assert world.uids() == {"a"}

@@ -1,0 +1,173 @@
+"""`atoll status` with a kubectl on PATH that prints what the test says: output, JSON and exit status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll_cli.__main__ import main
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+def run(name: str, namespace: str = "default", **status: Any) -> dict[str, Any]:
+    ended = {"Complete": "Complete", "Failed": "Failed"}.get(status.get("phase", ""))
+    conditions = [{"type": ended, "status": "True"}] if ended else []
+    return {
+        "kind": "TrainingRun",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"target": {"globalSteps": 300}},
+        "status": {"conditions": conditions, **status},
+    }
+
+
+def unit(name: str, of: str, **status: Any) -> dict[str, Any]:
+    return {"kind": "LearnerUnit", "metadata": {"name": name}, "spec": {"run": of}, "status": status}
+
+
+@pytest.fixture
+def status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Runs `atoll status` with an old kubectl on PATH; exit status, output, errors."""
+    monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.delenv("ATOLL_KUBECTL", raising=False)
+
+    def call(items: list[dict[str, Any]] | str, *arguments: str) -> tuple[int, str, str]:
+        says = items if isinstance(items, str) else json.dumps({"items": items})
+        (tmp_path / "says").write_text(says)
+        program = tmp_path / "bin" / "kubectl"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(
+            "#!/bin/sh\n"
+            'if [ "$1" = version ]; then echo "Client Version: v1.30.4"; exit; fi\n'
+            f'echo "$*" >> {tmp_path / "calls"}\ncat {tmp_path / "says"}\n'
+        )
+        program.chmod(0o755)
+        ended = main(["status", *arguments])
+        out, err = capsys.readouterr()
+        return ended, out, err
+
+    return call
+
+
+@pytest.mark.parametrize("watch", [(), ("-w",)], ids=["once", "watching"])
+@pytest.mark.parametrize(("phase", "wanted"), [("Complete", 0), ("Failed", 1)], ids=["complete", "failed"])
+def test_a_run_that_has_ended_ends_the_watch_with_its_verdict(
+    status: Call, phase: str, wanted: int, watch: tuple[str, ...]
+) -> None:
+    ended, out, _ = status([run("r", phase=phase, message="out of time")], "r", *watch)
+    assert ended == wanted
+    assert out.startswith(f"r: {phase} ·")
+    assert "out of time" in out
+
+
+def test_a_run_that_goes_on_is_status_0(status: Call) -> None:
+    assert status([run("r", phase="Running")], "r")[0] == 0
+
+
+def test_the_kubectl_on_path_is_used_whatever_its_version_and_the_cache_stays_empty(
+    status: Call, tmp_path: Path
+) -> None:
+    assert status([run("r")], "r", "-n", "ml", "--context", "prod")[0] == 0
+    assert (tmp_path / "calls").read_text() == (
+        "--context=prod get trainingruns,learnerunits -n ml -o json\n"
+    )
+    assert not (tmp_path / "cache").exists()
+
+
+def test_without_a_kubectl_one_sentence_says_so(
+    status: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    ended, _, err = status([], "r")
+    assert ended == 2
+    assert (
+        err == "atoll: kubectl is not on PATH: install it, or name it with ATOLL_KUBECTL=/path/to/kubectl\n"
+    )
+
+
+def test_an_answer_that_is_no_json_is_one_sentence(status: Call) -> None:
+    ended, _, err = status("<html>", "r")
+    assert ended == 1
+    assert err == "atoll: kubectl get trainingruns,learnerunits answered '<html>', which is no JSON\n"
+
+
+def test_json_has_the_run_and_its_units(status: Call) -> None:
+    evaluation = {"step": 100, "loss": 2.75, "tokens": 4096}
+    items = [
+        run("r", phase="Running", globalStep=120, tokensPerSecond=5.5, evaluation=evaluation),
+        unit("r-a-0", "r", phase="Learning", lastHealSeconds=8.5, lastHeal={"stages": {"catchUp": 1.5}}),
+        unit("else-a-0", "else"),
+    ]
+    ended, out, _ = status(items, "r", "--json")
+    shown = json.loads(out)
+    assert ended == 0
+    assert out.count("\n") == 1
+    assert shown["run"]["name"] == "r"
+    assert shown["run"]["tokensPerSecond"] == 5.5
+    assert shown["run"]["heldOut"] == evaluation
+    assert (shown["run"]["step"], shown["run"]["target"], shown["run"]["failed"]) == (120, 300, False)
+    assert list(shown["units"]) == ["r-a-0"]
+    assert shown["units"]["r-a-0"]["healSeconds"] == 8.5
+    assert shown["units"]["r-a-0"]["healStages"] == {"catchUp": 1.5}
+
+
+def test_without_a_run_there_is_a_line_for_each(status: Call, tmp_path: Path) -> None:
+    items = [
+        run("small", "b", phase="Failed"),
+        run(
+            "large", "b", phase="Running", unitsSummary="5/6", globalStep=120, loss=2.5, tokensPerSecond=12e3
+        ),
+        run("zebra", "a"),
+    ]
+    ended, out, _ = status(items, "-A")
+    assert ended == 0
+    assert [line.split() for line in out.splitlines()] == [
+        ["NAMESPACE", "RUN", "PHASE", "UNITS", "STEP", "TOKENS/S", "LOSS"],
+        ["a", "zebra", "Pending", "-", "0/300", "0", "-"],
+        ["b", "large", "Running", "5/6", "120/300", "12.0", "k", "2.500"],
+        ["b", "small", "Failed", "-", "0/300", "0", "-"],
+    ]
+    assert (tmp_path / "calls").read_text() == "get trainingruns -A -o json\n"
+
+
+def test_the_list_as_json_names_namespaces(status: Call) -> None:
+    _, out, _ = status([run("one", "b"), run("one", "a")], "--json")
+    assert [(each["namespace"], each["name"]) for each in json.loads(out)["runs"]] == [
+        ("a", "one"),
+        ("b", "one"),
+    ]
+
+
+def test_a_list_of_nothing_says_so(status: Call) -> None:
+    assert status([])[:2] == (0, "there is no TrainingRun\n")
+    assert json.loads(status([], "--json")[1]) == {"runs": []}
+
+
+def test_a_watch_outlives_an_answer_that_does_not_come(
+    status: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status([run("r", phase="Failed")], "r")
+    program, calls = tmp_path / "bin" / "kubectl", tmp_path / "calls"
+    (tmp_path / "running").write_text(json.dumps({"items": [run("r", phase="Running")]}))
+    program.write_text(
+        f"#!/bin/sh\necho x >> {calls}\n"
+        f"case $(wc -l < {calls}) in\n"
+        f"  2) cat {tmp_path / 'running'};;\n"
+        "  3|4) echo 'net/http: TLS handshake timeout' >&2; exit 1;;\n"
+        f"  *) cat {tmp_path / 'says'};;\n"
+        "esac\n"
+    )
+    monkeypatch.setattr("atoll_cli.polling.INTERVAL", 0.001)
+    ended = main(["status", "r", "--watch", "--json"])
+    out, err = capsys.readouterr()
+    assert ended == 1
+    assert [json.loads(line)["run"]["phase"] for line in out.splitlines()] == ["Running", "Failed"]
+    assert err == (
+        "atoll: kubectl get trainingruns,learnerunits -o json failed: net/http: TLS handshake timeout; "
+        "asking again for 15 min 00 s\n"
+    )

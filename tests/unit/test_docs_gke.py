@@ -1,0 +1,66 @@
+"""The page on GKE and the samples say what the images, the chart and the API say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import yaml
+
+from atoll_operator.api.trainingrun import Pool, TrainingRunSpec
+from atoll_runtime.contract import PRESETS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "gke.md").read_text()
+FLAX = (ROOT / "manifests" / "samples" / "flax-task.yaml").read_text()
+ROLES = sorted(path.name.removesuffix(".Dockerfile") for path in (ROOT / "images").glob("*.Dockerfile"))
+
+
+def test_the_run_of_the_page_is_one_that_operator_and_runtime_understand() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    run = yaml.safe_load(text)
+    spec = TrainingRunSpec.model_validate(run["spec"])
+    assert spec.model.preset in PRESETS
+    assert f"create serviceaccount {spec.service_account_name}" in PAGE
+    assert f"sa/{spec.service_account_name}" in PAGE
+    assert f"atoll.dev/unit={run['metadata']['name']}-{spec.pools[0].name}-0" in PAGE
+    assert f"--tpu-topology={spec.pools[0].topology} --num-nodes={spec.pools[0].units}" in PAGE
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_image_is_built_pushed_and_told_to_the_chart_by_one_name(role: str) -> None:
+    assert (
+        f"docker build --platform linux/amd64 -f images/{role}.Dockerfile -t $REGISTRY/{role}:$TAG ." in PAGE
+    )
+    assert f"docker push $REGISTRY/{role}:$TAG" in PAGE
+    value = {"operator": "image", "runtime": "runtime.image"}[role]
+    assert f"--set {value}.repository=$REGISTRY/{role} --set {value}.tag=$TAG" in PAGE
+
+
+def test_every_way_to_buy_a_pool_has_its_flags() -> None:
+    for capacity in get_args(Pool.model_fields["capacity"].annotation):
+        assert re.search(rf"^\| `{capacity}`", PAGE, re.MULTILINE), capacity
+
+
+def test_the_sample_of_a_users_own_image_installs_as_root_and_runs_as_no_root() -> None:
+    lines = re.findall(r"^#   ([A-Z]+ .*)$", FLAX, re.MULTILINE)
+    user = ""
+    for line in lines:
+        if line.startswith("USER "):
+            user = line.removeprefix("USER ")
+        if line.startswith("RUN "):
+            assert user == "root", f"{line}: the base's packages are root's"
+    assert lines[0] == "FROM REGISTRY/runtime:TAG"
+    assert user == "65532:65532"
+
+
+def test_nothing_says_to_install_a_distribution_that_is_not_published() -> None:
+    places = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("manifests/**/*.yaml")]
+    for package in ("cli", "runtime", "operator", "local", "bench"):
+        places += (ROOT / package).rglob("*.py")
+    wrong = [
+        str(place) for place in places if re.search(r"pip install [^\n]*\batoll(\[|\b)", place.read_text())
+    ]
+    assert wrong == []

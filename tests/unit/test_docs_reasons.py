@@ -1,0 +1,105 @@
+"""Every reason that code can give, of a condition or a failure, stands in a table for users."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from atoll_operator import feed
+from atoll_operator.plan import failure, kueue, observe
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "docs" / name for name in ("trainingrun.md", "learnerunit.md")]
+REASON = re.compile(r"[A-Z][a-z]+([A-Z][a-z]+)*")
+GIVERS = {
+    "state": 1,
+    "lost": 0,
+    "idle": 3,
+    "with_problem": 1,
+    "Outcome": 1,
+    "Unanswered": 0,
+    "Terminal": 0,
+    "fail": 1,
+}
+"""Functions that are given a reason, and in which argument."""
+ROLES = ("Syncer", "Evaluator")
+"""Who does not tell its status: `f"{role}Unavailable"`."""
+
+
+@functools.cache
+def constants() -> dict[str, str]:
+    """Words that have a name in some module of operator or runtime."""
+    return {
+        target.id: node.value.value
+        for folder in ("operator", "runtime")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+        and isinstance(node.value.value, str)
+        and REASON.fullmatch(node.value.value)
+    }
+
+
+def words(node: ast.AST) -> Iterator[str]:
+    """Reasons that are written out in an expression."""
+    if isinstance(node, ast.JoinedStr):
+        rest = node.values[-1]
+        if isinstance(node.values[0], ast.FormattedValue) and isinstance(rest, ast.Constant):
+            yield from (word for role in ROLES if REASON.fullmatch(word := f"{role}{rest.value}"))
+    elif isinstance(node, ast.Name | ast.Attribute):
+        if value := constants().get(getattr(node, "id", getattr(node, "attr", ""))):
+            yield value
+    elif isinstance(node, ast.Constant):
+        if isinstance(node.value, str) and REASON.fullmatch(node.value):
+            yield node.value
+    elif not isinstance(node, ast.Compare):
+        for part in ast.iter_child_nodes(node):
+            yield from words(part)
+
+
+def expressions(node: ast.AST) -> Iterator[ast.AST]:
+    """Those of which a reason is made: an argument, or what is assigned to `reason`."""
+    if isinstance(node, ast.Call):
+        place = GIVERS.get(getattr(node.func, "id", getattr(node.func, "attr", "")))
+        if place is not None and len(node.args) > place:
+            yield node.args[place]
+    elif isinstance(node, ast.Assign) and "reason" in (
+        getattr(name, "id", "") for name in ast.walk(node.targets[0])
+    ):
+        yield node.value
+
+
+def given(folder: Path) -> set[str]:
+    """By the code of a package."""
+    trees = (ast.parse(path.read_text()) for path in folder.rglob("*.py"))
+    parts = (part for tree in trees for node in ast.walk(tree) for part in expressions(node))
+    return {word for part in parts for word in words(part)}
+
+
+def tables() -> set[str]:
+    """Words in the tables of the pages, but for their last column."""
+    rows = (line for page in PAGES for line in page.read_text().splitlines() if line.startswith("| `"))
+    return {word for row in rows for word in re.findall(r"`(\w+)`", row.split(" | ")[0])}
+
+
+def test_every_reason_of_a_condition_stands_in_a_table() -> None:
+    reasons = given(ROOT / "operator")
+    assert {"QuorumNotMet", "Placing", "SyncerUnavailable", "SpecChanged", "Suspending", "BackOff"} <= reasons
+    assert sorted((reasons | {kueue.QUEUED, kueue.GATED, feed.MISPLACED}) - tables()) == []
+
+
+def test_every_reason_of_a_failure_stands_in_a_table() -> None:
+    of_pods = {
+        value
+        for name, value in vars(failure).items()
+        if name.isupper() and isinstance(value, str) and REASON.fullmatch(value) and value != observe.STOPPED
+    }
+    assert {"NodeLost", "Hang", "OutOfMemory"} <= of_pods
+    of_processes = given(ROOT / "runtime")
+    assert {"DataInvalid", "ContractInvalid", "JournalFailed", "VersionMismatch"} <= of_processes
+    assert sorted((of_pods | of_processes) - tables()) == []

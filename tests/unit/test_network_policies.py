@@ -1,0 +1,89 @@
+"""The network policies and their page know every port of the pods that the operator makes, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from objects import TWO_HOSTS
+
+from atoll_operator.api.group import EVALUATOR, LEARNER, SYNCER
+from atoll_operator.api.trainingrun import EvaluatorSpec, SyncerSpec
+from atoll_operator.plan import evaluator, syncer
+from atoll_operator.plan.gang import Gang
+from atoll_operator.plan.placement import Spot
+from atoll_operator.plan.podspec import PodSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+POLICIES = list(yaml.safe_load_all((ROOT / "manifests" / "networkpolicies.yaml").read_text()))
+SETTINGS = PodSettings(run="r", image="i", pull_policy="Always", environment={})
+Object = dict[str, Any]
+
+
+def pods() -> dict[str, Object]:
+    """One of each component; the learner of a unit of several slices, which has the most ports."""
+    spec = TWO_HOSTS.model_copy(update={"slices": 2})
+    gang = Gang(namespace="n", unit="u", uid="u", number=1, spec=spec, settings=SETTINGS)
+    return {
+        SYNCER: syncer.stateful_set("r", "n", [], SyncerSpec(), SETTINGS, 1, 0)["spec"]["template"],
+        EVALUATOR: evaluator.stateful_set("r", "n", [], EvaluatorSpec(), SETTINGS, 1)["spec"]["template"],
+        LEARNER: gang.pods({0: Spot()})[0],
+    }
+
+
+def listens(pod: Object) -> set[int]:
+    return {port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
+
+
+@pytest.mark.parametrize("component", [SYNCER, EVALUATOR, LEARNER])
+def test_a_policy_opens_the_ports_on_which_a_pod_listens(component: str) -> None:
+    pod = pods()[component]
+    (policy,) = (
+        each["spec"]
+        for each in POLICIES
+        if each["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    )
+    assert policy["policyTypes"] == ["Ingress"]
+    assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} == listens(pod)
+
+
+def test_who_is_let_in_from_the_namespace_is_a_learner() -> None:
+    learner = pods()[LEARNER]["metadata"]["labels"].items()
+    near = [
+        source["podSelector"]["matchLabels"]
+        for policy in POLICIES
+        for rule in policy["spec"]["ingress"]
+        for source in rule.get("from", [])
+        if "namespaceSelector" not in source
+    ]
+    assert near and all(labels.items() <= learner for labels in near)
+
+
+def test_the_operator_is_let_in_by_the_labels_and_the_namespace_that_it_has() -> None:
+    deployment = yaml.safe_load((ROOT / "manifests" / "deployment.yaml").read_text())
+    asked = [
+        source
+        for policy in POLICIES
+        for rule in policy["spec"]["ingress"]
+        for source in rule.get("from", [])
+        if "namespaceSelector" in source
+    ]
+    assert len(asked) == 2
+    for source in asked:
+        labels = deployment["spec"]["template"]["metadata"]["labels"].items()
+        assert source["podSelector"]["matchLabels"].items() <= labels
+        namespace = source["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
+        assert namespace == deployment["metadata"]["namespace"]
+
+
+def test_the_page_names_every_port_and_who_listens_there() -> None:
+    told: dict[str, set[int]] = {SYNCER: set(), EVALUATOR: set(), LEARNER: set()}
+    rows = re.findall(r"^\| ([\d, ]+) \| (.*?) \|", (ROOT / "docs" / "network.md").read_text(), re.M)
+    for ports, owners in rows:
+        for component in told:
+            if component in owners:
+                told[component] |= {int(port) for port in ports.split(",")}
+    assert told == {component: listens(pod) for component, pod in pods().items()}

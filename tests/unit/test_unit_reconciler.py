@@ -1,0 +1,146 @@
+"""A pass over a unit whose status is another by the time that it is written."""
+
+from __future__ import annotations
+
+import copy
+import ssl
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from objects import RUN, TWO_HOSTS
+
+from atoll_operator.announce import Announcer
+from atoll_operator.api.group import LABEL_COMPONENT, LABEL_GANG, LABEL_HOST, LABEL_UNIT, LEARNER, owner
+from atoll_operator.api.learnerunit import Failure, LearnerUnitStatus
+from atoll_operator.cluster import Cluster
+from atoll_operator.credentials import Credentials
+from atoll_operator.feed import Feeds
+from atoll_operator.keys import Key
+from atoll_operator.metrics import Metrics
+from atoll_operator.plan.clock import format_time
+from atoll_operator.plan.conditions import document
+from atoll_operator.plan.shards import FeedState
+from atoll_operator.reconcile_unit import UnitReconciler
+from atoll_operator.settings import Settings
+from atoll_operator.store import Store
+from atoll_operator.workqueue import WorkQueue
+from atoll_runtime.contract import BeginningReport, SyncerStatus, UnitReport
+
+BEGAN = time.time()
+UNIT = Key("LearnerUnit", "ns", "r-two-0")
+HEALING = LearnerUnitStatus(
+    phase="Healing",
+    incarnation=2,
+    gang=2,
+    placed_gang=2,
+    observed_generation=1,
+    heal_start_time=format_time(BEGAN - 30),
+    last_failure=Failure(reason="NodeLost", time=format_time(BEGAN - 30)),
+)
+
+
+class Server:
+    """Has the unit, and takes a status only over the version that it has."""
+
+    def __init__(self, unit: dict[str, Any]) -> None:
+        self.unit = unit
+
+    def touch(self) -> None:
+        """Somebody changes the unit."""
+        self.unit["metadata"]["resourceVersion"] = str(int(self.unit["metadata"]["resourceVersion"]) + 1)
+
+    async def handle(self, request: web.Request) -> web.Response:
+        if request.path.endswith("/status"):
+            sent = await request.json()
+            if sent["metadata"]["resourceVersion"] != self.unit["metadata"]["resourceVersion"]:
+                return web.json_response({"reason": "Conflict", "message": "it changed"}, status=409)
+            self.unit["status"] = sent["status"]
+            self.touch()
+            return web.json_response(self.unit)
+        if request.method == "GET":
+            return web.json_response(self.unit)
+        sent = await request.json()
+        sent["metadata"] |= {"uid": "other", "resourceVersion": "1"}
+        return web.json_response(sent)
+
+
+class Told(Feeds):
+    """The syncer says that the unit has been merged again."""
+
+    def state(self, run: Key, uid: str) -> FeedState:
+        begun = BeginningReport(joined=BEGAN - 20, stepped=BEGAN - 10, compiling=5.0)
+        report = UnitReport(
+            incarnation=2, hosts=2, state="Learning", first_merge_time=BEGAN, seeded_step=8, beginning=begun
+        )
+        status = SyncerStatus(run_uid=uid, phase="Running", units={UNIT.name: report})
+        return FeedState(status=status, answering_since=BEGAN)
+
+
+def pod(host: int) -> dict[str, Any]:
+    name = f"{UNIT.name}-2-{host}"
+    labels = {LABEL_COMPONENT: LEARNER, LABEL_UNIT: UNIT.name, LABEL_GANG: "2", LABEL_HOST: str(host)}
+    began = format_time(BEGAN - 25)
+    return {
+        "metadata": {
+            "name": name, "namespace": "ns", "uid": name, "resourceVersion": "1", "labels": labels,
+            "annotations": {"atoll.dev/incarnation": "2"},
+            "ownerReferences": [owner("LearnerUnit", UNIT.name, "unit")],
+        },
+        "spec": {"nodeName": f"node-{host}"},
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [{"state": {"running": {"startedAt": began}}}],
+            "conditions": [
+                {"type": "Ready", "status": "True"},
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": began},
+            ],
+        },
+    }  # fmt: skip
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[tuple[Server, str]]:
+    metadata = {"namespace": "ns", "uid": "unit", "resourceVersion": "1", "generation": 1}
+    one = Server(
+        {
+            "apiVersion": RUN["apiVersion"],
+            "kind": "LearnerUnit",
+            "metadata": metadata | {"name": UNIT.name, "ownerReferences": [owner("TrainingRun", "r", "run")]},
+            "spec": TWO_HOSTS.model_dump(mode="json", by_alias=True, exclude_none=True),
+            "status": document(HEALING),
+        }
+    )
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", one.handle)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield one, f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await runner.cleanup()
+
+
+async def test_a_heal_that_is_written_at_the_second_try_counts_once(server: tuple[Server, str]) -> None:
+    api, address = server
+    store, metrics, settings = Store(), Metrics(), Settings(runtime_image="i")
+    metadata = {"name": "r", "namespace": "ns", "uid": "run", "resourceVersion": "1", "generation": 1}
+    store.put("TrainingRun", RUN | {"metadata": metadata})
+    store.put("LearnerUnit", copy.deepcopy(api.unit))
+    for host in (0, 1):
+        store.put("Pod", pod(host))
+    async with Cluster(Credentials(address, ssl.create_default_context()), metrics) as cluster:
+        feeds, announcer = Told(settings, metrics, lambda run, units: None), Announcer(cluster)
+        queue: WorkQueue[Key] = WorkQueue(lambda key: reconcile(key))
+        reconcile = UnitReconciler(settings, cluster, store, queue, feeds, metrics, announcer)
+        api.touch()
+        await reconcile(UNIT)
+        assert api.unit["status"] == document(HEALING)
+        await reconcile(UNIT)
+        queue.forget(UNIT)
+    assert api.unit["status"]["lastHealSeconds"] == 30.0
+    figures = {sample.name: sample.value for sample in next(iter(metrics.heal_seconds.collect())).samples}
+    assert figures["atoll_heal_seconds_count"] == 1.0
+    stages = next(iter(metrics.heal_stage_seconds.collect())).samples
+    assert {sample.value for sample in stages if sample.name.endswith("_count")} == {1.0}
