@@ -26,7 +26,7 @@ class _Applied:
 
 
 class Applier:
-    """By uid of the owner.
+    """Applies what runs and units own, and remembers what it applied, by the owner's uid.
 
     Args:
         inherit: whether what an earlier owner of the same name made is taken over rather than waited for.

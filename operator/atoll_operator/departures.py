@@ -17,7 +17,7 @@ LIMIT = 4096
 
 
 class Departures:
-    """By run."""
+    """Accounts of units that were seen to go, by run."""
 
     def __init__(self) -> None:
         self._accounts: dict[Key, OrderedDict[str, Account]] = {}

@@ -70,7 +70,7 @@ class _Known:
 
 
 class Identities:
-    """By uid of the run."""
+    """Issues and renews the Secrets of each run, by its uid."""
 
     def __init__(self, cluster: Cluster, store: Store) -> None:
         self._cluster = cluster

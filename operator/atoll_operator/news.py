@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class News(IntEnum):
-    """In this order."""
+    """What may have changed; of two the greater one counts."""
 
     NONE = 0
     """It was known, or no plan reads what changed."""

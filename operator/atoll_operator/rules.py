@@ -165,7 +165,7 @@ def constrain_run(schema: Schema) -> None:
         {
             "rule": f"self.spec.pools.all(p, self.metadata.name.size() + p.name.size() <= {NAMES_LIMIT})",
             "message": f"metadata.name and the name of each pool must have at most {NAMES_LIMIT} characters together: "
-            "host names <run>-<pool>-<index>-<incarnation>-<host> end at 63",
+            "host names <run>-<pool>-<index>-<gang>-<host> end at 63",
         },
     ]
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from atoll_runtime.contract import Report
 
 RUN_CONDITIONS = ("Ready", "Progressing", "Degraded", "Suspended", "Complete", "Failed", "Stalled")
-"""`Stalled` mirrors `Failed` for tools that follow kstatus (Helm, Argo CD, Flux)."""
+"""`Stalled` is for tools that follow kstatus (Helm, Argo CD, Flux): the run failed, or cannot be as its spec says."""
 EVALUATED = "Evaluated"
 """Besides, of a run that has `spec.evaluation`."""
 Time = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]

@@ -120,7 +120,7 @@ UnitPhase = Literal[
 
 
 class LearnerUnitStatus(Report):
-    """What is the case."""
+    """What the operator observed and did, as last written."""
 
     phase: UnitPhase = "Pending"
     message: Message = ""

@@ -245,7 +245,7 @@ class DepartedStatus(Report):
 
 
 class TrainingRunStatus(Report):
-    """What is the case."""
+    """What the operator observed and did, as last written."""
 
     phase: RunPhase = "Pending"
     message: Message = ""
@@ -278,7 +278,7 @@ class TrainingRunStatus(Report):
     """Into the syncer, all shards together; the mean of about half a minute."""
     gbit_per_second_out: float = 0.0
     restarts: int = 0
-    """Re-creations of all units, also of those that are gone."""
+    """Restarts of all units, in place or by a new gang, also of those that are gone."""
     lost: CostStatus | None = None
     """What failures cost all units, also those that are gone; None before the first."""
     departed: DepartedStatus | None = None

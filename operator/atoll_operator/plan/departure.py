@@ -13,7 +13,7 @@ from atoll_operator.plan.totals import NOTHING, Totals, account, totals
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """Of units of one run."""
+    """How the units of one run go."""
 
     totals: Totals
     retire: tuple[UnitFacts, ...]

@@ -70,7 +70,7 @@ class RunPlan:
     evaluate: bool = False
     """Whether the evaluator is to be."""
     cut: bool = False
-    """Whether it is to save all that it has."""
+    """Whether the syncer is to save a cut of all that it has."""
     delete: bool = False
     """The time to live after the end is over."""
     again: bool = False

@@ -23,7 +23,7 @@ LIMIT = MAX_POOLS * MAX_UNITS - KEPT
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What adds up."""
+    """The figures of a unit that are summed into its run's."""
 
     restarts: int = 0
     lost: CostStatus | None = None
@@ -35,7 +35,7 @@ NOTHING = Account()
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of one run."""
+    """The summed figures of one run's units."""
 
     sum: Account
     departed: DepartedStatus | None

@@ -85,7 +85,7 @@ def describe(
     missing: tuple[str, ...],
     now: float,
 ) -> tuple[LearnerUnitStatus, float | None, tuple[Notice, ...]]:
-    """The status of a gang that is not lost; the seconds of a heal that is done now."""
+    """The status of a gang that is not lost, the seconds of a heal that is done now, and what is to be told."""
     pods = tuple(current.values())
     hosts = len(gang.names())
     waiting = failure.waiting(pods)
