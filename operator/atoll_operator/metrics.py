@@ -30,7 +30,10 @@ class Metrics:
             registry=registry,
         )
         self.restarts = Counter(
-            "atoll_unit_restarts", "Restarts of units, in place or by a new gang.", ["reason"], registry=registry
+            "atoll_unit_restarts",
+            "Restarts of units, in place or by a new gang.",
+            ["reason"],
+            registry=registry,
         )
         self.reconcile_seconds = Histogram(
             "atoll_reconcile_seconds", "One pass over one object.", ["kind"], registry=registry
