@@ -100,7 +100,7 @@ def read(model: type[BaseModel], spec: Any) -> Any:
         return None
 
 
-@many(400)
+@many(200)
 @given(runs(small=True))
 def test_a_valid_run_is_planned_and_then_at_rest(body: dict[str, Any]) -> None:
     spec = TrainingRunSpec.model_validate(body["spec"])
@@ -122,7 +122,7 @@ def test_a_valid_run_is_planned_and_then_at_rest(body: dict[str, Any]) -> None:
         assert {pod.unit for pod in unit.pods} == {unit.name}
 
 
-@many(800)
+@many(400)
 @given(broken_runs(small=True))
 def test_a_broken_run_is_not_read_or_planned_all_the_same(broken: Broken) -> None:
     body = broken.body
@@ -133,7 +133,7 @@ def test_a_broken_run_is_not_read_or_planned_all_the_same(broken: Broken) -> Non
     assert {condition.type for condition in plan.status.conditions} == conditions(spec)
 
 
-@many(400)
+@many(200)
 @given(units())
 def test_a_unit_made_by_hand_gets_its_pods_when_there_is_its_run(body: dict[str, Any]) -> None:
     spec = LearnerUnitSpec.model_validate(body["spec"])
@@ -152,7 +152,7 @@ def test_a_unit_made_by_hand_gets_its_pods_when_there_is_its_run(body: dict[str,
     assert (without.pods, without.status.conditions[0].reason) == ((), "RunNotFound")
 
 
-@many(400)
+@many(200)
 @given(broken_units())
 def test_a_broken_unit_is_not_read_or_says_what_it_waits_for(broken: Broken) -> None:
     spec = read(LearnerUnitSpec, broken.body.get("spec"))
