@@ -1,6 +1,7 @@
 """The operator on a real API server with fake nodes, against what the cluster alone can do.
 
-Cases: (a) a run from its creation until all pods run, (b) one pod fails, (c) fifty pods fail at once, (d) idle,
+Cases: (a) a run from its creation until all pods run, (b) one pod fails, (c) fifty pods fail at once, (d) idle, and
+then training with figures that move,
 (e) a pod fails while the operator is down. Scheduler and controller-manager are the real ones, with their defaults:
 50 bindings a second after a burst of 100, which bound (a) and (c), and their limits, unless the caller raises them.
 kwok plays the kubelets. Slices are of 16 or 4 hosts, for none has 15. A time begins before the request that causes it
@@ -93,7 +94,7 @@ async def _round(bed: Testbed, shape: Shape, cases: Collection[str], turn: int, 
             units = {life.unit for life in chosen}
             successors = [pod for pod in await one.bodies() if _unit(pod) in units]
         if "d" in cases and shape is MANY:
-            samples.add("d", shape, await one.idle())
+            samples.add("d", shape, await one.idle() | await one.training())
         if "e" in cases and shape is SMALL:
             for number, name in ((signal.SIGTERM, "after_stop"), (signal.SIGKILL, "after_kill")):
                 samples.add("e", shape, {name: await one.absent(next(victims), number)})

@@ -1,4 +1,4 @@
-"""Stands for a run's syncer, of which the operator needs no more than a status: every unit learns, figures stand still.
+"""Stands for a run's syncer, of which the operator needs no more than a status: every unit learns.
 
 It is the environment, not what is measured: without an answer the operator would ask in ever longer intervals, and
 its steady state would be one that no training run is in.
@@ -20,7 +20,8 @@ from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport, dump
 
 CERTIFICATE_SECONDS = 60.0
 FRAGMENTS = 24
-LEDGER = LedgerReport(trained=10**9, merged=9 * 10**8, discarded={"Overwritten": 9 * 10**7}, in_flight=10**7)
+STEP_SECONDS = 0.5
+STEP_TOKENS = 2**18
 Units = Callable[[], Mapping[str, tuple[int, int]]]
 """Name of each unit that learns to its incarnation and hosts."""
 
@@ -35,6 +36,8 @@ class StatusServer:
         self._runner: web.AppRunner | None = None
         self._merged: dict[tuple[str, int], float] = {}
         """Unit and incarnation to Unix seconds."""
+        self._since: float | None = None
+        """Monotonic seconds at which the figures began to move; None while they stand still."""
         self.port = 0
 
     async def __aenter__(self) -> StatusServer:
@@ -80,23 +83,55 @@ class StatusServer:
         connection.context = self._chosen
         return None
 
+    def train(self) -> None:
+        """From now on every figure of every unit moves, as of units that train."""
+        self._since = time.monotonic()
+
     async def _answer(self, _: web.Request) -> web.Response:
+        seconds = 0.0 if self._since is None else time.monotonic() - self._since
         units = {
-            name: UnitReport(
-                incarnation=incarnation,
-                hosts=hosts,
-                state="Learning",
-                contributions=1,
-                seeded_step=0,
-                first_merge_time=self._merged.setdefault((name, incarnation), time.time()),
-            )
-            for name, (incarnation, hosts) in self._units().items()
+            name: self._unit(index, name, incarnation, hosts, seconds)
+            for index, (name, (incarnation, hosts)) in enumerate(self._units().items())
         }
+        rounds = int(seconds / STEP_SECONDS)
         status = SyncerStatus(
             run_uid=self._uid,
             phase="Running",
+            global_step=rounds,
+            tokens=rounds * STEP_TOKENS * len(units),
+            rounds=rounds,
             units=units,
             fragments=FRAGMENTS,
-            ledger=dict.fromkeys(units, LEDGER),
+            ledger={name: _ledger(unit) for name, unit in units.items()},
+            time=time.time(),
         )
         return web.Response(text=dump(status), content_type="application/json")
+
+    def _unit(self, index: int, name: str, incarnation: int, hosts: int, seconds: float) -> UnitReport:
+        """No two units step at the same moment."""
+        steps = int(seconds / STEP_SECONDS + index % 7 / 7) + 100
+        return UnitReport(
+            incarnation=incarnation,
+            hosts=hosts,
+            state="Learning",
+            step=steps,
+            inner_steps=steps,
+            tokens=steps * STEP_TOKENS,
+            loss=2 + 100 / steps,
+            tokens_per_second=STEP_TOKENS / STEP_SECONDS,
+            step_seconds=STEP_SECONDS,
+            contributions=steps,
+            seeded_step=0,
+            first_merge_time=self._merged.setdefault((name, incarnation), time.time()),
+        )
+
+
+def _ledger(unit: UnitReport) -> LedgerReport:
+    trained = unit.tokens * FRAGMENTS
+    lost, on_its_way = trained // 20, STEP_TOKENS * FRAGMENTS
+    return LedgerReport(
+        trained=trained,
+        merged=trained - lost - on_its_way,
+        discarded={"Overwritten": lost},
+        in_flight=on_its_way,
+    )

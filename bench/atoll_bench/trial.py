@@ -23,6 +23,9 @@ POOL_UNITS = 250
 IDLE_SECONDS = 60.0
 PATIENCE_SECONDS = 480.0
 """For a creation or a heal: the scheduler looks again at a pod that it had given up after 300 s."""
+SETTLE_SECONDS = 180.0
+UNCHANGED_SECONDS = 30.0
+"""Without a write of a unit's status."""
 READY_SECONDS = 60.0
 """For the operator to hear of the syncer: it asks at least every 15 s."""
 RUN = "bench"
@@ -114,16 +117,44 @@ class Trial:
 
     async def idle(self) -> dict[str, float]:
         """A minute in which nothing happens but that the syncer is asked for its status."""
+        await self._settled()
+        used = await self._minute()
+        now, most = self.operator.memory()
+        return used | {"memory": now / 2**20, "memory_peak": most / 2**20}
+
+    async def training(self) -> dict[str, float]:
+        """A minute in which every unit trains, so that all their figures move."""
+        self.server.train()
+        return {f"training_{name}": share for name, share in (await self._minute()).items()}
+
+    async def _minute(self) -> dict[str, float]:
+        """Shares of a core."""
         used, server, start = cores.used(self.operator.pid), self.bed.used(), time.monotonic()
         await asyncio.sleep(IDLE_SECONDS)
         seconds = time.monotonic() - start
-        now, most = self.operator.memory()
         return {
             "cpu_share": (cores.used(self.operator.pid) - used) / seconds,
             "api_server_cpu_share": (self.bed.used()["kube-apiserver"] - server["kube-apiserver"]) / seconds,
-            "memory": now / 2**20,
-            "memory_peak": most / 2**20,
         }
+
+    async def _settled(self) -> None:
+        """Until all that is to be said of the units is said: the operator spreads its writes over a while.
+
+        Raises:
+            BenchError: not within three minutes.
+        """
+        path = f"/apis/atoll.dev/v1alpha1/namespaces/{self.namespace}/learnerunits"
+        deadline = time.monotonic() + SETTLE_SECONDS
+        before: list[str] = []
+        while True:
+            items = (await self.bed.admin.call("GET", path))["items"]
+            now = [unit["metadata"]["resourceVersion"] for unit in items]
+            if now == before:
+                return
+            if time.monotonic() > deadline:
+                raise BenchError("the operator does not end to write the units' status")
+            before = now
+            await asyncio.sleep(UNCHANGED_SECONDS)
 
 
 def training_run(shape: Shape) -> Object:

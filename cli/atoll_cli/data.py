@@ -42,6 +42,7 @@ def add_options(data: argparse.ArgumentParser) -> None:
         "datasets: names for Hugging Face's load_dataset",
     )
     load.add_argument("--field", metavar="NAME", help=f"field or column; default {FIELD}")
+    load.add_argument("--config", metavar="NAME", help="configuration, with --format datasets")
     load.add_argument("--split", metavar="NAME", help=f"with --format datasets; default {SPLIT}")
     load.add_argument(
         "--tokenizer",
@@ -97,7 +98,7 @@ def _import(options: argparse.Namespace) -> int:
     order = _order(options)
     size = amount(sum(source.size for source in order.sources), "B")
     print(f"{counted(len(order.sources), 'source')}, {size}", file=sys.stderr)
-    catalogue = run_import(options.uri, order, _paced(_tell_import))
+    catalogue = run_import(options.uri, order, _paced(_tell_import), _tell_found)
     _tell_result(options.uri, catalogue, as_json=options.json)
     return 0
 
@@ -108,12 +109,18 @@ def _order(options: argparse.Namespace) -> Order:
 
     held_out = plain("--held-out", options.held_out, 0, 0.5)
     shard = plain("--shard", options.shard, 0.001, 1000)
-    field = FIELD if options.field is None else options.field
+    for option in ("field", "config", "split"):
+        if getattr(options, option) == "":
+            raise UsageError(f"--{option} '': a name is wanted")
+    if "" in options.sources:
+        raise UsageError("SOURCE '': a file, a folder, a glob or a data set's name is wanted")
+    field = options.field or FIELD
+    config, split = options.config or "", ""
     if options.format == "datasets":
-        split = SPLIT if options.split is None else options.split
-        found = [sources.dataset(name, split, field) for name in options.sources]
-    elif options.split is not None:
-        raise UsageError(f"--split {options.split!r} goes with --format datasets")
+        split = options.split or SPLIT
+        found = [sources.dataset(name, config, split, field) for name in options.sources]
+    elif given := [name for name in ("config", "split") if getattr(options, name) is not None]:
+        raise UsageError(f"--{given[0]} {getattr(options, given[0])!r} goes with --format datasets")
     else:
         found = sources.files(options.sources, options.format, field)
     if options.field is not None and not any(getattr(source, "field", None) for source in found):
@@ -123,10 +130,16 @@ def _order(options: argparse.Namespace) -> Order:
         tokenizer.from_path(options.tokenizer, options.separator),
         format=options.format or "",
         field=field,
+        config=config,
+        split=split,
         held_out=held_out,
         shard_bytes=round(shard * 1e6),
         title=options.title or ", ".join(options.sources),
     )
+
+
+def _tell_found() -> None:
+    print("already imported; nothing was read", file=sys.stderr)
 
 
 def _tell_import(standing: Standing) -> None:

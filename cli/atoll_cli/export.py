@@ -61,7 +61,7 @@ def run_export(options: argparse.Namespace) -> int:
     except ImportError as error:
         raise lacking(error, "export needs its packages", "runtime,export") from error
     try:
-        return _check(options) if options.check else _write(options)
+        return _write(options) if options.check is None else _check(options)
     except (ExportError, DataError) as error:
         raise UsageError(str(error)) from error
     except StoreError as error:
@@ -129,7 +129,7 @@ def _theta(options: argparse.Namespace, default: int | None) -> Theta:
 
 
 def _local(option: str, text: str) -> Path:
-    if "://" in text:
+    if not text or "://" in text:
         raise UsageError(f"{option} {text!r}: a path on this machine is wanted")
     return Path(text).absolute()
 

@@ -55,7 +55,9 @@ def _demo(options: argparse.Namespace) -> int:
 
         return run_demo(options)
     except ModuleNotFoundError as error:
-        raise lacking(error, "demo needs the packages of the local cluster", "local") from error
+        raise lacking(
+            error, "demo needs the packages of local cluster and runtime", "local,runtime"
+        ) from error
 
 
 def _version() -> str:
@@ -128,7 +130,10 @@ def _add_demo(demo: argparse.ArgumentParser) -> None:
     demo.add_argument("--kill-syncer", action="store_true", help="kill the syncer too, after the heal")
     demo.add_argument("--seed", type=int, metavar="N", help="seed of model and data; default: the sample's")
     demo.add_argument(
-        "--margin", type=float, default=1.0, metavar="NATS", help="least gain on held-out text per token"
+        "--margin",
+        default="1",
+        metavar="NATS",
+        help="least gain on held-out text per token; default %(default)s",
     )
     demo.add_argument("--name", default="atoll", help="name of the local cluster (default %(default)s)")
     other = demo.add_argument_group("on a cluster that exists")

@@ -13,7 +13,7 @@ from typing import Any
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.kubectl import Kubectl, find_kubectl
 from atoll_cli.polling import poll
-from atoll_cli.text import camel, headline, heals, held_out, run_table, unit_table
+from atoll_cli.text import camel, headline, heals, held_out, losses, run_table, unit_table
 from atoll_cli.views import RunView, Sample, runs_of, sample_of
 
 
@@ -77,6 +77,7 @@ def _lines(sample: Sample) -> Iterator[str]:
         yield held_out(run.held_out)
     yield unit_table(sample)
     yield from heals(sample)
+    yield from losses(run)
 
 
 def document(sample: Sample) -> dict[str, Any]:

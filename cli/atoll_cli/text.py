@@ -102,6 +102,15 @@ def heals(sample: Sample) -> list[str]:
     ]
 
 
+def losses(run: RunView) -> list[str]:
+    """A line for each reason of failures, the dearest first: what they cost."""
+    return [
+        f"lost to {reason}: {counted(round(cost['failures']), 'failure')}, {seconds(cost['seconds'])}, "
+        f"{cost['chipSeconds']:,.0f} chip-seconds, {counted(round(cost['steps']), 'step')}"
+        for reason, cost in sorted(run.lost.items(), key=lambda item: (-item[1]["chipSeconds"], item[0]))
+    ]
+
+
 def unit_table(sample: Sample) -> str:
     """A line for each unit."""
     head = ("UNIT", "PHASE", "INCARNATION", "STEP", "LOSS", "TOKENS/S", "RESTARTS", "LAST HEAL")

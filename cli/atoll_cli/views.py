@@ -43,6 +43,8 @@ class RunView:
     held_out: HeldOutView | None = None
     syncer_restarts: int = 0
     """Times that the syncer resumed from its journal."""
+    lost: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What failures cost, by reason, by the status's names."""
     complete: bool = False
     failed: bool = False
 
@@ -197,6 +199,7 @@ def _run(item: Mapping[str, Any]) -> RunView:
             step=evaluation["step"], loss=evaluation.get("loss"), tokens=evaluation.get("tokens", 0)
         ),
         syncer_restarts=status.get("syncerRestarts", 0),
+        lost=dict(status.get("lost", {}).get("byReason", {})),
         complete=condition(item, "Complete"),
         failed=condition(item, "Failed"),
     )

@@ -13,7 +13,7 @@ from atoll_local.cluster import Cluster
 from atoll_local.errors import ClusterError, HostError
 from atoll_local.host import install
 from atoll_local.images import build_images
-from atoll_local.network import Network
+from atoll_local.paths import claim
 from atoll_local.programs import find, find_all
 
 PASSED_ON = ("helm", "kubectl")
@@ -33,8 +33,6 @@ def _parser() -> argparse.ArgumentParser:
         if name == "up":
             command.add_argument("--realistic", action="store_true", help="Kubernetes' own failure time-outs")
             command.add_argument("--port", type=int, default=6443, help="of the API server")
-            command.add_argument("--bridge", default="atoll0")
-            command.add_argument("--subnet", default="10.250.0.0/24", help="of host and nodes")
     commands.add_parser("programs", help="find or build every program")
     images = commands.add_parser("images", help="build the images")
     images.add_argument("--force", action="store_true", help="build them again from nothing")
@@ -53,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     except HostError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except ClusterError as error:
+    except (ClusterError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
@@ -69,20 +67,17 @@ def _run(options: argparse.Namespace, started: float) -> int:
         install(progress)
         build_images(progress, force=options.force)
     elif options.command == "up":
-        network = Network(bridge=options.bridge, subnet=options.subnet)
         cluster = Cluster(
-            options.name,
-            network=network,
-            port=options.port,
-            fast_failure=not options.realistic,
-            progress=progress,
+            options.name, port=options.port, fast_failure=not options.realistic, progress=progress
         )
-        cluster.up()
+        with claim():
+            cluster.up()
         print(f"export KUBECONFIG={cluster.kubeconfig}")
     elif options.command == "down":
         cluster = Cluster.existing(options.name, progress) or Cluster(options.name, progress=progress)
-        cluster.down()
-        progress(f"cluster {options.name} is gone")
+        with claim():
+            found = cluster.down()
+        progress(f"cluster {options.name} is gone" if found else f"there is no cluster called {options.name}")
     elif options.command == "status":
         print(json.dumps((Cluster.existing(options.name) or Cluster(options.name)).status(), indent=2))
     return 0

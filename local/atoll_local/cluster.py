@@ -13,13 +13,13 @@ from typing import Any
 from atoll_local import addons, cgroups, host
 from atoll_local.bucket import FakeGcs
 from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane
-from atoll_local.errors import ClusterError
+from atoll_local.errors import ClusterError, HostError
 from atoll_local.images import build_images, install_images, made_from
 from atoll_local.kubectl import SECONDS, kubectl
 from atoll_local.machine import Machine
 from atoll_local.network import Network
 from atoll_local.nodes import DEFAULT_NODES, Node
-from atoll_local.paths import state_dir
+from atoll_local.paths import record, state_dir
 from atoll_local.process import wait_for
 from atoll_local.programs import Progress, find_all, silent
 
@@ -47,6 +47,7 @@ class Cluster:
         fast_failure: bool = True,
         progress: Progress = silent,
     ) -> None:
+        """Raises `HostError` for a name that is none."""
         self.name = name
         self.root = state_dir(name)
         self.network = network or Network()
@@ -54,14 +55,16 @@ class Cluster:
         self.port = port
         self.fast_failure = fast_failure
         self.progress = progress
+        self.made = False
+        """This object has made the folder of the cluster: what lies there is its own."""
         self.kubeconfig = self.root / "control" / "kubeconfig"
         self.bucket = FakeGcs(self.root / "bucket", self.network.host)
 
     @classmethod
     def existing(cls, name: str = "atoll", progress: Progress = silent) -> Cluster | None:
-        """The cluster whose state lies on this machine, or None."""
+        """The cluster whose state lies on this machine, or None. A name that is none raises `HostError`."""
         try:
-            entry = json.loads((state_dir(name) / "cluster.json").read_text())
+            entry = json.loads(record(name).read_text())
         except (OSError, ValueError):
             return None
         nodes = [Node(**node) for node in entry["nodes"]]
@@ -107,19 +110,24 @@ class Cluster:
         if self.running() and self._images() == made_from():
             self.progress(f"cluster {self.name} is up already")
             return
-        if self.root.exists():
+        if record(self.name).exists():
             self.progress(f"removing cluster {self.name}: it does not run, or runs older images")
             self.down()
+        if self.root.exists() and any(self.root.iterdir()):
+            raise HostError(
+                f"{self.root} is not empty, and is no cluster's that can be removed: move it away"
+            )
         host.check_addresses(self.network, {self.port: "the API server", self.bucket.port: "the bucket"})
         programs = find_all((*CONTROL_PROGRAMS, *NODE_PROGRAMS), self.progress)
-        self.root.mkdir(parents=True)
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.made = True
         entry = {
             "nodes": [asdict(node) for node in self.nodes],
             "network": asdict(self.network),
             "port": self.port,
             "images": made_from(),
         }
-        (self.root / "cluster.json").write_text(json.dumps(entry))
+        record(self.name).write_text(json.dumps(entry))
         install_images([machine.root for machine in self.machines], self.progress)
         started = time.monotonic()
         self.progress("starting etcd, kube-apiserver, controller-manager, scheduler")
@@ -137,15 +145,28 @@ class Cluster:
         self._wait_ready()
         self.progress(f"{len(self.nodes)} nodes ready after {time.monotonic() - started:.0f} s")
 
-    def down(self) -> None:
-        """Removes every process, mount, namespace, link, route and cgroup of it; missing parts are fine."""
+    def down(self) -> bool:
+        """Removes every process, mount, namespace, link, route and cgroup of it; missing parts are fine.
+
+        False where there is no cluster of this name: nothing is touched then, not even the network.
+        """
+        if not record(self.name).exists():
+            return False
         self.bucket.stop()
         for machine in self.machines:
             machine.stop()
         self._plane().stop()
         cgroups.remove(f"/atoll-{self.name}")
         self.network.down()
-        shutil.rmtree(self.root, ignore_errors=True)
+        # The record goes last: while anything is left, all of this can be done again.
+        for part in self.root.iterdir():
+            if part.is_dir():
+                shutil.rmtree(part, ignore_errors=True)
+            elif part != record(self.name):
+                part.unlink()
+        if list(self.root.iterdir()) == [record(self.name)]:
+            shutil.rmtree(self.root, ignore_errors=True)
+        return True
 
     def kubectl(
         self, *args: str, check: bool = True, timeout: float = SECONDS, stdin: str | None = None
@@ -169,7 +190,7 @@ class Cluster:
 
     def _images(self) -> dict[str, str]:
         """Keys of the images that the running cluster was started with."""
-        entry = json.loads((self.root / "cluster.json").read_text())
+        entry = json.loads(record(self.name).read_text())
         images: dict[str, str] = entry.get("images", {})
         return images
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from atoll_local.errors import HostError
 from atoll_local.network import Network
-from atoll_local.paths import cache_dir, state_dir
+from atoll_local.paths import cache_dir, recorded, states_dir
 from atoll_local.programs import Progress
 
 FREE_GIB = 12
@@ -49,7 +49,7 @@ def check_machine() -> None:
         raise HostError(
             "the local cluster needs root (it makes network namespaces and mounts); run it with sudo"
         )
-    for folder in (cache_dir(), state_dir("")):
+    for folder in (cache_dir(), states_dir()):
         there = next(path for path in (folder, *folder.parents) if path.exists())
         free = shutil.disk_usage(there).free / 2**30
         if free < FREE_GIB:
@@ -60,11 +60,18 @@ def check_addresses(network: Network, ports: Mapping[int, str]) -> None:
     """Raises `HostError` when the network or one of `ports` (and what it is for) is in use."""
     if shutil.which("ip") and network.taken():
         raise HostError(
-            f"the network {network.subnet} or the bridge {network.bridge} is in use already; "
-            "`make cluster-down` removes an old cluster, --subnet and --bridge choose others"
+            f"the network {network.subnet} or the bridge {network.bridge} is in use already, and a machine has room "
+            f"for one cluster: {_in_the_way(network)}"
         )
     for port, purpose in ports.items():
         check_port(port, purpose)
+
+
+def _in_the_way(network: Network) -> str:
+    """What to remove."""
+    if names := recorded():
+        return "remove it by " + " and ".join(f"`python -m atoll_local down --name {name}`" for name in names)
+    return f"no state of one is here, so `ip link delete {network.bridge}` if it was left by one"
 
 
 def check_port(port: int, purpose: str) -> None:

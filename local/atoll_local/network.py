@@ -27,7 +27,7 @@ def sh(*command: str, check: bool = True, timeout: float = 30) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The addresses of one cluster; two clusters on a machine need two of them."""
+    """The addresses of the cluster; there is one on a machine, for pods, services and bucket have fixed ones."""
 
     bridge: str = "atoll0"
     subnet: str = "10.250.0.0/24"

@@ -1,9 +1,18 @@
-"""Where programs, images and the state of clusters lie."""
+"""Where programs, images and the state of clusters lie, and whose turn it is to change the latter."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from atoll_local.errors import HostError
+
+NAME = re.compile(r"[a-z0-9][-a-z0-9]{0,30}")
+"""Of a cluster: it names a folder and a cgroup that are removed, and must lead to no other."""
 
 
 def cache_dir() -> Path:
@@ -14,9 +23,57 @@ def cache_dir() -> Path:
     return Path(base) / "atoll"
 
 
+def states_dir() -> Path:
+    """The state of every cluster: `$ATOLL_STATE`, else `/var/lib/atoll`."""
+    return Path(os.environ.get("ATOLL_STATE") or "/var/lib/atoll")
+
+
 def state_dir(name: str) -> Path:
-    """Everything of one running cluster: `$ATOLL_STATE/NAME`, else `/var/lib/atoll/NAME`."""
-    return Path(os.environ.get("ATOLL_STATE", "/var/lib/atoll")) / name
+    """Everything of one running cluster.
+
+    Raises:
+        HostError: no cluster can be called so.
+    """
+    if not NAME.fullmatch(name):
+        raise HostError(
+            f"--name {name!r}: a lower-case letter or digit is wanted, and at most 30 more or '-' behind it"
+        )
+    return states_dir() / name
+
+
+def record(name: str) -> Path:
+    """What makes a folder the state of a cluster."""
+    return state_dir(name) / "cluster.json"
+
+
+def recorded() -> list[str]:
+    """The clusters whose state lies on this machine."""
+    return sorted(path.parent.name for path in states_dir().glob("*/cluster.json"))
+
+
+@contextmanager
+def claim() -> Iterator[None]:
+    """Keeps other commands from the clusters of this machine, which share its network.
+
+    Raises:
+        HostError: another one has them.
+    """
+    folder, handle = states_dir(), None
+    # Without root the cluster itself says what is wrong.
+    with suppress(PermissionError):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    if handle is None:
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise HostError("another demo, `up` or `down` runs on this machine; wait for its end") from error
+        yield
+    finally:
+        os.close(handle)
 
 
 def source_root() -> Path:

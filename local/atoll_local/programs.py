@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import http.client
 import io
 import os
 import re
@@ -165,7 +166,7 @@ def _fetch(url: str) -> bytes | None:
             return content
     except urllib.error.HTTPError:
         return None
-    except OSError:
+    except (OSError, http.client.HTTPException):  # the latter of an answer that is cut off
         _unreachable.add(host)
         return None
 

@@ -15,13 +15,16 @@ import aiohttp
 from atoll_operator.keys import Key
 from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
+from atoll_operator.plan.feednews import FeedNews, compare
 from atoll_operator.plan.names import shard_host
 from atoll_operator.plan.shards import CutOrder, FeedState, combine, cut_step, heard, missed
 from atoll_operator.reports import TIME_OUT, Unanswered, fetch
 from atoll_operator.settings import Settings
-from atoll_runtime.contract import LedgerReport, Order, SyncerStatus, UnitReport, dump
+from atoll_runtime.contract import Order, SyncerStatus, dump
 
 MAX_WAIT_SECONDS = 15.0
+UNITS_PER_SECOND = 100.0
+"""Of which a run's syncer is asked, so that a run costs the same however large it is."""
 MISPLACED = "SyncerShardMismatch"
 
 
@@ -53,10 +56,10 @@ class _Place:
 
 
 class Feeds:
-    """One task for each run that trains. `changed` gets the run's key and the names of units with news."""
+    """One task for each run that trains. `changed` gets the run's key and what is new."""
 
     def __init__(
-        self, settings: Settings, metrics: Metrics, changed: Callable[[Key, frozenset[str]], None]
+        self, settings: Settings, metrics: Metrics, changed: Callable[[Key, FeedNews], None]
     ) -> None:
         self._settings = settings
         self._metrics = metrics
@@ -119,7 +122,7 @@ class Feeds:
     async def _follow(
         self, run: Key, uid: str, shards: int, context: ssl.SSLContext, soon: asyncio.Event
     ) -> None:
-        """Until cancelled: all shards at once, every interval, less often while there is no answer at all."""
+        """Until cancelled: all shards at once, every interval; less often without an answer, or with many units."""
         url = self._settings.feed_url
         places = [
             _Place(
@@ -142,18 +145,22 @@ class Feeds:
                     self._poll(session, place, state) for place, state in zip(places, states, strict=True)
                 )
                 states = await asyncio.gather(*polls)
-                new = combine(states)
+                new = await asyncio.to_thread(combine, states) if shards > 1 else combine(states)
                 ordered = self._feeds[run].cut
                 if self._feeds[run].saving:
                     await self._order(session, places, states, self._feeds[run])
                 failures = 0 if new.answers else failures + 1
                 self._feeds[run].state = new
-                units = _news(old, new)
-                if old != new or ordered != self._feeds[run].cut:
-                    self._changed(run, units)
-                wait = min(self._settings.feed_seconds * 2.0 ** min(failures, 8), MAX_WAIT_SECONDS)
-                if not failures:
-                    wait = self._settings.feed_seconds
+                news = compare(old, new)
+                if ordered != self._feeds[run].cut:
+                    news = replace(news, run=True)
+                if news:
+                    self._changed(run, news)
+                wait = self._settings.feed_seconds
+                if failures:
+                    wait = min(wait * 2.0 ** min(failures, 8), MAX_WAIT_SECONDS)
+                elif not self._feeds[run].saving and not any(state.misses for state in states):
+                    wait = max(wait, min(news.of * shards / UNITS_PER_SECOND, MAX_WAIT_SECONDS))
                 try:
                     await asyncio.wait_for(soon.wait(), wait * random.uniform(0.9, 1.1))
                 except TimeoutError:
@@ -201,19 +208,3 @@ class Feeds:
         if old.reason != new.reason:
             tell(logging.WARNING, message, object=str(place.run), url=place.url, reason=reason)
         return new
-
-
-def _news(old: FeedState, new: FeedState) -> frozenset[str]:
-    """Units whose report or ledger changed; all of them when the syncer, or a part of it, comes or goes."""
-    before, after = _by_unit(old), _by_unit(new)
-    if (old.answers, bool(old.down)) != (new.answers, bool(new.down)):
-        return frozenset({*before, *after})
-    return frozenset(name for name in {*before, *after} if before.get(name) != after.get(name))
-
-
-def _by_unit(state: FeedState) -> dict[str, tuple[UnitReport | None, LedgerReport | None]]:
-    status = state.status
-    if status is None:
-        return {}
-    names = {*status.units, *status.ledger}
-    return {name: (status.units.get(name), status.ledger.get(name)) for name in names}

@@ -6,7 +6,6 @@ kubelet brings the files to the pods, which take them for new connections. No po
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import datetime
 import logging
@@ -41,6 +40,7 @@ from atoll_operator.plan.names import (
     tls_secret,
 )
 from atoll_operator.store import Store
+from atoll_operator.together import together
 from atoll_runtime.contract import identity
 
 
@@ -108,10 +108,14 @@ class Identities:
         if evaluated:
             members.append(_Member(evaluator(run), (evaluator_host(run, namespace),)))
         missing = [member for member in members if not self._stands(known, namespace, member)]
-        sights = await asyncio.gather(
-            *(self._issue(authorities, namespace, run, uid, member) for member in missing)
-        )
-        known.issued |= {member.name: (member, sight) for member, sight in zip(missing, sights, strict=True)}
+
+        async def issue(member: _Member) -> None:
+            known.issued[member.name] = (
+                member,
+                await self._issue(authorities, namespace, run, uid, member),
+            )
+
+        await together(map(issue, missing))
         return known.context
 
     async def add(self, namespace: str, run: str, uid: str, unit: str) -> None:

@@ -5,18 +5,21 @@ Else the API server would take the run and refuse its pods, long after the user 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from atoll_operator.api.group import LABEL_MANAGER, TPU
-from atoll_operator.cel import quoted, rule
+from atoll_operator.cel import Rule, quoted, rule
 from atoll_operator.schema import Schema
 
 LABEL_VALUE = r"^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$"
 DOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?([.][a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
 QUALIFIED = rf"^({DOMAIN}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{{0,61}}[A-Za-z0-9])?$"
 """Key of a label or a taint, or name of a resource."""
+LONGEST_DOMAIN = 253
 SUBDOMAIN = rf"^{DOMAIN}$"
 IMAGE = r"^[!-~]+$"
-QUANTITY = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]+)?$"
-"""Not below zero, and of at least a thousandth."""
+QUANTITY = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]{1,2})?$"
+"""Not below zero, and what Kubernetes can read."""
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 KEY = r"^[-._a-zA-Z0-9]+$"
 """Of a value in a Secret or ConfigMap."""
@@ -26,7 +29,9 @@ OUR_PREFIXES = ("ATOLL_", "TPU_", "MEGASCALE_")
 OUR_DOMAINS = ("atoll.dev/", "kueue.x-k8s.io/", LABEL_MANAGER)
 """What keys of labels and annotations begin with that the operator sets."""
 STANDARD = ("cpu", "memory", "ephemeral-storage")
-"""Of a container, by their own names; others have a domain (`example.com/gadget`)."""
+"""Of a container, by their own names; others are huge pages, or have a domain (`example.com/gadget`)."""
+PAGES = "hugepages-"
+"""What names of huge pages begin with; the size of a page follows."""
 
 
 def constrain_placement(place: Schema) -> None:
@@ -34,7 +39,10 @@ def constrain_placement(place: Schema) -> None:
     parts = place["properties"]
     parts["nodeSelector"]["additionalProperties"]["pattern"] = LABEL_VALUE
     parts["nodeSelector"]["x-kubernetes-validations"] = [
-        rule(f"self.all(key, key.matches('{QUALIFIED}'))", "nodeSelector must have keys of node labels")
+        rule(
+            f"self.all(key, {_is_qualified('key')})",
+            f"nodeSelector must have keys of node labels: {_QUALIFIED_WORDS}",
+        )
     ]
     toleration = parts["tolerations"]["items"]
     toleration["properties"]["key"]["pattern"] = QUALIFIED
@@ -60,14 +68,7 @@ def constrain_placement(place: Schema) -> None:
     for name in ("requests", "limits"):
         amounts = resources["properties"][name]
         constrain_quantity(amounts["additionalProperties"])
-        amounts["x-kubernetes-validations"] = [
-            rule(
-                f"self.all(name, name in {list(STANDARD)} || name.startsWith('hugepages-') "
-                f"|| (name != '{TPU}' && name.contains('/') && name.matches('{QUALIFIED}')))",
-                f"resources must be {', '.join(STANDARD)} or have a domain, such as example.com/gadget; {TPU} is set "
-                "by the operator",
-            )
-        ]
+        amounts["x-kubernetes-validations"] = list(_amount_rules())
     resources["x-kubernetes-validations"] = [
         rule(
             "!has(self.requests) || !has(self.limits) || self.requests.all(name, !(name in self.limits) || "
@@ -76,12 +77,43 @@ def constrain_placement(place: Schema) -> None:
             "requests",
         ),
         rule(
-            "!has(self.requests) || self.requests.all(name, !name.contains('/') || (has(self.limits) && "
-            "name in self.limits && string(self.requests[name]) == string(self.limits[name])))",
-            "requests of resources with a domain must be the same as their limits",
+            f"!has(self.requests) || self.requests.all(name, !(name.contains('/') || name.startsWith('{PAGES}')) || "
+            "(has(self.limits) && name in self.limits && "
+            "string(self.requests[name]) == string(self.limits[name])))",
+            "requests of resources with a domain and of huge pages must be the same as their limits",
             "requests",
         ),
+        rule(
+            f"!has(self.limits) || !self.limits.exists(name, name.startsWith('{PAGES}')) || ['cpu', 'memory'].exists("
+            "name, name in self.limits || (has(self.requests) && name in self.requests))",
+            "huge pages need cpu or memory beside them",
+            "limits",
+        ),
     ]
+
+
+def _amount_rules() -> Iterator[Rule]:
+    """Of `requests` or `limits`."""
+    longest = LONGEST_DOMAIN - len("requests.")  # which a quota's name has before it
+    with_domain = (
+        f"name.contains('/') && name != '{TPU}' && !name.contains('kubernetes.io/') && !name.startsWith('requests.') "
+        f"&& {_is_qualified('name', longest)}"
+    )
+    yield rule(
+        f"self.all(name, name in {list(STANDARD)} || name.matches('^{PAGES}[1-9][0-9]*[KMG]i$') || ({with_domain}))",
+        f"resources must be {', '.join(STANDARD)}, or huge pages such as {PAGES}2Mi, or have a domain of at most "
+        f"{longest} characters that is not Kubernetes' own, such as example.com/gadget; {TPU} is set by the operator",
+    )
+    yield rule(
+        "self.all(name, !name.contains('/') || string(self[name]).matches('^[0-9]+([kMGTPE]|[KMGTPE]i)?$'))",
+        "resources with a domain must be whole numbers, such as 2",
+    )
+    pages = "quantity(string(self[name])).asInteger() % quantity(name.split('-')[1]).asInteger() == 0"
+    yield rule(
+        f"self.all(name, !name.matches('^{PAGES}[1-9][0-9]*[KMG]i$') || "
+        f"(quantity(string(self[name])).isInteger() && {pages}))",
+        f"huge pages must be whole pages, such as 4Mi of {PAGES}2Mi",
+    )
 
 
 def constrain_template(template: Schema) -> None:
@@ -91,8 +123,8 @@ def constrain_template(template: Schema) -> None:
     for name in ("labels", "annotations"):
         parts[name]["x-kubernetes-validations"] = [
             rule(
-                f"self.all(key, key.matches('{QUALIFIED}'))",
-                f"{name} must have keys such as team or example.com/team",
+                f"self.all(key, {_is_qualified('key')})",
+                f"{name} must have keys such as team or example.com/team: {_QUALIFIED_WORDS}",
             ),
             rule(
                 f"!self.exists(key, {quoted(OUR_DOMAINS)}.exists(ours, key.startsWith(ours)))",
@@ -125,6 +157,16 @@ def constrain_template(template: Schema) -> None:
     for reference in source["properties"].values():
         reference["properties"]["name"]["pattern"] = SUBDOMAIN
         reference["properties"]["key"]["pattern"] = KEY
+
+
+_QUALIFIED_WORDS = (
+    f"a name of at most 63 characters, after a domain of at most {LONGEST_DOMAIN} where there is one"
+)
+
+
+def _is_qualified(key: str, longest: int = LONGEST_DOMAIN) -> str:
+    """A pattern cannot say how long the domain may be."""
+    return f"{key}.matches('{QUALIFIED}') && {key}.split('/')[0].size() <= {longest}"
 
 
 def constrain_quantity(amount: Schema) -> None:

@@ -1,4 +1,4 @@
-"""CEL rules of a pool: which slices there are, how many make a unit, how they can be bought.
+"""CEL rules of a pool or a unit: which slices there are, how many make a unit, how they can be bought.
 
 Made from `plan/tpu.py`, so that the API and the plans cannot disagree.
 """
@@ -36,16 +36,9 @@ NEW_POOL = "add a pool of another name and remove this one"
 
 def pool_rules() -> Iterator[Rule]:
     """What the API server refuses of one pool."""
+    yield from slice_rules("slicesPerUnit")
     for generation in GENERATIONS:
-        yield from _shape_rules(generation)
-        yield from _host_rules(generation)
-    yield rule(
-        "!has(self.slicesPerUnit) || self.slicesPerUnit == 1 || "
-        "[self.topology.split('x').map(side, int(side))].all(t, "
-        f"t[0] * t[1] * (t.size() == 3 ? t[2] : 1) * self.slicesPerUnit <= {MAX_HOSTS * CHIPS})",
-        f"slicesPerUnit is too large: a unit has at most {MAX_HOSTS} hosts of {CHIPS} chips in all its slices",
-        "slicesPerUnit",
-    )
+        yield _capacity_rule(generation)
     yield rule(
         "(has(self.capacity) && self.capacity == 'Reservation') == has(self.reservationName)",
         "reservationName is needed with capacity Reservation, and only then",
@@ -53,6 +46,19 @@ def pool_rules() -> Iterator[Rule]:
     )
     for name, reason in FIXED_POOL.items():
         yield fixed(name, f"spec.pools cannot be changed in {name}: {reason}; {NEW_POOL}", DEFAULTS.get(name))
+
+
+def slice_rules(field: str) -> Iterator[Rule]:
+    """Which slices there are, and how many of them a unit can have; `field` says how many."""
+    for generation in GENERATIONS:
+        yield from _shape_rules(generation)
+        yield _host_rule(generation, field)
+    yield rule(
+        f"!has(self.{field}) || self.{field} == 1 || [self.topology.split('x').map(side, int(side))].all(t, "
+        f"t[0] * t[1] * (t.size() == 3 ? t[2] : 1) * self.{field} <= {MAX_HOSTS * CHIPS})",
+        f"{field} is too large: a unit has at most {MAX_HOSTS} hosts of {CHIPS} chips in all its slices",
+        field,
+    )
 
 
 def mesh_rule() -> Rule:
@@ -108,30 +114,37 @@ def _shape_rules(generation: Generation) -> Iterator[Rule]:
         )
 
 
-def _host_rules(generation: Generation) -> Iterator[Rule]:
-    """What depends on whether a slice has one host or several."""
-    accelerator = generation.accelerator
-    other = f"self.accelerator != '{accelerator}' || "
+def _host_rule(generation: Generation, field: str) -> Rule:
+    """Several slices are of several hosts each."""
+    single, words = _of_one_host(generation)
+    return rule(
+        f"self.accelerator != '{generation.accelerator}' || !has(self.{field}) || self.{field} == 1 || !({single})",
+        f"{field} must be 1 for slices of one host: {words}",
+        field,
+    )
+
+
+def _capacity_rule(generation: Generation) -> Rule:
+    """Flex-start is for single hosts."""
+    single, words = _of_one_host(generation)
+    flexible = f"self.accelerator != '{generation.accelerator}' || !has(self.capacity) || self.capacity != 'FlexStart'"
+    if generation.flex_start:
+        return valued(
+            f"{flexible} || {single}", "capacity", f"is offered for slices of one host only: {words}"
+        )
+    right = "OnDemand, Spot or Reservation is"
+    return valued(flexible, "capacity", f"is not offered for {generation.accelerator}; {right}")
+
+
+def _of_one_host(generation: Generation) -> tuple[str, str]:
+    """Whether a slice has one host, as CEL and in words."""
     topologies, machines = _single(generation)
     single = f"self.topology in {quoted(topologies)}"
-    words = f"of {accelerator} topology {', '.join(topologies)}"
+    words = f"of {generation.accelerator} topology {', '.join(topologies)}"
     if machines:
         single += f" || (has(self.machineType) && self.machineType in {quoted(machines)})"
         words += f" and machineType {', '.join(machines)}"
-    yield rule(
-        f"{other}!has(self.slicesPerUnit) || self.slicesPerUnit == 1 || !({single})",
-        f"slicesPerUnit must be 1 for slices of one host: {words}",
-        "slicesPerUnit",
-    )
-    offered = f"is offered for slices of one host only: {words}"
-    yield valued(
-        f"{other}!has(self.capacity) || self.capacity != 'FlexStart'"
-        + (f" || {single}" if generation.flex_start else ""),
-        "capacity",
-        offered
-        if generation.flex_start
-        else f"is not offered for {accelerator}; OnDemand, Spot or Reservation is",
-    )
+    return single, words
 
 
 def _of_cubes(most: int) -> str:

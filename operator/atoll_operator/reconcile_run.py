@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from atoll_operator.announce import Announcer
 from atoll_operator.api.group import Object, controller_uid
 from atoll_operator.api.learnerunit import LearnerUnitStatus
-from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
+from atoll_operator.api.trainingrun import RecoverySpec, TrainingRunSpec, TrainingRunStatus
 from atoll_operator.applier import Applier
 from atoll_operator.cluster import CONNECTIONS, Cluster
 from atoll_operator.errors import Conflict, NotFound, Refused, Retry
@@ -64,7 +64,7 @@ class RunReconciler:
         self._seen: dict[Key, tuple[str, float]] = {}
         """Uid, and Unix seconds of the first pass."""
         self._applier = Applier(cluster, store)
-        self._orders: dict[Key, tuple[str, bool]] = {}
+        self._orders: dict[Key, tuple[bool, bool, RecoverySpec]] = {}
 
     async def __call__(self, key: Key) -> None:
         body = self._store.live(key)
@@ -221,9 +221,9 @@ class RunReconciler:
             await self._cluster.delete("TrainingRun", key.namespace, key.name, uid)
 
     def _pass_on(self, key: Key, spec: TrainingRunSpec, status: TrainingRunStatus) -> None:
-        """Units have to look when the run stops, ends, is resumed, or is first seen."""
+        """Units have to look when the run stops, ends, is resumed, heals in another way, or is first seen."""
         over = status.phase in ("Complete", "Failed")
-        orders = ("over" if over else "", spec.suspend)
+        orders = over, spec.suspend, spec.recovery
         if self._orders.get(key) == orders:
             return
         self._orders[key] = orders

@@ -87,6 +87,11 @@ class UnitReconciler:
         if refusal:
             raise Retry(5.0, refusal)
 
+    @property
+    def figures_seconds(self) -> float:
+        """Between two looks at a unit of which only figures moved."""
+        return self._status.figures_seconds
+
     def review(self) -> None:
         """Has every Service applied again; a resync calls this."""
         self._applier.review()
@@ -134,11 +139,12 @@ class UnitReconciler:
             if run is None
             else self._orders(run, status is not None and _finishing(status.phase)),
             report=report,
-            share=ledger.share(status.ledger, key.name) if status is not None else None,
+            share=ledger.share(status.ledger.get(key.name), feed.merged) if status is not None else None,
             ledger=ledger.shown(status.ledger[key.name], status.fragments)
             if status is not None and key.name in status.ledger
             else None,
             answering_since=answering_since,
+            heard=feed.heard,
             pace=self._pace(key, report, answering_since, now),
             nodes=self._store.nodes_of((*pods, *departed.values())),
             sees_nodes=self._store.sees_nodes,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from atoll_operator.api.trainingrun import MAX_UNITS
 from atoll_operator.cel import fixed, rule, valued
+from atoll_operator.modelrules import constrain_inner, constrain_model, model_rules
 from atoll_operator.plan.names import NAMES_LIMIT, UNIT_NAME_LIMIT
 from atoll_operator.plan.tpu import ACCELERATORS, TOPOLOGY
 from atoll_operator.podrules import (
@@ -18,10 +19,9 @@ from atoll_operator.podrules import (
     constrain_quantity,
     constrain_template,
 )
-from atoll_operator.poolrules import mesh_rule, pool_rules
+from atoll_operator.poolrules import mesh_rule, pool_rules, slice_rules
 from atoll_operator.schema import Schema
 from atoll_operator.volumerules import constrain_volumes
-from atoll_runtime.contract import PRESETS
 
 GCS_URI = r"^gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[^ \t-\r]*)?$"
 DATA_URI = rf"{GCS_URI}|^file://(/([^/. \t-\r]|[.][^/. \t-\r])[^/ \t-\r]*)+/?$"
@@ -55,7 +55,6 @@ def constrain_run(schema: Schema) -> None:
     """Lays the rules of a TrainingRun over its schema."""
     at(schema, "spec.data.uri")["pattern"] = DATA_URI
     at(schema, "spec.checkpoint.uri")["pattern"] = GCS_URI
-    at(schema, "spec.model.preset")["enum"] = list(PRESETS)
     at(schema, "spec.pools[].accelerator")["enum"] = list(ACCELERATORS)
     at(schema, "spec.pools[].topology")["pattern"] = TOPOLOGY
     at(schema, "spec.image")["pattern"] = IMAGE
@@ -69,31 +68,8 @@ def constrain_run(schema: Schema) -> None:
         constrain(at(schema, "spec.podTemplate"))
     _list_map(at(schema, "spec.pools"), "name")
     _list_map(at(schema, "status.conditions"), "type")
-    model = at(schema, "spec.model")
-    model["x-kubernetes-validations"] = [
-        rule(
-            "[has(self.preset), has(self.dimensions), has(self.task)].filter(given, given).size() == 1",
-            "exactly one of preset, dimensions and task must be given",
-        )
-    ]
-    at(schema, "spec.model.dimensions")["x-kubernetes-validations"] = [
-        rule("self.heads < 1 || self.width % self.heads == 0", "width must be a multiple of heads", "width"),
-        rule(
-            "self.kvHeads < 1 || self.heads % self.kvHeads == 0",
-            "heads must be a multiple of kvHeads",
-            "heads",
-        ),
-        rule(
-            "(self.experts == 0) == (self.expertHidden == 0)",
-            "is needed with experts, and only then",
-            "expertHidden",
-        ),
-        rule(
-            "self.experts == 0 || self.expertsPerToken <= self.experts",
-            "expertsPerToken must be at most experts",
-            "expertsPerToken",
-        ),
-    ]
+    constrain_model(at(schema, "spec.model"))
+    constrain_inner(at(schema, "spec.inner"))
     at(schema, "spec.outer")["x-kubernetes-validations"] = [
         rule("self.overlap <= self.interval", "overlap must be at most interval: τ ≤ H", "overlap"),
         rule("self.fragments <= self.interval", "fragments must be at most interval: P ≤ H", "fragments"),
@@ -103,8 +79,11 @@ def constrain_run(schema: Schema) -> None:
     ]
     at(schema, "spec.pools[]")["x-kubernetes-validations"] = list(pool_rules())
     at(schema, "spec.syncer")["x-kubernetes-validations"] = [
-        fixed(name, f"spec.syncer.{name} cannot be changed: {reason}; {NEW_RUN}")
-        for name, reason in FIXED_SYNCER.items()
+        rule("string(self.storage).matches('^[0.]*[1-9]')", "storage must be above 0", "storage"),
+        *(
+            fixed(name, f"spec.syncer.{name} cannot be changed: {reason}; {NEW_RUN}")
+            for name, reason in FIXED_SYNCER.items()
+        ),
     ]
     at(schema, "spec.checkpoint")["x-kubernetes-validations"] = [
         rule(
@@ -143,6 +122,7 @@ def constrain_run(schema: Schema) -> None:
             "syncer.shards",
         ),
         mesh_rule(),
+        *model_rules(),
         _PRIORITY_IN_A_QUEUE,
         valued(
             "!self.data.uri.startsWith('file:') || self.podTemplate.volumeMounts.exists(mount, "
@@ -172,12 +152,16 @@ def constrain_run(schema: Schema) -> None:
 
 def constrain_unit(schema: Schema) -> None:
     """Lays the rules of a LearnerUnit over its schema."""
+    at(schema, "spec.accelerator")["enum"] = list(ACCELERATORS)
+    at(schema, "spec.topology")["pattern"] = TOPOLOGY
     at(schema, "spec.image")["pattern"] = IMAGE
     constrain_placement(at(schema, "spec"))
     for constrain in (constrain_template, constrain_volumes):
         constrain(at(schema, "spec.podTemplate"))
     _list_map(at(schema, "status.conditions"), "type")
     at(schema, "spec")["x-kubernetes-validations"] = [
+        *slice_rules("slices"),
+        rule("self.stream < self.streams", "stream must be below streams: streams count from 0", "stream"),
         _PRIORITY_IN_A_QUEUE,
         *(
             fixed(name, f"spec.{name} cannot be changed: delete the unit and its run makes it again")

@@ -96,5 +96,6 @@ def _drop_defaults(schema: Schema) -> None:
     schema.pop("default", None)
     for child in schema.get("properties", {}).values():
         _drop_defaults(child)
-    if "items" in schema:
-        _drop_defaults(schema["items"])
+    for inner in ("items", "additionalProperties"):
+        if inner in schema:
+            _drop_defaults(schema[inner])

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from atoll_operator.api.podtemplate import MAX_VALUE, MAX_VARIABLES
+
 FEED_URL = "https://{run}-syncer-{shard}.{run}-syncer.{namespace}.svc:7401/status"
 EVALUATOR_URL = "https://{run}-evaluator-0.{run}-evaluator.{namespace}.svc:7401/status"
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -111,4 +113,9 @@ def _object(environment: Mapping[str, str], name: str) -> dict[str, str]:
         raise SettingsError(f"{name} is no JSON: {error}") from error
     if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
         raise SettingsError(f"{name} is {text!r}; a JSON object of strings is needed")
+    if len(value) > MAX_VARIABLES or any(len(item) > MAX_VALUE for item in value.values()):
+        raise SettingsError(
+            f"{name} has {len(value)} variables, the longest of {max(map(len, value.values()))} characters; "
+            f"the status of a run keeps at most {MAX_VARIABLES} of at most {MAX_VALUE}"
+        )
     return value

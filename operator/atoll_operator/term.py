@@ -13,10 +13,11 @@ from atoll_operator.feed import Feeds
 from atoll_operator.keys import Key
 from atoll_operator.metrics import Metrics
 from atoll_operator.news import News
+from atoll_operator.plan.feednews import FeedNews
 from atoll_operator.reconcile_run import RunReconciler
 from atoll_operator.reconcile_unit import UnitReconciler
 from atoll_operator.settings import Settings
-from atoll_operator.statuswriter import RUN_SECONDS
+from atoll_operator.statuswriter import RUN_SECONDS, run_figures_seconds
 from atoll_operator.store import Store
 from atoll_operator.workqueue import WorkQueue
 
@@ -80,10 +81,17 @@ class Term:
             for key in self._store.keys("TrainingRun", "LearnerUnit"):
                 self.queue.add(key)
 
-    def _fed(self, run: Key, units: frozenset[str]) -> None:
-        self.queue.add(run)
-        for name in units:
+    def _fed(self, run: Key, news: FeedNews) -> None:
+        """Figures wait until there is a turn to write them: of many units they all move with every answer."""
+        if news.run:
+            self.queue.add(run)
+        elif news.figures:
+            self.queue.add_spaced(run, run_figures_seconds(news.of))
+        for name in news.units:
             self.queue.add(Key("LearnerUnit", run.namespace, name))
+        spacing = self._units.figures_seconds
+        for name in news.moved:
+            self.queue.add_spaced(Key("LearnerUnit", run.namespace, name), spacing)
 
     def _failed(self, key: Key, error: Exception) -> None:
         self._metrics.reconcile_errors.labels(key.kind, type(error).__name__).inc()

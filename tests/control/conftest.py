@@ -28,6 +28,7 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
+from controllers import controllers
 
 from atoll_local.controlplane import ControlPlane
 from atoll_local.programs import find
@@ -143,6 +144,10 @@ class Kubelet:
         self.idle: set[str] = set()
         """Namespaces whose pods nobody runs."""
         self.namespaces: set[str] = set()
+        self.scattered: set[str] = set()
+        """Namespaces each of whose pods has a node to itself, named after both."""
+        self.lost: set[str] = set()
+        """Nodes that nobody hears of any more."""
         self._thread = threading.Thread(target=self._work, name="kubelet")
         self._thread.start()
 
@@ -162,10 +167,13 @@ class Kubelet:
     def _tend(self, namespace: str, pod: Object) -> None:
         name = pod["metadata"]["name"]
         with contextlib.suppress(Refusal):
+            if pod["spec"].get("nodeName") in self.lost:
+                return
             if "deletionTimestamp" in pod["metadata"]:
                 self._api.delete("Pod", namespace, name, grace=0)
             elif not pod["spec"].get("nodeName"):
-                target = {"apiVersion": "v1", "kind": "Node", "name": "node-1"}
+                node = f"{namespace}-{name}" if namespace in self.scattered else "node-1"
+                target = {"apiVersion": "v1", "kind": "Node", "name": node}
                 binding = {
                     "apiVersion": "v1",
                     "kind": "Binding",
@@ -553,17 +561,8 @@ def _environment(kubeconfig: Path, namespace: str) -> dict[str, str]:
 @pytest.fixture
 def collector(plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
     """The real garbage collector, alone of all controllers."""
-    with (tmp_path / "collector.log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                find("kube-controller-manager"), f"--kubeconfig={plane.kubeconfig}", "--leader-elect=false",
-                "--controllers=garbage-collector-controller", "--secure-port=0",
-            ],
-            stdout=log, stderr=log,
-        )  # fmt: skip
-    yield
-    process.kill()
-    process.wait(20)
+    with controllers(plane, tmp_path, "garbage-collector-controller"):
+        yield
 
 
 @pytest.fixture
@@ -652,6 +651,52 @@ def _bench(
         for pod in api.list("Pod", namespace):
             with contextlib.suppress(Refusal):
                 api.delete("Pod", namespace, pod["metadata"]["name"], grace=0)
+
+
+NARROW = "atoll-narrow"
+APPLY = "application/apply-patch+yaml"
+_RIGHTS = {
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
+}
+
+
+@pytest.fixture
+def narrow(bench: Bench, tmp_path: Path) -> Path:
+    """A kubeconfig with no rights but those of the chart for the bench's namespace."""
+    command = [
+        str(find("helm")),
+        "template",
+        "atoll",
+        str(ROOT / "charts" / "atoll"),
+        f"--namespace={NARROW}",
+    ]
+    command += ["--set=crds.enabled=false", f'--set-json=namespaces=["{bench.namespace}"]']
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NARROW}}
+    apply = "?fieldManager=test&force=true"
+    bench.api.call("PATCH", f"/api/v1/namespaces/{NARROW}{apply}", namespace, APPLY)
+    for item in yaml.safe_load_all(done.stdout):
+        if item and item["kind"] in _RIGHTS:
+            place = _RIGHTS[item["kind"]].format(item["metadata"]["namespace"])
+            bench.api.call("PATCH", f"{place}/{item['metadata']['name']}{apply}", item, APPLY)
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    account = _RIGHTS["ServiceAccount"].format(NARROW) + "/atoll-operator/token"
+    token = bench.api.call("POST", account, request)["status"]["token"]
+    authority = base64.b64encode(bench.api.authority).decode()
+    cluster = {"server": bench.api.server, "certificate-authority-data": authority}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    }
+    path = tmp_path / "narrow"
+    path.write_text(yaml.safe_dump(config))
+    return path
 
 
 class Relay:

@@ -192,10 +192,24 @@ def test_several_operators_are_kept_apart_and_not_all_evicted_at_once() -> None:
 )
 def test_nodes_may_be_read_where_the_whole_cluster_may_or_when_asked_for(options, granted) -> None:
     objects = template(*options)
-    role = objects.get(("ClusterRole", "", "atoll-operator-nodes"), {"rules": []})
+    role = objects.get(("ClusterRole", "", "atoll-operator-nodes-atoll-system"), {"rules": []})
     verbs = {verb for rule in role["rules"] if rule["resources"] == ["nodes"] for verb in rule["verbs"]}
     assert verbs == ({"get", "list", "watch"} if granted else set())
-    assert (("ClusterRoleBinding", "", "atoll-operator-nodes") in objects) is granted
+    assert (("ClusterRoleBinding", "", "atoll-operator-nodes-atoll-system") in objects) is granted
+
+
+def test_releases_for_named_namespaces_share_no_name_of_the_whole_cluster_but_the_crds() -> None:
+    shared: list[set[tuple[str, str, str]]] = []
+    for release in ("one", "two"):
+        options = (
+            "--namespace",
+            release,
+            f'--set-json=namespaces=["{release}-runs"]',
+            "--set=watchNodes=always",
+        )
+        shared.append({key for key in template(*options) if not key[1]})
+    assert {kind for kind, _, _ in shared[0] & shared[1]} == {"CustomResourceDefinition"}
+    assert len(shared[0] - shared[1]) == 2
 
 
 def test_monitoring_comes_when_asked_for() -> None:

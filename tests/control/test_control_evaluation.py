@@ -130,7 +130,7 @@ def test_it_outlives_a_complete_run_until_the_final_checkpoint_is_evaluated(eval
     assert there(bench) == {"StatefulSet", "Service"}
     said["newest"] = {**RESULT, "step": 100, "loss": 2.5}
     bench.until("removed", lambda: not there(bench))
-    assert condition(bench)[:2] == ("True", "Evaluated")
+    bench.until("told, which comes after", lambda: condition(bench)[:2] == ("True", "Evaluated"))
     assert bench.get("TrainingRun", "r")["status"]["evaluation"]["loss"] == 2.5
 
 

@@ -6,19 +6,14 @@ subresources; the eviction is the API's own.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-from atoll_local.controlplane import free_port
-from atoll_local.process import Daemon
-from atoll_local.programs import find
+from controllers import controllers
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(180)]
 UNITS = ["r-one-0", "r-one-1", "r-two-0"]
@@ -199,6 +194,21 @@ def test_a_failure_is_told_by_its_reason_and_heals(placed, lose, reason, exit_co
     assert placed.condition("LearnerUnit", "r-two-0", "Healing")[:2] == ("True", reason)
 
 
+def test_a_spot_host_that_is_taken_away_is_told_as_preempted_and_charges_no_budget(bench) -> None:
+    operator = bench.operator()
+    spec = bench.run()["spec"]
+    pools = [{**pool, "capacity": "Spot"} if pool["name"] == "two" else pool for pool in spec["pools"]]
+    bench.api.delete("TrainingRun", bench.namespace, "r")
+    bench.settled(bench.run("s", pools=pools, recovery={"maxRestarts": 0}), ["s-two-0"])
+    bench.until("it runs", lambda: bench.get("Pod", "s-two-0-1-1")["status"]["phase"] == "Running")
+    lose = disrupted("TerminationByKubelet", phase="Failed", reason="Terminated", message="node shutdown")
+    lose(bench, "s-two-0-1-1")
+    bench.until("the next gang", lambda: set(bench.pods("s-two-0")) == {"s-two-0-2-0", "s-two-0-2-1"})
+    failure = unit(bench, "s-two-0")["lastFailure"]
+    assert (failure["reason"], failure["message"]) == ("Preempted", "node shutdown")
+    assert operator.figures()['atoll_unit_restarts_total{reason="Preempted"}'] == 1
+
+
 def test_an_image_that_cannot_be_pulled_is_a_wait_with_a_reason_and_no_restart(rack) -> None:
     bench = rack.bench
     bench.operator()
@@ -323,6 +333,16 @@ def learners(bench) -> list[Object]:
     return [pod for pod in pods if pod["metadata"]["labels"].get("atoll.dev/unit") == "r-two-0"]
 
 
+def test_units_of_which_nothing_moves_hear_of_a_shorter_time_out_at_once(placed) -> None:
+    placed.serve(placed.get("TrainingRun", "r"))
+    placed.until("learning", lambda: placed.condition("LearnerUnit", "r-two-0", "Learning")[0] == "True")
+    still = time.monotonic() + 6
+    placed.until("all is said that there is to say", lambda: time.monotonic() > still)
+    placed.api.patch("TrainingRun", placed.namespace, "r", {"spec": {"recovery": {"hangSeconds": 2}}})
+    placed.until("the next incarnation", lambda: unit(placed)["incarnation"] == 2, 30)
+    assert unit(placed)["lastFailure"]["reason"] == "Hang"
+
+
 def test_a_unit_that_makes_no_step_hangs_and_a_silent_syncer_is_no_hang(placed) -> None:
     run = placed.get("TrainingRun", "r")
     placed.api.patch("TrainingRun", placed.namespace, "r", {"spec": {"recovery": {"hangSeconds": 4}}})
@@ -442,24 +462,6 @@ class Heart:
         return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-@contextlib.contextmanager
-def controllers(plane, folder: Path, *names: str) -> Iterator[None]:
-    """These of the real controllers, with Kubernetes' own time-outs."""
-    daemon = Daemon("kube-controller-manager", folder)
-    daemon.start(
-        [
-            str(find("kube-controller-manager")),
-            f"--kubeconfig={plane.kubeconfig}",
-            f"--controllers={','.join(names)}",
-            "--leader-elect=false",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={free_port()}",
-        ]
-    )
-    yield
-    daemon.stop()
-
-
 @pytest.fixture
 def node_controller(plane, tmp_path) -> Iterator[None]:
     """The node controller, and the one that evicts from tainted nodes."""
@@ -484,6 +486,31 @@ def test_with_kubernetes_own_time_outs_a_lost_node_is_replaced_within_a_minute(r
         assert time.monotonic() - died < 60
         assert unit(bench)["lastFailure"]["node"] == b
         assert [pod["metadata"]["name"] for pod in learners(bench)].count(VICTIM) == 1  # the zombie
+    finally:
+        heart.close()
+
+
+@pytest.mark.timeout(300)
+def test_an_operator_that_sees_no_nodes_replaces_a_lost_one_within_a_minute(
+    rack, node_controller, narrow
+) -> None:
+    bench, (a, b, _) = rack.bench, rack.names
+    heart = Heart(rack)
+    try:
+        bench.operator(KUBECONFIG=str(narrow))
+        bench.run()
+        for host, node in enumerate((a, b)):  # no leader: who sees no nodes makes all hosts at once
+            bench.until("the host", lambda host=host: f"r-two-0-1-{host}" in bench.pods("r-two-0"), 90)
+            rack.place(f"r-two-0-1-{host}", node)
+        settled = time.monotonic() + 2 * RENEWAL_SECONDS
+        bench.until("the controller has heard of all", lambda: time.monotonic() > settled, 60)
+        heart.alive.discard(b)
+        died = time.monotonic()
+        bench.until("the next gang", lambda: {"r-two-0-2-0", "r-two-0-2-1"} <= set(bench.pods("r-two-0")), 90)
+        print(f"replaced {time.monotonic() - died:.1f} s after the node died")
+        assert time.monotonic() - died < 60
+        failure = unit(bench)["lastFailure"]
+        assert (failure["reason"], failure["pod"]) == ("NodeLost", VICTIM)
     finally:
         heart.close()
 

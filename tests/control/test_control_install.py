@@ -2,64 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
 import json
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from atoll_local.programs import find
 from atoll_operator.leader import lease_name
 
 pytestmark = [
     pytest.mark.control,
     pytest.mark.timeout(900),  # the first call may have to build helm
 ]
-CHART = Path(__file__).resolve().parents[2] / "charts" / "atoll"
-APPLY = "application/apply-patch+yaml"
 RELEASE = "atoll-narrow"
-"""Namespace of the operator that may do little."""
-PATHS = {
-    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
-    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
-    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
-}
-
-
-@pytest.fixture
-def narrow(bench: Any, tmp_path: Path) -> Path:
-    """A kubeconfig with no rights but those of the chart for the bench's namespace."""
-    command = [str(find("helm")), "template", "atoll", str(CHART), f"--namespace={RELEASE}"]
-    command += ["--set=crds.enabled=false", f'--set-json=namespaces=["{bench.namespace}"]']
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RELEASE}}
-    apply = "?fieldManager=test&force=true"
-    bench.api.call("PATCH", f"/api/v1/namespaces/{RELEASE}{apply}", namespace, APPLY)
-    for item in yaml.safe_load_all(done.stdout):
-        if item and item["kind"] in PATHS:
-            place = PATHS[item["kind"]].format(item["metadata"]["namespace"])
-            bench.api.call("PATCH", f"{place}/{item['metadata']['name']}{apply}", item, APPLY)
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    account = PATHS["ServiceAccount"].format(RELEASE) + "/atoll-operator/token"
-    token = bench.api.call("POST", account, request)["status"]["token"]
-    authority = base64.b64encode(bench.api.authority).decode()
-    cluster = {"server": bench.api.server, "certificate-authority-data": authority}
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "clusters": [{"name": "c", "cluster": cluster}],
-        "users": [{"name": "u", "user": {"token": token}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-    }
-    path = tmp_path / "narrow"
-    path.write_text(yaml.safe_dump(config))
-    return path
+"""Namespace of the operator that may do little, whose kubeconfig is `narrow`."""
 
 
 def test_an_operator_of_one_namespace_works_with_a_role_and_touches_no_other(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Any
 
@@ -14,7 +15,9 @@ from atoll_operator.plan.tpu import GENERATIONS, check_slices, generation_of, sl
 pytestmark = [pytest.mark.control, pytest.mark.timeout(120)]
 DRY = "?dryRun=All&fieldValidation=Strict"
 NAMESPACE = "default"
-DIMENSIONS = {"layers": 2, "width": 64, "heads": 4, "kvHeads": 2, "hidden": 128}
+DIMENSIONS = {"layers": 3, "width": 64, "heads": 4, "kvHeads": 2, "hidden": 128}
+EXPERTS = {"experts": 8, "expertHidden": 64}
+LONG_KEY = f"{'a' * 254}/b"
 
 
 def changed(changes: dict[str, Any]) -> dict[str, Any]:
@@ -222,6 +225,60 @@ REFUSED = [
     pytest.param(
         pool(nodeSelector={"team": "a b"}), "spec.pools[0].nodeSelector.team", "match", id="selector-of-no-label"
     ),
+    *(
+        pytest.param(changes, field, says, id=f"long-domain-of-{field}")
+        for changes, field, says in (
+            (pool(nodeSelector={LONG_KEY: "a"}), "spec.pools[0].nodeSelector", "a domain of at most 253"),
+            ({"spec.podTemplate": {"labels": {LONG_KEY: "a"}}}, "spec.podTemplate.labels", "a domain of at most 253"),
+            (
+                {"spec.podTemplate": {"annotations": {LONG_KEY: "a"}}}, "spec.podTemplate.annotations",
+                "a domain of at most 253",
+            ),
+        )
+    ),
+    *(
+        pytest.param(
+            pool(resources={"limits": {name: 1, "cpu": 1}}), "spec.pools[0].resources.limits", "such as hugepages-2Mi",
+            id=f"resource-{name[:20]}",
+        )
+        for name in (
+            *("pods", "hugepages-", "hugepages-large", "hugepages-2", "kubernetes.io/gadget", "a.kubernetes.io/gadget"),
+            *("requests.example.com/gadget", "google.com/tpu", f"{'a' * 245}/gadget"),
+        )
+    ),
+    *(
+        pytest.param(
+            pool(resources={"limits": {"example.com/gadget": amount}}), "spec.pools[0].resources.limits",
+            "with a domain must be whole numbers", id=f"{amount}-gadgets",
+        )
+        for amount in ("1.5", "1500m", "1e3", ".5")
+    ),
+    *(
+        pytest.param(
+            pool(resources={"limits": {"hugepages-2Mi": amount, "memory": "1Gi"}}), "spec.pools[0].resources.limits",
+            "whole pages", id=f"huge-pages-in-{amount}",
+        )
+        for amount in ("3Mi", "1", "4.5Mi", "100m")
+    ),
+    *(
+        pytest.param(
+            pool(resources={"requests": {name: 4194304, "cpu": 1}, **limits}), "spec.pools[0].resources",
+            "with a domain and of huge pages must be the same as their limits", id=f"{name}-of-{what}-limit",
+        )
+        for name in ("example.com/gadget", "hugepages-2Mi")
+        for what, limits in {"no": {}, "another": {"limits": {name: 8388608}}}.items()
+    ),
+    pytest.param(
+        pool(resources={"limits": {"hugepages-2Mi": "4Mi"}}), "spec.pools[0].resources",
+        "huge pages need cpu or memory", id="huge-pages-alone",
+    ),
+    *(
+        pytest.param({"spec.syncer": {"storage": amount}}, "spec.syncer.storage", says, id=f"storage-of-{amount}")
+        for amount, says in (
+            (0, "above 0"), ("0", "above 0"), ("0.0Gi", "above 0"), ("0e5", "above 0"), ("1e999", "match"),
+            ("1e99999999999999999999", "match"),
+        )
+    ),
     pytest.param({"spec.inner": {"mesh": {"tensor": 8}}}, "spec.inner.mesh", "devices of one slice", id="wide-tensor"),
     pytest.param({"spec.inner": {"mesh": {"expert": 3}}}, "spec.inner.mesh", "those of a unit", id="odd-experts"),
     pytest.param(
@@ -265,13 +322,70 @@ REFUSED = [
         {"spec.inner": {"optimizer": {"name": "lion", "arguments": {"b1": "high"}}}},
         "spec.inner.optimizer.arguments.b1", "number", id="optimizer-argument",
     ),
+    pytest.param(
+        {"spec.inner": {"optimizer": {"name": "lbfgs"}}}, "spec.inner.optimizer.name", '"adagrad"', id="optimizer-name"
+    ),
+    pytest.param(
+        {**pool(topology="4x4"), "spec.inner": {"mesh": {"tensor": 4}}}, "spec.inner.mesh.tensor",
+        "must divide heads, kvHeads and hidden of model.preset: 2 for 250k, 1m, ", id="tensor-over-a-preset",
+    ),
+    pytest.param(
+        {"spec.inner": {"mesh": {"expert": 2}}}, "spec.inner.mesh.expert", "1 for 250k, 1m, ",
+        id="experts-of-a-dense-preset",
+    ),
+    pytest.param(
+        {**pool(topology="4x4"), "spec.model": {"preset": "moe-1m"}, "spec.inner": {"mesh": {"expert": 16}}},
+        "spec.inner.mesh.expert", "8 for moe-1m, moe-10m; 16 for", id="more-chips-than-experts",
+    ),
+    pytest.param(
+        {"spec.outer": {"fragments": 48, "interval": 48}}, "spec.outer.fragments",
+        "at most the pieces of model.preset: 47 for 250k, 1m; 54 for", id="fragments-of-a-preset",
+    ),
+    pytest.param(
+        {"spec.syncer": {"shards": 48}}, "spec.syncer.shards",
+        "at most the pieces of model.preset: 47 for 250k, 1m; 54 for", id="shards-of-a-preset",
+    ),
+    *(
+        pytest.param(
+            {**pool(topology="4x4"), "spec.model": {"dimensions": {**DIMENSIONS, **EXPERTS, **sizes}},
+             "spec.inner": {"mesh": {"tensor": 4}}},
+            "spec.inner.mesh.tensor", "must divide heads, kvHeads, hidden and expertHidden", id=f"tensor-over-{name}",
+        )
+        for name, sizes in {
+            "heads": {"heads": 2}, "kvHeads": {}, "hidden": {"kvHeads": 4, "hidden": 130},
+            "expertHidden": {"kvHeads": 4, "expertHidden": 66},
+        }.items()
+    ),
+    *(
+        pytest.param(
+            {"spec.model": {"dimensions": {**DIMENSIONS, **sizes}}, "spec.inner": {"mesh": {"expert": 4}}},
+            "spec.inner.mesh.expert", "must divide experts of model.dimensions, and be 1 without", id=f"mesh-of-{name}",
+        )
+        for name, sizes in {"no-experts": {}, "six-experts": {**EXPERTS, "experts": 6}}.items()
+    ),
+    *(
+        pytest.param(
+            {"spec.model": {"dimensions": {**DIMENSIONS, **sizes}}, **{
+                f"spec.{field}": {name: most + 1, **({"interval": 64} if name == "fragments" else {})}
+                for field, name in (("outer", "fragments"), ("syncer", "shards"))
+            }},
+            field, "at most the pieces of the model", id=f"{most + 1}-{field}",
+        )
+        for field in ("spec.outer.fragments", "spec.syncer.shards")
+        for most, sizes in {29: {}, 30: {"tied": False}, 41: EXPERTS, 42: {"tied": False, **EXPERTS}}.items()
+    ),
     pytest.param({"spec.inner": {"mesh": {"tensor": 0}}}, "spec.inner.mesh.tensor", "1", id="mesh-of-nothing"),
     pytest.param(
         {"spec.model": {"dimensions": {**DIMENSIONS, "kvHeads": 3}}}, "spec.model.dimensions.heads", "kvHeads",
         id="heads",
     ),
     pytest.param(
-        {"spec.model": {"dimensions": {**DIMENSIONS, "width": 66}}}, "spec.model.dimensions.width", "heads", id="width"
+        {"spec.model": {"dimensions": {**DIMENSIONS, "width": 66}}}, "spec.model.dimensions.width",
+        "even multiple of heads", id="width",
+    ),
+    pytest.param(
+        {"spec.model": {"dimensions": {**DIMENSIONS, "width": 60}}}, "spec.model.dimensions.width",
+        "even multiple of heads", id="odd-heads",
     ),
     pytest.param({"spec.recovery": {"seed": "Elsewhere"}}, "spec.recovery.seed", '"Peer"', id="seed-from-elsewhere"),
     pytest.param({"spec.units": 257}, "spec.units", "256 each", id="more-units-than-pools-can-have"),
@@ -306,7 +420,47 @@ def test_a_run_that_cannot_work_is_refused_by_name_of_the_field(api, changes, fi
         pytest.param(pool(topology="16x16", slicesPerUnit=64), id="most-hosts"),
         pytest.param(pool(topology="2x4", machineType="ct6e-standard-4t", slicesPerUnit=2), id="two-slices"),
         pytest.param(pool(capacity="FlexStart"), id="flex-start"),
-        pytest.param({"spec.inner": {"mesh": {"tensor": 2, "expert": 2}}}, id="mesh"),
+        pytest.param(
+            {"spec.model": {"preset": "moe-1m"}, "spec.inner": {"mesh": {"tensor": 2, "expert": 2}}},
+            id="mesh",
+        ),
+        pytest.param(
+            {
+                **pool(topology="4x4"),
+                "spec.model": {"dimensions": {**DIMENSIONS, **EXPERTS, "kvHeads": 4}},
+                "spec.inner": {"mesh": {"tensor": 4, "expert": 4}},
+            },
+            id="mesh-of-dimensions",
+        ),
+        pytest.param(
+            {
+                **pool(topology="4x4"),
+                "spec.model": {"task": "my.models:Task"},
+                "spec.inner": {"mesh": {"tensor": 16}},
+                "spec.outer": {"fragments": 1000, "interval": 1000},
+            },
+            id="mesh-and-fragments-of-a-task",
+        ),
+        pytest.param(
+            {"spec.outer": {"fragments": 47, "interval": 47}, "spec.syncer": {"shards": 47}},
+            id="all-pieces-of-a-preset",
+        ),
+        *(
+            pytest.param(
+                {
+                    "spec.model": {"dimensions": {**DIMENSIONS, **sizes}},
+                    "spec.outer": {"fragments": pieces, "interval": pieces},
+                    "spec.syncer": {"shards": pieces},
+                },
+                id=f"all-{pieces}-pieces",
+            )
+            for pieces, sizes in (
+                (29, {}),
+                (30, {"tied": False}),
+                (41, EXPERTS),
+                (42, {"tied": False, **EXPERTS}),
+            )
+        ),
         *(
             pytest.param({**volume(), "spec.data.uri": f"file:///mnt/corpus{folder}"}, id=f"data{folder}")
             for folder in ("", "/", "/tokens/v1", "/tokens/.v1/")
@@ -323,11 +477,21 @@ def test_a_run_that_cannot_work_is_refused_by_name_of_the_field(api, changes, fi
             id="volume-of-a-side-car-that-we-do-not-mount",
         ),
         pytest.param(
-            {**pool(topology="4x4", slicesPerUnit=2), "spec.inner": {"mesh": {"tensor": 16, "expert": 2}}},
+            {
+                **pool(topology="4x4", slicesPerUnit=2),
+                "spec.model": {
+                    "dimensions": {**DIMENSIONS, **EXPERTS, "width": 128, "heads": 16, "kvHeads": 16}
+                },
+                "spec.inner": {"mesh": {"tensor": 16, "expert": 2}},
+            },
             id="experts-over-two-slices",
         ),
         pytest.param(
-            {**pool(accelerator="tpu7x", topology="2x2x1"), "spec.inner": {"mesh": {"tensor": 8}}},
+            {
+                **pool(accelerator="tpu7x", topology="2x2x1"),
+                "spec.model": {"preset": "9b"},
+                "spec.inner": {"mesh": {"tensor": 8}},
+            },
             id="tensor-over-half-chips",
         ),
         pytest.param(
@@ -336,13 +500,25 @@ def test_a_run_that_cannot_work_is_refused_by_name_of_the_field(api, changes, fi
         ),
         pytest.param(pool(capacity="Reservation", reservationName="mine"), id="reservation"),
         pytest.param({"spec.model": {"dimensions": DIMENSIONS}}, id="dimensions"),
-        pytest.param(
-            {"spec.model": {"dimensions": {**DIMENSIONS, "experts": 8, "expertHidden": 64}}}, id="experts"
-        ),
+        pytest.param({"spec.model": {"dimensions": {**DIMENSIONS, **EXPERTS}}}, id="experts"),
         pytest.param({"spec.model": {"task": "my.models:Task"}}, id="task"),
         pytest.param(
             {"spec.inner": {"optimizer": {"name": "lion", "arguments": {"b1": 0.95, "weight_decay": 1}}}},
             id="optimizer",
+        ),
+        pytest.param(pool(nodeSelector={f"{'a' * 253}/{'b' * 63}": "a"}), id="longest-key"),
+        pytest.param(
+            pool(
+                resources={
+                    "requests": {"cpu": 1, "example.com/gadget": 2},
+                    "limits": {"example.com/gadget": 2, "hugepages-2Mi": "4Mi", f"{'a' * 244}/b": "1k"},
+                }
+            ),
+            id="resources",
+        ),
+        *(
+            pytest.param({"spec.syncer": {"storage": amount}}, id=f"storage-of-{amount}")
+            for amount in (1, "0.001", "1e-9", "1e99", "9" * 32, "." + "9" * 31, "9" * 30 + "Ei", "1.")
         ),
         pytest.param(
             {"spec.syncer": {"storage": "10Gi", "resources": {"requests": {"cpu": 2}}}}, id="numbers"
@@ -353,19 +529,66 @@ def test_a_run_that_can_work_is_taken(api, changes) -> None:
     api.create(changed(changes), NAMESPACE, DRY)
 
 
-def plans_can_make(shape: dict[str, Any]) -> bool:
-    """Whether the operator could make units of such a pool."""
+def plans_can_make(shape: dict[str, Any], slices: int) -> bool:
+    """Whether the operator could make units of so many such slices."""
     try:
         found = slice_of(shape["accelerator"], shape["topology"], shape.get("machineType"))
-        check_slices(found, shape["slicesPerUnit"], "slicesPerUnit")
+        check_slices(found, slices, "slices")
     except ValueError:
         return False
     offered = generation_of(shape["accelerator"]).flex_start and found.hosts == 1
-    return offered or shape["capacity"] != "FlexStart"
+    return offered or shape.get("capacity") != "FlexStart"
 
 
 def test_the_api_server_takes_exactly_the_pools_that_the_plans_can_make(api) -> None:
+    judge_pools(api, 300)
+
+
+def test_the_api_server_takes_exactly_the_units_that_the_plans_can_make(api) -> None:
+    judge_units(api, 300)
+
+
+def judge_pools(api: Any, count: int) -> None:
+    """Offers so many random pools; fails where the verdict is not the plans'."""
     random = Random(20261121)
+
+    def bodies() -> Iterator[tuple[dict[str, Any], bool]]:
+        for shape, slices in shapes(random, count):
+            shape["capacity"] = random.choice(["OnDemand", "Spot", "FlexStart"])
+            yield changed(pool(**shape, slicesPerUnit=slices)), plans_can_make(shape, slices)
+
+    judge(api, bodies(), "spec.pools[0]")
+
+
+def judge_units(api: Any, count: int) -> None:
+    """The same with units that are made by hand."""
+    judge(
+        api,
+        (
+            ({**UNIT, "spec": {**UNIT["spec"], **shape, "slices": slices}}, plans_can_make(shape, slices))
+            for shape, slices in shapes(Random(20261122), count)
+        ),
+        "spec.",
+    )
+
+
+def judge(api: Any, bodies: Iterable[tuple[dict[str, Any], bool]], place: str) -> None:
+    """Each body with whether it can be; at least a tenth can be, and a tenth cannot."""
+    verdicts = []
+    for body, possible in bodies:
+        try:
+            api.create(body, NAMESPACE, DRY)
+        except Exception as refusal:
+            assert not possible, f"{body}: {refusal}"
+            assert place in str(refusal)
+        else:
+            assert possible, body
+        verdicts.append(possible)
+    assert 0.1 < sum(verdicts) / len(verdicts) < 0.9
+
+
+def shapes(random: Random, count: int) -> Iterator[tuple[dict[str, Any], int]]:
+    """So many kinds of slices and how many of each, most of which could be."""
     machines = [machine for generation in GENERATIONS for machine in generation.machines]
     topologies = sorted({name for machine in machines for name in machine.topologies})
     topologies += [
@@ -380,27 +603,16 @@ def test_the_api_server_takes_exactly_the_pools_that_the_plans_can_make(api) -> 
         "2x2x8",
         "32x32",
     ]
-    taken = 0
-    for _ in range(300):
+    for _ in range(count):
         generation = random.choice(GENERATIONS)
         known = random.random() < 0.7
         named = random.choice(generation.machines if known else machines).name
         shape = {
             "accelerator": generation.accelerator,
             "topology": random.choice(generation.topologies() if known else topologies),
-            "slicesPerUnit": random.choice([1, 1, 2, 3, 64]),
-            "capacity": random.choice(["OnDemand", "Spot", "FlexStart"]),
             **({"machineType": named} if random.random() < 0.5 else {}),
         }
-        try:
-            api.create(changed(pool(**shape)), NAMESPACE, DRY)
-        except Exception as refusal:
-            assert not plans_can_make(shape), f"{shape}: {refusal}"
-            assert "spec.pools[0]" in str(refusal)
-        else:
-            assert plans_can_make(shape), shape
-            taken += 1
-    assert 30 < taken < 270
+        yield shape, random.choice([1, 1, 2, 3, 64])
 
 
 @pytest.mark.parametrize(
@@ -521,6 +733,31 @@ UNIT = {
         "streams": 2,
     },
 }  # fmt: skip
+
+
+REFUSED_UNITS = [
+    pytest.param({"accelerator": "tpu-v9"}, "spec.accelerator", '"tpu-v6e-slice"', id="unknown-accelerator"),
+    pytest.param({"topology": "2 x 2"}, "spec.topology", "should match", id="spaced-topology"),
+    pytest.param({"topology": "2x2x1"}, "spec.topology", "one of 1x1, 2x2", id="topology-of-another"),
+    pytest.param({"topology": "2x4"}, "spec.topology", "ct6e-standard-8t", id="ambiguous-machine"),
+    pytest.param(
+        {"machineType": "ct5p-hightpu-4t"}, "spec.machineType", "one of ct6e-standard-1t", id="machine-of-another"
+    ),
+    pytest.param({"slices": 2}, "spec.slices", "slices must be 1 for slices of one host", id="slices-of-one-host"),
+    pytest.param(
+        {"slices": 3, "accelerator": "tpu7x", "topology": "16x24x24"}, "spec.slices", "at most 4096 hosts",
+        id="too-many-hosts",
+    ),
+    pytest.param({"stream": 2}, "spec.stream", "stream must be below streams", id="stream-beyond-the-streams"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "field", "says"), REFUSED_UNITS)
+def test_a_unit_that_cannot_work_is_refused_by_name_of_the_field(api, changes, field: str, says: str) -> None:
+    with pytest.raises(Exception) as refusal:
+        api.create({**UNIT, "spec": {**UNIT["spec"], **changes}}, NAMESPACE, DRY)
+    assert field in str(refusal.value)
+    assert says in str(refusal.value)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Generated specs on the real API server: each is refused by name of a field, or comes to rest as its status says.
 
+All that are taken are carried through the plans in this process, and what comes of them is offered to the API server; a
+tenth of them is carried out by an operator besides.
 SEED in the environment repeats a session, SPECS changes their number.
 """
 
@@ -12,26 +14,29 @@ import json
 import os
 import random
 import re
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import pytest
+from controllers import controllers
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
+from planned import BEGIN, PlannedRun, PlannedUnit, orders
 from specs import Broken, broken_runs, broken_units, runs, units
 
-from atoll_local.programs import find
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.api.trainingrun import TrainingRunSpec
-from atoll_operator.plan.tpu import slice_of
+from atoll_operator.plan.environment import check_names
+from atoll_operator.plan.gang import host_names
+from atoll_operator.plan.tpu import check_slices, slice_of
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.control, pytest.mark.timeout(1800)]
 SEED = int(os.environ.get("SEED") or random.SystemRandom().randrange(10**9))
 COUNT = int(os.environ.get("SPECS") or 2000)
-"""Specs that the API server judges."""
+"""Specs that the API server judges, and that are carried through the plans where it takes them."""
 SETTLED = COUNT // 10
 """Specs that the operator carries out besides."""
 BATCH = 40
@@ -41,6 +46,21 @@ WAIT = 120
 SOON = 30
 """Seconds: a limit of a run that is at most as long ends while we look."""
 MODELS = {"TrainingRun": TrainingRunSpec, "LearnerUnit": LearnerUnitSpec}
+HOST: dict[str, Any] = {
+    "apiVersion": "atoll.dev/v1alpha1",
+    "kind": "TrainingRun",
+    "metadata": {"name": "nobody"},
+    "spec": {
+        "model": {"preset": "1m"},
+        "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
+        "target": {"globalSteps": 100},
+        "checkpoint": {"uri": "gs://bucket/run"},
+        "pools": [{"name": "one", "accelerator": "tpu-v6e-slice", "topology": "2x2", "units": 1}],
+    },
+}
+"""The run that generated LearnerUnits name."""
+ABSENT = re.compile("error looking up service account|no PriorityClass with name")
+"""What a pod may be refused for: the user has yet to make it."""
 FIELD = re.compile(r"\b(spec|metadata)(\.\w+|\[\d+\])+")
 RUN_STATES = {"Ready", "Progressing", "Degraded", "Suspended", "Complete", "Failed", "Stalled"}
 UNIT_STATES = {"Scheduled", "PodsReady", "Seeded", "Learning", "Healing", "Draining"}
@@ -75,9 +95,11 @@ class Line:
         host, port = api.server.removeprefix("https://").split(":")
         self._connection = http.client.HTTPSConnection(host, int(port), context=api.context, timeout=30)
 
-    def send(self, method: str, path: str, body: Object | None = None) -> tuple[int, Object]:
+    def send(
+        self, method: str, path: str, body: Object | None = None, kind: str = "application/json"
+    ) -> tuple[int, Object]:
         data = None if body is None else json.dumps(body).encode()
-        self._connection.request(method, path, data, {"Content-Type": "application/json"})
+        self._connection.request(method, path, data, {"Content-Type": kind})
         answer = self._connection.getresponse()
         return answer.status, json.loads(answer.read())
 
@@ -85,6 +107,14 @@ class Line:
         self, body: Object, namespace: str, query: str = "?fieldValidation=Strict"
     ) -> tuple[int, Object]:
         return self.send("POST", self._api.path(body["kind"], namespace) + query, body)
+
+    def offer(self, body: Object) -> tuple[int, Object]:
+        """By the call that the operator makes: it creates pods, and applies the rest."""
+        metadata, query = body["metadata"], "?fieldValidation=Strict&fieldManager=atoll-operator&dryRun=All"
+        if body["kind"] == "Pod":
+            return self.create(body, metadata["namespace"], query)
+        path = self._api.path(body["kind"], metadata["namespace"], metadata["name"]) + query
+        return self.send("PATCH", f"{path}&force=true", body, "application/apply-patch+yaml")
 
     def items(self, kind: str, namespace: str) -> list[Object]:
         return list(self.send("GET", self._api.path(kind, namespace))[1]["items"])
@@ -131,55 +161,97 @@ def _pruned(value: Any) -> Any:
     return [_pruned(item) for item in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("bodies", [pytest.param(runs(), id="runs"), pytest.param(units(), id="units")])
-def test_what_can_work_is_taken_and_read_alike_by_both(line: Line, bodies: st.SearchStrategy[Object]) -> None:
-    @many(COUNT // 8)
-    @given(bodies)
-    def check(body: Object) -> None:
-        stored = judged(line, body)
-        assert stored is not None, line.create(body, "default", "?dryRun=All")[1]["message"]
-        read_alike(body, stored)
+def carried_through(line: Line, body: Object, stored: Object, namespace: str) -> Counter[str]:
+    """The plans come to rest with a true status, and the API server takes what they ask for; kinds to their number."""
+    found: list[str] = []
+    stored = {**stored, "metadata": {**stored["metadata"], "namespace": namespace}}
+    offers: Iterable[Object]
+    if body["kind"] == "LearnerUnit":
+        unit = PlannedUnit(stored, orders(PlannedRun(HOST, namespace).seen))
+        for happens in (lambda: None, lambda: unit.answer(BEGIN)):
+            happens()
+            unit.rest()
+            found += _wrong_unit(unit.shown(), list(unit.pods.values()), *place_of(stored, HOST))
+        offers = unit.made.values()
+    else:
+        run = PlannedRun(stored, namespace)
+        run.rest(SOON)
+        found += wrong_plan(run, False)
+        if has_pods(stored["spec"]):
+            run.answer()
+            run.rest(SOON)
+            found += wrong_plan(run, True)
+        offers = run.offers()
+    assert not found, f"{found[:5]}\n{body}"
+    kinds: Counter[str] = Counter()
+    for one in offers:
+        status, answer = line.offer(one)
+        message = answer.get("message", "")
+        assert status < 300 or ABSENT.search(message), f"{one['kind']}: {message}\n{body}"
+        kinds[one["kind"] if status < 300 else "refused for what is absent"] += 1
+    return kinds
 
-    check()
+
+PARTS = {
+    "runs": (runs(), COUNT // 8),
+    "units": (units(), COUNT // 8),
+    "broken runs": (broken_runs(), COUNT // 2),
+    "broken units": (broken_units(), COUNT - COUNT // 8 * 2 - COUNT // 2),
+}
+"""What is drawn, and how many of it."""
 
 
-@pytest.mark.parametrize(
-    ("damaged", "share"),
-    [pytest.param(broken_runs(), 0.5, id="runs"), pytest.param(broken_units(), 0.25, id="units")],
-)
-def test_what_is_broken_is_refused_by_name_of_a_field_or_read_alike_by_both(
-    line: Line, damaged: st.SearchStrategy[Broken], share: float
+@pytest.fixture(scope="module")
+def tally() -> dict[str, Counter[str]]:
+    """Part to verdict to the number of specs."""
+    return {}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_spec_is_refused_by_name_of_a_field_or_comes_to_rest_in_the_plans_with_objects_that_are_taken(
+    line: Line, bench: Any, part: str, tally: dict[str, Counter[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    strategy, count = PARTS[part]
     verdicts: Counter[str] = Counter()
+    offered: Counter[str] = Counter()
 
-    @many(round(COUNT * share))
-    @given(damaged)
-    def check(broken: Broken) -> None:
-        stored = judged(line, broken.body)
+    @many(count)
+    @given(strategy)
+    def check(one: Object | Broken) -> None:
+        body = one.body if isinstance(one, Broken) else one
+        stored = judged(line, body)
+        if stored is None:
+            assert isinstance(one, Broken), line.create(body, "default", "?dryRun=All")[1]["message"]
+        else:
+            read_alike(body, stored)
+            offered.update(carried_through(line, body, stored, bench.namespace))
         verdicts["refused" if stored is None else "taken"] += 1
-        if stored is not None:
-            read_alike(broken.body, stored)
 
+    bench.kubelet.idle.add(bench.namespace)
     check()
-    assert verdicts["refused"] > verdicts["taken"] > 0
+    with capsys.disabled():
+        print(f"\nSEED={SEED} {part}: {dict(verdicts)}, offered: {dict(offered)}", flush=True)
+    assert verdicts["taken"] > 0
+    assert not part.startswith("broken") or verdicts["refused"] > verdicts["taken"]
+    tally[part] = verdicts
+
+
+def test_as_many_specs_as_asked_for_were_refused_or_came_to_rest(
+    tally: dict[str, Counter[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    if tally.keys() != PARTS.keys():
+        pytest.skip("not every part ran in this session, or one failed")
+    whole = sum(tally.values(), Counter())
+    with capsys.disabled():
+        print(f"\nSEED={SEED} carried through: {whole.total()} specs, {dict(whole)}", flush=True)
+    assert whole.total() >= COUNT
 
 
 @pytest.fixture(scope="module")
 def collector(plane: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The real garbage collector, without the other controllers."""
-    log = tmp_path_factory.mktemp("collector") / "log"
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [
-                str(find("kube-controller-manager")), f"--kubeconfig={plane.kubeconfig}", "--leader-elect=false",
-                "--controllers=garbage-collector-controller", "--secure-port=0",
-            ],
-            stdout=file,
-            stderr=file,
-        )  # fmt: skip
-    yield
-    process.kill()
-    process.wait(10)
+    with controllers(plane, tmp_path_factory.mktemp("collector"), "garbage-collector-controller"):
+        yield
 
 
 class World:
@@ -199,7 +271,7 @@ class World:
         Args:
             answered: whether the syncers answer and say that every unit learns.
         """
-        taken = {}
+        taken = {HOST["metadata"]["name"]: self.line.create(HOST, self.namespace)[1]}
         for body in bodies:
             named = self._named(body)
             status, answer = self.line.create(named, self.namespace)
@@ -230,20 +302,22 @@ class World:
         for name, body in taken.items():
             if body["kind"] != "TrainingRun" or not has_pods(body["spec"]):
                 continue
-            wanted = wanted_units(body["spec"])
+            wanted = wanted_units(body["spec"]) + len(by_hand(taken.values(), name))
             self.bench.until(
-                f"the units of {name}",
-                lambda name=name, wanted=wanted: (
-                    sum(
-                        unit["spec"]["run"] == name for unit in self.line.items("LearnerUnit", self.namespace)
-                    )
-                    == wanted
-                ),
-                WAIT,
+                f"the units of {name}", lambda name=name, wanted=wanted: self._begun(name) == wanted, WAIT
             )
             shards = body["spec"]["syncer"]["shards"]
             for shard in range(shards):
                 self.bench.serve(body, shard=shard, shards=shards, globalStep=0, tokens=0)
+
+    def _begun(self, run: str) -> int:
+        """Units of the run that have an incarnation, or can have none."""
+        units = self.line.items("LearnerUnit", self.namespace)
+        return sum(
+            unit["spec"]["run"] == run
+            and (unit.get("status", {}).get("incarnation", 0) or not possible(unit))
+            for unit in units
+        )
 
     def _rest(self, taken: dict[str, Object], answered: bool) -> dict[str, list[str]]:
         """Faults of those that are not as they should be and stay so, when the time is over."""
@@ -258,8 +332,15 @@ class World:
                     name = next(name for name in taken if item.startswith(name))
                     faults.setdefault(name, []).append(f"is written again: {kind} {item}")
             if not faults or time.monotonic() > deadline:
+                self._count(seen)
                 return faults
             time.sleep(0.2)
+
+    def _count(self, seen: dict[str, list[Object]]) -> None:
+        """Units made by hand that came to pods."""
+        labels = [pod["metadata"].get("labels", {}) for pod in seen["Pod"]]
+        mine = {unit["metadata"]["name"] for unit in by_hand(seen["LearnerUnit"], HOST["metadata"]["name"])}
+        self.taken["with pods"] += len(mine & {one.get("atoll.dev/unit") for one in labels})
 
     def _look(self) -> dict[str, list[Object]]:
         return {kind: self.line.items(kind, self.namespace) for kind in KINDS}
@@ -314,12 +395,75 @@ def wanted_units(spec: Object) -> int:
     return int(spec.get("units", sum(pool["units"] for pool in spec["pools"])))
 
 
+def by_hand(bodies: Iterable[Object], run: str) -> list[Object]:
+    """LearnerUnits that name a run and are not of its making."""
+    return [
+        body
+        for body in bodies
+        if body["kind"] == "LearnerUnit"
+        and body["spec"]["run"] == run
+        and "ownerReferences" not in body["metadata"]
+    ]
+
+
+def possible(unit: Object) -> bool:
+    """There is such a slice, and its host names are short enough."""
+    metadata, spec = unit["metadata"], unit["spec"]
+    shape = (spec["accelerator"], spec["topology"], spec.get("machineType"), spec.get("slices", 1))
+    return _possible(*shape, metadata["namespace"], len(metadata["name"]))
+
+
+@lru_cache(maxsize=4096)
+def _possible(
+    accelerator: str, topology: str, machine: str | None, slices: int, namespace: str, length: int
+) -> bool:
+    try:
+        shape = slice_of(accelerator, topology, machine)
+        check_slices(shape, slices, "slices")
+        check_names(shape, host_names(namespace, "x" * length, 1, slices * shape.hosts))
+    except ValueError:
+        return False
+    return True
+
+
+def place_of(unit: Object, run: Object | None) -> tuple[int, str]:
+    """The pods that a unit is to have, and why it has none."""
+    if run is None:
+        return 0, "RunNotFound"
+    if ends_soon(run["spec"]):
+        return 0, "Finished"
+    if run["spec"].get("suspend"):
+        return 0, "Suspended"
+    if not possible(unit):
+        return 0, "SpecInvalid"
+    spec = unit["spec"]
+    shape = slice_of(spec["accelerator"], spec["topology"], spec.get("machineType"))
+    return shape.hosts * spec.get("slices", 1), ""
+
+
+def wrong_plan(run: PlannedRun, answered: bool) -> list[str]:
+    """As `wrong`, of a run that was carried through the plans."""
+    body, over = run.shown(), ends_soon(run.body["spec"])
+    if over and body["spec"].get("ttlSecondsAfterFinished", SOON + 1) <= SOON:
+        return [] if run.deleted else ["is not gone after its time to live"]
+    if run.deleted:
+        return ["is gone"]
+    found = list(_wrong_status(body, run.shown_units(), over, answered))
+    sets = [one for (kind, _), one in run.objects.items() if kind == "StatefulSet"]
+    found += _wrong_replicas(body, sets, over)
+    for unit in run.alike.values():
+        found += _wrong_unit(unit.shown(), list(unit.pods.values()), *place_of(unit.body, body))
+    return found
+
+
 def wrong(body: Object, seen: dict[str, list[Object]], answered: bool) -> list[str]:
     """What is not as the spec says, or not as the status says; nothing for an object at rest."""
     name, kind = body["metadata"]["name"], body["kind"]
     now = next((item for item in seen[kind] if item["metadata"]["name"] == name), None)
     if kind == "LearnerUnit":
-        return ["is gone"] if now is None else _wrong_unit(now, seen["Pod"], 0)
+        runs = {item["metadata"]["name"]: item for item in seen["TrainingRun"]}
+        place = place_of(body, runs.get(body["spec"]["run"]))
+        return ["is gone"] if now is None else _wrong_unit(now, seen["Pod"], *place)
     over = ends_soon(body["spec"])
     if over and body["spec"].get("ttlSecondsAfterFinished", SOON + 1) <= SOON:
         return [] if now is None else ["is not gone after its time to live"]
@@ -327,11 +471,32 @@ def wrong(body: Object, seen: dict[str, list[Object]], answered: bool) -> list[s
 
 
 def _wrong_run(run: Object, seen: dict[str, list[Object]], over: bool, answered: bool) -> Iterator[str]:
-    name, spec, status = run["metadata"]["name"], run["spec"], run.get("status", {})
-    evaluated = "evaluation" in spec
-    states = yield from _states(run, RUN_STATES | ({"Evaluated"} if evaluated else set()))
+    name, spec = run["metadata"]["name"], run["spec"]
     mine = [unit for unit in seen["LearnerUnit"] if unit["spec"]["run"] == name]
-    wanted = wanted_units(spec)
+    yield from _wrong_status(run, mine, over, answered)
+    yield from _wrong_replicas(run, seen["StatefulSet"], over)
+    if not over and not spec["suspend"]:
+        held = {
+            item["metadata"]["name"] for kind in ("Secret", "ConfigMap", "Service") for item in seen[kind]
+        }
+        needed = {f"{name}-ca", f"{name}-syncer-tls", f"{name}-config", f"{name}-syncer"}
+        needed |= {f"{unit['metadata']['name']}-tls" for unit in mine}
+        needed |= {f"{name}-evaluator", f"{name}-evaluator-tls"} if "evaluation" in spec else set()
+        if missing := needed - held:
+            yield f"there is no {', '.join(sorted(missing))}"
+    for unit in mine:
+        yield from _wrong_unit(unit, seen["Pod"], *place_of(unit, run))
+
+
+def _wrong_status(run: Object, mine: list[Object], over: bool, answered: bool) -> Iterator[str]:
+    """What of its conditions and counts is not so.
+
+    Args:
+        mine: its units.
+    """
+    spec, status = run["spec"], run.get("status", {})
+    states = yield from _states(run, RUN_STATES | ({"Evaluated"} if "evaluation" in spec else set()))
+    wanted = wanted_units(spec) + len(by_hand(mine, run["metadata"]["name"]))
     suspended = spec["suspend"] and not over
     active = not over and not suspended
     told = (status.get("units"), status.get("unitsWanted"), len(mine))
@@ -344,54 +509,54 @@ def _wrong_run(run: Object, seen: dict[str, list[Object]], over: bool, answered:
     ):
         yield f"{learning} units learn: {status.get('unitsReady')}, {status.get('unitsSummary')}"
     serving = answered and has_pods(spec)
-    queued = active and wanted and "queueName" in spec
+    able = sum(map(possible, mine)) if serving else 0
+    if learning != able:
+        yield f"{learning} units learn, not {able}"
     ready = (
         ("False", "DeadlineExceeded") if over
         else ("False", "Suspended") if suspended
         else ("False", "ScaledToZero") if not wanted
-        else ("True", "QuorumLearning") if serving and wanted >= spec["quorum"]["min"]
+        else ("True", "QuorumLearning") if serving and able >= spec["quorum"]["min"]
         else ("False", "QuorumNotMet") if serving
         else ("False", "SyncerStarting")
     )  # fmt: skip
+    held = (
+        "SpecInvalid" if not possible(unit) else "Queued"
+        for unit in sorted(mine, key=lambda unit: unit["metadata"]["name"])
+        if not possible(unit) or "queueName" in unit["spec"]
+    )  # fmt: skip
+    waits = next(held, "") if active else ""
     expected = {
         "Ready": ready,
         "Suspended": ("True", "Suspended") if suspended else ("False", "Failed" if over else "NotSuspended"),
         "Failed": ("True", "DeadlineExceeded") if over else ("False", "NotFailed"),
         "Complete": ("False", "DeadlineExceeded" if over else "NotFinished"),
-        "Degraded": ("True", "Queued")
-        if queued
+        "Degraded": ("True", waits)
+        if waits
         else ("False", "Failed" if over else "Suspended" if suspended else "AsExpected"),
     }
     for condition, pair in expected.items():
         if states.get(condition) != pair:
             yield f"{condition} is {states.get(condition)}, not {pair}: {status.get('message')}"
-    replicas = {item["metadata"]["name"]: item["spec"]["replicas"] for item in seen["StatefulSet"]}
+
+
+def _wrong_replicas(run: Object, sets: Iterable[Object], over: bool) -> Iterator[str]:
+    """Of its StatefulSets."""
+    name, spec = run["metadata"]["name"], run["spec"]
+    active = not over and not spec["suspend"]
+    replicas = {item["metadata"]["name"]: item["spec"]["replicas"] for item in sets}
     shards = spec["syncer"]["shards"] if active else 0
     if replicas.get(f"{name}-syncer") != shards:
         yield f"the syncer has {replicas.get(f'{name}-syncer')} replicas, not {shards}"
-    evaluators = None if over or not evaluated else int(active)
+    evaluators = None if over or "evaluation" not in spec else int(active)
     if replicas.get(f"{name}-evaluator") != evaluators:
         yield f"the evaluator has {replicas.get(f'{name}-evaluator')} replicas, not {evaluators}"
-    if active:
-        held = {
-            item["metadata"]["name"] for kind in ("Secret", "ConfigMap", "Service") for item in seen[kind]
-        }
-        needed = {f"{name}-ca", f"{name}-syncer-tls", f"{name}-config", f"{name}-syncer"}
-        needed |= {f"{unit['metadata']['name']}-tls" for unit in mine}
-        needed |= {f"{name}-evaluator", f"{name}-evaluator-tls"} if evaluated else set()
-        if missing := needed - held:
-            yield f"there is no {', '.join(sorted(missing))}"
-    pools = {pool["name"]: pool for pool in spec["pools"]}
-    for unit in mine:
-        shape = slice_of(*(unit["spec"].get(key) for key in ("accelerator", "topology", "machineType")))
-        hosts = shape.hosts * pools[unit["spec"]["pool"]].get("slicesPerUnit", 1) if active else 0
-        yield from _wrong_unit(unit, seen["Pod"], hosts)
 
 
-def _wrong_unit(unit: Object, pods: list[Object], hosts: int) -> list[str]:
-    """Its conditions, and so many pods of its gang of now."""
+def _wrong_unit(unit: Object, pods: list[Object], hosts: int, waits: str) -> list[str]:
+    """Its conditions, and so many pods of its gang of now; without any, why it waits."""
     name, status = unit["metadata"]["name"], unit.get("status", {})
-    found = []
+    found: list[str] = []
     states = yield_all(_states(unit, UNIT_STATES), found)
     mine = [pod for pod in pods if pod["metadata"].get("labels", {}).get("atoll.dev/unit") == name]
     current = [pod for pod in mine if pod["metadata"]["labels"]["atoll.dev/gang"] == str(status.get("gang"))]
@@ -403,6 +568,8 @@ def _wrong_unit(unit: Object, pods: list[Object], hosts: int) -> list[str]:
         for condition, true in (("Scheduled", placed), ("PodsReady", placed and ready)):
             if states.get(condition, ("", ""))[0] != str(true):
                 found.append(f"{name}: {condition} is {states.get(condition)}, which is not so")
+    elif states.get("Scheduled") != ("False", waits):
+        found.append(f"{name}: Scheduled is {states.get('Scheduled')}, not for {waits}")
     if states.get("Healing", ("", ""))[0] != "False" or status.get("restartCount"):
         found.append(f"{name} heals: {status.get('message')}")
     return found
@@ -499,4 +666,6 @@ def test_what_is_taken_comes_to_rest_with_a_true_status_and_leaves_nothing(
             least = smallest(world, body, answered)
             text = "\n".join(f"{name}: {'; '.join(lines[:3])}" for name, (_, lines) in faults.items())
             pytest.fail(f"SEED={SEED}\n{text}\nthe smallest of them:\n{json.dumps(least['spec'])}\n{found}")
-    assert min(world.taken[kind] for kind in MODELS) > len(bodies) / 10
+    with capsys.disabled():
+        print(f"carried out: {dict(world.taken)}", flush=True)
+    assert min(world.taken[kind] for kind in (*MODELS, "with pods")) > len(bodies) / 10

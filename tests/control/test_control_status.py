@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ def condition(kind: str, status: str, reason: str = "Test") -> dict[str, str]:
     }
 
 
+COST = {"failures": 1, "seconds": 8.5, "chipSeconds": 34.0, "steps": 17}
 RUN_STATUS = {
     "phase": "Running",
     "message": "two of three",
@@ -64,6 +66,7 @@ RUN_STATUS = {
     },
     "finalCheckpoint": "gs://b/global/300",
     "syncerRestarts": 1,
+    "lost": {**COST, "byReason": {"NodeLost": COST}},
     "ledger": {"fragments": 8, "trained": 4096, "merged": 4000, "inFlight": 64, "discarded": {"Missed": 32}},
     "conditions": [condition("Complete", "False")],
 }
@@ -138,6 +141,7 @@ def test_every_field_that_is_read_is_kept_by_the_api_server(kubectl: Kubectl, tm
         final_checkpoint="gs://b/global/300",
         held_out=HeldOutView(step=100, loss=2.75, tokens=4096),
         syncer_restarts=1,
+        lost={"NodeLost": COST},
     )
     assert sample.units == {
         UNIT: UnitView(
@@ -189,6 +193,7 @@ def test_status_shows_a_run_and_its_units(kubectl: Kubectl) -> None:
     assert "quickstart: Running · units 2/3 · step 120/300" in done.stdout
     assert "newest checkpoint: global step 100 gs://b/global/300" in done.stdout
     assert "held-out loss: 2.7500 at global step 100, over 4,096 tokens" in done.stdout
+    assert "lost to NodeLost: 1 failure, 8.5 s, 34 chip-seconds, 17 steps" in done.stdout
     assert UNIT in done.stdout
 
 
@@ -214,3 +219,67 @@ def test_status_of_a_run_that_is_not_there_is_one_sentence(kubectl: Kubectl) -> 
     done = atoll(kubectl, "status", "quickstarte")
     assert done.returncode == 1
     assert done.stderr == "atoll: no TrainingRun is called 'quickstarte' in this namespace\n"
+
+
+def test_figures_of_a_report_that_moves_stand_in_the_status(bench: Any) -> None:
+    """On the real API server; the syncer's words are the test's."""
+    bench.operator()
+    run = bench.run(units=1, recovery={"maxRestarts": 1, "inPlace": False})
+    bench.settled(run, ["r-one-0", "r-two-0"])
+    status = bench.serve(run, time=1000.0)
+    for name, merged, staleness in (("r-one-0", 300, 0), ("r-two-0", 100, 7)):
+        status["units"][name] |= {"stepSeconds": 0.5, "staleness": staleness}
+        status.setdefault("ledger", {})[name] = {"trained": merged, "merged": merged}
+
+    def told(kind: str, name: str) -> dict[str, Any]:
+        """After ten more seconds of the syncer's, at 2 and 1 Gbit/s."""
+        status["bytesIn"] = status.get("bytesIn", 0) + 2_500_000_000
+        status["bytesOut"] = status.get("bytesOut", 0) + 1_250_000_000
+        status["time"] += 10.0
+        return dict(bench.get(kind, name).get("status", {}))
+
+    def half_way() -> bool:
+        seen = told("TrainingRun", "r")
+        rates = seen.get("gbitPerSecondIn", 0), seen.get("gbitPerSecondOut", 0)
+        return rates == (pytest.approx(2, rel=0.02), pytest.approx(1, rel=0.02))
+
+    bench.until("the rates", half_way, 90)
+    assert (
+        told("TrainingRun", "r")["estimatedSecondsLeft"] == 450
+    )  # 5,000 tokens were a tenth, at 100 a second
+    status.update(globalStep=50, tokens=25000)
+    bench.until("the time left", lambda: told("TrainingRun", "r")["estimatedSecondsLeft"] == 250)
+    for name, share, staleness in (("r-one-0", 75.0, 0), ("r-two-0", 25.0, 7)):
+        bench.until(
+            name,
+            lambda name=name, wanted=(share, staleness): (
+                (seen := told("LearnerUnit", name)).get("sharePercent"), seen["staleness"]
+            ) == wanted,
+        )  # fmt: skip
+
+    bench.kubelet.fail(bench.namespace, "r-two-0-1-0", 137, reason="OOMKilled")
+    bench.until("replaced", lambda: told("LearnerUnit", "r-two-0")["incarnation"] == 2)
+    status["units"]["r-two-0"] |= {"incarnation": 2, "firstMergeTime": time.time() + 20}
+    healed = bench.until("healed", lambda: told("LearnerUnit", "r-two-0").get("lost"))
+    heal = bench.get("LearnerUnit", "r-two-0")["status"]["lastHeal"]
+    assert healed["seconds"] > 20
+    figures = {
+        "seconds": healed["seconds"],
+        "chipSeconds": round(8 * healed["seconds"], 2),
+        "steps": round(healed["seconds"] / 0.5),
+    }
+    assert {key: heal[key] for key in figures} == figures
+    assert healed == {"failures": 1, **figures, "byReason": {"OutOfMemory": {"failures": 1, **figures}}}
+
+    bench.kubelet.fail(bench.namespace, "r-two-0-2-0", 64, "DataInvalid: no such shard")
+    bench.until("given up", lambda: told("LearnerUnit", "r-two-0")["phase"] == "Failed")
+    by_reason = bench.get("LearnerUnit", "r-two-0")["status"]["lost"]["byReason"]
+    assert {reason: part["failures"] for reason, part in by_reason.items()} == {
+        "DataInvalid": 1,
+        "OutOfMemory": 1,
+    }
+    bench.until("the run's", lambda: told("TrainingRun", "r").get("lost", {}).get("byReason") == by_reason)
+    pools = [pool for pool in bench.get("TrainingRun", "r")["spec"]["pools"] if pool["name"] == "one"]
+    bench.api.patch("TrainingRun", bench.namespace, "r", {"spec": {"pools": pools}})
+    bench.until("the unit is gone", lambda: len(bench.api.list("LearnerUnit", bench.namespace)) == 1)
+    assert bench.get("TrainingRun", "r")["status"]["lost"]["byReason"] == by_reason

@@ -51,7 +51,12 @@ def test_restarts_of_units_that_are_gone_stay_in_the_total_whoever_removed_them(
     bench.until("the unit is gone", lambda: "r-one-1" not in names(bench), WAIT)
     bench.until("two are left", lambda: bench.get("TrainingRun", "r")["status"]["unitsWanted"] == 2, WAIT)
     assert total(bench) == 1
-    assert departed(bench) == {"restarts": 1, "counted": [first]}
+    left = departed(bench)
+    assert (left["restarts"], left["counted"]) == (1, [first])
+    cost = left["lost"]  # of a heal that ended with the unit
+    assert (cost["failures"], cost["seconds"] > 0, list(cost["byReason"])) == (1, True, ["AppError"])
+    assert cost["chipSeconds"] == pytest.approx(4 * cost["seconds"], abs=0.1)
+    assert bench.get("TrainingRun", "r")["status"]["lost"] == cost
 
     fail(bench, "r-two-0", 2)
     second = uid(bench, "r-two-0")
@@ -59,6 +64,7 @@ def test_restarts_of_units_that_are_gone_stay_in_the_total_whoever_removed_them(
     bench.until("another comes", lambda: "r-two-0" in names(bench) and uid(bench, "r-two-0") != second, WAIT)
     bench.until("it is counted", lambda: departed(bench).get("restarts") == 2, WAIT)
     assert (total(bench), departed(bench)["counted"]) == (2, [first, second])
+    assert departed(bench)["lost"]["failures"] == 2
 
     fail(bench, "r-one-0", 3)
     third = uid(bench, "r-one-0")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from atoll_local.programs import find
+from controllers import controllers
 
 OLD, NEW = "atoll.dev/runtime:1", "atoll.dev/runtime:2"
 UNITS = ["r-one-0", "r-two-0"]
@@ -19,17 +17,8 @@ SYNCERS = ["r-syncer-0", "r-syncer-1"]
 @pytest.fixture
 def stateful_sets(plane, tmp_path: Path) -> Iterator[None]:
     """The real StatefulSet controller, alone of all controllers."""
-    with (tmp_path / "controller.log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                find("kube-controller-manager"), f"--kubeconfig={plane.kubeconfig}", "--leader-elect=false",
-                "--controllers=statefulset-controller", "--secure-port=0",
-            ],
-            stdout=log, stderr=log,
-        )  # fmt: skip
-    yield
-    process.kill()
-    process.wait(20)
+    with controllers(plane, tmp_path, "statefulset-controller"):
+        yield
 
 
 def uids(bench) -> dict[str, str]:

@@ -80,6 +80,9 @@ class Script:
     adopted: list[tuple] = field(default_factory=list)
     open_rounds: dict[int, Ask] = field(default_factory=dict)
 
+    def check(self):
+        """No thread of a link has ended."""
+
     def arrived(self):
         self.asked += 1
         return self.arrivals.pop(self.asked, {})

@@ -3,7 +3,9 @@
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 
 from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, OptimizerSpec
 from atoll_runtime.learner.fragments import Fragments, host_part, wire_type
@@ -13,16 +15,39 @@ from atoll_runtime.model import describe, initial
 from atoll_runtime.sync.fragments import build_layout
 
 DENSE = Dimensions(layers=2, width=16, heads=4, kv_heads=2, hidden=24, vocabulary=32)
-MODELS = {"dense": DENSE, "moe": DENSE.model_copy(update={"experts": 4, "expert_hidden": 8})}
+MODELS = {
+    "dense": ModelSpec(dimensions=DENSE),
+    "moe": ModelSpec(dimensions=DENSE.model_copy(update={"experts": 4, "expert_hidden": 8})),
+    "task": ModelSpec(task="__main__:Task"),
+}
 MESHES = {
     "dense": [(1, 1, 1, 1), (2, 1, 1, 1), (4, 2, 1, 1), (8, 1, 1, 1), (8, 2, 1, 1), (4, 2, 1, 3)],
     "moe": [(1, 1, 1, 1), (8, 1, 1, 1), (2, 1, 2, 1), (4, 1, 4, 1), (8, 2, 2, 1)],
+    "task": [(1, 1, 1, 1), (2, 1, 1, 1), (8, 1, 1, 1)],
 }
 """Devices, tensor, expert, parts of a step's batch."""
 BATCH, LENGTH, FRAGMENTS = 6, 12, 2
 """Six rows fill up to eight on eight devices."""
 DESCENT = OptimizerSpec(name="sgd")
 """Without momentum and at a learning rate of 1 the first step's change is the gradient."""
+
+
+class Task:
+    """Of the user's own: one tensor of stacked layers, one of which nothing is said, and a scalar."""
+
+    axes = {"layers": ("layers", "width", "hidden")}  # noqa: RUF012
+
+    def init(self, rng):
+        table, layers = jax.random.normal(rng, (32, 16)), jax.random.normal(rng, (2, 16, 16)) / 4
+        return {"table": table, "layers": layers, "heat": jnp.ones(())}
+
+    def loss(self, params, batch, rng):
+        x = params["table"][batch["tokens"][:, :-1]]
+        for layer in params["layers"]:
+            x = jnp.tanh(x @ layer)
+        logits = params["heat"] * x @ params["table"].T
+        nats = optax.softmax_cross_entropy_with_integer_labels(logits, batch["tokens"][:, 1:])
+        return jnp.sum(nats * batch["weights"]) / jnp.sum(batch["weights"])
 
 
 def scenario(model, devices, shape, parts):
@@ -81,10 +106,10 @@ def gathered(tensors):
 def main():
     result = {
         name: [
-            scenario(ModelSpec(dimensions=size), devices, MeshSpec(tensor=tensor, expert=expert), parts)
+            scenario(model, devices, MeshSpec(tensor=tensor, expert=expert), parts)
             for devices, tensor, expert, parts in MESHES[name]
         ]
-        for name, size in MODELS.items()
+        for name, model in MODELS.items()
     }
     print(json.dumps(result))
 

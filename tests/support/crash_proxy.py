@@ -7,6 +7,7 @@ are not counted: they come by the clock, and nothing of a run depends on them.
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -20,11 +21,15 @@ from aiohttp import web
 from yarl import URL
 
 from atoll_local.pki import Pair
+from atoll_operator.cluster import APPLY, MERGE, STRATEGIC
 
 T = TypeVar("T")
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 NOT_PASSED_ON = frozenset({"connection", "content-length", "host", "keep-alive", "transfer-encoding"})
 """Headers of one connection."""
+METHODS = {"POST": "create", "PUT": "replace"}
+PATCHES = {APPLY: "apply", MERGE: "annotate", STRATEGIC: "release"}
+"""The operator's words for them, by method and content type."""
 START_SECONDS = 20
 When = Literal["before", "after"]
 """The write at which an operator dies never arrives, or is done and never answered."""
@@ -38,9 +43,11 @@ class Fault:
     when: When
     kill: Callable[[], None]
     """Called on the proxy's thread; must not wait."""
+    sites: frozenset[str] = frozenset()
+    """Where it strikes whatever the number."""
     seen: int = 0
     write: str = ""
-    """Method and path at which it struck; empty before."""
+    """Site and path at which it struck; empty before."""
     _off: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -50,7 +57,7 @@ class Fault:
             if self._off or self.write:
                 return False
             self.seen += 1
-            if self.seen != self.at:
+            if self.seen != self.at and write.partition(":")[0] not in self.sites:
                 return False
             self.write = write
             return True
@@ -76,7 +83,7 @@ class Gate:
         if fault is not None and fault.write:
             return _cut(request)  # what a dead process had sent is not on its way any more
         write = request.method in WRITES and "/leases" not in request.path
-        strikes = write and fault is not None and fault.strikes(f"{request.method} {request.path}")
+        strikes = write and fault is not None and fault.strikes(await _told(request))
         if fault is not None and strikes and fault.when == "before":
             fault.kill()
             return _cut(request)
@@ -157,6 +164,23 @@ class Proxy:
 
 def _passed_on(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.lower() not in NOT_PASSED_ON}
+
+
+async def _told(request: web.BaseRequest) -> str:
+    body = await request.read()
+    return f"{site(request.method, request.path, request.content_type, body)}: {request.path}"
+
+
+def site(method: str, path: str, content_type: str, body: bytes) -> str:
+    """Where the operator makes such a write: the method of its Cluster, and the plural of the kind."""
+    plural, *rest = path.partition("/namespaces/")[2].split("/")[1:]
+    if method == "DELETE":
+        grace = json.loads(body).get("gracePeriodSeconds")
+        how = "" if grace is None else " with grace" if grace else " at once"
+        return f"delete {plural}{how}"
+    if "status" in rest[1:]:
+        return f"write_status {plural}"
+    return f"{METHODS.get(method) or PATCHES[content_type]} {plural}"
 
 
 def _cut(request: web.BaseRequest) -> web.Response:

@@ -9,14 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from crash_cast import Cast
 from crash_proxy import Fault, Gate, Proxy, When
 from operator_forks import ForkedOperator
 from worldview import Eyes, Object, Occasion, differences, essence, occasions
 
-from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT
-from atoll_runtime.contract import EXIT_RESTART
-
-SYNCER_SECRET = "r-syncer-tls"
 WAIT_SECONDS = 120
 """For a chapter; a bound for a machine that others use too."""
 LASTING_SECONDS = 0.3
@@ -36,17 +33,11 @@ class World:
         self.bench = bench
         self.api = bench.api
         self.namespace: str = bench.namespace
-        self.syncer: dict[str, Any] = {}
-        """What the run's syncer says, beside its units."""
+        self.cast = Cast(bench)
         self._proxy, self._eyes, self._folder = proxy, eyes, folder
         self._starts = itertools.count()
-        self._report: dict[str, Any] = {}
-        self._told: object = None
-        """Run and gangs of the last report."""
-        self._processes: dict[str, int] = {}
-        """Uid of a pod to the incarnation that its container is of."""
-        self._waiting: set[str] = set()
-        """Uids of pods whose container waits to be told of a greater one."""
+        self._nodes: list[str] = []
+        self.bench.kubelet.scattered.add(self.namespace)
         self._gate, kubeconfig = self._new_gate()
         self._operator: ForkedOperator = bench.operator(
             KUBECONFIG=str(kubeconfig),
@@ -55,6 +46,14 @@ class World:
             # As of a container that is started again in its pod: it need not wait until its own lease has run out.
             ATOLL_IDENTITY=self.namespace,
         )
+
+    def close(self) -> None:
+        """Takes the world's nodes away; all else is its namespace's."""
+        kubelet = self.bench.kubelet
+        kubelet.scattered.discard(self.namespace)
+        kubelet.lost.difference_update(self._nodes)
+        for name in self._nodes:
+            self.api.call("DELETE", f"/api/v1/nodes/{name}")
 
     def get(self, kind: str, name: str) -> Object:
         return dict(self.bench.get(kind, name))
@@ -71,11 +70,22 @@ class World:
         [name] = [name for name in self.bench.pods(unit) if name.endswith(f"-{host}")]
         return str(name)
 
-    def end_container(self, pod: str, exit_code: int, words: str) -> None:
-        """The container ends, and the kubelet starts it again; it waits for an incarnation of its own."""
-        body = self.get("Pod", pod)
-        self._restart_container(body, exit_code, words)
-        self._waiting.add(body["metadata"]["uid"])
+    def taint_node(self, pod: str, taint: str, lost: bool = False) -> None:
+        """The node of this pod bears a taint; no pod of one that is `lost` is heard of again."""
+        name = self.get("Pod", pod)["spec"]["nodeName"]
+        if lost:
+            self.bench.kubelet.lost.add(name)
+        spec = {"taints": [{"key": taint, "effect": "NoSchedule"}]}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec}
+        self.api.call("POST", "/api/v1/nodes", node)
+        self._nodes.append(name)
+
+    def mend_nodes(self) -> None:
+        """They are as good as new."""
+        self.bench.kubelet.lost.difference_update(self._nodes)
+        for name in self._nodes:
+            change = {"spec": {"taints": None}}
+            self.api.call("PATCH", f"/api/v1/nodes/{name}", change, "application/merge-patch+json")
 
     def wait_for_pods(self, count: int) -> None:
         """Until so many are there, or the operator is dead."""
@@ -98,13 +108,23 @@ class World:
         fault.call_off()
         return end, fault.seen
 
-    def crash(self, act: Callable[[World], None], expected: End, at: int, when: When) -> str:
+    def crash(
+        self,
+        act: Callable[[World], None],
+        expected: End,
+        at: int,
+        when: When,
+        sites: frozenset[str] = frozenset(),
+    ) -> str:
         """The chapter again, with the operator's death at a write; returns that write, empty where there are fewer.
+
+        Args:
+            sites: where the operator dies whatever the number of the write.
 
         Raises:
             AssertionError: the chapter does not end as expected.
         """
-        fault = self._gate.fault = Fault(at, when, self._operator.shoot)
+        fault = self._gate.fault = Fault(at, when, self._operator.shoot, sites)
         act(self)
         deadline = time.monotonic() + WAIT_SECONDS
         since: float | None = None
@@ -131,69 +151,10 @@ class World:
         return self._proxy.gate(kubeconfig), kubeconfig
 
     def _look(self) -> End:
-        """The namespace as it is, after learners and syncer have done their part."""
+        """The namespace as it is, after all others have done their part."""
         bodies = self._eyes.look(self.namespace)
-        self._learn(bodies["Pod"])
-        self._sync(bodies)
+        self.cast.play(bodies)
         return essence(self.namespace, bodies), occasions(bodies["Event"])
-
-    def _learn(self, pods: list[Object]) -> None:
-        """A process whose pod is told of a greater incarnation than its own ends, and the next one is of that."""
-        for pod in pods:
-            uid, told = pod["metadata"]["uid"], _incarnation(pod)
-            own = self._processes.setdefault(uid, told)
-            if own < told:
-                if uid not in self._waiting:
-                    self._restart_container(pod, EXIT_RESTART, "")
-                self._waiting.discard(uid)
-                self._processes[uid] = told
-
-    def _restart_container(self, pod: Object, exit_code: int, words: str) -> None:
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        message = f"incarnation {self._processes[pod['metadata']['uid']]}\n{words}"
-        ended = {
-            "exitCode": exit_code, "reason": "Error", "message": message, "startedAt": now, "finishedAt": now,
-        }  # fmt: skip
-        [old] = pod["status"]["containerStatuses"]
-        new = {"restartCount": old["restartCount"] + 1, "lastState": {"terminated": ended}}
-        new["state"] = {"running": {"startedAt": now}}
-        status = {"containerStatuses": [old | new]}
-        self.bench.kubelet.status(self.namespace, pod["metadata"]["name"], status)
-
-    def _sync(self, bodies: dict[str, list[Object]]) -> None:
-        """The syncer's part: a unit learns while the containers of all its pods are of its incarnation."""
-        if not bodies["TrainingRun"] or all(_name(secret) != SYNCER_SECRET for secret in bodies["Secret"]):
-            return
-        [run] = bodies["TrainingRun"]
-        pods = [pod for pod in bodies["Pod"] if "deletionTimestamp" not in pod["metadata"]]
-        work = {_gang(pod) for pod in pods if pod["status"]["phase"] == "Running"}
-        work -= {_gang(pod) for pod in pods if pod["status"]["phase"] != "Running"}
-        incarnations = {
-            (_name(unit), unit.get("status", {}).get("incarnation")) for unit in bodies["LearnerUnit"]
-        }
-        told = run["metadata"]["uid"], work & incarnations, incarnations, dict(self.syncer)
-        if told == self._told:
-            return
-        if self._told is None or self._told[0] != told[0]:
-            self._report = self.bench.serve(run)
-        self._told = told
-        units = self.bench.report(run)["units"]
-        for name, unit in units.items():
-            if (name, unit["incarnation"]) not in work:
-                unit |= {"state": "Gone", "firstMergeTime": None}
-        self._report.update(self.syncer, units=units)
-
-
-def _name(body: Object) -> str:
-    return str(body["metadata"]["name"])
-
-
-def _incarnation(pod: Object) -> int:
-    return int(pod["metadata"]["annotations"][ANNOTATION_INCARNATION])
-
-
-def _gang(pod: Object) -> tuple[str, int]:
-    return pod["metadata"]["labels"][LABEL_UNIT], _incarnation(pod)
 
 
 def _wrong(expected: End, found: End) -> list[str]:

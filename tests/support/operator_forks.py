@@ -16,6 +16,8 @@ from pathlib import Path
 
 EXIT_SECONDS = 20
 """For a process that was killed to be gone."""
+STUCK_SECONDS = 0.0
+"""After its deletion time a pod is stuck: 30 s, at each write of a story, would be the longest part of it."""
 
 
 class Forks:
@@ -78,7 +80,9 @@ def _serve() -> None:
     from kubernetes.config import kube_config
 
     from atoll_operator.__main__ import main  # here alone: the test's own process needs none of it
+    from atoll_operator.plan import removal
 
+    removal.STUCK_SECONDS = STUCK_SECONDS
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         order = json.loads(line)

@@ -20,6 +20,9 @@ from atoll_operator.api.trainingrun import MAX_UNITS
 from atoll_operator.crdgen import RESOURCES, definition
 from atoll_operator.plan.names import NAMES_LIMIT
 from atoll_operator.plan.tpu import GENERATIONS, MAX_HOSTS, chips_of
+from atoll_runtime.contract import OPTIMIZERS, ModelSpec
+from atoll_runtime.model import describe, resolve
+from atoll_runtime.sync.fragments import cut
 
 Object = dict[str, Any]
 Path = tuple[str | int, ...]
@@ -63,18 +66,26 @@ AMOUNTS: Mapping[str, tuple[str | int, ...]] = {
     "memory": ("256Mi", "1G", 1_073_741_824, "128974848", "1e9"),
     "ephemeral-storage": ("1Gi", 1_000_000, "5M"),
 }
+ALIKE = (("example.com/gadget", 2), ("example.com/gadget", "1k"), ("hugepages-2Mi", "4Mi"))
+"""Whole ones, and as many requested as are the limit."""
 STORAGE = st.sampled_from(["1Gi", "500M", 2_000_000_000, "1.5Ti", "1e9"])
 IMAGES = st.sampled_from(["learner", "registry.example/a/learner:1.2", "learner@sha256:" + "0" * 64])
 
 
 @st.composite
 def _resources(draw: st.DrawFn) -> Object:
-    """Limits are at least the requests: both are drawn from one list of growing amounts."""
+    """Limits are at least the requests, for both are of one amount."""
     part: Object = {}
     for name in draw(st.lists(st.sampled_from(sorted(AMOUNTS)), max_size=3, unique=True)):
         amount = draw(st.sampled_from(AMOUNTS[name]))
         for kind in draw(st.sampled_from([("requests",), ("limits",), ("requests", "limits")])):
             part.setdefault(kind, {})[name] = amount
+    if draw(st.integers(0, 3)) == 0:
+        name, amount = draw(st.sampled_from(ALIKE))
+        for kind in draw(st.sampled_from([("limits",), ("requests", "limits")])):
+            part.setdefault(kind, {})[name] = amount
+        if not any(amounts.keys() & {"cpu", "memory"} for amounts in part.values()):
+            part["limits"]["cpu"] = 64
     return part
 
 
@@ -173,10 +184,24 @@ def _template(draw: st.DrawFn) -> Object:
     return template
 
 
+_SPLITS = st.sampled_from([1, 2, 4, 6, 8, 16, 64])
+"""Numbers that often divide each other."""
+_OPTIMISERS = st.sampled_from(OPTIMIZERS).map(lambda name: {"name": name}) | st.sampled_from(
+    [
+        {"name": "lion", "arguments": {"b1": 0.95, "weight_decay": 1}},
+        {"name": "sgd", "arguments": {"momentum": 0.5, "nesterov": 1}},
+        {"name": "adafactor", "arguments": {"min_dim_size_to_factor": 8, "factored": 0}},
+    ]
+)
+
 KNOWN: Mapping[str, st.SearchStrategy[Any]] = {
     "spec.data.uri": URIS,
     "spec.checkpoint.uri": URIS,
     "spec.image": IMAGES,
+    "spec.inner.optimizer": _OPTIMISERS,
+    "spec.inner.mesh": st.fixed_dictionaries({}, optional={"tensor": _SPLITS, "expert": _SPLITS}),
+    "spec.model.dimensions.kvHeads": _SPLITS,
+    "spec.model.dimensions.experts": st.just(0) | _SPLITS,
     "spec.serviceAccountName": st.just("default"),
     "spec.syncer.resources": _resources(),
     "spec.syncer.nodeSelector": SELECTORS,
@@ -314,6 +339,10 @@ _FREE_RUN = values(
     },
     "spec",
 )
+_DIMENSIONS = values(
+    SCHEMAS["TrainingRun"]["properties"]["spec"]["properties"]["model"]["properties"]["dimensions"],
+    "spec.model.dimensions",
+)
 CAPACITIES = tuple(_POOL["properties"]["capacity"]["enum"])
 _DRAWN_APART = (
     "slicesPerUnit",
@@ -336,7 +365,10 @@ def _without(schema: Object, names: tuple[str, ...]) -> Object:
 
 
 _FREE_POOL = values(_without(_POOL, _DRAWN_APART), "spec.pools[]")
-_FREE_UNIT = values(_without(_UNIT, ("accelerator", "topology", "machineType")), "spec")
+_FREE_UNIT = values(
+    _without(_UNIT, ("accelerator", "topology", "machineType", "slices", "stream", "streams")), "spec"
+)
+STREAMS = st.integers(1, _UNIT["properties"]["streams"]["maximum"])
 
 
 @st.composite
@@ -365,6 +397,10 @@ def runs(draw: st.DrawFn, small: bool = False) -> Object:
     """A TrainingRun that the API has to take. `small`: so that all its pods can be made."""
     pools = draw(_pools(small))
     spec = {**draw(_FREE_RUN), "pools": pools}
+    if draw(st.booleans()):
+        spec["model"] = {"dimensions": draw(_DIMENSIONS)}
+    if draw(st.booleans()):
+        spec["inner"] = {**spec.get("inner", {}), "mesh": draw(KNOWN["spec.inner.mesh"])}
     units = sum(pool["units"] for pool in pools)
     if small and "shards" in spec.get("syncer", {}):
         spec["syncer"]["shards"] %= 4
@@ -391,18 +427,14 @@ def _agree(spec: Object, units: int) -> None:
     if not kinds:
         model["preset"] = "1m"
     if dimensions := model.get("dimensions"):
-        dimensions["kvHeads"] = min(dimensions["kvHeads"], 32)
-        dimensions["heads"] = dimensions["kvHeads"] * (1 + dimensions["heads"] % 32)
-        dimensions["width"] = dimensions["heads"] * max(8, dimensions["width"] // dimensions["heads"] % 64)
+        dimensions["heads"] = dimensions["kvHeads"] * (1 + dimensions["heads"] % 16)
+        dimensions["width"] = 2 * dimensions["heads"] * (4 + dimensions["width"] % 28)
+        dimensions["hidden"] -= dimensions["hidden"] % 8
         experts = dimensions.get("experts", 0)
-        dimensions["expertHidden"] = max(dimensions.get("expertHidden", 0), 8) if experts else 0
+        dimensions["expertHidden"] = 8 + dimensions.get("expertHidden", 0) // 16 * 8 if experts else 0
         if experts:
             dimensions["expertsPerToken"] = 1 + dimensions.get("expertsPerToken", 0) % min(experts, 64)
-    if outer := spec.get("outer"):
-        interval = outer.get("interval", 24)
-        for name, default in (("fragments", 24), ("overlap", 2)):
-            if outer.get(name, default) > interval:
-                outer[name] = 1 + outer.get(name, default) % interval
+    _agree_on_fragments(spec)
     if not spec["target"].keys() & {"globalSteps", "tokens"}:
         spec["target"]["globalSteps"] = 100
     _agree_on_queue(spec)
@@ -414,6 +446,19 @@ def _agree(spec: Object, units: int) -> None:
         quorum["min"] = 1 + quorum.get("min", 1) % units
 
 
+def _agree_on_fragments(spec: Object) -> None:
+    """P ≤ H, τ ≤ H, and neither fragments nor shards are more than the model has pieces."""
+    model = ModelSpec.model_validate(spec["model"])
+    pieces = math.inf if model.task else sum(len(cut(tensor)) for tensor in describe(model))
+    outer = spec.get("outer", {})
+    interval = outer.get("interval", 24)
+    for name, default, most in (("fragments", 24, min(interval, pieces)), ("overlap", 2, interval)):
+        if outer.get(name, default) > most:
+            spec["outer"] = outer = {**outer, name: 1 + outer.get(name, default) % most}
+    if "shards" in spec.get("syncer", {}):
+        spec["syncer"]["shards"] = min(spec["syncer"]["shards"], pieces)
+
+
 def _agree_on_queue(spec: Object) -> None:
     """A priority in a queue needs the queue."""
     if "queueName" not in spec:
@@ -421,7 +466,12 @@ def _agree_on_queue(spec: Object) -> None:
 
 
 def _agree_on_mesh(spec: Object) -> None:
-    """A tensor is split within a slice, experts within a unit, of every pool alike."""
+    """A tensor is split within a slice, experts within a unit, of every pool alike, and both as the model can be."""
+    model = ModelSpec.model_validate(spec["model"])
+    tensors, experts = [], []
+    if model.task is None:
+        size = resolve(model)
+        tensors, experts = [size.heads, size.kv_heads, size.hidden, size.expert_hidden], [size.experts or 1]
     mesh = spec.get("inner", {}).get("mesh", {})
     cores = {generation.accelerator: generation.devices_per_chip for generation in GENERATIONS}
     devices = [
@@ -429,15 +479,24 @@ def _agree_on_mesh(spec: Object) -> None:
         for pool in spec["pools"]
     ]
     if mesh:
-        tensor = mesh["tensor"] = math.gcd(mesh.get("tensor", 1), *(size for size, _ in devices))
-        mesh["expert"] = math.gcd(mesh.get("expert", 1), *(size * count // tensor for size, count in devices))
+        tensor = mesh["tensor"] = math.gcd(mesh.get("tensor", 1), *tensors, *(size for size, _ in devices))
+        each = (size * count // tensor for size, count in devices)
+        mesh["expert"] = math.gcd(mesh.get("expert", 1), *experts, *each)
 
 
 @st.composite
 def units(draw: st.DrawFn) -> Object:
     """A LearnerUnit made by hand, of a small slice."""
-    spec = {**draw(_FREE_UNIT), **draw(_named(draw(st.sampled_from(SMALL_SHAPES)))), "slices": 1}
-    spec["stream"] %= spec["streams"]
+    shape, streams = draw(st.sampled_from(SMALL_SHAPES)), draw(STREAMS)
+    last = min(streams - 1, _UNIT["properties"]["stream"]["maximum"])
+    spec = {
+        **draw(_FREE_UNIT),
+        **draw(_named(shape)),
+        "streams": streams,
+        "stream": draw(st.integers(0, last)),
+    }
+    if shape.hosts > 1 and draw(st.booleans()):
+        spec["slices"] = draw(st.integers(1, SMALL_HOSTS // shape.hosts))
     _agree_on_queue(spec)
     return {
         "apiVersion": "atoll.dev/v1alpha1", "kind": "LearnerUnit", "metadata": {"name": draw(NAMES)}, "spec": spec,
@@ -550,6 +609,16 @@ def _model(**fields: Any) -> Callable[[Object], None]:
     return lambda body: body["spec"].update(model=fields)
 
 
+def _decoder(section: str, **fields: Any) -> Callable[[Object], None]:
+    """Of a run whose model is small and dense."""
+
+    def change(body: Object) -> None:
+        body["spec"].update(model={"dimensions": SMALL_MODEL})
+        _spec(section, **fields)(body)
+
+    return change
+
+
 def _mount(**fields: Any) -> Callable[[Object], None]:
     """Of a volume `v`."""
 
@@ -580,7 +649,7 @@ def _no_units(body: Object) -> None:
 
 
 V6E = {"accelerator": "tpu-v6e-slice", "topology": "2x4"}
-SMALL_MODEL = {"layers": 2, "width": 64, "heads": 4, "kvHeads": 2, "hidden": 128}
+SMALL_MODEL = {"layers": 3, "width": 64, "heads": 4, "kvHeads": 2, "hidden": 128}
 CONTRADICTIONS: tuple[tuple[str, str, Callable[[Object], None]], ...] = (
     ("spec.outer.fragments", "P > H", _spec("outer", fragments=25, interval=24, overlap=1)),
     ("spec.outer.overlap", "τ > H", _spec("outer", fragments=1, interval=24, overlap=25)),
@@ -603,6 +672,12 @@ CONTRADICTIONS: tuple[tuple[str, str, Callable[[Object], None]], ...] = (
     ("spec.model", "two models", _model(preset="1m", dimensions=SMALL_MODEL)),
     ("spec.model", "no model", _model()),
     ("spec.model.dimensions", "heads", _model(dimensions={**SMALL_MODEL, "kvHeads": 3})),
+    ("spec.model.dimensions", "an odd head", _model(dimensions={**SMALL_MODEL, "width": 60})),
+    ("spec.inner.mesh.expert", "experts of a dense model", _decoder("inner", mesh={"expert": 2})),
+    ("spec.inner.mesh.tensor", "more chips than heads", _decoder("inner", mesh={"tensor": 4})),
+    ("spec.inner.optimizer.name", "an optimiser of none", _decoder("inner", optimizer={"name": "lbfgs"})),
+    ("spec.outer.fragments", "P > pieces", _decoder("outer", fragments=30, interval=30)),
+    ("spec.syncer.shards", "S > pieces", _decoder("syncer", shards=30)),
     ("spec.model.dimensions", "no heads", _model(dimensions={**SMALL_MODEL, "heads": 0})),
     ("spec.data.uri", "a file that no pod has", _spec("data", uri="file:///nowhere/tokens")),
     ("spec.podTemplate.volumeMounts", "a mount of no volume", _mount(name="w")),
@@ -613,6 +688,14 @@ CONTRADICTIONS: tuple[tuple[str, str, Callable[[Object], None]], ...] = (
     ("spec.target", "no target", lambda body: body["spec"].update(target={})),
 )  # fmt: skip
 """Field that the refusal has to name, what is wrong, and how it is made so."""
+UNIT_CONTRADICTIONS: tuple[tuple[str, str, Object], ...] = (
+    ("spec.stream", "a stream too many", {"stream": 4, "streams": 4}),
+    ("spec.slices", "slices of one host", {"accelerator": "tpu-v6e-slice", "topology": "2x2", "slices": 2}),
+    ("spec.accelerator", "an accelerator of none", {"accelerator": "tpu-v9"}),
+    ("spec.topology", "flat v5p", {"accelerator": "tpu-v5p-slice", "topology": "4x4"}),
+    ("spec.topology", "a side of nothing", {"accelerator": "tpu-v5p-slice", "topology": "4x4x0"}),
+    ("spec.machineType", "machine of another", {**V6E, "machineType": "ct5p-hightpu-4t"}),
+)
 
 
 @st.composite
@@ -628,8 +711,13 @@ def broken_runs(draw: st.DrawFn, small: bool = False) -> Broken:
 
 @st.composite
 def broken_units(draw: st.DrawFn) -> Broken:
-    """A LearnerUnit with one or two damages."""
-    return _damaged(draw, draw(units()))
+    """A LearnerUnit with one contradiction, or one or two damages."""
+    body = draw(units())
+    if draw(st.integers(0, 3)) == 0:
+        field, what, fields = draw(st.sampled_from(UNIT_CONTRADICTIONS))
+        body["spec"].update(fields)
+        return Broken(body, field, what)
+    return _damaged(draw, body)
 
 
 def _damaged(draw: st.DrawFn, body: Object) -> Broken:

@@ -5,14 +5,19 @@ Where the pods of a gang may run depends on which of them had a node when the ot
 
 from __future__ import annotations
 
+import base64
+import datetime
 import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from atoll_operator.api.group import LABEL_HOLDS, NODE_POOL
+from cryptography import x509
+
+from atoll_operator.api.group import LABEL_HOLDS, LABEL_POD_GROUP, NODE_POOL
 from atoll_operator.plan.conditions import FIGURES
+from atoll_operator.renewal import Life
 
 Object = dict[str, Any]
 OF_EVERY_NAMESPACE = "kube-root-ca.crt"
@@ -127,7 +132,7 @@ def _nameless(essence: Object, namespace: str, identities: Mapping[str, str]) ->
 def _essence(kind: str, body: Object, bodies: Mapping[str, list[Object]]) -> Object:
     metadata = {key: body["metadata"][key] for key in METADATA if key in body["metadata"]}
     if kind == "Pod":
-        metadata["labels"] = {key: value for key, value in metadata["labels"].items() if key != LABEL_HOLDS}
+        metadata["labels"] = _uidless(metadata["labels"])
     owners = [
         (owner["kind"], owner["name"], owner["uid"]) for owner in body["metadata"].get("ownerReferences", [])
     ]
@@ -137,6 +142,7 @@ def _essence(kind: str, body: Object, bodies: Mapping[str, list[Object]]) -> Obj
             "type": body["type"],
             "keys": sorted(body["data"]),
             "authority": _authority(body, bodies),
+            "due": _due(body),
         }
     if kind == "ConfigMap":
         return essence | {"data": body["data"]}
@@ -147,6 +153,13 @@ def _essence(kind: str, body: Object, bodies: Mapping[str, list[Object]]) -> Obj
     if kind in ("TrainingRun", "LearnerUnit"):
         return essence | {"spec": body["spec"], "status": _lasting(status)}
     return essence | {"spec": body["spec"]}
+
+
+def _uidless(labels: Object) -> Object:
+    kept = {key: value for key, value in labels.items() if key != LABEL_HOLDS}
+    if LABEL_POD_GROUP in kept:
+        kept[LABEL_POD_GROUP] = kept[LABEL_POD_GROUP].rpartition("-")[0]
+    return kept
 
 
 def _placeless(spec: Object) -> Object:
@@ -161,6 +174,14 @@ def _lasting(value: Any) -> Any:
             kept | {"counted": len(value["counted"])} if "counted" in value else kept
         )  # uids of what is gone
     return [_lasting(item) for item in value] if isinstance(value, list) else value
+
+
+def _due(secret: Object) -> list[bool]:
+    """Of each certificate that it holds the key of: whether it is time for another."""
+    data, now = secret["data"], datetime.datetime.now(datetime.UTC)
+    pem = base64.b64decode(data.get("tls.crt") or data["ca.crt"])
+    found = x509.load_pem_x509_certificates(pem)
+    return [Life(one.not_valid_before_utc, one.not_valid_after_utc).due(now) for one in found]
 
 
 def _authority(secret: Object, bodies: Mapping[str, list[Object]]) -> list[str]:

@@ -4,10 +4,11 @@ import itertools
 import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from atoll_bench.parity import cases, report
+from atoll_bench.parity import cases, proof, report
 from atoll_bench.parity.sizes import SIZES
 from atoll_bench.parity.store import Store, StoreError
 from atoll_bench.parity.trials import Trial
@@ -88,6 +89,34 @@ def test_a_finished_trial_is_found_again_by_another_process(tmp_path) -> None:
     assert not path.with_suffix(".part").exists()
 
 
+def test_what_chose_the_rates_and_defaults_has_a_file_of_its_own(tmp_path) -> None:
+    path = tmp_path / "parity.json"
+    store = Store(path)
+    for case in ("tune", "b", "sweep"):
+        store.add(replace(EIGHT, case=case), found(2.0))
+    assert [row["case"] for row in json.loads(path.read_text())] == ["b"]
+    tuning = json.loads((tmp_path / "parity-tuning.json").read_text())
+    assert [row["case"] for row in tuning] == ["tune", "sweep"]
+    assert len(Store(path).rows) == 3
+
+
+RESULTS = json.loads((Path(__file__).parents[2] / "docs/results/parity.json").read_text())
+
+
+def test_the_committed_results_are_of_the_cases_and_of_equal_tokens() -> None:
+    budgets = {
+        (row["size"], row["steps"]): row["tokens"] for row in RESULTS if row["method"] == "data-parallel"
+    }
+    for row in RESULTS:
+        assert row["case"] in set("abcdef")
+        assert row["method"] in ("data-parallel", "decoupled")
+        assert row["codec"] in ("none", "bf16", "int4")
+        # The target of the clock makes the expected sum the budget: jitter (e) and losses (f) are near it in the mean.
+        near = {"e": 0.02, "f": 0.07}.get(row["case"], 0.003)
+        assert row["tokens"] == pytest.approx(budgets[row["size"], row["steps"]], rel=near)
+        assert row["command"].startswith("atoll bench parity")
+
+
 def test_a_file_that_holds_no_results_is_named(tmp_path) -> None:
     path = tmp_path / "parity.json"
     path.write_text('{"loss": 1}')
@@ -124,6 +153,9 @@ def test_a_slower_fleet_has_fewer_global_steps_for_the_same_tokens() -> None:
     ("option", "value", "message"),
     [
         ("--case", "a,x", "--case 'a,x': of a,b,c,d,e,f is wanted"),
+        ("--case", "", "--case '': of a,b,c,d,e,f is wanted"),
+        ("--out", "", "--out '': a folder is wanted"),
+        ("--data", "", "--data '': gs://bucket/path or file:///absolute/path is wanted"),
         ("--size", "5t", "--size '5t': one of 30k, 90k"),
         ("--hours", "soon", "--hours 'soon': a number from 0.001 to 1000 is wanted"),
         ("--jobs", "0", "--jobs '0': a whole number from 1 to 1024 is wanted"),
@@ -132,6 +164,24 @@ def test_a_slower_fleet_has_fewer_global_steps_for_the_same_tokens() -> None:
 def test_an_option_that_cannot_be_used_is_named(option, value, message, capsys) -> None:
     assert main(["bench", "parity", option, value]) != 0
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--case a,b --sweep", "--case: not with --sweep, which runs the outer step's knobs"),
+        ("--device --reduced", "--device: not with --reduced, which has a size of its own"),
+        ("--device --reduced --plan", "--device: not with --reduced"),
+        ("--reduced --case d", "--case 'd': of a,b,c,e,f is wanted"),
+        ("--size moe-120k --case a,d", "--case 'a,d': of d is wanted"),
+    ],
+)
+def test_options_that_would_do_nothing_together_are_refused(options, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(proof, "prove", lambda *_: pytest.fail("a trial was begun"))
+    out = [] if "--plan" in options else ["--out", str(tmp_path)]
+    assert main(["bench", "parity", *options.split(), *out]) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1
 
 
 def test_what_diverged_is_shown_in_the_tuning_and_never_chosen_or_counted(tmp_path) -> None:

@@ -60,6 +60,26 @@ def ended(store, cut, make, run="b"):
 
 
 @pytest.mark.parametrize("final", [False, True], ids=["in-the-middle", "final"])
+def test_a_cut_stands_though_older_ones_may_not_be_removed(store, monkeypatch, caplog, final):
+    """A retention policy, no right to delete, too many requests."""
+    for step in (0, 1, 2, 3):
+        store.save_part(make_part(step, 1.0))
+        store.complete(step, 1, {"run_uid": "b"})
+
+    def refused(path):
+        raise StoreError(f"{path}: Forbidden")
+
+    monkeypatch.setattr(store.bucket, "delete", refused)
+    cuts = ended(store, CutId(20, final), lambda: make_part(20, 3.0, final=final))
+    assert (cuts.newest, cuts.merges, cuts.error) == (20, 1, "")
+    assert held(store, 20) == ([3.0], ["new"])
+    assert "older checkpoints were not removed, the next cut tries again: " in caplog.text
+    monkeypatch.undo()
+    ended(store, CutId(30, final), lambda: make_part(30, 4.0, final=final))
+    assert store.steps() == [30, 20, 3]
+
+
+@pytest.mark.parametrize("final", [False, True], ids=["in-the-middle", "final"])
 @pytest.mark.parametrize("run", ["a", "b"], ids=["another-run", "a-volume-lost"])
 def test_a_half_written_cut_of_another_history_is_replaced_not_taken_for_the_present_one(store, run, final):
     store.save_part(make_part(20, 2.0, "old", run, final=final))

@@ -1,14 +1,19 @@
 """Saves of units at a URI where an earlier run, or a history that was rolled back, left saves of its own."""
 
+import threading
+
 import jax
 import numpy as np
 import pytest
 
 from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError
 from atoll_runtime.checkpoint.units import FragmentPart, HostManifest, UnitStore
+from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.mesh import span
+from atoll_runtime.learner.saver import Saver
+from atoll_runtime.learner.snapshot import Capture, Facts, Snapshot
 from atoll_runtime.sync.fragments import TensorInfo, build_layout
 
 LAYOUT = build_layout([TensorInfo("w", (8,), False, False)], 1)
@@ -126,6 +131,32 @@ def test_a_manifest_that_does_not_say_whose_it_is_is_named_with_the_field(uri):
 @pytest.fixture(scope="module")
 def agreement():
     return Agreement(span(jax.devices()[:1]))
+
+
+def test_moments_stand_though_older_ones_may_not_be_removed(uri, monkeypatch, caplog):
+    """And are not taken away and written again for it."""
+    store, asked, written = UnitStore(uri, "new"), threading.Event(), []
+    real = Bucket.write
+    monkeypatch.setattr(
+        Bucket, "write", lambda self, path, data: (written.append(path), real(self, path, data))
+    )
+
+    def refused(*_):
+        asked.set()
+        raise StoreError("429 Too Many Requests")
+
+    monkeypatch.setattr(UnitStore, "prune", refused)
+    host = UnitContract(
+        unit="a", incarnation=1, host=0, hosts=1, coordinator="a:1", batch=1, stream=0, streams=1
+    )
+    saver, values = Saver(store, host, LAYOUT, [(0, 8)]), np.ones(8, np.float32)
+    capture = Capture(0, 10, 1, np.empty(0, np.float32), values, values)
+    saver.put(Snapshot(Facts(10, 1, 1, 1, (10,)), (capture,)))
+    assert asked.wait(30)
+    saver.close(30)
+    assert (saver.saved, saver.failed) == (1, 0)
+    assert len(written) == len(set(written)) == 2 and newest(uri) == (1, [])
+    assert "older moments were not removed, the next save tries again: 429" in caplog.text
 
 
 def checkpoint(uri, step, run):

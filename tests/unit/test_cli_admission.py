@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import cel
 import pytest
+from pydantic import BaseModel
 
 from atoll_cli.simulate.admission import faults
+from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.trainingrun import TrainingRun
-from atoll_operator.rules import constrain_run
-from atoll_operator.schema import structural
+from atoll_operator.rules import constrain_run, constrain_unit
+from atoll_operator.schema import Schema, structural
 
 TABLE = Path(__file__).parents[1] / "control" / "test_control_refusals.py"
 _spec = importlib.util.spec_from_file_location("refusals", TABLE)
@@ -31,6 +33,16 @@ def test_what_the_api_server_refuses_is_refused_by_the_same_field(
     assert any(field in line for line in found), found
 
 
+@pytest.mark.parametrize(("changes", "field", "says"), refusals.REFUSED_UNITS)
+def test_a_unit_that_the_api_server_refuses_is_refused_by_the_same_field(
+    changes: dict[str, Any], field: str, says: str
+) -> None:
+    unit = refusals.UNIT
+    assert faults(unit) == []
+    found = faults({**unit, "spec": {**unit["spec"], **changes}})
+    assert any(line.startswith(field) for line in found), found
+
+
 @pytest.mark.parametrize("changes", TAKEN)
 def test_what_the_api_server_takes_is_taken(changes: dict[str, Any]) -> None:
     assert faults(refusals.changed(changes)) == []
@@ -44,6 +56,7 @@ def test_what_the_api_server_takes_is_taken(changes: dict[str, Any]) -> None:
         ({"metadata": {}}, "metadata.name: a name is wanted"),
         ({"spec.pools.0.units": "2"}, "spec.pools[0].units: '2': Input should be a valid integer"),
         ({"spec.pools.0.unit": 2}, "spec.pools[0].unit: there is no such field; there is units"),
+        ({"spec.podTemplate": {"env": 5}}, "spec.podTemplate.env: 5: Input should be"),
         ({"specs": {}}, "specs: there is no such field; there is spec"),
         (
             {"spec.syncer": {"resources": {"requests": {"memory": "2Gi"}, "limits": {"memory": "2G"}}}},
@@ -66,15 +79,16 @@ def test_all_that_is_wrong_is_said() -> None:
     assert len(faults(refusals.changed(rules))) == 3
 
 
-def test_pools_are_taken_exactly_where_the_plans_can_make_them() -> None:
-    """The control test's own 300 pools, with this in the API server's place."""
+@pytest.mark.parametrize("judged", [refusals.judge_pools, refusals.judge_units])
+def test_slices_are_taken_exactly_where_the_plans_can_make_them(judged: Callable[[Any, int], None]) -> None:
+    """A hundred of the control test's own pools and units, with this in the API server's place."""
 
     class Admission:
         def create(self, body: dict[str, Any], *_: str) -> None:
             if found := faults(body):
                 raise ValueError("\n".join(found))
 
-    refusals.test_the_api_server_takes_exactly_the_pools_that_the_plans_can_make(Admission())
+    judged(Admission(), 100)
 
 
 def expressions(schema: Any) -> Iterator[str]:
@@ -86,9 +100,14 @@ def expressions(schema: Any) -> Iterator[str]:
             yield from expressions(inside)
 
 
-def test_every_rule_of_the_crd_can_be_read() -> None:
-    schema = structural(TrainingRun)
-    constrain_run(schema)
+@pytest.mark.parametrize(
+    ("model", "constrain"), [(TrainingRun, constrain_run), (LearnerUnit, constrain_unit)], ids=["run", "unit"]
+)
+def test_every_rule_of_the_crd_can_be_read(
+    model: type[BaseModel], constrain: Callable[[Schema], None]
+) -> None:
+    schema = structural(model)
+    constrain(schema)
     found = list(expressions(schema))
     assert len(found) > 50
     for expression in found:

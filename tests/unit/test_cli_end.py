@@ -164,14 +164,15 @@ def test_the_version_is_an_option_too() -> None:
     )
 
 
-def test_a_demo_without_its_packages_says_which_to_install(tmp_path: Path) -> None:
-    (tmp_path / "yaml.py").write_text("raise ModuleNotFoundError('No module named yaml', name='yaml')")
+@pytest.mark.parametrize("missing", ["yaml", "fsspec"])
+def test_a_demo_without_its_packages_says_which_to_install(missing: str, tmp_path: Path) -> None:
+    (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('No module', name='{missing}')")
     done = atoll(
         "demo", "--context", "x", "--bucket", "b",
         env={**os.environ, "PYTHONPATH": str(tmp_path)}, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "pip install '.[local]'" in done.stderr and done.stderr.count("\n") == 1
+    assert "pip install '.[local,runtime]'" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_a_bucket_that_cannot_be_reached_is_one_sentence_that_names_missing_credentials(

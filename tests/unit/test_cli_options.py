@@ -73,6 +73,9 @@ def test_the_options_are_frozen() -> None:
     [
         (["demo", "--bucket", "b"], "--bucket is for a cluster that exists"),
         (["demo", "--context", "kind"], "--context needs --bucket"),
+        (["demo", "--bucket", "b", "--margin", "nan"], "--margin 'nan': a number from -100 to 100 is wanted"),
+        (["demo", "--bucket", "b", "--margin", "inf"], "--margin 'inf': a number from -100 to 100 is wanted"),
+        (["demo", "--bucket", "b", "--margin", "x"], "--margin 'x': a number from -100 to 100 is wanted"),
         (["demo", "--context", "k", "--bucket", "gs://b"], "--bucket 'gs://b': the bare name is wanted"),
         (["status", "--watch"], "--watch needs a RUN"),
         (["status", "r", "-A"], "--all-namespaces lists every run"),
@@ -97,6 +100,8 @@ def test_the_options_are_frozen() -> None:
             ["export", "gs://b/x", "--out", "x", "--max-shard-size", "abc"],
             "--max-shard-size 'abc': a size such as 500MB is wanted",
         ),
+        (["export", "gs://b/x", "--out", ""], "--out '': a path on this machine is wanted"),
+        (["export", "gs://b/x", "--check", ""], "--check '': a path on this machine is wanted"),
         (["replay", "tape", "--check", "rel"], "--check 'rel': gs://bucket/path or file:///absolute/path"),
     ],
 )
@@ -210,5 +215,5 @@ def test_a_second_demo_on_the_machine_is_refused(tmp_path: Path) -> None:
     finally:
         os.close(first)
     assert done.returncode == 2
-    assert done.stderr == "atoll: another demo runs on this machine; wait for its end\n"
+    assert done.stderr == "atoll: another demo, `up` or `down` runs on this machine; wait for its end\n"
     assert list(tmp_path.iterdir()) == []

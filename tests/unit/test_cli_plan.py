@@ -25,6 +25,14 @@ ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted((ROOT / "manifests" / "samples").glob("*.yaml"))
 OWN_TASK = ROOT / "manifests" / "samples" / "flax-task.yaml"
 PLANNED = [path for path in SAMPLES if path != OWN_TASK]
+PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+DOCUMENTED = [
+    (path.name, text)
+    for path in PAGES
+    for text in re.findall(r"```yaml\n(.*?)```", path.read_text(), re.DOTALL)
+    if "kind: TrainingRun" in text
+]
+"""The whole runs of the pages."""
 MIXED = ROOT / "manifests" / "samples" / "mixed-generations.yaml"
 SHARDED = ROOT / "manifests" / "samples" / "sharded.yaml"
 PRICES = ("--price", "v5e=1.2", "--price", "v5p=4.2", "--price", "v6e=2.7", "--price", "tpu7x=12")
@@ -72,6 +80,14 @@ def test_every_sample_gives_finite_and_sensible_figures(
     )
     assert [choice for choice in plan["choices"] if choice["best"]] == [plan["choice"]]
     assert plan["warnings"] == []
+
+
+@pytest.mark.parametrize(("page", "text"), DOCUMENTED)
+def test_every_run_of_a_page_has_a_syncer_that_is_large_enough(
+    page: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    assert plan_of(capsys, tmp_path / "run.yaml")["warnings"] == [], page
 
 
 def test_a_syncer_that_is_too_small_for_its_model_is_told_field_by_field(
@@ -272,7 +288,7 @@ def changed(tmp_path: Path, where: str, value: Any) -> Path:
         (
             "spec.outer",
             {"fragments": 500, "interval": 500},
-            "spec.outer.fragments: 500 does not fit this model",
+            "spec.outer.fragments: outer.fragments must be at most the pieces",
         ),
         ("spec.outer.overlap", 30, "spec.outer.overlap: overlap must be at most interval"),
         ("spec.outer.speed", 1, "spec.outer.speed: there is no such field; there is learningRate, "),

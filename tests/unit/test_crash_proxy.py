@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 import yaml
-from crash_proxy import Fault, Proxy, When
+from crash_proxy import Fault, Proxy, When, site
 
 from atoll_local.pki import Authority
+from atoll_operator.cluster import APPLY, JSON, MERGE, STRATEGIC
 
 PODS = "/api/v1/namespaces/n/pods"
+RUNS = "/apis/atoll.dev/v1alpha1/namespaces/n/trainingruns"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/n/leases/one"
 
 
@@ -105,7 +107,7 @@ def test_the_second_write_is_the_last_that_is_sent_and_has_no_answer(way: Way, w
     assert not dead.is_set()
     assert way.send("DELETE", f"{PODS}/p?x=%2F") == ""
     assert dead.is_set()
-    assert fault.write == f"DELETE {PODS}/p"
+    assert fault.write == f"delete pods: {PODS}/p"
     assert way.send("PATCH", PODS) == way.send("GET", PODS) == "", "the dead send nothing"
     expected = [f"PUT {LEASE}", f"POST {PODS}", f"GET {PODS}"]
     expected += [f"DELETE {PODS}/p?x=%2F"] if when == "after" else []
@@ -121,6 +123,35 @@ def test_a_fault_that_was_called_off_counts_no_more_and_one_that_struck_cannot_b
     late = way.gate.fault = Fault(1, "before", dead.set)
     way.send("POST", PODS)
     assert late.call_off()
+
+
+def test_a_site_is_struck_whatever_the_number_of_the_write(way: Way) -> None:
+    dead = threading.Event()
+    fault = way.gate.fault = Fault(9, "before", dead.set, frozenset({"delete pods"}))
+    assert way.send("POST", PODS) == "firstlast"
+    assert way.send("DELETE", f"{PODS}/p") == ""
+    assert (fault.seen, fault.write, dead.is_set()) == (2, f"delete pods: {PODS}/p", True)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content_type", "body", "expected"),
+    [
+        ("POST", PODS, JSON, b"{}", "create pods"),
+        ("PUT", f"{RUNS}/r", JSON, b"{}", "replace trainingruns"),
+        ("PATCH", f"{PODS}/p", APPLY, b"{}", "apply pods"),
+        ("PATCH", f"{PODS}/status", APPLY, b"{}", "apply pods"),
+        ("PATCH", f"{RUNS}/r/status", APPLY, b"{}", "write_status trainingruns"),
+        ("PATCH", f"{PODS}/p", MERGE, b"{}", "annotate pods"),
+        ("PATCH", f"{PODS}/p", STRATEGIC, b"{}", "release pods"),
+        ("DELETE", f"{RUNS}/r", JSON, b"{}", "delete trainingruns"),
+        ("DELETE", f"{PODS}/p", JSON, b'{"gracePeriodSeconds": 60}', "delete pods with grace"),
+        ("DELETE", f"{PODS}/p", JSON, b'{"gracePeriodSeconds": 0}', "delete pods at once"),
+    ],
+)
+def test_a_write_is_known_by_the_operators_words(
+    method: str, path: str, content_type: str, body: bytes, expected: str
+) -> None:
+    assert site(method, path, content_type, body) == expected
 
 
 def test_events_of_a_watch_come_before_the_watch_ends(way: Way) -> None:

@@ -109,7 +109,7 @@ def test_what_is_done_is_not_done_again(killer, order, tmp_path):
     reads = []
 
     class Counted:
-        name, size = order.sources[0].name, order.sources[0].size
+        name, size, digest = order.sources[0].name, order.sources[0].size, order.sources[0].digest
 
         def documents(self, place):
             for found in order.sources[0].documents(place):
@@ -214,12 +214,72 @@ def test_each_kind_of_file_gives_its_documents_from_any_place_on(name, tmp_path)
         assert list(source.documents(found[number][1])) == found[number + 1 :]
 
 
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """Where `datasets` keeps what it has loaded."""
+    package = pytest.importorskip("datasets")
+    monkeypatch.setattr(package.config, "HF_DATASETS_CACHE", tmp_path / "kept")
+
+
+@pytest.mark.usefixtures("kept")
 def test_a_folder_of_a_hugging_face_data_set_is_read_by_column(tmp_path):
-    pytest.importorskip("datasets")
     (tmp_path / "train.jsonl").write_text("\n".join(json.dumps({"body": text}) for text in TEXTS))
-    source = sources.dataset(str(tmp_path), "train", "body")
+    source = sources.dataset(str(tmp_path), "", "train", "body")
     assert [text for text, _, _ in source.documents(0)] == TEXTS
     assert [text for text, _, _ in source.documents(290)] == TEXTS[290:]
+
+
+def write_configurations(folder, **texts):
+    """A folder of a Hugging Face data set with a configuration for each name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = "".join(f"- config_name: {name}\n  data_files: {name}.jsonl\n" for name in texts)
+    (folder / "README.md").write_text(f"---\nconfigs:\n{names}---\n")
+    for name, text in texts.items():
+        (folder / f"{name}.jsonl").write_text(
+            "".join(json.dumps({"text": f"{text} {n}"}) + "\n" for n in range(9))
+        )
+
+
+def import_of(uri, folder, *options):
+    return main(["data", "import", uri, str(folder), "--format", "datasets", "--held-out", "0", *options])
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_configuration_of_a_hugging_face_data_set_is_chosen_by_its_name(tmp_path, capsys):
+    folder, uri = tmp_path / "hub", f"file://{tmp_path}/set"
+    write_configurations(folder, one="first", two="other")
+    for options, named in (
+        (
+            [],
+            "no --config, --split 'train': Config name is missing. Please pick one among the available configs",
+        ),
+        (["--config", "three"], "--config 'three', --split 'train': BuilderConfig 'three' not found."),
+    ):
+        assert import_of(uri, folder, *options) == 2
+        err = capsys.readouterr().err
+        assert named in err and err.count("\n") == 1
+    assert import_of(uri, folder, "--config", "two") == 0
+    assert documents(uri, "train") == [f"other {n}" for n in range(9)]
+    capsys.readouterr()
+    assert import_of(uri, folder, "--config", "one") == 2
+    assert "imported with --config two, this one has one; delete it" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_folder_of_a_hugging_face_data_set_is_read_as_it_is_now_and_not_as_datasets_has_kept_it(
+    tmp_path, capsys
+):
+    for number, text in enumerate(("first", "other")):
+        write_configurations(tmp_path / str(number) / "hub", one=text)
+        uri = f"file://{tmp_path}/{number}/set"
+        assert import_of(uri, tmp_path / str(number) / "hub") == 0
+        assert documents(uri, "train")[0] == f"{text} 0", "a folder of the same name is another folder"
+    (tmp_path / "1" / "hub" / "one.jsonl").touch()
+    assert import_of(uri, tmp_path / "1" / "hub") == 0
+    assert "already imported; nothing was read\n" in capsys.readouterr().err
+    write_configurations(tmp_path / "1" / "hub", one="third")
+    assert import_of(uri, tmp_path / "1" / "hub") == 2
+    assert "imported with a SOURCE of other content; delete it" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -299,7 +359,11 @@ def test_a_text_that_holds_the_separator_does_not_end_by_it(tokenizer_json):
         pytest.param("a.txt", b"caf\xe9", r"a.txt: line 1: not UTF-8", id="utf8"),
         pytest.param("a.jsonl.gz", b"nothing", r"a.jsonl.gz: Not a gzipped file", id="gzip"),
         pytest.param("a.parquet", b"nothing", r"a.parquet: ", id="parquet"),
-        pytest.param("a.bin", b"x", r"a.bin: its name does not tell its format", id="suffix"),
+        pytest.param("a.jsonl", b"[" * 100_000, r"a.jsonl: line 1: its brackets are nested too", id="nested"),
+        pytest.param("a.bin", b"x", r"a.bin: its name does not tell .* --format: text, lines", id="suffix"),
+        pytest.param("a.csv", b"x", r"a.csv: its name .*; --format lines fits where each line is", id="csv"),
+        pytest.param("a.json", b"x", r"a.json: its name .*; --format jsonl fits where each line", id="array"),
+        pytest.param("a.ndjson.gz", b"x", r"a.ndjson.gz: its name .*; --format jsonl fits", id="ndjson"),
         pytest.param("a.txt", b"", r"set: no document of the sources has any text", id="empty"),
     ],
 )
@@ -331,6 +395,9 @@ def test_an_option_that_cannot_be_is_named(options, named, tmp_path, capsys):
     ("options", "named"),
     [
         (["--split", "test"], "--split 'test' goes with --format datasets"),
+        (["--config", "one"], "--config 'one' goes with --format datasets"),
+        (["--config", ""], "--config '': a name is wanted"),
+        ([""], "SOURCE '': a file, a folder, a glob or a data set's name is wanted"),
         (["--format", "lines", "--field", "body"], "--field 'body' goes with jsonl, parquet and datasets"),
     ],
 )
@@ -349,6 +416,12 @@ def test_a_byte_order_mark_is_no_text(name, tmp_path):
     assert [found for found, _, _ in source.documents(0)] == ["one"]
 
 
+def test_a_number_of_any_length_may_stand_in_another_field(tmp_path):
+    (tmp_path / "a.jsonl").write_text(f'{{"n": {"7" * 5000}, "text": "one"}}')
+    (source,) = sources.files([str(tmp_path / "a.jsonl")], None, "text")
+    assert [found for found, _, _ in source.documents(0)] == ["one"]
+
+
 def test_a_null_text_is_no_document(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": null}\n{"text": "one"}\n{"text": ""}\n')
     run_import(
@@ -364,9 +437,20 @@ def test_equal_documents_that_leave_nothing_held_out_name_the_option_and_leave_n
     (tmp_path / "a.jsonl").write_text('{"text": "the same"}\n' * 1001)
     given = ["data", "import", f"file://{tmp_path}/set", str(tmp_path / "a.jsonl"), "--shard", "0.001"]
     assert main(given) == 2
-    assert "--held-out 0.05: no document is held out" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "--held-out 0.05: no document is held out" in err
+    assert "--format" not in err, "each line is a document already"
     assert not [path for path in (tmp_path / "set").rglob("*") if path.is_file()]
     assert main([*given, "--held-out", "0"]) == 0
+
+
+def test_where_no_file_is_held_out_the_advice_is_to_take_lines_until_they_are_taken(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("as before\n" * 9)
+    given = ["data", "import", f"file://{tmp_path}/set", str(tmp_path / "a.txt")]
+    assert main(given) == 2
+    assert "such as with --format lines" in capsys.readouterr().err
+    assert main([*given, "--format", "lines"]) == 2
+    assert "--format" not in capsys.readouterr().err
 
 
 def test_a_target_that_cannot_be_written_is_called_so(tmp_path, capsys):
@@ -426,6 +510,43 @@ def test_another_import_in_the_same_place_is_refused_with_what_differs(killer, o
         run_import(uri, replace(order, shard_bytes=6000))
 
 
+@pytest.mark.parametrize("size", [1, 3 << 20])
+def test_changed_text_of_the_same_name_and_size_is_never_taken_for_what_was_imported(tmp_path, capsys, size):
+    path, uri = tmp_path / "a.txt", f"file://{tmp_path}/set"
+    given = ["data", "import", uri, str(path), "--format", "lines", "--held-out", "0"]
+    lines = "".join(f"{text}\n" for text in TEXTS)
+    path.write_text(lines * (1 + size // len(lines)))
+    assert main(given) == 0
+    before = everything(uri)
+    path.touch()
+    capsys.readouterr()
+    assert main(given) == 0
+    assert capsys.readouterr().err.endswith("already imported; nothing was read\n")
+    text = path.read_text()
+    for changed in ("D" + text[1:], text[:-2] + "X\n"):
+        path.write_text(changed)
+        assert main(given) == 2
+        assert "another data set is here, imported with a SOURCE of other content; delete it" in (
+            capsys.readouterr().err
+        )
+        assert everything(uri) == before
+
+
+def test_an_import_goes_on_with_no_other_text_than_it_began_with(killer, tmp_path):
+    path, uri = tmp_path / "a.txt", f"file://{tmp_path}/set"
+    path.write_text("".join(f"{text}\n" for text in TEXTS))
+    order = Order(sources.files([str(path)], "lines", "text"), Bytes(), shard_bytes=8000)
+    assert killer.killed_at(9, False, uri, order)
+    text = path.read_text()
+    path.write_text(text[:-2] + "X\n")
+    with pytest.raises(DataError, match=r"had a SOURCE of other content; go on as before, delete what is "):
+        run_import(uri, order)
+    path.write_text(text)
+    run_import(uri, order)
+    run_import(f"file://{tmp_path}/whole", order)
+    assert everything(uri) == everything(f"file://{tmp_path}/whole")
+
+
 def test_check_finds_every_object_that_is_not_what_it_was(order, tmp_path, capsys):
     uri = f"file://{tmp_path}/set"
     run_import(uri, order)
@@ -473,5 +594,15 @@ def test_files_are_taken_once_and_in_an_order_that_does_not_depend_on_where_they
         for where in (folder, tmp_path / "other")
     ]
     assert names[0] == names[1] == ["a.jsonl", "b.jsonl"]
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "b.txt").write_text("b")
+    (tmp_path / "deep" / "model.bin").write_text("c")
+    found = sources.files([str(tmp_path / "**")], None, "text")
+    assert [source.name for source in found] == ["b.txt", "a.jsonl", "b.jsonl"], "a glob is as a folder"
+    with pytest.raises(
+        DataError, match=r"m\*: no name of its files \(1\) tells a format; name it with --format"
+    ):
+        sources.files([str(tmp_path / "deep" / "m*")], None, "text")
+    assert len(sources.files([str(tmp_path / "deep" / "*")], "lines", "text")) == 2
     with pytest.raises(DataError, match="nothing: no such file"):
         sources.files([str(Path(tmp_path, "nothing"))], None, "text")

@@ -17,6 +17,7 @@ from atoll_operator.credentials import load_pair
 from atoll_operator.feed import Feeds
 from atoll_operator.keys import Key
 from atoll_operator.metrics import Metrics
+from atoll_operator.plan.feednews import FeedNews
 from atoll_operator.plan.names import shard_host
 from atoll_operator.reports import BODY_LIMIT, Unanswered, fetch
 from atoll_operator.settings import Settings
@@ -147,7 +148,7 @@ async def followed(serve: Serve, context: ssl.SSLContext, codes: list[int]) -> l
             over.set()
         return web.Response(status=code or codes[-1], text=dump(of_units(1)), content_type="application/json")
 
-    def changed(run: Key, _: frozenset[str]) -> None:
+    def changed(run: Key, _: FeedNews) -> None:
         state = feeds.state(run, "u")
         news.append((state.answers, state.reason))
 
@@ -179,3 +180,33 @@ async def test_a_syncer_is_gone_when_two_polls_in_a_row_have_no_answer(
     serve: Serve, contexts: Any, codes: list[int], news: list[tuple[bool, str]]
 ) -> None:
     assert await followed(serve, contexts[1], codes) == news
+
+
+async def test_a_syncer_of_many_units_that_fell_silent_is_asked_again_soon(
+    serve: Serve, contexts: Any
+) -> None:
+    """It is asked every 10 s while it answers; that it is gone is not learned so slowly."""
+    polled = asyncio.Event()
+
+    async def handle(_: web.Request) -> web.Response:
+        if polled.is_set():
+            return web.Response(status=503)
+        polled.set()
+        return web.Response(text=dump(of_units(1000)), content_type="application/json")
+
+    gone = asyncio.Event()
+
+    def changed(run: Key, _: FeedNews) -> None:
+        if feeds.state(run, "u").reason:
+            gone.set()
+        else:
+            feeds.poke(run)
+
+    settings = Settings(runtime_image="i", feed_url=await serve(handle), feed_seconds=0.05)
+    feeds, run = Feeds(settings, Metrics(), changed), Key("TrainingRun", "ns", "r")
+    feeds.ensure(run, "u", 1, contexts[1])
+    try:
+        async with asyncio.timeout(5):
+            await gone.wait()
+    finally:
+        await feeds.close()

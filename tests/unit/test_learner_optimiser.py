@@ -1,12 +1,14 @@
 """Inner optimisers by name: what they do to θ, what a unit saves of them, and what is refused."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from atoll_runtime.contract import InnerSpec, OptimizerSpec
+from atoll_runtime.contract import OPTIMIZERS, InnerSpec, OptimizerSpec
 from atoll_runtime.learner import optimiser
 from atoll_runtime.learner.optimiser import OptimiserError
 
@@ -18,6 +20,10 @@ SAVED = {
     **{name: None for name in ("adafactor", "adan", "amsgrad", "novograd", "sm3")},
 }
 """Tensors for each parameter; None where there are more, or others, than a unit saves."""
+
+
+UNFIT = ("fromage", "lbfgs", "noisy_sgd", "optimistic_adam", "rprop")
+"""Their learning rate is not a factor of the update, they want more than a gradient, or optax calls them obsolete."""
 
 
 def named(name, **arguments):
@@ -52,7 +58,20 @@ def descend(made, theta, state, steps):
     return theta, state
 
 
-@pytest.mark.parametrize("name", optimiser.names())
+def test_the_contract_names_every_optimiser_of_optax_whose_learning_rate_is_a_factor():
+    """Not those of `optax.contrib`. Some are another one with an argument set: nadam is adam."""
+    home = optax.adamw.__module__
+    assert list(OPTIMIZERS) == sorted(
+        name
+        for name, made in vars(optax).items()
+        if name not in UNFIT
+        and getattr(getattr(made, "func", made), "__module__", None) == home
+        and callable(made)
+        and "learning_rate" in inspect.signature(made).parameters
+    )
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimiser_of_the_list_goes_where_optax_goes_with_the_same_learning_rate(theta, name):
     """Which would not be so if its learning rate were anything but a factor of its update."""
     made, optax_own = optimiser.build(named(name), MATRICES), getattr(optax, name)(learning_rate=0.1)

@@ -127,12 +127,18 @@ def test_an_unknown_program_is_refused_with_the_known_ones() -> None:
         programs.find("etcdd")
 
 
+CUT_OFF = ".cut-off"
+"""Ends the path of what is never sent whole."""
+
+
 class _Files(http.server.BaseHTTPRequestHandler):
     content: dict[str, bytes]
 
     def do_GET(self) -> None:
         body = self.content.get(self.path)
         self.send_response(200 if body is not None else 404)
+        if self.path.endswith(CUT_OFF):
+            self.send_header("Content-Length", str(len(body or b"") + 1))
         self.end_headers()
         self.wfile.write(body or b"")
 
@@ -191,6 +197,17 @@ def test_a_download_with_another_checksum_is_refused(
     with pytest.raises(HostError, match="does not have the checksum"):
         programs.find("etcd")
     assert not (tmp_path / "cache" / "bin" / f"etcd-{PROGRAMS['etcd'].version}").exists()
+
+
+def test_a_download_that_is_cut_off_leads_to_a_build(
+    mirror: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, content = mirror
+    path = f"/etcd{CUT_OFF}"
+    content[path], content["/etcd.sha256"] = b"prog", hashlib.sha256(b"program").hexdigest().encode()
+    offer(monkeypatch, Download(url=url + path, checksum_url=f"{url}/etcd.sha256"))
+    monkeypatch.setattr(programs, "build", lambda program, folder, target: target.write_bytes(b"built"))
+    assert programs.find("etcd").read_bytes() == b"built"
 
 
 def test_without_go_and_without_network_the_sentence_says_both(

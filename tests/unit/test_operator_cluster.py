@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from answering import answering
 
 from atoll_operator import cluster as client
 from atoll_operator.cluster import Cluster
@@ -26,7 +27,7 @@ class Server:
     def __init__(self) -> None:
         self.answers: list[Answer] = []
         self.requests: list[tuple[str, str, str]] = []
-        self.port = 0
+        self.address = ""
 
     async def handle(self, request: web.Request) -> web.Response:
         self.requests.append((request.method, request.path, request.headers.get("Authorization", "")))
@@ -38,25 +39,17 @@ class Server:
 async def server(monkeypatch) -> AsyncIterator[Server]:
     monkeypatch.setattr(client, "BACK_OFF_SECONDS", 0.001)
     one = Server()
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", one.handle)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    one.port = runner.addresses[0][1]
-    yield one
-    await runner.cleanup()
+    async with answering(one.handle) as one.address:
+        yield one
 
 
 def connect(server: Server, **token: Any) -> Cluster:
-    address = f"http://127.0.0.1:{server.port}"
-    return Cluster(Credentials(address, ssl.create_default_context(), **token), Metrics())
+    return Cluster(Credentials(server.address, ssl.create_default_context(), **token), Metrics())
 
 
 async def test_nothing_is_written_when_another_operator_may_lead_by_now(server: Server) -> None:
     leads = True
-    address = f"http://127.0.0.1:{server.port}"
-    access = Credentials(address, ssl.create_default_context())
+    access = Credentials(server.address, ssl.create_default_context())
     async with Cluster(access, Metrics(), may_write=lambda: leads) as cluster:
         await cluster.create(POD)
 

@@ -51,6 +51,8 @@ def test_settings_are_read() -> None:
         ("ATOLL_RUNTIME_IMAGE", ""),
         ("ATOLL_RUNTIME_ENV", "{"),
         ("ATOLL_RUNTIME_ENV", '{"X": 1}'),
+        ("ATOLL_RUNTIME_ENV", json.dumps({f"X{n}": "" for n in range(65)})),
+        ("ATOLL_RUNTIME_ENV", json.dumps({"X": "a" * 4097})),
         ("ATOLL_RUNTIME_PULL_POLICY", "Sometimes"),
         ("ATOLL_HEALTH_PORT", "x"),
         ("ATOLL_FEED_SECONDS", "0"),

@@ -339,15 +339,15 @@ def test_nothing_is_saved_while_a_unit_may_still_contribute() -> None:
     assert plan_run(without_pods(suspending()), NOW).cut
 
 
-def test_the_syncer_goes_when_a_checkpoint_holds_all_that_was_merged() -> None:
+def test_the_syncer_goes_when_the_status_says_that_a_checkpoint_holds_all_that_was_merged() -> None:
     older = without_pods(suspending(checkpoint={"newestStep": 42, "uri": "gs://b", "current": False}))
     assert replicas(plan_run(replace(older, cut=CutOrder(42)), NOW)) == 1
     saved = without_pods(suspending(checkpoint={"newestStep": 42, "uri": "gs://b", "current": True}))
     plan = plan_run(replace(saved, cut=CutOrder(42)), NOW)
-    assert (replicas(plan), plan.status.phase, plan.poll) == (0, "Suspended", False)
+    assert (replicas(plan), plan.status.phase, plan.poll, plan.again) == (1, "Suspended", True, True)
     assert plan.status.checkpoint.step == plan.status.global_step == 42
     again = plan_run(replace(saved, status=plan.status, feed=FeedState(), cut=None), NOW + 9)
-    assert (replicas(again), again.status) == (0, plan.status)
+    assert (replicas(again), again.status, again.poll, again.again) == (0, plan.status, False, False)
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,13 @@ from atoll_operator.api.learnerunit import LearnerUnitStatus, Restart
 from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.keys import Key
 from atoll_operator.plan import budget, hang
+from atoll_operator.plan.capacity import SPOT
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import find, is_true
 from atoll_operator.plan.failure import classify, first_cause
 from atoll_operator.plan.hang import Pace
-from atoll_operator.plan.nodes import NodeView, gone, view_node
-from atoll_operator.plan.observe import PodView
+from atoll_operator.plan.nodes import IMPENDING_TERMINATION, NodeView, gone, view_node
+from atoll_operator.plan.observe import PodView, view
 from atoll_operator.plan.podspec import PodSettings
 from atoll_operator.plan.removal import DRAIN_SECONDS
 from atoll_operator.plan.unit import plan_unit
@@ -232,6 +233,19 @@ def test_no_step_within_the_time_out_is_a_hang() -> None:
     assert not plan_unit(replace(unit, orders=make_orders(hang_seconds=0)), NOW + 1_000_000).advance
 
 
+@pytest.mark.parametrize(
+    "report", [learning(), learning(state="Joining", hosts=0, loss=None)], ids=["hang", "start"]
+)
+def test_an_answer_from_before_the_deadline_condemns_nobody(report) -> None:
+    """Of a large run the syncer is asked every 15 s, and one that is dead is known to be so after two questions."""
+    pace, late = Pace(1, 40, True, NOW), NOW + 3600
+    unit = make_unit(report=report, answering_since=NOW, pace=pace, heard=NOW + 9)
+    waiting = plan_unit(unit, late)
+    assert not waiting.advance
+    assert late < waiting.wake <= late + 2
+    assert plan_unit(replace(unit, heard=late), late).advance
+
+
 def test_a_first_step_has_the_time_of_a_start_for_it_compiles() -> None:
     report = learning(loss=None, step=0)
     pace = hang.follow(None, report, NOW, NOW)
@@ -364,6 +378,15 @@ def test_a_run_that_ends_moves_no_unit() -> None:
             {"phase": "Failed", "reason": "Terminated", "disruption": "TerminationByKubelet"},
             "HostMaintenance", "Terminated", id="shut-down",
         ),
+        pytest.param({"phase": "Failed", "reason": "Terminated", "spot": True}, "Preempted", "Terminated", id="spot"),
+        pytest.param(
+            {"phase": "Failed", "reason": "NodeShutdown", "spot": True, "message": "imminent"},
+            "Preempted", "imminent", id="spot-shutdown",
+        ),
+        pytest.param(
+            {"phase": "Failed", "reason": "Evicted", "disruption": "TerminationByKubelet", "spot": True},
+            "Evicted", "Evicted", id="evicted-on-spot",
+        ),
         pytest.param(
             {"phase": "Failed", "reason": "Preempting", "disruption": "TerminationByKubelet"},
             "Preempted", "Preempting", id="for-a-critical-pod",
@@ -380,6 +403,26 @@ def test_a_run_that_ends_moves_no_unit() -> None:
 def test_a_pod_says_who_ended_it(changes, expected, words) -> None:
     cause = classify(PodView(name="p", node="n", **changes), 1)
     assert (cause.reason, words in cause.message) == (expected, True)
+
+
+@pytest.mark.parametrize(
+    ("selects", "labels", "taints", "expected"),
+    [
+        pytest.param(True, {}, (), "Preempted", id="spot-by-its-selector"),
+        pytest.param(False, {SPOT: "true"}, (), "Preempted", id="spot-by-its-nodes-label"),
+        pytest.param(False, {}, (), "HostMaintenance", id="not-spot"),
+        pytest.param(True, {}, (IMPENDING_TERMINATION,), "HostMaintenance", id="spot-and-announced"),
+    ],
+)  # fmt: skip
+def test_the_shutdown_of_a_spot_host_is_a_preemption_unless_it_was_announced(
+    selects, labels, taints, expected
+) -> None:
+    node = view_node(make_node("n1", READY, taints=taints, labels=labels), None, NOW)
+    body = {"metadata": {"name": "p"}, "spec": {"nodeSelector": {SPOT: "true"} if selects else {}}}
+    ended = make_pod(host=1, phase="Failed", reason="Terminated", spot=view(body).spot)
+    assert reason(plan_unit(make_unit(node, pods=(make_pod(), ended)), NOW)) == expected
+    gone_meanwhile = make_unit(node, pods=(make_pod(),), departed={ended.name: ended})
+    assert reason(plan_unit(gone_meanwhile, NOW)) == expected
 
 
 def test_a_host_that_left_because_its_peer_was_told_to_is_not_the_cause() -> None:
@@ -401,9 +444,10 @@ def test_a_back_off_doubles_has_a_bound_and_a_jitter_of_a_fifth(count, jitter) -
     assert not verdict.exhausted
 
 
-def test_moves_for_a_maintenance_use_up_no_budget_but_wait_like_the_rest() -> None:
+@pytest.mark.parametrize("why", ["HostMaintenance", "Preempted"])
+def test_hosts_that_are_wanted_back_use_up_no_budget_but_wait_like_the_rest(why: str) -> None:
     recovery = RecoverySpec(max_restarts=3)
-    moved = budget.judge(restarts(9, "HostMaintenance"), recovery, NOW, 0.5)
+    moved = budget.judge(restarts(9, why), recovery, NOW, 0.5)
     assert (moved.exhausted, moved.not_before > NOW + 200) == (False, True)
     assert budget.judge(restarts(3), recovery, NOW, 0.5).exhausted
     assert not budget.judge(restarts(3), recovery, NOW + 3600, 0.5).exhausted

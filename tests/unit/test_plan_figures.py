@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll_operator.api.common import CostStatus
+from atoll_operator.api.common import MAX_REASONS, Cost, CostStatus
 from atoll_operator.plan import cost, ledger
 from atoll_operator.plan.shards import FeedState, combine, heard
 from atoll_runtime.contract import LedgerReport, SyncerStatus
@@ -45,15 +45,32 @@ def test_the_traffic_of_shards_that_answer_is_added_up() -> None:
 
 
 def test_shares_are_of_the_tokens_that_were_merged() -> None:
-    merged = {"a": LedgerReport(trained=90, merged=30), "b": LedgerReport(trained=90, merged=60)}
-    assert ledger.share(merged, "b") == pytest.approx(2 / 3)
-    assert ledger.share(merged, "c") is None
-    assert ledger.share({"a": LedgerReport(trained=5, merged=0)}, "a") is None
+    one, two = LedgerReport(trained=90, merged=30), LedgerReport(trained=90, merged=60)
+    state = heard(FeedState(), report(1, 0).model_copy(update={"ledger": {"a": one, "b": two}}), 0.0)
+    assert ledger.share(two, state.merged) == pytest.approx(2 / 3)
+    assert ledger.share(two, combine([state, state]).merged) == pytest.approx(1 / 3)
+    assert ledger.share(None, state.merged) is None
+    assert ledger.share(LedgerReport(trained=5, merged=0), 0) is None
 
 
-def test_the_cost_of_failures_adds_up() -> None:
-    first = cost.with_heal(None, 30.0, chips=16, step_seconds=0.5)
-    assert first == CostStatus(failures=1, seconds=30.0, chip_seconds=480.0, steps=60)
-    second = cost.with_heal(first, 10.0, chips=16, step_seconds=0.0)
-    assert second == CostStatus(failures=2, seconds=40.0, chip_seconds=640.0, steps=60)
-    assert cost.total([]) == CostStatus()
+def test_the_cost_of_failures_adds_up_in_all_and_by_reason() -> None:
+    first = cost.of_heal(30.0, chips=16, step_seconds=0.5)
+    assert first == Cost(failures=1, seconds=30.0, chip_seconds=480.0, steps=60)
+    second = cost.of_heal(10.0, chips=16, step_seconds=0.0)
+    both = cost.with_heal(cost.with_heal(None, "Hang", first), "NodeLost", second)
+    assert both.by_reason == {"Hang": first, "NodeLost": second}
+    whole = {"failures": 2, "seconds": 40.0, "chip_seconds": 640.0, "steps": 60}
+    assert both.model_dump(exclude={"by_reason"}) == whole
+    assert cost.total([], ()) == CostStatus()
+
+
+def test_more_reasons_than_have_room_are_one_and_names_stay() -> None:
+    one = cost.of_heal(1.0, chips=1, step_seconds=1.0)
+    lost: CostStatus | None = None
+    for number in range(20):
+        lost = cost.with_heal(lost, f"Reason{number:02}", one)
+    lost = cost.with_heal(lost, "Reason03", one)
+    assert lost is not None
+    assert len(lost.by_reason) == MAX_REASONS
+    assert (lost.by_reason["Reason03"].failures, lost.by_reason["Other"].failures) == (2, 5)
+    assert lost.failures == 21

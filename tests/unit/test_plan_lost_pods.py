@@ -6,9 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from objects import RUN
+from objects import RUN, TWO_HOSTS
 
-from atoll_operator.api.trainingrun import EvaluatorSpec, SyncerSpec, TrainingRunSpec, TrainingRunStatus
+from atoll_operator.api.learnerunit import LearnerUnitStatus
+from atoll_operator.api.trainingrun import (
+    EvaluatorSpec,
+    RecoverySpec,
+    SyncerSpec,
+    TrainingRunSpec,
+    TrainingRunStatus,
+)
 from atoll_operator.plan import evaluator, syncer
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.observe import PodView
@@ -16,6 +23,8 @@ from atoll_operator.plan.podspec import PodSettings
 from atoll_operator.plan.removal import LOST_GRACE_SECONDS, STUCK_SECONDS, Removal
 from atoll_operator.plan.run import RunPlan, plan_run
 from atoll_operator.plan.runobjects import RunObserved
+from atoll_operator.plan.unit import plan_unit
+from atoll_operator.plan.unitstatus import Orders, UnitObserved
 
 NOW = 1_700_000_000.0
 SETTINGS = PodSettings(run="r", image="i", pull_policy="Always", environment={})
@@ -40,6 +49,27 @@ def test_pods_leave_a_lost_node_after_half_a_minute_in_place_of_five(body: dict[
     assert {item["key"]: item["tolerationSeconds"] for item in tolerations[:-1]} == dict.fromkeys(LOST, 30)
     assert {item["effect"] for item in tolerations[:-1]} == {"NoExecute"}
     assert tolerations[-1] == THEIRS
+
+
+@pytest.mark.parametrize(("sees_nodes", "seconds"), [(True, 30), (False, 4)])
+def test_the_pods_of_a_unit_leave_a_lost_node_in_time_where_the_operator_sees_none(
+    sees_nodes: bool, seconds: int
+) -> None:
+    orders = Orders(stop="", finishing=False, recovery=RecoverySpec(node_lost_seconds=4), settings=SETTINGS)
+    unit = UnitObserved(
+        name="r-two-0", namespace="n", uid="u", generation=1, spec=TWO_HOSTS, orders=orders, sees_nodes=sees_nodes,
+        pods=(), status=LearnerUnitStatus(incarnation=1, gang=1),
+    )  # fmt: skip
+    pods = plan_unit(unit, NOW).create
+    assert pods
+    for pod in pods:
+        tolerations = {item["key"]: item.get("tolerationSeconds") for item in pod["spec"]["tolerations"]}
+        assert {key: tolerations[key] for key in LOST} == dict.fromkeys(LOST, seconds)
+
+
+def test_with_the_default_the_pods_of_a_lost_node_that_nobody_sees_are_deleted_within_a_minute() -> None:
+    not_ready = 55  # at most, after the node's last sign of life
+    assert not_ready + RecoverySpec().node_lost_seconds < 60
 
 
 def shard(**changes: Any) -> PodView:

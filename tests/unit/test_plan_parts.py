@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from atoll_operator.api.conditions import Condition
 from atoll_operator.plan import names
 from atoll_operator.plan.clock import format_time, parse_time
-from atoll_operator.plan.conditions import state, transition, urgent
+from atoll_operator.plan.conditions import only_figures, state, transition, urgent
 from atoll_operator.plan.failure import classify, first_cause, waiting
 from atoll_operator.plan.observe import PodView, view
 from atoll_operator.plan.tpu import GENERATIONS, chips_of, slice_of
@@ -144,3 +146,30 @@ def test_a_write_for_figures_alone_can_wait() -> None:
     lost = condition.model_copy(update={"status": "False"})
     assert urgent(old, old | {"conditions": [lost.model_dump(by_alias=True)]})
     assert not urgent({"phase": "Pending"}, {"phase": "Scheduling"})
+
+
+@pytest.mark.parametrize(
+    "reason", ["CapacityUnavailable", "Queued", "ImagePull", "ObjectRefused", "SpecInvalid"]
+)
+def test_that_somebody_else_has_to_act_is_written_at_once(reason: str) -> None:
+    def status(reason: str) -> dict[str, Any]:
+        return {"conditions": [{"type": "Scheduled", "status": "False", "reason": reason, "message": "m"}]}
+
+    assert urgent(status("Placing"), status(reason))
+    assert urgent(status(reason), status("Placing"))
+    assert not urgent(status("Placing"), status("Waiting"))
+
+
+def test_a_run_looks_at_its_units_for_more_than_figures() -> None:
+    def status(count: int, ready: str = "True", **figures: Any) -> dict[str, Any]:
+        learning = {"type": "Learning", "status": ready, "reason": "R", "message": f"{count} merged"}
+        return {"phase": "Running", "conditions": [learning], **figures}
+
+    assert only_figures(
+        status(1), status(2, step=9, tokens=8, loss=1.0, sharePercent=3, ledger={"trained": 1})
+    )
+    assert not only_figures(status(1), status(2, ready="False"))
+    assert not only_figures(status(1, "False"), status(2, "False"))
+    assert not only_figures(status(1), status(1, message="heals"))
+    assert not only_figures(status(1), status(1, restartCount=1))
+    assert not only_figures(status(1, lastHealSeconds=3.0), status(1))

@@ -14,6 +14,7 @@ from specs import Broken, broken_runs, broken_units, runs, units
 from atoll_operator.api.conditions import EVALUATED, RUN_CONDITIONS
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
+from atoll_operator.modelrules import pieces
 from atoll_operator.plan.observe import view
 from atoll_operator.plan.podspec import PodSettings
 from atoll_operator.plan.run import RunPlan, plan_run
@@ -21,7 +22,10 @@ from atoll_operator.plan.runobjects import RunObserved, UnitFacts
 from atoll_operator.plan.runtime import pod_settings
 from atoll_operator.plan.unit import plan_unit
 from atoll_operator.plan.unitstatus import Orders, UnitObserved
-from atoll_runtime.contract import parse_run
+from atoll_runtime.contract import SIZES, ModelSpec, parse_run
+from atoll_runtime.learner import optimiser
+from atoll_runtime.model import describe, fits, resolve
+from atoll_runtime.sync.fragments import build_layout, cut
 
 pytestmark = pytest.mark.timeout(300)
 SEED = int(os.environ.get("SEED") or 20261121)
@@ -122,7 +126,35 @@ def test_a_valid_run_is_planned_and_then_at_rest(body: dict[str, Any]) -> None:
         assert {pod.unit for pod in unit.pods} == {unit.name}
 
 
-@many(400)
+@many(100)
+@given(runs())
+def test_a_valid_run_has_a_model_that_its_learners_can_train(body: dict[str, Any]) -> None:
+    spec = TrainingRunSpec.model_validate(body["spec"])
+    optimiser.build(spec.inner, {"matrix": True})
+    if spec.model.task is not None:
+        return  # its code alone knows
+    fits(resolve(spec.model), spec.inner.mesh)
+    layout = build_layout(describe(spec.model), spec.outer.fragments, spec.syncer.shards)
+    assert len(layout.fragments) == spec.outer.fragments * spec.syncer.shards
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("experts", "hidden"), [(0, 0), (8, 64)])
+def test_the_pieces_of_a_model_are_counted_as_the_runtime_cuts_it(
+    tied: bool, experts: int, hidden: int
+) -> None:
+    sizes = [
+        SIZES["1m"].model_copy(
+            update={"layers": layers, "tied": tied, "experts": experts, "expert_hidden": hidden}
+        )
+        for layers in (1, 7)
+    ]
+    for size in sizes:
+        tensors = describe(ModelSpec(dimensions=size))
+        assert pieces(size) == sum(len(cut(tensor)) for tensor in tensors)
+
+
+@many(200)
 @given(broken_runs(small=True))
 def test_a_broken_run_is_not_read_or_planned_all_the_same(broken: Broken) -> None:
     body = broken.body

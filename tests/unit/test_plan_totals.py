@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll_operator.api.common import CostStatus
+from atoll_operator.api.common import MAX_REASONS, Cost, CostStatus
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import DepartedStatus, TrainingRunSpec, TrainingRunStatus
 from atoll_operator.keys import Key
+from atoll_operator.plan import cost, heal
+from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import urgent
 from atoll_operator.plan.departure import plan_departure
+from atoll_operator.plan.heal import OpenHeal
+from atoll_operator.plan.ledger import OTHER
 from atoll_operator.plan.podspec import PodSettings
 from atoll_operator.plan.run import plan_run
 from atoll_operator.plan.runobjects import RunObserved, UnitFacts
 from atoll_operator.plan.shards import FeedState
-from atoll_operator.plan.totals import KEPT, Account, Totals, totals
+from atoll_operator.plan.totals import KEPT, Account, Totals, closed, totals
 from atoll_operator.store import Store
 from atoll_runtime.contract import SyncerStatus
 
@@ -37,14 +43,30 @@ WANTED = TrainingRunSpec.model_validate(
 )
 
 
-def failures(count: int) -> Account:
-    """Each cost 0.1 s, which no binary number is."""
-    if not count:
-        return Account()
-    lost = CostStatus(
-        failures=count, seconds=round(0.1 * count, 2), chip_seconds=round(0.4 * count, 2), steps=count
-    )
-    return Account(count, lost)
+NOW = 1_700_000_000.0
+SECONDS, CHIPS = 0.1, 4
+"""Of each heal: no binary number."""
+ONE = cost.of_heal(SECONDS, CHIPS, SECONDS)
+REASONS = [f"Early{number}" for number in range(MAX_REASONS - 2)]
+"""One fewer than have names of their own."""
+
+
+def failures(*reasons: str) -> Account:
+    lost: CostStatus | None = None
+    for reason in reasons:
+        lost = cost.with_heal(lost, reason, ONE)
+    return Account(len(reasons), lost)
+
+
+EARLIER = failures(*REASONS[::2]), failures(*REASONS[1::2])
+
+
+def grown(lost: CostStatus | None) -> dict[str, dict[str, float]]:
+    """All figures of a cost, in all and by reason."""
+    if lost is None:
+        return {}
+    parts = {"": lost, **lost.by_reason}
+    return {name: part.model_dump(include=set(Cost.model_fields)) for name, part in parts.items()}
 
 
 @dataclass
@@ -52,32 +74,58 @@ class World:
     """What the API server holds, and one operator that may die."""
 
     status: TrainingRunStatus = field(default_factory=TrainingRunStatus)
-    units: dict[str, int] = field(default_factory=dict)
-    """Uid to failures; the first part of it is the name."""
+    units: dict[str, Account] = field(default_factory=dict)
+    """By uid; the first part of it is the name."""
     wanted: set[str] = field(default_factory=set)
     left: dict[str, Account] = field(default_factory=dict)
     """In the operator's memory."""
-    truth: int = 0
+    restarts: int = 0
+    healed: Counter[str] = field(default_factory=Counter)
+    """The truth: by reason the heals that ended, by a merge or with the unit."""
     made: int = 0
 
     def create(self, name: str) -> None:
         if all(uid.split("/")[0] != name for uid in self.units):
             self.made += 1
-            self.units[f"{name}/{self.made}"] = 0
+            self.units[f"{name}/{self.made}"] = Account()
             self.wanted.add(name)
 
-    def fail(self, name: str) -> None:
-        for uid in self.units:
+    def change(self, name: str, change: Callable[[Account], Account]) -> None:
+        for uid, old in self.units.items():
             if uid.startswith(name) and name in self.wanted:
-                self.units[uid] += 1
-                self.truth += 1
+                self.units[uid] = change(old)
+
+    def fail(self, name: str, reason: str) -> None:
+        """It heals, or goes on to."""
+
+        def failed(old: Account) -> Account:
+            self.restarts += 1
+            begun = old.healing or OpenHeal(reason, NOW - SECONDS, CHIPS, SECONDS)
+            return replace(old, restarts=old.restarts + 1, healing=begun)
+
+        self.change(name, failed)
+
+    def merge(self, name: str) -> None:
+        self.change(name, self.close)
+
+    def close(self, old: Account) -> Account:
+        if old.healing is not None:
+            self.healed[old.healing.reason] += 1
+        return closed(old, NOW)
+
+    def scale_down(self, name: str) -> None:
+        """What heals is given up with its unit."""
+        self.change(name, lambda old: (self.close(old), old)[1])
+        self.wanted.discard(name)
 
     def vanish(self, uid: str, seen: bool) -> None:
-        last = failures(self.units.pop(uid))
+        last = self.units.pop(uid)
         if seen and last != Account():
             self.left[uid] = last
 
     def delete(self, name: str, seen: bool) -> None:
+        if seen:
+            self.change(name, lambda old: (self.close(old), old)[1])
         for uid in [uid for uid in self.units if uid.startswith(name)]:
             self.vanish(uid, seen)
 
@@ -88,11 +136,11 @@ class World:
                 name=uid.split("/")[0],
                 run="r",
                 uid=uid,
-                status=LearnerUnitStatus(restart_count=count, lost=failures(count).lost),
+                status=status_of(each),
             )
-            for uid, count in self.units.items()
+            for uid, each in self.units.items()
         }
-        plan = plan_departure(self.seen(facts), facts, dict.fromkeys(self.wanted, SPEC))
+        plan = plan_departure(self.seen(facts), facts, dict.fromkeys(self.wanted, SPEC), NOW)
         if dies != "at once":
             for unit in plan.retire:
                 self.vanish(unit.uid, seen=True)
@@ -110,6 +158,11 @@ class World:
 
     def _write(self, found: Totals) -> None:
         assert found.sum.restarts >= self.status.restarts, "the total fell"
+        old, new = grown(self.status.lost), grown(found.sum.lost)
+        assert all(
+            new.get(part, {}).get(name, 0) >= value for part in old for name, value in old[part].items()
+        ), "a part fell"
+        assert len(new) <= MAX_REASONS + 1
         changes = {"restarts": found.sum.restarts, "lost": found.sum.lost, "departed": found.departed}
         self.status = self.status.model_copy(update=changes)
         for uid in found.departed.counted if found.departed else ():
@@ -120,15 +173,22 @@ class World:
             self.visit()
 
 
+def status_of(unit: Account) -> LearnerUnitStatus:
+    status = LearnerUnitStatus(restart_count=unit.restarts, lost=unit.lost, chips=CHIPS, step_seconds=SECONDS)
+    return heal.begun(status, unit.healing.reason, unit.healing.started) if unit.healing else status
+
+
 # fmt: off
 ACTS = st.tuples(
     st.sampled_from(
         [
-            "create", "fail", "fail", "scale down", "delete", "delete while down", "pass",
+            "create", "fail", "fail and heal", "fail and heal", "merge", "scale down", "delete",
+            "delete while down", "pass",
             "dies at once", "dies before its status", "dies after it",
         ]
     ),
     st.sampled_from("ab"),
+    st.sampled_from([REASONS[0], "Late0", "Late1", "Late2"]),
 )
 # fmt: on
 
@@ -137,18 +197,24 @@ def begun() -> World:
     world = World()
     for name in "ab":
         world.create(name)
-        world.fail(name)
+    world.units = {"a/1": EARLIER[0], "b/2": EARLIER[1]}
+    world.restarts, world.healed = len(REASONS), Counter(REASONS)
     return world
 
 
-def plain(world: World, act: str, name: str) -> None:
+def plain(world: World, act: str, name: str, reason: str) -> None:
     """All but a deletion by hand."""
     if act == "create":
         world.create(name)
     elif act == "fail":
-        world.fail(name)
+        world.fail(name, reason)
+    elif act == "fail and heal":
+        world.fail(name, reason)
+        world.merge(name)
+    elif act == "merge":
+        world.merge(name)
     elif act == "scale down":
-        world.wanted.discard(name)
+        world.scale_down(name)
     else:
         world.visit(dies=act.removeprefix("dies ") if act != "pass" else "")
 
@@ -157,7 +223,7 @@ def plain(world: World, act: str, name: str) -> None:
 @given(st.lists(ACTS, max_size=40))
 def test_nothing_is_lost_and_nothing_is_counted_twice_whoever_dies_when(acts) -> None:
     world = begun()
-    for act, name in acts:
+    for act, name, reason in acts:
         if act == "delete":
             world.delete(name, seen=True)
             world.visit()
@@ -167,35 +233,44 @@ def test_nothing_is_lost_and_nothing_is_counted_twice_whoever_dies_when(acts) ->
             world.delete(name, seen=False)
             world.visit()  # the next operator looks before another unit fails
         else:
-            plain(world, act, name)
+            plain(world, act, name, reason)
+    for name in "ab":
+        world.merge(name)
     world.settle()
-    assert world.status.restarts == world.truth
-    assert (world.status.lost or CostStatus()) == (failures(world.truth).lost or CostStatus())
+    assert world.status.restarts == world.restarts
+    whole = failures(*world.healed.elements()).lost
+    assert grown(world.status.lost)[""] == grown(whole)[""]
+    named = {name: part.failures for name, part in world.status.lost.by_reason.items() if name != OTHER}
+    assert all(count <= world.healed[name] for name, count in named.items())
+    if len(world.healed) < MAX_REASONS:
+        assert named == world.healed
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(ACTS, max_size=40))
 def test_what_went_while_nobody_looked_is_never_counted_twice_and_no_total_falls(acts) -> None:
     world = begun()
-    for act, name in acts:
+    for act, name, reason in acts:
         if act.startswith("delete"):
             world.left.clear()
             world.delete(name, seen=False)
         else:
-            plain(world, act, name)
+            plain(world, act, name, reason)
     world.settle()
-    assert world.status.restarts <= world.truth
+    assert world.status.restarts <= world.restarts
+    assert (world.status.lost or CostStatus()).failures <= world.healed.total()
 
 
 def test_a_unit_goes_only_after_the_status_that_names_it() -> None:
     world = World()
     for name in "ab":
         world.create(name)
-    world.fail("a")
-    world.wanted.clear()
+    world.fail("a", "Hang")
+    world.scale_down("a")
+    world.scale_down("b")
     world.visit()
     assert list(world.units) == ["a/1"]  # b had nothing to leave behind
-    assert world.status.departed == DepartedStatus(restarts=1, lost=failures(1).lost, counted=("a/1",))
+    assert world.status.departed == DepartedStatus(restarts=1, lost=failures("Hang").lost, counted=("a/1",))
     world.wanted.add("a")
     world.visit()
     assert not world.units, "what is counted as gone goes, also if it is wanted again"
@@ -204,12 +279,42 @@ def test_a_unit_goes_only_after_the_status_that_names_it() -> None:
 
 
 def test_a_total_that_no_unit_explains_is_doubted_and_kept() -> None:
-    old = TrainingRunStatus(restarts=3, lost=failures(3).lost)
-    found = totals(old, {"u": failures(1)}, ())
+    old = TrainingRunStatus(restarts=3, lost=failures("Hang", "Hang", "NodeLost").lost)
+    found = totals(old, {"u": failures("Hang")}, ())
     assert found.doubtful
-    assert found.sum == failures(3)
-    assert found.departed == DepartedStatus(restarts=2, lost=failures(2).lost)
-    assert not totals(old, {"u": failures(4)}, ()).doubtful
+    assert found.sum == failures("Hang", "Hang", "NodeLost")
+    assert found.departed == DepartedStatus(restarts=2, lost=failures("Hang", "NodeLost").lost)
+    assert not totals(old, {"u": failures("Hang", "NodeLost", "Hang", "Evicted")}, ()).doubtful
+
+
+def test_a_reason_keeps_its_name_and_one_that_found_none_free_never_gets_one() -> None:
+    world = begun()
+    for reason in ("Late1", "Late0", "Late0"):
+        world.fail("b", reason)
+        world.merge("b")
+        world.visit()
+    world.scale_down("b")
+    world.settle()
+    parts = world.status.lost.by_reason
+    assert (parts["Late1"].failures, parts[OTHER].failures, "Late0" in parts) == (1, 2, False)
+
+
+def test_what_was_counted_before_there_were_reasons_stays_in_the_total() -> None:
+    lost = CostStatus(failures=2, seconds=20.0, chip_seconds=80.0, steps=4)
+    old = TrainingRunStatus(restarts=2, lost=lost)
+    found = totals(old, {"u": Account(2, lost)}, ())
+    assert not found.doubtful
+    assert grown(found.sum.lost) == {"": grown(lost)[""], OTHER: grown(lost)[""]}
+    more = totals(old, {"u": Account(3, cost.with_heal(lost, "Hang", ONE))}, ())
+    assert {name: part.failures for name, part in more.sum.lost.by_reason.items()} == {"Hang": 1, OTHER: 2}
+
+
+def test_a_unit_that_is_deleted_while_it_heals_is_charged_until_it_is_counted() -> None:
+    left = {"u": Account(1, None, OpenHeal("NodeLost", NOW - 30.0, 8, 0.5))}
+    run = replace(World().seen({}), left=left)
+    lost = plan_departure(run, {}, {}, NOW).totals.sum.lost
+    expected = Cost(failures=1, seconds=30.0, chip_seconds=240.0, steps=60)
+    assert lost == CostStatus(**expected.model_dump(), by_reason={"NodeLost": expected})
 
 
 def test_of_units_long_gone_no_more_than_a_few_stay_named() -> None:
@@ -269,6 +374,19 @@ def test_the_store_keeps_the_last_of_a_unit_that_went_until_the_runs_status_name
     assert store.left(RUN) == {}
 
 
+def test_the_store_keeps_the_heal_that_a_deleted_unit_was_in(store: Store) -> None:
+    body = unit(2, restarts=1)
+    body["status"] |= {
+        "healStartTime": format_time(NOW),
+        "healReason": "Hang",
+        "chips": 4,
+        "stepSeconds": 0.5,
+    }
+    store.put("LearnerUnit", body)
+    store.drop("LearnerUnit", body)
+    assert store.left(RUN) == {"u": Account(1, None, OpenHeal("Hang", NOW, 4, 0.5))}
+
+
 def test_a_unit_whose_successor_is_seen_first_is_not_forgotten_and_does_not_come_back(store: Store) -> None:
     store.put("LearnerUnit", unit(2, restarts=3))
     store.put("LearnerUnit", unit(9, uid="v"))
@@ -299,5 +417,5 @@ def test_a_unit_of_an_earlier_run_of_the_name_adds_nothing() -> None:
     status = LearnerUnitStatus(restart_count=5)
     earlier = UnitFacts(name="r-p-0", run="r", uid="old", status=status, owned=False, ours=False)
     units = {"r-p-0": earlier}
-    found = plan_departure(World().seen(units), units, {"r-p-0": SPEC})
+    found = plan_departure(World().seen(units), units, {"r-p-0": SPEC}, NOW)
     assert found.totals.sum == Account()

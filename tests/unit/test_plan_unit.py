@@ -27,6 +27,7 @@ from atoll_operator.plan.unitstatus import Orders, UnitObserved
 from atoll_runtime.contract import EXIT_RESTART, UnitReport
 
 NOW = 1_700_000_000.0
+TWO_OF_ONE_HOST = SPEC.model_copy(update={"topology": "2x2", "machine_type": None, "slices": 2})
 ORDERS = Orders(
     stop="",
     finishing=False,
@@ -254,12 +255,20 @@ def test_a_pod_that_will_not_go_is_removed_by_force_where_that_is_wanted() -> No
     [
         pytest.param({"orders": None, "pods": ()}, "RunNotFound", id="no-run"),
         pytest.param({"spec": SPEC.model_copy(update={"topology": "3x3"})}, "SpecInvalid", id="shape"),
+        pytest.param({"spec": TWO_OF_ONE_HOST}, "SpecInvalid", id="slices-of-one-host"),
     ],
 )
 def test_a_unit_that_cannot_be_made_says_why_and_does_nothing(changes, reason) -> None:
     plan = plan_unit(make_unit(**changes), NOW)
     assert (plan.create, plan.remove, plan.advance) == ((), (), False)
     assert find(plan.status.conditions, "Scheduled").reason == reason
+
+
+def test_a_unit_whose_slices_cannot_be_says_so_with_the_field_and_what_is_right() -> None:
+    """One that an API server took which knew no better."""
+    said = find(plan_unit(make_unit((), spec=TWO_OF_ONE_HOST), NOW).status.conditions, "Scheduled").message
+    assert said.startswith("slices 2: ")
+    assert "1 is right" in said
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atoll_runtime.learner.mailbox import tell
 from atoll_runtime.simulate.schedules.scenario import Island, Scenario, Weather
 from atoll_runtime.simulate.schedules.shard import ShardProcess
 from atoll_runtime.simulate.schedules.world import World
@@ -43,6 +44,7 @@ from atoll_runtime.sync.pace import Pace
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer.parts import Parts
 from atoll_runtime.syncer.recovery import resumed
+from atoll_runtime.transport.messages import Stop
 
 RULES = Rules(
     fragments=1,
@@ -336,3 +338,13 @@ def test_a_part_that_takes_the_place_of_an_earlier_one_takes_its_bytes_too() -> 
     assert parts.used == 60
     parts.release(RoundId(1, 0, 0), None)
     assert parts.used == 0
+
+
+def test_who_joins_after_a_shard_has_ended_carries_its_end_to_the_others() -> None:
+    """A shard that lost its journal, and with it what it had heard, learns of the end in no other way."""
+    link = Link([0])
+    tell(link, Stop(11, ShardClock(11, 2, "11 steps"), CutId(11, True)))
+    assert (link.clock, link.cut) == (ShardClock(11, 2, "11 steps"), CutId(11, True))
+    older = Link([0], clock=ShardClock(9, 1, "11 steps"))
+    tell(older, Stop(11))
+    assert older.clock == ShardClock(9, 1, "11 steps")

@@ -52,16 +52,16 @@ def test_versions_are_carried_to_another_number_of_shards_and_are_the_cuts_where
 def test_a_shard_that_is_behind_skips_to_an_interval_behind_the_others_and_takes_that_without_pacing() -> (
     None
 ):
-    pace = Pace(shard=1, interval=8, step=3, due=50.0)
+    pace = Pace(shard=1, interval=8, step=3, last=50.0)
     pace.hear((ShardClock(100, 0), ShardClock(999, 2)))
     assert pace.ahead == 100, "what others say of itself is nothing new"
     taken = []
     while pace.behind:
-        assert pace.may_advance(now=10.0)
+        assert pace.may_advance(now=10.0, seconds=1.0)
         taken.append(pace.advance(now=10.0, seconds=1.0))
     assert taken == list(range(93, 101))
     pace.advance(now=10.0, seconds=1.0)
-    assert not pace.may_advance(now=10.5) and pace.may_advance(now=11.0)
+    assert not pace.may_advance(10.5, seconds=1.0) and pace.may_advance(11.0, seconds=1.0)
     pace.hear((ShardClock(90, 0), ShardClock(0, 0)))
     assert pace.ahead == 100, "nothing goes back"
 

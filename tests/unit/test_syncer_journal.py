@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,9 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll_runtime.sync.fragments import Fragment, Layout, TensorInfo, build_layout
+from atoll_runtime.syncer import folders, records
 from atoll_runtime.syncer import journal as journals
 from atoll_runtime.syncer.errors import JournalError, Terminal
 from atoll_runtime.syncer.journal import Journal
+from atoll_runtime.syncer.segments import Volume
 from atoll_runtime.syncer.state import Version
 
 
@@ -259,6 +263,108 @@ def test_machine_records_alone_do_not_make_a_segment_grow_for_ever(
     found[0].close()
 
 
+ELEMENTS = 100_000
+"""Of each of two fragments: a snapshot takes 1.6 MB, a record 0.8."""
+
+
+@contextlib.contextmanager
+def volume_of(folder: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What lies in `folder` has `size` bytes at most."""
+    write = records.write
+
+    def used() -> int:
+        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+    def bounded(file: int, head: records.Head, *arrays: memoryview) -> int:
+        if used() + sum(array.nbytes for array in arrays) > size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, head, *arrays)
+
+    def statvfs(_: Any) -> SimpleNamespace:
+        return SimpleNamespace(f_blocks=size, f_bfree=size - used(), f_bavail=size - used(), f_frsize=1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(records, "write", bounded)
+        patched.setattr(os, "statvfs", statvfs)
+        yield
+
+
+@pytest.mark.parametrize(("size", "tape"), [(5_000_000, 0), (6_000_000, 10**9), (8_000_000, 1_000_000)])
+def test_a_journal_never_outgrows_its_volume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, tape: int
+) -> None:
+    wide, folder = layout(width=ELEMENTS), tmp_path / "journal"
+    with volume_of(tmp_path, size, monkeypatch):
+        (tmp_path / "tape").write_bytes(bytes(min(tape, size // 4)))
+        journal = Journal(folder, "uid", wide, "lineage", tape)
+        journal.begin([version(0, ELEMENTS)] * 2, {"t": 0})
+        for step in range(1, 13):
+            journal.merge(step % 2, version(step, ELEMENTS), {"t": step})
+        journal.close()
+        found = Journal.resume(folder, "uid", wide, "bf16", tape)
+        assert found is not None and found[1].machine == {"t": 12}
+        found[0].close()
+
+
+def test_a_journal_that_filled_its_volume_is_replaced_when_it_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide, folder = layout(width=ELEMENTS), tmp_path / "journal"
+    journal = Journal(folder, "uid", wide, "lineage")
+    journal.begin([version(0, ELEMENTS)] * 2, {"t": 0})
+    for step in range(1, 6):
+        journal.merge(step % 2, version(step, ELEMENTS), {"t": step})
+    journal.close()
+    with volume_of(tmp_path, segment(folder).stat().st_size + 1_700_000, monkeypatch):
+        found = Journal.resume(folder, "uid", wide, "bf16")
+        assert found is not None and found[1].machine == {"t": 5}
+        found[0].remember({"t": 6})
+        found[0].close()
+        assert segment(folder).name == "segment-00000002.wal"
+        assert segment(folder).stat().st_size < 1_700_000
+        again = Journal.resume(folder, "uid", wide, "bf16")
+        assert again is not None and again[1].machine == {"t": 6}
+        again[0].close()
+
+
+def test_another_runs_journal_beside_it_makes_a_journal_shorter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide, folder = layout(width=ELEMENTS), tmp_path / "journal"
+    with volume_of(tmp_path, 9_000_000, monkeypatch):
+        (tmp_path / "journal-of-old").write_bytes(bytes(4_000_000))
+        journal = Journal(folder, "uid", wide, "lineage")
+        journal.begin([version(0, ELEMENTS)] * 2, {"t": 0})
+        for step in range(1, 13):
+            journal.merge(step % 2, version(step, ELEMENTS), {"t": step})
+        journal.close()
+
+
+def test_a_volume_without_room_for_two_snapshots_ends_the_syncer_with_both_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide, size = layout(width=ELEMENTS), 4_500_000
+    message = (
+        f"the journal of {2 * ELEMENTS} parameters needs {5 * 8 * ELEMENTS} bytes, .* volume of {size} has "
+        f"{size - size // 4 - size // 16} .* more spec.syncer.storage, or more spec.syncer.shards"
+    )
+    with volume_of(tmp_path, size, monkeypatch):
+        journal = Journal(tmp_path / "journal", "uid", wide, "lineage", 10**9)
+        with pytest.raises(Terminal, match=message) as caught:
+            journal.begin([version(0, ELEMENTS)] * 2, {"t": 0})
+        journal.close()
+    assert caught.value.reason == "VolumeTooSmall"
+    assert list((tmp_path / "journal").iterdir()) == []
+
+
+def test_a_file_system_that_does_not_say_how_large_it_is_bounds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = SimpleNamespace(f_blocks=0, f_bfree=0, f_bavail=0, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda _: silent)
+    assert journals.limit(layout(), Volume.of(tmp_path), 128 << 20, 0) == journals.LEAST_GROWTH
+
+
 def test_a_shard_that_owns_nothing_of_a_fragment_has_it_empty(tmp_path: Path) -> None:
     empty = Layout((*layout().fragments[:1], Fragment(1, (), 0, ())), "print", {})
     journal = Journal(tmp_path / "journal", "uid", empty, "lineage")
@@ -293,7 +399,7 @@ def test_what_earlier_layouts_left_on_the_volume_goes_and_all_else_stays(tmp_pat
     for name in ("layout-0/journal", "layout-1/tape", "layout-2/journal", "compiled"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "file").write_text("of some bytes")
-    journals.forget_others(tmp_path / "layout-2")
+    folders.forget_others(tmp_path / "layout-2")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["compiled", "layout-2"]
     assert (tmp_path / "layout-2/journal/file").exists()
 
@@ -301,5 +407,5 @@ def test_what_earlier_layouts_left_on_the_volume_goes_and_all_else_stays(tmp_pat
 def test_a_folder_that_is_no_layouts_has_no_neighbours_to_remove(tmp_path: Path) -> None:
     for name in ("volume", "layout-0"):
         (tmp_path / name).mkdir()
-    journals.forget_others(tmp_path / "volume")
+    folders.forget_others(tmp_path / "volume")
     assert len(list(tmp_path.iterdir())) == 2

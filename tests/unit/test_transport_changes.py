@@ -109,6 +109,23 @@ def test_a_change_is_a_quarter_of_the_version_and_little_more() -> None:
     assert head.base == 1 and head.size == len(body) == 6400 * 4.25 / 8
 
 
+def test_hosts_that_fetch_the_same_part_of_a_change_share_its_bytes_and_only_so_many_are_kept() -> None:
+    shard = Shard(64 * 100)
+    shard.merge()
+    change = shard.state.fragments[0].change
+    assert change is not None
+    assert change.part(0, 6400) is change.body and change.part(3, 6399) is change.body, "every block"
+    halves = [change.part(*span) for span in part_bounds(6400, 2)]
+    again = [change.part(*span) for span in part_bounds(6400, 2)]
+    assert all(one is other for one, other in zip(halves, again, strict=True))
+    padded = change.part(3200, 6464)
+    assert len(padded) == changes.size(3200, 6464) and padded is change.part(3200, 6464)
+    for stop in range(1, 6400, 7):
+        change.part(0, stop)
+    kept = {id(part): part.nbytes for part in change._parts.values()}
+    assert sum(kept.values()) <= changes.KEPT * change.body.nbytes
+
+
 @pytest.mark.parametrize("codec", ["bf16", "float32"])
 def test_other_codecs_send_every_version_whole_and_keep_nothing(codec) -> None:
     shard, host = Shard(300, codec), Holdings(codec, [(0, 300)])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from answering import answering
 from objects import RUN, TWO_HOSTS
 
 from atoll_operator.announce import Announcer
@@ -113,13 +114,8 @@ async def server() -> AsyncIterator[tuple[Server, str]]:
             "status": document(HEALING),
         }
     )
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", one.handle)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield one, f"http://127.0.0.1:{runner.addresses[0][1]}"
-    await runner.cleanup()
+    async with answering(one.handle) as address:
+        yield one, address
 
 
 async def test_a_heal_that_is_written_at_the_second_try_counts_once(server: tuple[Server, str]) -> None:

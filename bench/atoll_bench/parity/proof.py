@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from atoll_bench.parity import cases, plot, report
-from atoll_bench.parity.store import Row, Store
+from atoll_bench.parity.store import TUNING, Row, Store
 from atoll_bench.parity.trials import Trial
 from atoll_bench.parity.worker import run_all
 from atoll_runtime.data import write_stdlib
@@ -75,7 +75,7 @@ def write(rows: Sequence[Row], folder: Path) -> None:
 
 def command(trial: Trial, flag: str = "") -> str:
     """What runs a trial again, among others of its case."""
-    case = "" if trial.case in ("tune", "sweep") else f" --case {trial.case}"
+    case = "" if trial.case in TUNING else f" --case {trial.case}"
     sweep = " --sweep" if trial.case == "sweep" else ""
     return f"{COMMAND} --json {flag}--size {trial.size}{case}{sweep}"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from atoll_bench.parity.sizes import SIZES
-from atoll_bench.parity.store import Row
+from atoll_bench.parity.store import TUNING, Row
 from atoll_bench.parity.trials import Trial
 
 DATA_PARALLEL = "data-parallel"
@@ -51,7 +51,7 @@ class Group:
 
 def groups(rows: Sequence[Row]) -> list[Group]:
     """In the order of case, size, budget; without tuning and sweeps, and what diverged."""
-    counted = [row for row in rows if row["case"] not in ("tune", "sweep") and row["loss"] is not None]
+    counted = [row for row in rows if row["case"] not in TUNING and row["loss"] is not None]
     baseline = {
         (row["size"], row["steps"], row["seed"]): row["loss"]
         for row in counted
@@ -79,7 +79,8 @@ def markdown(rows: Sequence[Row], command: str) -> str:
     lines = [
         "# Parity",
         "",
-        f"`{command}` writes this page, [parity.json](parity.json) and [the plot](parity.png).",
+        f"`{command}` writes this page, [parity.json](parity.json), [the plot](parity.png), and the trials that chose",
+        "learning rates and defaults to [parity-tuning.json](parity-tuning.json).",
         "Loss is that of the global model on held-out text, nats per byte; ± is the standard deviation over seeds.",
         "A gap is to data-parallel training of the same size, budget, data order and seed.",
         "Goodput is the share of the learners' time in which they train, merged that of their tokens which is merged.",

@@ -1,16 +1,19 @@
-"""Results on the disk: one JSON list, each row a finished trial, written whole and renamed into place."""
+"""Results on the disk: a JSON list of the cases and one of the tuning, each row a finished trial, written whole and
+renamed into place."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from atoll_bench.parity.trials import Trial
 
 Row = dict[str, Any]
+TUNING = ("tune", "sweep")
+"""Cases that are none of the proof's: learning rates, and the outer step's knobs."""
 
 
 class StoreError(ValueError):
@@ -18,19 +21,18 @@ class StoreError(ValueError):
 
 
 class Store:
-    """The results in one file."""
+    """The results of one proof: `path` has the rows of the cases, `…-tuning.json` beside it those that chose its rates
+    and defaults."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `StoreError` where the file is there and is not a list of rows."""
+        """Raises `StoreError` where a file is there and is not a list of rows."""
         self.path = path
-        self.rows: list[Row] = []
-        if path.exists():
-            try:
-                self.rows = json.loads(path.read_text())
-                self._done = {Trial.of(row): row for row in self.rows}
-            except (ValueError, TypeError, KeyError) as error:
-                raise StoreError(f"{path}: a list of results is wanted: {error}") from error
+        self.rows = [row for each in (path, self._tuning) for row in _read(each)]
         self._done = {Trial.of(row): row for row in self.rows}
+
+    @property
+    def _tuning(self) -> Path:
+        return self.path.with_name(f"{self.path.stem}-tuning.json")
 
     def find(self, trial: Trial) -> Row | None:
         """The trial's row, if it is finished."""
@@ -44,15 +46,30 @@ class Store:
         else:
             self.rows.append(row)
         self._done[trial] = row
-        self._write()
+        tuning = trial.case in TUNING
+        rows = [each for each in self.rows if (each["case"] in TUNING) == tuning]
+        _write(self._tuning if tuning else self.path, rows)
         return row
 
-    def _write(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        lines = ",\n".join(json.dumps(row) for row in self.rows)
-        scratch = self.path.with_suffix(".part")
-        with scratch.open("w") as file:
-            file.write(f"[\n{lines}\n]\n")
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(self.path)
+
+def _read(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    try:
+        rows: list[Row] = json.loads(path.read_text())
+        for row in rows:
+            Trial.of(row)
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"{path}: a list of results is wanted: {error}") from error
+    return rows
+
+
+def _write(path: Path, rows: Sequence[Row]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    scratch = path.with_suffix(".part")
+    with scratch.open("w") as file:
+        file.write(f"[\n{lines}\n]\n")
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)

@@ -53,5 +53,5 @@ app.kubernetes.io/component: operator
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end }}

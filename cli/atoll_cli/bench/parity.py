@@ -13,13 +13,14 @@ from atoll_cli.uris import of_bucket
 from atoll_cli.values import count, plain
 
 RESULTS = "docs/results"
+LETTERS = "abcdef"
 
 
 def add_options(parity: argparse.ArgumentParser) -> None:
     """The options of the proof."""
     parity.add_argument("--json", action="store_true", help="one JSON line a trial")
     parity.add_argument("--size", metavar="NAME", help="one size alone; default: all of the plan")
-    parity.add_argument("--case", default="a,b,c,d,e,f", metavar="C,…", help="default %(default)s")
+    parity.add_argument("--case", metavar="C,…", help="default a,b,c,d,e,f")
     parity.add_argument("--hours", metavar="N", help="begin no trial after so long; default: no limit")
     parity.add_argument("--resume", action="store_true", help="leave out what is in the results already")
     parity.add_argument(
@@ -32,7 +33,7 @@ def add_options(parity: argparse.ArgumentParser) -> None:
     parity.add_argument(
         "--plan", action="store_true", help="measure and print what all of it takes; train nothing"
     )
-    parity.add_argument("--data", default="", metavar="URI", help="default: this Python's standard library")
+    parity.add_argument("--data", metavar="URI", help="default: this Python's standard library")
     parity.add_argument("--jobs", metavar="N", help="trials at a time, a core each; default: all cores")
     parity.add_argument("--out", metavar="FOLDER", help=f"default {RESULTS}")
 
@@ -52,21 +53,19 @@ def run(options: argparse.Namespace) -> int:
         raise lacking(
             error, "bench parity needs the packages of runtime and simulator", "runtime,simulate"
         ) from error
-    letters = options.case.replace(",", "")
-    if not letters or not set(letters) <= set("abcdef"):
-        raise UsageError(f"--case {options.case!r}: of a,b,c,d,e,f is wanted")
+    _refuse_together(options)
     chosen = cases.stages(options.size, options.reduced, options.device)
     if not chosen:
         every = dict.fromkeys(stage.size for stage in cases.stages(None, options.reduced, options.device))
         raise UsageError(f"--size {options.size!r}: one of {', '.join(every)} is wanted")
+    letters = _letters(options.case, "".join(stage.cases for stage in chosen))
     jobs = 1 if options.device else len(usable())
     if options.jobs is not None:
         jobs = count("--jobs", options.jobs, most=1024)
     hours = None if options.hours is None else plain("--hours", options.hours, 0.001, 1000)
-    if options.data:
+    if options.data is not None:
         of_bucket("--data", options.data)
     if options.plan:
-        _refuse_with_plan(options)
         print(plan.markdown(plan.estimate(chosen, letters), len(usable())))
         return 0
     request = proof.Request(
@@ -77,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         seconds=None if hours is None else 3600 * hours,
         resume=options.resume,
         flag="--reduced " if options.reduced else "--device " if options.device else "",
-        data=options.data,
+        data=options.data or "",
         sweep=options.sweep,
     )
     try:
@@ -91,15 +90,34 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_with_plan(options: argparse.Namespace) -> None:
-    """What a plan, which trains nothing and writes nothing, has no use for."""
+def _letters(text: str | None, there: str) -> str:
+    """The cases that are asked for; `there`: those of the sizes that were chosen."""
+    if text is None:
+        return LETTERS
+    letters = text.replace(",", "")
+    wanted = ",".join(letter for letter in LETTERS if letter in there)
+    if not letters or not set(letters) <= set(there):
+        raise UsageError(f"--case {text!r}: of {wanted} is wanted")
+    return letters
+
+
+def _refuse_together(options: argparse.Namespace) -> None:
+    """What would do nothing beside another option."""
     for name in ("json", "resume", "sweep", "data", "jobs", "hours", "out"):
-        if getattr(options, name) not in (None, False, ""):
+        if options.plan and getattr(options, name) not in (None, False):
             raise UsageError(f"--{name}: not with --plan, which trains nothing and writes nothing")
+    if options.sweep and options.case is not None:
+        raise UsageError(
+            "--case: not with --sweep, which runs the outer step's knobs in the place of the cases"
+        )
+    if options.device and options.reduced:
+        raise UsageError("--device: not with --reduced, which has a size of its own")
 
 
 def _folder(text: str) -> Path:
     """Made where it is not there, and tried before the first trial has taken its hours."""
+    if not text:
+        raise UsageError("--out '': a folder is wanted")
     try:
         Path(text).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=text):

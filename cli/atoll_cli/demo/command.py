@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import secrets
 import signal
@@ -20,7 +21,12 @@ from atoll_cli.demo.sample import load_run
 from atoll_cli.demo.stages import STAGES, Demo, Plan
 from atoll_cli.demo.verdict import as_json
 from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.values import plain
 from atoll_local.paths import source_root
+
+MOST_MARGIN = 100.0
+NEEDED = ("atoll_runtime.checkpoint.bucket", "atoll_runtime.data.writer")
+"""What a later stage imports: where its packages are missing, that is told before a cluster is started."""
 
 
 def run_demo(options: argparse.Namespace) -> int:
@@ -29,10 +35,13 @@ def run_demo(options: argparse.Namespace) -> int:
     Raises:
         CommandError: a stage did not come to its end.
         UsageError: wrong options, or a machine that cannot run it.
+        ModuleNotFoundError: packages are missing.
     """
     console = Console(STAGES)
     plan = _plan(options)
     place = _place(options, console)
+    for name in NEEDED:
+        importlib.import_module(name)
     demo = Demo(plan, place, console)
     # Both, also where a shell started us with SIGINT ignored: whatever ends the demo, the cluster goes first.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -87,6 +96,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         root = source_root()
     except FileNotFoundError as error:
         raise UsageError(str(error)) from error
+    margin = plain("--margin", options.margin, -MOST_MARGIN, MOST_MARGIN)
     for path in (options.json, options.record):
         if path and not path.absolute().parent.is_dir():
             raise UsageError(f"{path}: there is no folder {path.absolute().parent}")
@@ -105,7 +115,7 @@ def _plan(options: argparse.Namespace) -> Plan:
             operator_image=_tagged("--operator-image", options.operator_image),
             runtime_image=_tagged("--runtime-image", options.runtime_image),
         ),
-        margin=options.margin,
+        margin=margin,
         kill_syncer=options.kill_syncer,
         record=options.record,
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from atoll_local.cluster import Cluster
 from atoll_local.controlplane import CONTEXT
 from atoll_local.errors import ClusterError, HostError
 from atoll_local.faults import signal_pods
+from atoll_local.paths import claim
 from atoll_local.programs import find, installed
 
 Progress = Callable[[str], None]
@@ -64,16 +65,23 @@ class LocalPlace:
     """A local cluster; one that is up already is used and left up."""
 
     def __init__(self, name: str, progress: Progress) -> None:
-        self._cluster = Cluster.existing(name, progress) or Cluster(name, progress=progress)
+        """Raises `UsageError` for a name that is none."""
+        try:
+            self._cluster = Cluster.existing(name, progress) or Cluster(name, progress=progress)
+        except HostError as error:
+            raise UsageError(str(error)) from error
         self._found_up = self._cluster.running() if self._cluster.kubeconfig.exists() else False
-        self._started = False
-        self._lock: int | None = None
+        self._held = ExitStack()
+        """For as long as this process lives."""
         self.reached = False
 
     @staticmethod
     def is_current(name: str, context: str) -> bool:
         """True when kubectl points at the local cluster of that name: it brings a bucket of its own."""
-        cluster = Cluster.existing(name)
+        try:
+            cluster = Cluster.existing(name)
+        except HostError as error:
+            raise UsageError(str(error)) from error
         here = os.environ.get("KUBECONFIG")
         return cluster is not None and context == CONTEXT and here == str(cluster.kubeconfig)
 
@@ -96,8 +104,7 @@ class LocalPlace:
     def up(self) -> None:
         """Raises `UsageError` when this machine cannot, `CommandError` when a part did not come up."""
         try:
-            self._claim()
-            self._started = not self._found_up
+            self._held.enter_context(claim())
             self._cluster.up()
             self._cluster.bucket.start()
             self._cluster.bucket.create_bucket(BUCKET)
@@ -109,23 +116,6 @@ class LocalPlace:
         except ClusterError as error:
             raise CommandError(str(error)) from error
 
-    def _claim(self) -> None:
-        """Keeps a second demo off this machine for as long as this process lives: they would share its network.
-
-        Raises:
-            UsageError: another demo is there.
-        """
-        folder = self._cluster.root.parent
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(folder, os.O_RDONLY)
-        except PermissionError:
-            return  # without root the cluster itself says what is wrong
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UsageError("another demo runs on this machine; wait for its end") from error
-
     def kill(self, pods: Sequence[PodView], namespace: str) -> None:
         try:
             signal_pods(self._cluster, [pod.uid for pod in pods], signal.SIGKILL)
@@ -133,8 +123,8 @@ class LocalPlace:
             raise CommandError(str(error)) from error
 
     def down(self) -> None:
-        # Without a state folder the machine was refused before anything was made; what is there is another's.
-        if self._started and self._cluster.root.exists():
+        # A machine that was refused before anything was made: what is there is another's.
+        if self._cluster.made and not self._found_up:
             self._cluster.progress(f"removing the cluster {self._cluster.name}")
             self._cluster.down()
 

@@ -1,4 +1,4 @@
-"""What the API server would refuse of a TrainingRun: by the models, and by the patterns and CEL rules of the CRD."""
+"""What the API server would refuse of a run or a unit: by the models, and by the patterns and CEL rules of the CRDs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from functools import cache
 from typing import Any
 
 import cel
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from atoll_operator.api.group import API_VERSION
+from atoll_operator.api.group import API_VERSION, RUN_KIND, UNIT_KIND
+from atoll_operator.api.learnerunit import LearnerUnit, LearnerUnitSpec
 from atoll_operator.api.trainingrun import TrainingRun, TrainingRunSpec
-from atoll_operator.rules import constrain_run
+from atoll_operator.rules import constrain_run, constrain_unit
 from atoll_operator.schema import Schema, structural
 
 TOP = ("apiVersion", "kind", "metadata", "spec", "status")
@@ -24,29 +25,34 @@ SCALES |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 
 
 
 def faults(manifest: Mapping[str, Any]) -> list[str]:
-    """A line for each, as `spec.pools[0].units: …`; empty where the run would be taken."""
+    """A line for each, as `spec.pools[0].units: …`; empty where the run, or the unit, would be taken."""
+    kind = UNIT_KIND if manifest.get("kind") == UNIT_KIND else RUN_KIND
+    schema = _schema(kind)
     found = list(_of_top(manifest))
-    spec: TrainingRunSpec | None = None
+    spec: BaseModel | None = None
     try:
-        spec = TrainingRunSpec.model_validate_json(json.dumps(manifest.get("spec")), strict=True)
+        spec = _SPECS[kind].model_validate_json(json.dumps(manifest.get("spec")), strict=True)
     except ValidationError as error:
         wrong = error.errors(include_url=False)
         # A list of which an item is wrong is too short for pydantic, which counts the right ones alone.
         places = {each["loc"][:end] for each in wrong for end in range(len(each["loc"]))}
-        found += [_worded(each) for each in wrong if each["loc"] not in places]
+        found += [_worded(each, schema) for each in wrong if each["loc"] not in places]
     told = {line.partition(":")[0] for line in found}
-    shapes = _walked(_schema()["properties"]["spec"], manifest.get("spec"), "spec", _shape)
+    shapes = _walked(schema["properties"]["spec"], manifest.get("spec"), "spec", _shape)
     found += [line for line in shapes if line.partition(":")[0] not in told]
     if found or spec is None:
         return found  # rules are written for what has the right shape, and say nothing of what has not
     filled_in = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return list(_walked(_schema(), {"metadata": manifest["metadata"], "spec": filled_in}, "", _rules))
+    return list(_walked(schema, {"metadata": manifest["metadata"], "spec": filled_in}, "", _rules))
+
+
+_SPECS: Mapping[str, type[BaseModel]] = {RUN_KIND: TrainingRunSpec, UNIT_KIND: LearnerUnitSpec}
 
 
 @cache
-def _schema() -> Schema:
-    schema = structural(TrainingRun)
-    constrain_run(schema)
+def _schema(kind: str) -> Schema:
+    schema = structural(TrainingRun if kind == RUN_KIND else LearnerUnit)
+    (constrain_run if kind == RUN_KIND else constrain_unit)(schema)
     return schema
 
 
@@ -62,20 +68,19 @@ def _of_top(manifest: Mapping[str, Any]) -> Iterator[str]:
             yield f"{key}: {_unknown(str(key), TOP)}"
 
 
-def _worded(error: Any) -> str:
+def _worded(error: Any, schema: Schema) -> str:
     """One of the models' errors."""
     place: tuple[int | str, ...] = error["loc"]
     path = "spec" + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
     if error["type"] == "extra_forbidden":
-        return f"{path}: {_unknown(str(place[-1]), _known(('spec', *place[:-1])))}"
+        return f"{path}: {_unknown(str(place[-1]), _known(schema, ('spec', *place[:-1])))}"
     value = error["input"]
     shown = f"{value!r}: " if isinstance(value, (str, int, float)) else ""
     return f"{path}: {shown}{error['msg']}"
 
 
-def _known(path: Sequence[str | int]) -> list[str]:
+def _known(schema: Schema, path: Sequence[str | int]) -> list[str]:
     """The fields at a place of the schema."""
-    schema = _schema()
     for key in path:
         schema = (
             schema.get("items", {}) if isinstance(key, int) else schema.get("properties", {}).get(key, {})
@@ -110,7 +115,7 @@ def _shape(schema: Schema, value: Any, path: str) -> Iterator[str]:
         yield f"{path}: {value!r}: one of {', '.join(map(str, schema['enum']))} is wanted"
     if isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
         yield f"{path}: {value!r} does not match {schema['pattern']}"
-    for key in schema.get("x-kubernetes-list-map-keys", ()):
+    for key in schema.get("x-kubernetes-list-map-keys", ()) if isinstance(value, list) else ():
         names = [item.get(key) for item in value if isinstance(item, dict)]
         for index, name in enumerate(names):
             if name in names[:index]:
@@ -145,6 +150,8 @@ _KUBERNETES: Mapping[str, Callable[..., Any]] = {
     "split": lambda text, by: text.split(by),
     "sum": sum,
     "quantity": quantity,
+    "isInteger": float.is_integer,
+    "asInteger": int,
     "isGreaterThan": lambda one, other: one > other,
 }
 """What the API server adds to CEL, as far as the rules use it."""

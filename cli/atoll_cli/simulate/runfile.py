@@ -80,6 +80,7 @@ def _converted(name: str, spec: TrainingRunSpec) -> planner.Run:
     units, outer, target = sizes(spec), spec.outer, spec.target
     try:
         tensors = tuple(model.describe(spec.model))
+        model.check(spec.model, spec.data.sequence_length, spec.data.packing)
     except model.ModelError as error:
         raise FieldError(f"spec.{error}") from error
     run = planner.Run(

@@ -51,8 +51,13 @@ class Resources(Section):
     """What the container may use."""
 
 
-class CostStatus(Report):
-    """What failures cost, from each to the first merge after it; heals that are under way are not in it yet."""
+MAX_REASONS = 16
+"""Reasons that a ledger tells apart."""
+
+
+class Cost(Report):
+    """What failures cost, from each to the first merge after it, or until the unit was given up or taken away; heals
+    that are under way are not in it yet. What fails again before it was merged is part of the same heal."""
 
     failures: int = 0
     seconds: float = 0.0
@@ -62,8 +67,11 @@ class CostStatus(Report):
     """Inner steps that the unit would have made in that time, by its pace."""
 
 
-MAX_REASONS = 16
-"""Reasons that a ledger tells apart."""
+class CostStatus(Cost):
+    """The sum, and its parts."""
+
+    by_reason: Annotated[dict[str, Cost], Field(max_length=MAX_REASONS)] = Field(default_factory=dict)
+    """By the reason of the failure that began the heal; `Other`: of all reasons that came after the first fifteen."""
 
 
 class LedgerStatus(Report):

@@ -108,9 +108,13 @@ class Heal(Report):
     incarnation: int
     """The one that was merged."""
     reason: Annotated[str, Field(max_length=256)]
-    """Of the failure."""
+    """Of the failure that began it."""
     started_at: Time
     seconds: float
+    chip_seconds: float = 0.0
+    """Seconds × chips of the unit."""
+    steps: int = 0
+    """Inner steps that the unit would have made in that time, by its pace."""
     stages: HealStages = HealStages()
 
 
@@ -140,10 +144,16 @@ class LearnerUnitStatus(Report):
     last_heal: Heal | None = None
     heal_start_time: Time | None = None
     """While the unit heals."""
+    heal_reason: Annotated[str, Field(max_length=256)] = ""
+    """While it heals: of the failure that began it."""
+    chips: int = 0
+    """Of all its slices."""
     step: int = 0
     tokens: int = 0
     loss: float | None = None
     tokens_per_second: float = 0.0
+    step_seconds: float = 0.0
+    """Of an inner step, as last known; 0: not yet."""
     staleness: int = 0
     """Global steps since its last merge."""
     contributions: int = 0

@@ -29,12 +29,17 @@ class ValueSource(Section):
     """A value of a ConfigMap."""
 
 
+MAX_VARIABLES = 64
+MAX_VALUE = 4096
+"""Characters of a variable's value."""
+
+
 class Variable(Section):
     """A variable of the environment: with a value, or with where it comes from."""
 
     name: Annotated[str, Field(min_length=1, max_length=128)]
     """As a program reads it; those that operator, libtpu or JAX's cluster detection set are refused."""
-    value: Annotated[str, Field(max_length=4096)] | None = None
+    value: Annotated[str, Field(max_length=MAX_VALUE)] | None = None
     """As it is."""
     value_from: ValueSource | None = None
     """In the place of `value`."""
@@ -56,7 +61,7 @@ class PodTemplate(Section):
         default_factory=dict
     )
     """Such as those that a log collector or a mesh of services reads."""
-    env: Annotated[tuple[Variable, ...], Field(max_length=64)] = ()
+    env: Annotated[tuple[Variable, ...], Field(max_length=MAX_VARIABLES)] = ()
     """Of the container, such as LIBTPU_INIT_ARGS or XLA_FLAGS."""
     image_pull_secrets: Annotated[tuple[SecretName, ...], Field(max_length=8)] = ()
     """With which the images are pulled."""

@@ -18,7 +18,7 @@ from atoll_operator.api.common import (
 )
 from atoll_operator.api.conditions import Conditions, Message, Time
 from atoll_operator.api.learnerunit import MAX_SLICES, MAX_STREAM
-from atoll_operator.api.podtemplate import PodTemplate
+from atoll_operator.api.podtemplate import MAX_VALUE, MAX_VARIABLES, PodTemplate
 from atoll_runtime.contract import (
     CheckpointSpec,
     DataSpec,
@@ -94,7 +94,8 @@ class RecoverySpec(Section):
     its first step."""
     node_lost_seconds: Annotated[int, Field(ge=0, le=3600)] = 3
     """For which a node may be not ready before its pods count as lost. Kubernetes calls a node not ready 40 to 55 s
-    after its last sign of life."""
+    after its last sign of life. Where the operator may not see nodes it is the toleration of a unit's pods, by which
+    Kubernetes deletes them."""
     hang_seconds: Annotated[int, Field(ge=0, le=86_400)] = 600
     """For which no step may end while the pods run and the syncer answers; 0: for ever."""
     force_delete: bool = False
@@ -213,7 +214,9 @@ class RuntimeStatus(Report):
     image: Annotated[str, Field(max_length=512)]
     asked: Annotated[str, Field(max_length=512)] = ""
     """`spec.image` when this was chosen; empty: the operator's default of that time."""
-    environment: dict[str, str] = Field(default_factory=dict)
+    environment: Annotated[
+        dict[str, Annotated[str, Field(max_length=MAX_VALUE)]], Field(max_length=MAX_VARIABLES)
+    ] = Field(default_factory=dict)
     """Variables that the operator had for runtime pods at that time."""
 
 

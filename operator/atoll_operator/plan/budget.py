@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from atoll_operator.api.learnerunit import MAX_RESTARTS, Restart
 from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.plan.clock import parse_time
-from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, HOST_MAINTENANCE
+from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, HOST_MAINTENANCE, PREEMPTED
 from atoll_runtime.contract import VERSION_MISMATCH
 
 BASE_SECONDS = 5.0
 MAX_SECONDS = 300.0
 SPREAD = 0.2
 """Of a wait, either way: units that failed together do not come back together."""
-UNCOUNTED = frozenset({HOST_MAINTENANCE, CAPACITY_UNAVAILABLE, VERSION_MISMATCH})
-"""Announced by the platform, no room for the pods, or an image that has to be another: no fault of the unit. They make
+UNCOUNTED = frozenset({HOST_MAINTENANCE, PREEMPTED, CAPACITY_UNAVAILABLE, VERSION_MISMATCH})
+"""The hosts are wanted back, no room for the pods, or an image that has to be another: no fault of the unit. They make
 a back-off all the same."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from pydantic import BaseModel
@@ -10,6 +10,8 @@ from pydantic import BaseModel
 from atoll_operator.api.conditions import Condition
 from atoll_operator.api.group import Object
 from atoll_operator.plan.clock import format_time
+from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, IMAGE_PULL
+from atoll_operator.plan.kueue import QUEUED
 
 MESSAGE_LIMIT = 4096
 ConditionStatus = Literal["True", "False", "Unknown"]
@@ -19,10 +21,14 @@ FIGURES = frozenset(
     {
         "step", "tokens", "loss", "tokensPerSecond", "staleness", "contributions", "globalStep", "progressPercent",
         "bytesIn", "bytesOut", "gbitPerSecondIn", "gbitPerSecondOut", "estimatedSecondsLeft", "quorum", "message",
-        "ledger", "sharePercent",
+        "ledger", "sharePercent", "stepSeconds",
     }
 )  # fmt: skip
 """Fields of a status that change all the time; a write for them alone can wait."""
+
+
+HOLDS = frozenset({CAPACITY_UNAVAILABLE, QUEUED, IMAGE_PULL, "ObjectRefused", "SpecInvalid"})
+"""Reasons for which a unit waits until somebody else acts."""
 
 
 def state(value: bool | None, reason: str, message: str = "") -> State:
@@ -52,6 +58,11 @@ def transition(
     return tuple(result)
 
 
+def states_of(conditions: Iterable[Condition]) -> dict[str, State]:
+    """As they stand, by type."""
+    return {item.type: (item.status, item.reason, item.message) for item in conditions}
+
+
 def find(conditions: Sequence[Condition], name: str) -> Condition | None:
     return next((condition for condition in conditions if condition.type == name), None)
 
@@ -71,8 +82,24 @@ def document(status: BaseModel) -> Object:
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+def only_figures(old: Object, new: Object) -> bool:
+    """Whether nothing changed that anyone acts on, or that a run says of its units."""
+    told = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+    if not told <= FIGURES | {"conditions"} or ("message" in told and "message" in new):
+        return False
+    return _stated(old) == _stated(new)
+
+
+def _stated(status: Object) -> list[tuple[str, ...]]:
+    """Conditions without what is said of those that are true."""
+    return [
+        (item["type"], item["status"], item["reason"], item["message"] if item["status"] != "True" else "")
+        for item in status.get("conditions", [])
+    ]
+
+
 def urgent(old: Object, new: Object) -> bool:
-    """Whether more than figures, reasons and messages changed, so that the write must not wait."""
+    """Whether more than figures and words changed, so that the write must not wait; that others have to act is more."""
     return _essence(old) != _essence(new)
 
 
@@ -80,5 +107,8 @@ def _essence(status: Object) -> Object:
     essence = {key: value for key, value in status.items() if key not in FIGURES}
     if essence.get("phase") == "Pending":
         essence["phase"] = "Scheduling"  # the next pass says so, and what else has come by then
-    essence["conditions"] = {item["type"]: item["status"] for item in status.get("conditions", [])}
+    essence["conditions"] = {
+        item["type"]: (item["status"], item["reason"] in HOLDS and item["reason"])
+        for item in status.get("conditions", [])
+    }
     return essence

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.rollout import of_another_kind
 from atoll_operator.plan.runobjects import RunObserved, UnitFacts
-from atoll_operator.plan.totals import NOTHING, Totals, account, totals
+from atoll_operator.plan.totals import NOTHING, Totals, account, closed, totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Departure:
 
 
 def plan_departure(
-    run: RunObserved, units: Mapping[str, UnitFacts], wanted: Mapping[str, LearnerUnitSpec] | None
+    run: RunObserved, units: Mapping[str, UnitFacts], wanted: Mapping[str, LearnerUnitSpec] | None, now: float
 ) -> Departure:
     """Decides for one run.
 
@@ -37,7 +37,7 @@ def plan_departure(
     accounts = {unit.uid: account(unit.status) for unit in units.values() if unit.ours}
     present = {uid: each for uid, each in {**run.left, **accounts}.items() if each != NOTHING}
     leaving = [uid for uid in (*run.left, *(unit.uid for unit in surplus)) if uid in present]
-    kept = totals(run.status, present, leaving)
+    kept = totals(run.status, present | {uid: closed(present[uid], now) for uid in leaving}, leaving)
     return Departure(
         totals=kept,
         retire=tuple(unit for unit in surplus if unit.uid in named or unit.uid not in present),

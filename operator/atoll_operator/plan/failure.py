@@ -130,11 +130,12 @@ def _reason(pod: PodView) -> tuple[str, str]:
     """The kubelet's own word first: it marks evictions and shutdowns alike as `TerminationByKubelet`."""
     node = pod.node or "unknown"
     if pod.ended and pod.reason in _POD_REASONS:
-        return _POD_REASONS[pod.reason], pod.message or pod.reason
+        return _of_host(pod, _POD_REASONS[pod.reason]), pod.message or pod.reason
     if pod.ended and pod.reason.startswith("OutOf"):
         return ADMISSION_REJECTED, pod.message or pod.reason
     if pod.disruption in _DISRUPTIONS:
-        return _DISRUPTIONS[pod.disruption], pod.message or f"{pod.disruption} on node {node}"
+        reason = _of_host(pod, _DISRUPTIONS[pod.disruption])
+        return reason, pod.message or f"{pod.disruption} on node {node}"
     if not pod.ended:
         return POD_DELETED, f"deleted while it ran on node {pod.node or 'none'}"
     if pod.exit_code == EXIT_FENCED:
@@ -144,6 +145,11 @@ def _reason(pod: PodView) -> tuple[str, str]:
     if pod.exit_code is None:
         return NODE_LOST, pod.message or f"failed without an exit status on node {node}"
     return terminated(pod)
+
+
+def _of_host(pod: PodView, reason: str) -> str:
+    """A Spot host is told to shut down when it is preempted, and its kubelet knows no more than that."""
+    return PREEMPTED if reason == HOST_MAINTENANCE and pod.spot else reason
 
 
 def _fenced(pod: PodView) -> str:

@@ -35,7 +35,7 @@ from atoll_operator.plan.kueue import queued
 from atoll_operator.plan.names import pod_group, pod_name
 from atoll_operator.plan.nodechoice import node_choice
 from atoll_operator.plan.placement import Spot
-from atoll_operator.plan.podspec import POD_DIR, PodSettings, container, pod_metadata, pod_spec
+from atoll_operator.plan.podspec import LEAVE_SECONDS, POD_DIR, PodSettings, container, pod_metadata, pod_spec
 from atoll_operator.plan.removal import DRAIN_SECONDS
 from atoll_operator.plan.tpu import Slice, check_slices, slice_of
 from atoll_runtime.contract import (
@@ -71,6 +71,8 @@ class Gang:
     """The incarnation for which it is made."""
     spec: LearnerUnitSpec
     settings: PodSettings
+    leave_seconds: int = LEAVE_SECONDS
+    """After which Kubernetes deletes the pods of a lost node."""
 
     @property
     def slice(self) -> Slice:
@@ -172,7 +174,7 @@ class Gang:
             "terminationGracePeriodSeconds": DRAIN_SECONDS,
             "hostname": name,
             "subdomain": self.unit,
-            **node_choice(self.spec, shape, spot, holder, peers),
+            **node_choice(self.spec, shape, spot, holder, peers, self.leave_seconds),
         }
         pod = {
             "apiVersion": "v1",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from atoll_operator.api.common import MAX_REASONS, LedgerStatus
 from atoll_runtime.contract import LedgerReport
@@ -23,10 +23,14 @@ def add(reports: Iterable[LedgerReport]) -> LedgerReport:
     return LedgerReport(trained=trained, merged=merged, discarded=dict(discarded), in_flight=in_flight)
 
 
-def share(ledger: Mapping[str, LedgerReport], unit: str) -> float | None:
-    """Of the tokens merged, 0 to 1; None where the ledger knows no such unit, or nothing was merged."""
-    merged = sum(report.merged for report in ledger.values())
-    return ledger[unit].merged / merged if merged and unit in ledger else None
+def merged(reports: Iterable[LedgerReport]) -> int:
+    """Token-fragments of all units."""
+    return sum(report.merged for report in reports)
+
+
+def share(report: LedgerReport | None, merged: int) -> float | None:
+    """A unit's part of all that was merged, 0 to 1; None for a unit without a ledger, or when nothing was merged."""
+    return report.merged / merged if merged and report is not None else None
 
 
 def shown(report: LedgerReport, fragments: int) -> LedgerStatus:

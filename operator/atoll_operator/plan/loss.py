@@ -12,6 +12,8 @@ from atoll_operator.plan.unitstatus import Orders, UnitObserved, connected
 
 EXIT_GRACE_SECONDS = 15.0
 """A pod that ends with 0 may have heard of the run's end before we did."""
+AGAIN_SECONDS = 2.0
+"""Until the next look for an answer of the syncer: of a large run it is asked every 15 s."""
 
 
 def find_loss(
@@ -26,9 +28,9 @@ def find_loss(
         if pod.exit_code == 0 and pod.ended and pod.deletion_time is None and patient > now:
             wake = earliest(wake, patient)
         else:
-            pods.append(pod)
+            pods.append(nodes.told_by_host(pod, unit.nodes))
     silent, suspicion = nodes.lost(pods, unit.nodes, orders.recovery.node_lost_seconds, now)
-    last = [unit.departed[name] for name in missing if name in unit.departed]
+    last = [nodes.told_by_host(unit.departed[name], unit.nodes) for name in missing if name in unit.departed]
     told = [pod for pod in last if failure.classify(pod, unit.status.incarnation) is not None]
     mute = set(missing) - {pod.name for pod in told}
     cause = failure.first_cause([*pods, *told], unit.status.incarnation, sorted(mute), silent)
@@ -55,11 +57,18 @@ def _overdue(
         "; no host is connected to the syncer" if gone else ""
     )
     first = current[min(current)]
-    return _due(stepping, Cause(failure.HANG, message, first.name, first.node, process=True), now)
+    return _told(unit, stepping, Cause(failure.HANG, message, first.name, first.node, process=True), now)
 
 
 def _due(moment: float, cause: Cause, now: float) -> tuple[Cause | None, float | None]:
     return (None, moment) if moment > now else (cause, None)
+
+
+def _told(unit: UnitObserved, moment: float, cause: Cause, now: float) -> tuple[Cause | None, float | None]:
+    """A deadline that the syncer is the witness of: an answer from before it says nothing. A dead syncer gives none."""
+    if moment <= now and unit.heard is not None and unit.heard < moment:
+        return None, now + AGAIN_SECONDS
+    return _due(moment, cause, now)
 
 
 def _disconnected(
@@ -84,4 +93,4 @@ def _disconnected(
     first = current[min(current)]
     message = f"not all hosts were connected to the syncer {seconds} s after {since}"
     cause = Cause(failure.STARTUP_TIMED_OUT, message, first.name, first.node, process=restarted is None)
-    return _due(max(*moments, restarted or 0.0) + seconds, cause, now)
+    return _told(unit, max(*moments, restarted or 0.0) + seconds, cause, now)

@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from atoll_operator.api.group import ACCELERATOR, LABEL_HOLDS, NODE_POOL, TOPOLOGY, TPU, Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.placement import Spot
-from atoll_operator.plan.podspec import LOST_NODES, literals
+from atoll_operator.plan.podspec import literals, lost_nodes
 from atoll_operator.plan.tpu import Slice
 
 
 def node_choice(
-    spec: LearnerUnitSpec, shape: Slice, spot: Spot, holder: str, peers: Mapping[str, str]
+    spec: LearnerUnitSpec, shape: Slice, spot: Spot, holder: str, peers: Mapping[str, str], leave_seconds: int
 ) -> Object:
     """The part of a pod's spec that says where it runs.
 
     Args:
         holder: the slice's name in the whole cluster, value of `LABEL_HOLDS`.
         peers: labels of the gang's pods of the same slice.
+        leave_seconds: after which Kubernetes deletes the pod of a lost node.
     """
     choice: Object = {
         "nodeSelector": {
@@ -28,7 +29,11 @@ def node_choice(
             **({"node.kubernetes.io/instance-type": shape.machine} if spec.machine_type else {}),
             **({NODE_POOL: spot.pool} if spot.pool else {}),
         },
-        "tolerations": [*_TOLERATIONS, *(literals(item) for item in spec.tolerations)],
+        "tolerations": [
+            _OF_TPU_NODES,
+            *lost_nodes(leave_seconds),
+            *(literals(item) for item in spec.tolerations),
+        ],
     }
     affinity: Object = {}
     if spot.holds:
@@ -64,4 +69,4 @@ _IN_A_POOL: Object = {
     }
 }
 """Anti-affinity alone would be content with a node of no pool, where peers cannot follow."""
-_TOLERATIONS: tuple[Object, ...] = ({"key": TPU, "operator": "Exists"}, *LOST_NODES)
+_OF_TPU_NODES: Object = {"key": TPU, "operator": "Exists"}

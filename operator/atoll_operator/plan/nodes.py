@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from atoll_operator.api.group import ACCELERATOR, NODE_POOL, TOPOLOGY, TPU, Object
+from atoll_operator.plan.capacity import SPOT
 from atoll_operator.plan.clock import earliest
 from atoll_operator.plan.failure import HOST_MAINTENANCE, NODE_LOST, Cause
 from atoll_operator.plan.observe import PodView
@@ -47,6 +48,8 @@ class NodeView:
     out_of_service: bool = False
     maintenance: str = ""
     """What announces its maintenance; empty when nothing does."""
+    spot: bool = False
+    """It may be taken away at any time."""
 
     @property
     def stays(self) -> bool:
@@ -74,6 +77,7 @@ def view_node(node: Object, known: NodeView | None, now: float) -> NodeView:
         silence=f"Ready is {ready['status']}: {ready.get('message', '')}" if silent else "",
         out_of_service=OUT_OF_SERVICE in taints,
         maintenance=_maintenance(taints, labels),
+        spot=labels.get(SPOT) == "true",
     )
 
 
@@ -114,6 +118,14 @@ def lost(
         elif node.silent_since is not None:
             wake = earliest(wake, node.silent_since + seconds)
     return causes, wake
+
+
+def told_by_host(pod: PodView, nodes: Mapping[str, NodeView]) -> PodView:
+    """The pod with what its node says of a shutdown: one that was announced is no preemption, on Spot neither."""
+    node = nodes.get(pod.node)
+    if node is None:
+        return pod
+    return replace(pod, spot=(pod.spot or node.spot) and not node.maintenance)
 
 
 def leaving(pods: Iterable[PodView], nodes: Mapping[str, NodeView]) -> Cause | None:

@@ -15,6 +15,7 @@ from atoll_operator.api.group import (
     NODE_POOL,
     Object,
 )
+from atoll_operator.plan.capacity import SPOT
 from atoll_operator.plan.clock import parse_time
 from atoll_runtime.contract import LastWords
 
@@ -41,6 +42,8 @@ class PodView:
     node: str = ""
     pool: str = ""
     """The node pool that its selector asks for."""
+    spot: bool = False
+    """Its host may be taken away at any time: where that shuts down, it was."""
     deletion_time: float | None = None
     """When it should be gone; set as soon as somebody deletes it."""
     disruption: str = ""
@@ -101,6 +104,7 @@ def view(pod: Object) -> PodView:
         message=status.get("message", "") or stopped.get("message", ""),
         node=pod.get("spec", {}).get("nodeName", ""),
         pool=pod.get("spec", {}).get("nodeSelector", {}).get(NODE_POOL, ""),
+        spot=pod.get("spec", {}).get("nodeSelector", {}).get(SPOT) == "true",
         deletion_time=_time(metadata.get("deletionTimestamp")),
         disruption=disruption.get("reason", "")
         if disruption.get("status") == "True"

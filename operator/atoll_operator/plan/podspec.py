@@ -22,11 +22,18 @@ PATHS = (RUN_DIR, TLS_DIR, "/tmp", POD_DIR, JOURNAL_DIR, TERMINATION_LOG)
 """Where they are mounted, and where the kubelet mounts a file of its own."""
 LEAVE_SECONDS = 30
 """`tolerationSeconds` for a node that is lost; Kubernetes' default of 300 is most of a slow heal."""
-LOST_NODES: tuple[Object, ...] = tuple(
-    {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LEAVE_SECONDS}
-    for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-)
-"""Tolerations of every pod of a run."""
+
+
+def lost_nodes(seconds: int) -> tuple[Object, ...]:
+    """Tolerations of every pod of a run: for so long Kubernetes leaves it on a node that is lost."""
+    return tuple(
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+        for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    )
+
+
+LOST_NODES = lost_nodes(LEAVE_SECONDS)
+"""Of a pod whose node the operator judges itself, and of one that has no successor before its node is back or gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from atoll_operator.api.learnerunit import LearnerUnitStatus, UnitPhase
-from atoll_operator.plan import nodes
+from atoll_operator.plan import heal, nodes
 from atoll_operator.plan.clock import earliest
 from atoll_operator.plan.conditions import find, state
 from atoll_operator.plan.removal import DRAIN_SECONDS, removals
@@ -29,7 +29,7 @@ def without_run(unit: UnitObserved, now: float) -> UnitPlan:
     """Its run is gone, or still to come. A unit made by hand outlives its run, and its pods would train for nobody."""
     remove, wake = removals(unit.pods, GRACE_SECONDS["Suspended"], False, now)
     message = f"there is no TrainingRun {unit.spec.run!r}"
-    plan = idle(replace(unit, status=_without_gang(unit.status)), now, "Pending", RUN_NOT_FOUND, message)
+    plan = idle(replace(unit, status=_without_gang(unit.status, now)), now, "Pending", RUN_NOT_FOUND, message)
     return replace(plan, remove=remove, wake=wake)
 
 
@@ -41,8 +41,8 @@ def rested(status: LearnerUnitStatus) -> bool:
     )
 
 
-def _without_gang(status: LearnerUnitStatus) -> LearnerUnitStatus:
-    return status.model_copy(update={"heal_start_time": None, "placed_gang": 0})
+def _without_gang(status: LearnerUnitStatus, now: float) -> LearnerUnitStatus:
+    return heal.ended(status, now).model_copy(update={"placed_gang": 0})
 
 
 def failed(unit: UnitObserved, orders: Orders, now: float) -> UnitPlan:
@@ -61,7 +61,7 @@ def stopped(
     staying = {pod.name for pod in unit.pods} - {cause.pod for cause in silent}
     if unit.status.phase == "Failed":
         return UnitPlan(status=unit.status, remove=remove, wake=wake)
-    status = _without_gang(with_ledger(unit, unit.status))
+    status = _without_gang(with_ledger(unit, unit.status), now)
     seeded = find(unit.status.conditions, "Seeded")
     states = {
         "Scheduled": state(False, phase),

@@ -85,7 +85,11 @@ def of_another_kind(unit: UnitFacts, wanted: LearnerUnitSpec) -> bool:
 
 
 def _differs(unit: UnitFacts, wanted: LearnerUnitSpec, fields: Iterable[str]) -> bool:
-    return unit.spec is not None and any(_said(unit.spec, name) != _said(wanted, name) for name in fields)
+    has = unit.spec
+    return has is not None and any(
+        getattr(has, name) != getattr(wanted, name) and _said(has, name) != _said(wanted, name)
+        for name in fields
+    )
 
 
 def _said(spec: LearnerUnitSpec, name: str) -> Any:

@@ -10,6 +10,7 @@ from atoll_operator.api.group import UNIT_KIND, Object
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.keys import Kind
 from atoll_operator.plan.clock import earliest, format_time, parse_time
+from atoll_operator.plan.conditions import is_true
 from atoll_operator.plan.departure import plan_departure
 from atoll_operator.plan.evaluation import EvaluationPlan, plan_evaluation
 from atoll_operator.plan.failure import hindrance, terminated
@@ -74,7 +75,7 @@ class RunPlan:
     delete: bool = False
     """The time to live after the end is over."""
     again: bool = False
-    """Units can be retired once this status is written."""
+    """There is more to do once this status is written: units can be retired, or the syncer can go."""
     doubtful: bool = False
     """It rests on units that are not there: a lagging watch would say the same."""
 
@@ -111,7 +112,7 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
     suspended = suspension is not None and suspension.done
     outcome = _outcome(run, lost, parse_time(started), now)
     evaluation = plan_evaluation(run, outcome.phase if outcome is not None else "", suspended, now)
-    departure = plan_departure(run, units, wanted if outcome is None else None)
+    departure = plan_departure(run, units, wanted if outcome is None else None, now)
     facts = RunFacts(
         name=run.name,
         generation=run.generation,
@@ -127,6 +128,7 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
             }
         ),
         wanted=len(expected),
+        learning=sum(is_true(unit.status.conditions, "Learning") for unit in units.values()),
         units={name: unit.status for name, unit in units.items()},
         totals=departure.totals,
         outdated=len(rollout.outdated),
@@ -159,7 +161,8 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
         )
     status = describe(facts, now)
     deadline = run.spec.active_deadline_seconds
-    shards = 0 if suspended else run.spec.syncer.shards
+    rests = suspension is not None and suspension.done and suspension.written
+    shards = 0 if rests else run.spec.syncer.shards
     return RunPlan(
         status=status,
         apply=(*objects(run, shards, _layout(run)), *evaluator_objects(run, evaluation.replicas)),
@@ -170,11 +173,11 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
             if name not in run.units or (name in rollout.now and not of_another_kind(run.units[name], spec))
         ),
         retire=tuple(Reference(UNIT_KIND, unit.name, unit.uid) for unit in departure.retire),
-        again=departure.again,
+        again=departure.again or suspended != rests,
         doubtful=departure.totals.doubtful,
         remove=_without_evaluator(run, evaluation),
         notices=evaluation.notices,
-        poll=not suspended,
+        poll=not rests,
         evaluate=evaluation.ask,
         cut=suspension is not None and suspension.cut,
         wake=earliest(

@@ -14,7 +14,7 @@ from atoll_operator.api.trainingrun import (
     TrainingRunStatus,
 )
 from atoll_operator.plan import ledger
-from atoll_operator.plan.conditions import State, clip, is_true
+from atoll_operator.plan.conditions import State, clip
 from atoll_operator.plan.shards import Traffic
 from atoll_operator.plan.suspension import Suspension
 from atoll_operator.plan.totals import Totals, carried
@@ -30,6 +30,8 @@ class RunFacts:
     spec: TrainingRunSpec
     old: TrainingRunStatus
     wanted: int
+    learning: int
+    """Units that learn."""
     units: Mapping[str, LearnerUnitStatus]
     totals: Totals
     outdated: int
@@ -58,10 +60,6 @@ class RunFacts:
     evaluation: EvaluationStatus | None
     evaluated: Mapping[str, State]
     """The condition `Evaluated`; empty for a run that is not to be evaluated."""
-
-    @property
-    def learning(self) -> int:
-        return sum(is_true(unit.conditions, "Learning") for unit in self.units.values())
 
 
 def figures(facts: RunFacts) -> TrainingRunStatus:

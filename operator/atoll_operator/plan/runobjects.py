@@ -135,11 +135,11 @@ def dealt(run: RunObserved) -> StreamsStatus:
 
 def unit_specs(run: RunObserved, streams: StreamsStatus) -> dict[str, LearnerUnitSpec]:
     """Every LearnerUnit that is wanted, by name."""
-    pools = {pool.name: pool for pool in run.spec.pools}
     numbers = table(streams)
+    specs = {pool.name: _unit_spec(run, pool) for pool in run.spec.pools}
     return {
-        unit_name(run.name, *slot): _unit_spec(
-            run, pools[slot[0]], numbers[slot], streams_of(numbers[slot], streams.base)
+        unit_name(run.name, *slot): specs[slot[0]].model_copy(
+            update={"stream": numbers[slot], "streams": streams_of(numbers[slot], streams.base)}
         )
         for slot in slots(run.spec)
     }
@@ -160,7 +160,8 @@ def unit_body(run: RunObserved, name: str, spec: LearnerUnitSpec) -> Object:
     }
 
 
-def _unit_spec(run: RunObserved, pool: Pool, stream: int, streams: int) -> LearnerUnitSpec:
+def _unit_spec(run: RunObserved, pool: Pool) -> LearnerUnitSpec:
+    """Of every unit of the pool, which has yet to be given its stream."""
     return LearnerUnitSpec(
         run=run.name,
         pool=pool.name,
@@ -169,8 +170,8 @@ def _unit_spec(run: RunObserved, pool: Pool, stream: int, streams: int) -> Learn
         machine_type=pool.machine_type,
         slices=pool.slices_per_unit,
         batch=pool.batch or run.spec.inner.batch,
-        stream=stream,
-        streams=streams,
+        stream=0,
+        streams=1,
         image=run.spec.image or run.settings.image,
         node_selector={**pool.node_selector, **capacity.selector(pool)},
         tolerations=(*pool.tolerations, *capacity.tolerations(pool)),

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from atoll_operator.api.trainingrun import RunPhase, TrainingRunStatus
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.conditions import State, clip, find, state, transition
-from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, IMAGE_PULL
-from atoll_operator.plan.kueue import QUEUED
+from atoll_operator.plan.conditions import HOLDS, State, clip, find, state, states_of, transition
 from atoll_operator.plan.runfigures import RunFacts, figures
 from atoll_operator.plan.suspension import Suspension
 
 BEFORE = ("Pending", "Starting", "Suspending", "Suspended")
 """Phases out of which a run starts."""
-HOLDS = frozenset({CAPACITY_UNAVAILABLE, QUEUED, IMAGE_PULL, "ObjectRefused", "SpecInvalid"})
-"""Reasons for which a unit waits until somebody else acts."""
 
 
 def describe(facts: RunFacts, now: float, ended: tuple[str, str, str] | None = None) -> TrainingRunStatus:
@@ -99,11 +95,8 @@ def _remembered(facts: RunFacts) -> dict[str, State]:
     """What follows from the syncer's answer, as it stands: an operator that starts must not call a sound run ill."""
     if facts.old.phase in ("Suspending", "Suspended"):
         return {}
-    return {
-        item.type: (item.status, item.reason, item.message)
-        for item in facts.old.conditions
-        if item.type in ("Ready", "Progressing", "Degraded")
-    }
+    known = states_of(facts.old.conditions)
+    return {name: known[name] for name in ("Ready", "Progressing", "Degraded") if name in known}
 
 
 def _unanswered(facts: RunFacts) -> State:
@@ -197,11 +190,8 @@ def with_problem(
     status: TrainingRunStatus, old: TrainingRunStatus, reason: str, message: str, now: float
 ) -> TrainingRunStatus:
     """The same status, Degraded for a reason that only the API server knew; `old` is the one before this pass."""
-    states: dict[str, State] = {
-        item.type: (item.status, item.reason, item.message) for item in status.conditions
-    }
-    states["Degraded"] = state(True, reason, message)
-    conditions = transition(old.conditions, states, status.observed_generation, now)
+    shown = states_of(status.conditions) | {"Degraded": state(True, reason, message)}
+    conditions = transition(old.conditions, shown, status.observed_generation, now)
     return status.model_copy(update={"message": clip(message), "conditions": conditions})
 
 

@@ -59,6 +59,10 @@ class FeedState:
     down: str = ""
     """Shards that do not serve while another one answers, and why."""
     traffic: Traffic = Traffic()
+    heard: float | None = field(default=None, compare=False)
+    """Unix seconds of the last good answer; of several shards, of the one that was heard of longest ago."""
+    merged: int = field(default=0, compare=False)
+    """Token-fragments merged of all units, by the ledger in `status`."""
     misses: int = field(default=0, compare=False)
     """Polls in a row that failed; by itself no news."""
 
@@ -114,7 +118,13 @@ def heard(old: FeedState, status: SyncerStatus, now: float) -> FeedState:
         change = {"phase": status.phase, "message": status.message, "units": {}}
         status = old.status.model_copy(update=change)
     traffic = old.traffic.next(old.status, status) if old.status is not None else old.traffic
-    return FeedState(status=status, answering_since=old.answering_since or now, traffic=traffic)
+    return FeedState(
+        status=status,
+        answering_since=old.answering_since or now,
+        heard=now,
+        traffic=traffic,
+        merged=ledger.merged(status.ledger.values()),
+    )
 
 
 def missed(old: FeedState, reason: str, message: str) -> FeedState:
@@ -130,17 +140,28 @@ def combine(shards: Sequence[FeedState]) -> FeedState:
     if len(shards) == 1:
         return shards[0]
     status = _merged(shards)
+    merged = ledger.merged(status.ledger.values()) if status is not None else 0
     since = [shard.answering_since for shard in shards if shard.answering_since is not None]
+    heard = min((shard.heard for shard in shards if shard.answers and shard.heard is not None), default=None)
     absent = [_absence(shard) for shard in shards]
     if since:
         traffic = Traffic(
             sum(shard.traffic.into for shard in shards if shard.answers),
             sum(shard.traffic.out for shard in shards if shard.answers),
         )
-        return FeedState(status=status, answering_since=max(since), down=told(absent), traffic=traffic)
+        return FeedState(
+            status=status,
+            answering_since=max(since),
+            down=told(absent),
+            traffic=traffic,
+            heard=heard,
+            merged=merged,
+        )
     reasons = [shard.reason for shard in shards if shard.reason not in ("", UNAVAILABLE)]
     reason = next(iter(reasons), UNAVAILABLE if any(shard.reason for shard in shards) else "")
-    return FeedState(status=status, reason=reason, message=told([shard.message for shard in shards]))
+    return FeedState(
+        status=status, reason=reason, message=told([shard.message for shard in shards]), merged=merged
+    )
 
 
 def told(words: Sequence[str]) -> str:

@@ -24,6 +24,9 @@ class Suspension:
     since: str
     """RFC 3339."""
     done: bool
+    written: bool = True
+    """That it is done stands in the status, or follows from it. Else the syncer goes only when the status has it: an
+    operator that took over before would have no word of the cut, and the syncer come back for another."""
     cut: bool = False
     """Whether the syncer is to save a cut of everything now."""
     message: str = ""
@@ -46,10 +49,11 @@ def plan_suspension(run: RunObserved, now: float) -> Suspension | None:
     order, report = run.cut, run.feed.status
     if order is not None and order.refused:
         message = f"{kept}; the syncer saved no checkpoint of the last step: {order.refused}"
-        return Suspension(since=since, done=True, message=message)
+        return Suspension(since=since, done=True, written=False, message=message)
     saved = report.checkpoint.newest_step if report is not None and report.checkpoint.current else None
     if order is not None and order.step == saved:
-        return Suspension(since=since, done=True, message=f"{kept}, checkpoint of step {order.step}")
+        message = f"{kept}, checkpoint of step {order.step}"
+        return Suspension(since=since, done=True, written=False, message=message)
     staying = [unit.name for unit in run.units.values() if not _left(unit)]
     waits = (
         f"waits until the pods of {', '.join(sorted(staying)[:4])} are gone"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from atoll_operator.api.learnerunit import Failure, LearnerUnitStatus, Restart
-from atoll_operator.plan import budget, nodes, remedy, rest, timeline
+from atoll_operator.plan import budget, heal, nodes, remedy, rest, timeline
 from atoll_operator.plan.clock import earliest, format_time
 from atoll_operator.plan.conditions import clip, find, state
 from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, EVICTED, HOST_MAINTENANCE, POD_DELETED, Cause
@@ -20,6 +20,7 @@ from atoll_operator.plan.loss import find_loss
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.placement import Gathering, gives_way_until, may_return, overdue, spots
+from atoll_operator.plan.podspec import LEAVE_SECONDS
 from atoll_operator.plan.removal import DRAIN_SECONDS, removals
 from atoll_operator.plan.unitplan import UnitPlan
 from atoll_operator.plan.unitstatus import BACK_OFF, Orders, UnitObserved, describe, lost, written
@@ -98,6 +99,9 @@ def _gang(unit: UnitObserved, orders: Orders) -> Gang:
             image=unit.spec.image or orders.settings.image,
             template=unit.spec.pod_template or orders.settings.template,
         ),
+        # Who sees no nodes learns of a lost one by the deletion of its pods: it comes when we would have judged, or
+        # the 40 to 55 s until the node is not ready would be more than a minute with it.
+        leave_seconds=LEAVE_SECONDS if unit.sees_nodes else orders.recovery.node_lost_seconds,
     )
 
 
@@ -211,8 +215,8 @@ def _failing(old: LearnerUnitStatus, cause: Cause, now: float) -> LearnerUnitSta
             exit_code=cause.exit_code,
             time=format_time(cause.time or now),
         )
-    started = old.heal_start_time or format_time(min(cause.time or now, now))
-    return old.model_copy(update={"last_failure": known, "heal_start_time": started})
+    began = heal.begun(old, cause.reason, min(cause.time or now, now))
+    return began.model_copy(update={"last_failure": known})
 
 
 def _counted(
@@ -264,7 +268,7 @@ def _exhausted(
         f"last failure: {notice.reason}: {notice.message}. Delete this LearnerUnit to try again"
     )
     states = lost(reason, message) | {"Healing": state(False, reason, message)}
-    status = status.model_copy(update={"heal_start_time": None, "restarts": verdict.recent})
+    status = heal.ended(status, now).model_copy(update={"restarts": verdict.recent})
     status = written(unit, status, "Failed", message, states, now)
     return UnitPlan(
         status=status,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import HealStages, LearnerUnitStatus
-from atoll_operator.plan.conditions import clip, state, transition
+from atoll_operator.plan.conditions import clip, state, states_of, transition
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.remedy import Renewal
 from atoll_operator.plan.removal import Removal
@@ -39,10 +39,9 @@ def refused(plan: UnitPlan, old: LearnerUnitStatus, message: str, now: float) ->
     Args:
         old: the status before this pass.
     """
-    states = {item.type: (item.status, item.reason, item.message) for item in plan.status.conditions}
-    states["Scheduled"] = state(False, "ObjectRefused", message)
+    shown = states_of(plan.status.conditions) | {"Scheduled": state(False, "ObjectRefused", message)}
     status = plan.status
-    conditions = transition(old.conditions, states, status.observed_generation, now)
+    conditions = transition(old.conditions, shown, status.observed_generation, now)
     return replace(
         plan, status=status.model_copy(update={"message": clip(message), "conditions": conditions})
     )

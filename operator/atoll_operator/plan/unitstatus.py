@@ -9,8 +9,8 @@ from typing import Literal
 from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import Heal, LearnerUnitSpec, LearnerUnitStatus, UnitPhase
 from atoll_operator.api.trainingrun import RecoverySpec
-from atoll_operator.plan import cost, failure, remedy, timeline
-from atoll_operator.plan.clock import parse_time
+from atoll_operator.plan import failure, heal, remedy, timeline
+from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import State, clip, find, is_true, state, transition
 from atoll_operator.plan.gang import Gang
 from atoll_operator.plan.hang import Pace
@@ -56,6 +56,8 @@ class UnitObserved:
     share: float | None = None
     """Of all tokens merged, 0 to 1; as last known."""
     answering_since: float | None = None
+    heard: float | None = None
+    """Unix seconds of the syncer's last answer, which `report` is of; None: now."""
     """Unix seconds since which all of the syncer answers; None while any of it does not."""
     pace: Pace | None = None
     """Of the unit's steps; None while nothing is known."""
@@ -106,33 +108,32 @@ def describe(
         **_progress(unit),
         "Draining": state(False, "NotDraining"),
     }
-    status = _figures(with_ledger(unit, status), unit.report)
+    chips = gang.hosts * gang.slice.chips_per_host
+    status = _figures(with_ledger(unit, status), unit.report).model_copy(update={"chips": chips})
     learning = states["Learning"][0] == "True"
     if learning:
         status = status.model_copy(update={"merged_incarnation": status.incarnation})
     healed: float | None = None
     notices: tuple[Notice, ...] = ()
     before = find(unit.status.conditions, "Healing")
-    if learning and status.heal_start_time is not None:
+    under_way = heal.under_way(status)
+    if learning and under_way is not None:
         merged = unit.report.first_merge_time if unit.report is not None else None
-        started = status.heal_start_time
-        seconds = round(max((merged or now) - parse_time(started), 0.0), 2)
-        pace = unit.report.step_seconds if unit.report is not None else 0.0
-        chips = gang.hosts * gang.slice.chips_per_host
-        lost = cost.with_heal(status.lost, seconds, chips, pace)
-        status = status.model_copy(update={"heal_start_time": None, "lost": lost})
+        spent = under_way.cost(merged or now)
+        status = heal.ended(status, merged or now)
         if (
             before is None or before.reason != BACK_OFF
         ):  # else the gang came back by itself and was not replaced
-            healed = seconds
-            failed = status.last_failure
-            heal = Heal(
+            healed = spent.seconds
+            last = Heal(
                 incarnation=status.incarnation,
-                reason=failed.reason if failed else "Lost",
-                started_at=started,
-                seconds=seconds,
+                reason=under_way.reason,
+                started_at=format_time(under_way.started),
+                seconds=spent.seconds,
+                chip_seconds=spent.chip_seconds,
+                steps=spent.steps,
             )
-            status = status.model_copy(update={"last_heal_seconds": healed, "last_heal": heal})
+            status = status.model_copy(update={"last_heal_seconds": healed, "last_heal": last})
             told = f"incarnation {status.incarnation} was merged {healed:.1f} s after the failure"
             notices = (Notice("Normal", "Healed", told, f"{status.incarnation}"),)
     status = timeline.filled(status, pods, unit.report)
@@ -214,6 +215,7 @@ def _figures(status: LearnerUnitStatus, report: UnitReport | None) -> LearnerUni
             "step": report.step,
             "loss": status.loss if report.loss is None else round(report.loss, 4),
             "tokens_per_second": round(report.tokens_per_second, 1),
+            "step_seconds": round(report.step_seconds, 4) or status.step_seconds,
             "staleness": report.staleness,
             "contributions": report.contributions,
             "seeded_step": report.seeded_step,

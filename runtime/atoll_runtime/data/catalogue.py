@@ -71,8 +71,13 @@ class Plan(Part):
     sources: int
     listing: str
     """Digest of the sources' names and sizes, in their order."""
+    content: str
+    """Of what was looked at of their text."""
     format: str
     field: str
+    config: str
+    split: str
+    """These two of a Hugging Face data set."""
     tokenizer: TokenizerKind
     tokenizer_sha256: str
     separator: int

@@ -13,7 +13,7 @@ import numpy as np
 from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.data import Reader
 from atoll_runtime.data.packing import segments
-from atoll_runtime.model import describe
+from atoll_runtime.model import check, describe
 from atoll_runtime.model.tasks import objective
 
 ROWS = 16
@@ -52,10 +52,11 @@ class Measure:
         """At most `tokens` tokens of `reader`, whose examples have `length`; one example at least.
 
         Raises:
-            ModelError: the model cannot be built.
+            ModelError: the model cannot be built, or not be evaluated.
         """
         self._reader, self._length = reader, length
         self._names = {info.name for info in describe(model)}
+        check(model, length, packing, trained=False)
         self._loss = jax.jit(objective(model, InnerSpec(precision="float32")).evaluate)
         self._separator = reader.catalogue.separator if packing == "Documents" else None
         count = min(max(1, tokens // length), reader.examples)

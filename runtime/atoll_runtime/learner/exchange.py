@@ -141,9 +141,14 @@ class Exchange:
             box.beginning = beginning
 
     def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
-        """Each inner step. `tokens`: of the whole unit in it; `cursor`: the next position in its data."""
+        """Each inner step. `tokens`: of the whole unit in it; `cursor`: the next position in its data.
+
+        Host 0 speaks for its unit. What another one sends carries the shards' clocks, where there are several.
+        """
         self._inner_step = step
         clocks = tuple(box.clock for box in self._boxes) if len(self._boxes) > 1 else ()
+        if self._unit.host != 0 and not clocks:
+            return
         for box in self._boxes:
             box.put_report(step, tokens, loss, step_seconds, cursor, clocks)
 
@@ -213,6 +218,12 @@ class Exchange:
     def error(self) -> Fenced | Refused | None:
         """Terminal: a newer incarnation, a foreign layout, the wrong run."""
         return next((box.error for box in self._boxes if box.error is not None), None)
+
+    def check(self) -> None:
+        """Raises what ended a link's thread."""
+        for box in self._boxes:
+            if box.failure is not None:
+                raise box.failure
 
     def close(self, timeout: float) -> None:
         """Ends every link; waits at most `timeout` seconds."""

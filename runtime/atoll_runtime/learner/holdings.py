@@ -50,7 +50,10 @@ class Holdings:
         p = head.fragment
         start, stop = self._bounds[p]
         if head.base == WHOLE:
-            part = codecs.view(body, self._codec)
+            try:
+                part = codecs.view(body, self._codec)
+            except ValueError as error:
+                raise TransportError(f"{len(body)} bytes came: {error}") from error
             if part.shape != (stop - start,):
                 raise TransportError(f"{part.size} elements came, {stop - start} were asked for")
         else:

@@ -31,7 +31,7 @@ from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.serving import Serving
 from atoll_runtime.learner.snapshot import Snapshots
-from atoll_runtime.model import ModelError, describe, fits, resolve
+from atoll_runtime.model import ModelError, check, describe, fits, resolve
 from atoll_runtime.sync.fragments import Layout, LayoutError, build_layout
 from atoll_runtime.transport.messages import Beginning, DirectoryRequest, Refused
 from atoll_runtime.transport.peer import PeerClient, PeerServer
@@ -69,6 +69,8 @@ def train(
     compiled = CompilationStore.of(run, unit) if jax.config.values["jax_enable_compilation_cache"] else None
     try:
         mesh = join(unit, run.inner.mesh)
+        # Not before: a loss may ask for devices, and then the hosts could not join any more.
+        check(run.model, run.data.sequence_length, run.data.packing)
     except ModelError as error:
         raise Terminal("ModelInvalid", str(error)) from error
     joined = time.time()

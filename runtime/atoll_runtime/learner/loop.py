@@ -102,6 +102,7 @@ class Loop:
         Raises:
             LossNotFinite: nothing computed from the bad step on has been handed to the syncer.
             DataError, StoreError, TimeoutError: the training data does not come.
+            Exception: a link to the syncer ended in one, and only another process can make it anew.
         """
         while (ending := self.advance()) is Ending.NONE:
             pass
@@ -113,6 +114,7 @@ class Loop:
         Raises:
             see `until_end`.
         """
+        self.exchange.check()
         self._arrivals.update(self.exchange.arrived())
         agreed = self._agree()
         if agreed.ending is not Ending.NONE:

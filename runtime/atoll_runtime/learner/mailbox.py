@@ -71,6 +71,8 @@ class Mailbox:
         self.welcome: Welcome | None = None
         self.stop: Stop | None = None
         self.error: Fenced | Refused | None = None
+        self.failure: Exception | None = None
+        """Ended a thread of the link."""
         self.report: Report | None = None
         self.beginning: Beginning | None = None
         """Goes with every report."""
@@ -85,7 +87,7 @@ class Mailbox:
     @property
     def ended(self) -> bool:
         """Nothing more will be exchanged."""
-        return self._closed or self.error is not None or self.stop is not None
+        return self._closed or any(end is not None for end in (self.error, self.failure, self.stop))
 
     @property
     def cut(self) -> CutId:
@@ -101,6 +103,12 @@ class Mailbox:
     def close(self) -> None:
         with self.lock:
             self._closed = True
+            self.lock.notify_all()
+
+    def fail(self, error: Exception) -> None:
+        """A thread of the link has ended for a reason that no other attempt mends."""
+        with self.lock:
+            self.failure = error
             self.lock.notify_all()
 
     def await_welcome(self, timeout: float) -> None:
@@ -272,3 +280,6 @@ def tell(link: Link, message: Down) -> None:
             link.marked(cut)
         case Clock(clock):
             link.told(clock)
+        case Stop(clock=ShardClock() as clock, cut=cut):
+            link.told(clock)
+            link.marked(cut)

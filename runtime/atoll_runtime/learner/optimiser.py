@@ -14,14 +14,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from atoll_runtime.contract import InnerSpec, OptimizerSpec
+from atoll_runtime.contract import OPTIMIZERS, InnerSpec, OptimizerSpec
 
 SAVED = 2
 """Tensors for each parameter that a unit saves."""
 MASKS = ("mask", "weight_decay_mask")
 """Optax's names for which tensors decay."""
-UNFIT = ("fromage", "lbfgs", "noisy_sgd", "optimistic_adam", "rprop")
-"""Their learning rate is not a factor of the update, they want more than a gradient, or optax calls them obsolete."""
 
 State = Any
 Tensors = Mapping[str, Any]
@@ -83,23 +81,9 @@ def shardings(state: State, theta: Tensors, elsewhere: Any) -> State:
     return jax.tree.unflatten(structure, placed)
 
 
-def names() -> list[str]:
-    """Optax's optimisers whose update is a direction times the learning rate; not those of `optax.contrib`."""
-    home = optax.adamw.__module__
-    return sorted(
-        name
-        for name, made in vars(optax).items()
-        if name not in UNFIT
-        # Some are another one with an argument set: nadam is adam.
-        and getattr(getattr(made, "func", made), "__module__", None) == home
-        and callable(made)
-        and "learning_rate" in inspect.signature(made).parameters
-    )
-
-
 def _named(spec: OptimizerSpec, matrices: dict[str, bool]) -> optax.GradientTransformation:
-    if spec.name not in names():
-        raise OptimiserError(f"inner.optimizer.name: {spec.name!r} is not one of {', '.join(names())}")
+    if spec.name not in OPTIMIZERS:
+        raise OptimiserError(f"inner.optimizer.name: {spec.name!r} is not one of {', '.join(OPTIMIZERS)}")
     make: Callable[..., Any] = getattr(optax, spec.name)
     wanted = {
         name: parameter

@@ -9,7 +9,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from atoll_runtime.contract import UnitContract
@@ -33,6 +33,8 @@ LOST_PEERS = 4
 """Peers that may fail; by then the newcomer's own network is the likelier cause, and the checkpoint the better way."""
 BACKLOG = 4
 """Parts that have come and are not looked at yet."""
+NAMED = 3
+"""Peers whose reasons are told."""
 POLL = 0.2
 """Seconds between two looks at the clock."""
 
@@ -93,7 +95,7 @@ class Peers:
                 if peer.unit in lost:
                     continue
                 if len(lost) >= LOST_PEERS or time.monotonic() >= end:
-                    return None, "; ".join(reasons.values())
+                    return None, told(reasons)
                 try:
                     pulled = self._from(peer, request, layout, end)
                 except TransportError as error:
@@ -103,8 +105,8 @@ class Peers:
                         lost.add(peer.unit)
                 else:
                     reasons.pop(peer.unit, None)
-                    return pulled, "; ".join(reasons.values())
-        return None, "; ".join(reasons.values())
+                    return pulled, told(reasons)
+        return None, told(reasons)
 
     def _from(self, peer: PeerAddress, request: SnapshotRequest, layout: Layout, end: float) -> Pulled:
         """Every host of one peer, until `end`. Raises `TransportError`, `Declined` among them."""
@@ -201,6 +203,12 @@ def candidates(replies: Sequence[DirectoryReply], unit: str) -> tuple[tuple[int,
     common = set(replies[0].peers).intersection(*(reply.peers for reply in replies[1:])) if replies else set()
     serving = [peer for peer in common if peer.unit != unit and peer.addresses and all(peer.addresses)]
     return versions, sorted(serving, key=lambda peer: peer.unit)
+
+
+def told(reasons: Mapping[str, str]) -> str:
+    """Why peers did not give their state: the first few in words, of the others how many."""
+    named, more = list(reasons.values())[:NAMED], len(reasons) - NAMED
+    return "; ".join([*named, f"and of {more} more"] if more > 0 else named)
 
 
 def _in_time(pace: Pace, missing: int, left: float) -> None:

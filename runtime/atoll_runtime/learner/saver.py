@@ -99,8 +99,6 @@ class Saver:
         }
         try:
             self._store.save(whole, parts)
-            if unit.host == 0:
-                self._store.prune(unit.unit, KEEP, facts.cut)
         except StoreError as error:
             self.failed += 1
             log.warning("moments at step %d were not saved, training goes on: %s", facts.cut, error)
@@ -108,4 +106,13 @@ class Saver:
         self.saved += 1
         self.seconds = time.monotonic() - begun
         log.info("moments at step %d saved in %.1f s", facts.cut, self.seconds)
+        if unit.host == 0:
+            self._prune(facts.cut)
         return True
+
+    def _prune(self, cut: int) -> None:
+        """Removes older saves. What cannot be removed harms none that stands; the next save tries again."""
+        try:
+            self._store.prune(self._unit.unit, KEEP, cut)
+        except StoreError as error:
+            log.warning("older moments were not removed, the next save tries again: %s", error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ class Wire:
         self._codec = run.outer.codec
         self._link: Link | None = None
         self._threads = [
-            threading.Thread(target=loop, name=f"shard-{shard}-{name}", daemon=True)
+            threading.Thread(target=self._work, args=[loop], name=f"shard-{shard}-{name}", daemon=True)
             for name, loop in (
                 ("link", self._keep_linked),
                 ("fetch", self._fetch_all),
@@ -64,6 +64,16 @@ class Wire:
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _work(self, loop: Callable[[], None]) -> None:
+        """A thread. What it does not mend itself (no memory, no further thread) ends the process by way of the training
+        loop: without this thread the unit would train on, alone, and say nothing."""
+        try:
+            loop()
+        except Exception as error:
+            if not self._box.ended:
+                log.exception("the link to shard %d of the syncer failed", self._shard)
+                self._box.fail(error)
 
     def _keep_linked(self) -> None:
         attempt, last = 0, ""

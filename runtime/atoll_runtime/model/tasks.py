@@ -5,7 +5,6 @@ A task's parameters may be any tree of floating arrays: nested dicts of Flax, th
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,15 +16,14 @@ from jax import Array
 from jax.sharding import Mesh
 
 from atoll_runtime.contract import InnerSpec, ModelSpec
-from atoll_runtime.model import axes, parameters
+from atoll_runtime.model import parameters
+from atoll_runtime.model.admission import admit
 from atoll_runtime.model.decoder import Batch, Decoder
-from atoll_runtime.model.presets import ModelError, fits, resolve
+from atoll_runtime.model.presets import fits, resolve
 from atoll_runtime.sync.fragments import TensorInfo
 
 REMAT_FROM = 100_000_000
 """Parameters from which on `remat: Auto` computes a layer's activations again instead of keeping them."""
-WHOLE = ("layers", "scale")
-"""Names of dimensions that no rule splits."""
 
 Tensors = Mapping[str, Array]
 """By flat name."""
@@ -36,6 +34,7 @@ Loss = Callable[[Tensors, Batch, Array], Array]
 class Task(Protocol):
     """What `spec.model.task: module:attribute` names, or makes when it is called without arguments.
 
+    Neither the import nor that call may compute with JAX: the hosts of a unit join one another only after it.
     Besides, a task may have
 
     - `evaluate(params, batch)`: the loss on held-out data; without it, `loss` with a fixed key;
@@ -72,7 +71,8 @@ def objective(spec: ModelSpec, inner: InnerSpec | None = None, mesh: Mesh | None
     """
     inner = inner or InnerSpec()
     if spec.task is not None:
-        return _own(spec.task)
+        own = admit(spec.task)
+        return Objective(own.loss, own.evaluate, own.axes)
     size = resolve(spec)
     fits(size, inner.mesh)
     count = sum(int(np.prod(shape)) for shape in parameters.shapes(size).values())
@@ -97,95 +97,25 @@ def describe(spec: ModelSpec) -> list[TensorInfo]:
     """A task's tensors as the protocol cuts them. Only traced: no device is touched.
 
     Raises:
-        ModelError: see `load`; a parameter that is not floating, or axes that do not fit.
+        ModelError: see `admit`.
     """
     assert spec.task is not None
-    task = load(spec.task)
-    shapes, _ = _structure(task, spec.task)
-    known = _axes(task, shapes, spec.task)
-    return [
-        TensorInfo(name, shape, stacked=known[name][0] == "layers", embedding="vocabulary" in known[name])
-        for name, shape in shapes.items()
+    own = admit(spec.task)
+    return [  # a scalar has no first axis
+        TensorInfo(name, own.shapes[name], stacked=each[:1] == ("layers",), embedding="vocabulary" in each)
+        for name, each in own.axes.items()
     ]
+
+
+def check(path: str, length: int, packed: bool, trained: bool) -> None:
+    """Raises `ModelError`: see `admit` and `Admitted.check`."""
+    admit(path).check(length, packed, trained)
 
 
 def initial(spec: ModelSpec) -> dict[str, np.ndarray]:
     """A task's first values, float32, made on the CPU."""
     assert spec.task is not None
-    task = load(spec.task)
-    names = list(_structure(task, spec.task)[0])
+    own = admit(spec.task)
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        leaves = jax.tree.leaves(jax.jit(task.init)(jax.random.key(spec.seed)))
-    return {name: np.asarray(leaf, np.float32) for name, leaf in zip(names, leaves, strict=True)}
-
-
-def load(path: str) -> Task:
-    """The task at `module:attribute`.
-
-    Raises:
-        ModelError: there is no such module or attribute, or it lacks `init` or `loss`.
-    """
-    module, _, attribute = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        where = "it must be in the run's image, on PYTHONPATH, and so where the run is simulated"
-        raise ModelError(f"model.task: {path!r}: {error}; {where}") from error
-    if callable(found) and (isinstance(found, type) or not hasattr(found, "loss")):
-        found = found()
-    for method in ("init", "loss"):
-        if not callable(getattr(found, method, None)):
-            raise ModelError(
-                f"model.task: {path!r} has no method {method!r}: see atoll_runtime.model.tasks.Task"
-            )
-    task: Task = found
-    return task
-
-
-def _own(path: str) -> Objective:
-    task = load(path)
-    shapes, structure = _structure(task, path)
-
-    def tree(theta: Tensors) -> Any:
-        return jax.tree.unflatten(structure, [theta[name] for name in shapes])
-
-    evaluate = getattr(task, "evaluate", None) or (
-        lambda params, batch: task.loss(params, batch, jax.random.key(0))
-    )
-    return Objective(
-        loss=lambda theta, batch, rng: task.loss(tree(theta), batch, rng),
-        evaluate=lambda theta, batch: evaluate(tree(theta), batch),
-        axes=_axes(task, shapes, path),
-    )
-
-
-def _structure(task: Task, path: str) -> tuple[dict[str, tuple[int, ...]], Any]:
-    """Shapes by flat name, in the order of the leaves, and the tree's structure."""
-    tree = jax.eval_shape(lambda: task.init(jax.random.key(0)))
-    leaves, structure = jax.tree.flatten_with_path(tree)
-    shapes: dict[str, tuple[int, ...]] = {}
-    for keys, leaf in leaves:
-        name = jax.tree_util.keystr(keys, simple=True, separator="/")
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise ModelError(f"model.task: {path!r}: parameter {name!r} is {leaf.dtype}; it must be floating")
-        if name in shapes:
-            raise ModelError(f"model.task: {path!r}: two parameters are named {name!r}")
-        shapes[name] = tuple(leaf.shape)
-    if not shapes:
-        raise ModelError(f"model.task: {path!r}: init makes no parameters")
-    return shapes, structure
-
-
-def _axes(task: Task, shapes: Mapping[str, tuple[int, ...]], path: str) -> dict[str, tuple[str, ...]]:
-    """What the task says, checked; `any` for each dimension of the tensors of which it says nothing."""
-    given: Mapping[str, tuple[str, ...]] = getattr(task, "axes", {})
-    known = {logical for logical, _ in axes.RULES} | {*WHOLE}
-    for name, each in given.items():
-        if name not in shapes:
-            raise ModelError(f"model.task: {path!r}: axes of {name!r}: there are {', '.join(shapes)}")
-        if len(each) != len(shapes[name]) or not known.issuperset(each):
-            raise ModelError(
-                f"model.task: {path!r}: axes of {name!r}: {each!r} for the shape {shapes[name]}: one for each "
-                f"dimension is wanted, of {', '.join(sorted(known))}"
-            )
-    return {name: tuple(given.get(name, ("any",) * len(shape))) for name, shape in shapes.items()}
+        leaves = jax.tree.leaves(jax.jit(own.task.init)(jax.random.key(spec.seed)))
+    return {name: np.asarray(leaf, np.float32) for name, leaf in zip(own.shapes, leaves, strict=True)}

@@ -59,6 +59,8 @@ class Syncer:
     """URI of the final cut; not empty once finished."""
     committed: dict[str, Any] = field(default_factory=dict)
     """The record of the newest durable merge: what a cut holds, together with the durable fragments."""
+    doubted: dict[tuple[str, int], CutId] = field(default_factory=dict)
+    """Of connected hosts, by unit: a cut further on than any shard is known to be."""
     _told: ShardClock = CLOCK_ZERO
     _final_cut: CutId = NO_CUT
     """Begun elsewhere; recorded here once no round is in flight."""
@@ -151,13 +153,11 @@ class Syncer:
             case Reported():
                 self._reported(event, now)
             case Heard(clocks=heard):
-                self.pace.hear(heard)
+                self._heard(heard)
             case Part():
-                self._see(event.cut)
-                self.cuts.received(event.unit, event.host)
-                self.rounds.take(event, now)
+                self._part(event, now)
             case Declined():
-                self._see(event.part.cut)
+                self._heed(event.part.cut)
                 self.rounds.decline(event.part, event.why)
             case Merged():
                 held = self.rounds.merged(event)
@@ -177,12 +177,13 @@ class Syncer:
             case Tick():
                 pass
         if not self.final:
-            self._advance(now)
+            with self.rounds.looking(now):
+                self._advance(now)
         return effects
 
     def admit(self, part: Part) -> str:
         """Why a part is not wanted now; empty when it is."""
-        return self.rounds.admit(part)
+        return self._doubt(part.cut) or self.rounds.admit(part)
 
     def live(self, now: float) -> list[Unit]:
         """Units that can contribute now, by name."""
@@ -268,7 +269,7 @@ class Syncer:
         if event.incarnation < unit.incarnation:
             self.rounds.effects.append(Evict(event.unit, unit.incarnation))
             return
-        self._see(event.cut)
+        self._told_of(event, event.held)
         self._told = CLOCK_ZERO  # the host may have missed it, and it may not change any more
         renewed = unit.join(event, self.step)
         self.rounds.joined(event, renewed)
@@ -281,6 +282,7 @@ class Syncer:
         if unit is not None and event.incarnation == unit.incarnation:
             unit.leave(event)
             self.cuts.drop(event.unit, event.host)
+            self.doubted.pop((event.unit, event.host), None)
             self._note("left", unit=event.unit, incarnation=event.incarnation, host=event.host)
 
     def _reported(self, event: Reported, now: float) -> None:
@@ -337,8 +339,46 @@ class Syncer:
         self.rounds.effects.append(RecordCut(cut, self.part(cut)))
         self._note("cut", cut=cut.step, final=cut.final)
 
+    def _heard(self, heard: tuple[ShardClock, ...]) -> None:
+        self.pace.hear(heard)
+        self.doubted = {host: cut for host, cut in self.doubted.items() if self._heed(cut)}
+
+    def _part(self, part: Part, now: float) -> None:
+        doubt = self._heed(part.cut)
+        if doubt:  # it was sent after a cut, if there is one, that this shard has not recorded itself for
+            self.rounds.decline(part, doubt)
+            return
+        self.cuts.received(part.unit, part.host)
+        self.rounds.take(part, now)
+
+    def _doubt(self, cut: CutId, held: int = 0) -> str:
+        """Why a cut that a learner tells of is not believed; empty when it is.
+
+        Cuts are named by a shard's clock. One that was away hears of the others' clocks after the cut, and one that
+        lost its journal has nothing but what learners hold of it.
+        """
+        known = max(self.step, self.pace.ahead, self.cuts.newest.step, held)
+        if cut.step <= known + max(self.rules.cut_interval, self.rules.interval):
+            return ""
+        return f"cut: {cut.step}, but no shard is known to be beyond global step {known}"
+
+    def _heed(self, cut: CutId, held: int = 0) -> str:
+        """Records this shard's state for a cut that a learner tells of, or says why not."""
+        doubt = self._doubt(cut, held)
+        if not doubt:
+            self._see(cut)
+        return doubt
+
+    def _told_of(self, event: Joined | Marked, held: int = 0) -> None:
+        """A host tells of a cut. One that is not believed is looked at again when more is known of the other shards."""
+        self.doubted.pop((event.unit, event.host), None)
+        doubt = self._heed(event.cut, held)
+        if doubt:
+            self.doubted[event.unit, event.host] = event.cut
+            self._note("refused", unit=event.unit, host=event.host, why=doubt)
+
     def _marked(self, event: Marked) -> None:
-        self._see(event.cut)
+        self._told_of(event)
         before = self.cuts.channels.get((event.unit, event.host), 0)
         if self.cuts.mark(event.unit, event.incarnation, event.host, event.cut, event.trained):
             self._note("marker", cut=event.cut.step, unit=event.unit, host=event.host, in_channel=before)
@@ -363,7 +403,7 @@ class Syncer:
 
     def _launch(self, now: float) -> None:
         """Advances the clock by a step when the slowest live unit has had time for one (so real H ≈ H)."""
-        if self.finishing or not self.pace.may_advance(now):
+        if self.finishing or not self.pace.may_advance(now, self.rounds.slowest(now)):
             return
         if len(self.live(now)) < self.rules.quorum:
             return
@@ -395,13 +435,13 @@ class Syncer:
 
     def _wake(self, now: float) -> None:
         wakes = self.rounds.wakes(now)
-        for unit in self.live(now):
-            wakes.append((unit.reported or now) + unit.silence(self.rules.silence) + 0.001)
+        least = self.rules.silence
+        wakes += [(unit.reported or now) + unit.silence(least) + 0.001 for unit in self.live(now)]
         if not self.finishing and len(self.live(now)) >= self.rules.quorum:
             following = self.pace.following()
             p = schedule.due(following, self.rules.fragments, self.rules.interval)
             if p is None or self.rounds.sizes[p] == 0 or self.rounds.room(p):
-                wakes.append(now if self.pace.behind else max(self.pace.due, now))
+                wakes.append(max(self.pace.due(self.rounds.slowest(now)), now))
         if wakes:
             self.rounds.effects.append(Wake(max(min(wakes), now)))
 

@@ -7,6 +7,7 @@ learners' pace, in which each fragment is due once, and skips what lies before.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,8 +23,8 @@ class Pace:
     """H."""
     step: int = 0
     """The last global step launched."""
-    due: float = 0.0
-    """When the clock may advance again, at the learners' pace."""
+    last: float = -math.inf
+    """When that was, or should have been: at most a step ago then, so that a step that came late is made up for."""
     others: dict[int, ShardClock] = field(default_factory=dict)
     """What was heard of the other shards."""
     goal: str = ""
@@ -54,13 +55,16 @@ class Pace:
 
     def advance(self, now: float, seconds: float) -> int:
         """Takes the next step; `seconds`: an inner step of the slowest live unit."""
-        late = self.behind
+        self.last = now - seconds if self.behind else max(self.due(seconds), now - seconds)
         self.step = self.following()
-        self.due = now if late else max(self.due, now - seconds) + seconds
         return self.step
 
-    def may_advance(self, now: float) -> bool:
-        return self.behind or now >= self.due
+    def due(self, seconds: float) -> float:
+        """When the clock may advance again, at the learners' pace as it is now: it may be another one than it was."""
+        return -math.inf if self.behind else self.last + seconds
+
+    def may_advance(self, now: float, seconds: float) -> bool:
+        return now >= self.due(seconds)
 
     def all_end(self, shards: int, ending: int) -> bool:
         """Every other shard is at least this far into its end."""

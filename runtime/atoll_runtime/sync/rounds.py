@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -75,6 +76,8 @@ class Rounds:
     ending: bool = False
     """The target is reached: no new rounds."""
     effects: list[Effect] = field(default_factory=list)
+    _live: list[Unit] | None = None
+    _slowest: float | None = None
 
     def __post_init__(self) -> None:
         if len(self.versions) != self.rules.fragments or len(self.sizes) != self.rules.fragments:
@@ -83,15 +86,30 @@ class Rounds:
             )
         self.history = self.history or [[version] for version in self.versions]
 
+    @contextmanager
+    def looking(self, now: float) -> Iterator[None]:
+        """Who lives is found once for all that is decided meanwhile, none of which changes it."""
+        self._live = self.live(now)
+        self._slowest = self.slowest(now)
+        try:
+            yield
+        finally:
+            self._live = self._slowest = None
+
     def live(self, now: float) -> list[Unit]:
         """Units that can contribute now, by name."""
-        return [
-            self.units[name] for name in sorted(self.units) if self.units[name].live(now, self.rules.silence)
-        ]
+        if self._live is not None:
+            return self._live
+        silence = self.rules.silence
+        return [unit for _, unit in sorted(self.units.items()) if unit.live(now, silence)]
 
     def slowest(self, now: float) -> float:
-        """Seconds of an inner step of the slowest live unit."""
-        return max((unit.pace.value or 0.0 for unit in self.live(now)), default=0.0)
+        """Seconds of an inner step of the slowest live unit. A newcomer counts once its pace is steady."""
+        if self._slowest is not None:
+            return self._slowest
+        live = self.live(now)
+        steady = [unit for unit in live if unit.pace.steady]
+        return max((unit.pace.value or 0.0 for unit in steady or live), default=0.0)
 
     def room(self, p: int) -> bool:
         """A round of fragment `p` may be opened: fewer than τ are in flight, none of `p`."""

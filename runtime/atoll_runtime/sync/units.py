@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atoll_runtime.sync.events import Joined, Left, Member, Reported, RoundId
-from atoll_runtime.sync.grace import Ema
 from atoll_runtime.sync.ledger import Account, Span
+from atoll_runtime.sync.steptime import StepTime
 
 HISTORY = 4
 """Versions of each fragment that are remembered: a contribution's anchor must be one of them."""
@@ -54,7 +54,7 @@ class Unit:
     """Sums of this incarnation."""
     loss: float | None = None
     tokens_per_second: float = 0.0
-    pace: Ema = field(default_factory=lambda: Ema(0.25))
+    pace: StepTime = field(default_factory=StepTime)
     """Seconds of an inner step."""
     reported: float | None = None
     """When host 0 last reported, in this connection."""
@@ -110,7 +110,7 @@ class Unit:
             self.first_merge_time = self.loss = self.reported = None
             self.tokens_per_second = 0.0
             self.last_merge = step
-            self.pace = Ema(0.25)
+            self.pace = StepTime()
             self.hosts.clear()
             self.addresses.clear()
             self.spent.clear()

@@ -26,14 +26,14 @@ from atoll_runtime.contract import (
     VersionMismatch,
     parse_run,
 )
-from atoll_runtime.model import ModelError, describe, initial
+from atoll_runtime.model import ModelError, check, describe, initial
 from atoll_runtime.process import asked_to_end, fail, log_to_stderr, until
 from atoll_runtime.sync.fragments import Layout, LayoutError, build_layout
 from atoll_runtime.sync.merge import warm
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.errors import JournalError, Terminal
-from atoll_runtime.syncer.journal import forget_others
+from atoll_runtime.syncer.folders import forget_others
 from atoll_runtime.syncer.recovery import Start, Store, recover
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status, StatusServer
@@ -74,6 +74,7 @@ def contract() -> tuple[RunContract, Layout, Rules]:
     try:
         run = parse_run(path.read_bytes())
         layout = build_layout(describe(run.model), run.outer.fragments, len(run.shards))
+        check(run.model, run.data.sequence_length, run.data.packing)
         return run, layout, Rules.of(run, int(os.environ.get(ENV_SHARD, "0")))
     except OSError as error:
         raise Terminal("ContractInvalid", f"{path}: {error}") from error

@@ -100,6 +100,8 @@ class Cuts:
             except StoreError as error:
                 waiting = str(error)
             if not waiting:
+                if self._coordinator:
+                    await asyncio.to_thread(self._prune)
                 return True
             if given_up(job.cut, self.newest, clock() - begun, GATHER_SECONDS):
                 self._fail(f"checkpoint of global step {job.cut.step} given up: {waiting}", waiting)
@@ -125,8 +127,14 @@ class Cuts:
         if missing:
             return f"no part of shard {', '.join(map(str, missing))} for the cut of global step {step}"
         self._store.complete(step, self._shards, dict(self._meta()))
-        self._store.prune(self._spec.keep)
         return ""
+
+    def _prune(self) -> None:
+        """Removes older cuts. What cannot be removed harms none that stands; the next cut tries again."""
+        try:
+            self._store.prune(self._spec.keep)
+        except StoreError as error:
+            log.warning("older checkpoints were not removed, the next cut tries again: %s", error)
 
     def _fail(self, text: str, error: str) -> None:
         if self.error != error:

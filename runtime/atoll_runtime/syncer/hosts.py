@@ -9,6 +9,12 @@ from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.transport.messages import PROTOCOL, Hello, PushHead, Refused, Report
 from atoll_runtime.transport.transport import Peer
 
+LONGEST_STEP = 86400.0
+"""Seconds of an inner step."""
+
+MESSAGE_LIMIT = 400
+"""Characters of what a unit says of its seed: it stands in every record of the journal."""
+
 
 def stranger(run: RunContract, peer: Peer, unit: str) -> str:
     """Why the peer is not a host of `unit`, by its certificate; empty when it is."""
@@ -46,10 +52,16 @@ def joined(hello: Hello) -> Joined:
         hello.host,
         hello.hosts,
         hello.seeded_step,
-        hello.seed_message,
+        shortened(hello.seed_message),
         hello.cut,
         hello.address,
+        max(hello.versions, default=0),
     )
+
+
+def shortened(message: str) -> str:
+    """The beginning of a long one."""
+    return message if len(message) <= MESSAGE_LIMIT else f"{message[: MESSAGE_LIMIT - 1]}…"
 
 
 def part_of(head: PushHead) -> Part:
@@ -74,7 +86,13 @@ def part_of(head: PushHead) -> Part:
 
 
 def reported(session: Session, report: Report) -> Reported:
-    """The machine's view of a report."""
+    """The machine's view of a report.
+
+    Raises:
+        ValueError: its step took a time that no step takes.
+    """
+    if not 0 <= report.step_seconds <= LONGEST_STEP:  # nor is NaN
+        raise ValueError(f"step_seconds: {report.step_seconds} must be within 0 … {LONGEST_STEP:g}")
     return Reported(
         session.unit,
         session.incarnation,

@@ -1,8 +1,9 @@
 """The write-ahead journal: a merge is on the disk before any learner hears of it.
 
 A segment starts with a whole snapshot and is renamed into place when that is synced; merges follow. One that
-has grown too long is replaced. A torn last record was never acknowledged to anyone: it is cut off. A record that
-is damaged and not the last was: the journal is refused. One process at a time holds the lock beside the folder.
+has grown too long is replaced, while the next still fits beside it. A torn last record was never acknowledged to
+anyone: it is cut off. A record that is damaged and not the last was: the journal is refused. One process at a time
+holds the lock beside the folder.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,9 @@ import numpy as np
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.syncer import records
 from atoll_runtime.syncer.errors import JournalError, Terminal
+from atoll_runtime.syncer.folders import segments, set_aside, sync, tidy
 from atoll_runtime.syncer.records import Head
+from atoll_runtime.syncer.segments import Volume
 from atoll_runtime.syncer.state import Version
 
 log = logging.getLogger(__name__)
@@ -30,9 +32,11 @@ log = logging.getLogger(__name__)
 GROWTH = 4
 """Times its snapshot's length at which a segment is replaced, but not before LEAST_GROWTH."""
 LEAST_GROWTH = 64 << 20
-"""Bytes below which no segment is replaced."""
-LAYOUT = "layout-"
-"""How the folder of a layout begins (`plan/syncer.py`)."""
+"""Bytes below which no segment is replaced on a volume that is not small."""
+ELEMENT = 8
+"""Bytes of an element: Θ and momentum."""
+SLACK, SLACK_SHARE = 16 << 20, 16
+"""Bytes, a sixteenth of the volume at most, for the heads of records and what else lies there."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,9 @@ class Replay:
 class Journal:
     """Open for appending. One writer thread at a time. A write that fails closes it: `resume` cuts its rest off."""
 
-    def __init__(self, directory: Path, uid: str, layout: Layout, lineage: str) -> None:
-        self._directory, self._uid, self._layout = directory, uid, layout
+    def __init__(self, directory: Path, uid: str, layout: Layout, lineage: str, tape: int = 0) -> None:
+        """`tape`: bytes that an event tape may grow to on the same volume."""
+        self._directory, self._uid, self._layout, self._tape = directory, uid, layout, tape
         self.lineage = lineage
         self._fragments: list[Version] = []
         self._lock: int | None = None
@@ -58,16 +63,18 @@ class Journal:
         self._length = 0
 
     @classmethod
-    def resume(cls, directory: Path, uid: str, layout: Layout, codec: str) -> tuple[Journal, Replay] | None:
+    def resume(
+        cls, directory: Path, uid: str, layout: Layout, codec: str, tape: int = 0
+    ) -> tuple[Journal, Replay] | None:
         """The newest segment of this run, cut off behind its last whole record; None without one.
 
         What it gives is durable, also where the process that wrote it was killed before it had synced it.
 
         Raises:
-            Terminal: the journal is this run's, of another layout.
+            Terminal: the journal is this run's, of another layout; or the volume is too small for it.
             JournalError: the volume fails, another process holds it, or it lost what it had acknowledged.
         """
-        journal = cls(directory, uid, layout, "")
+        journal = cls(directory, uid, layout, "", tape)
         try:
             with journal._writing():
                 directory.mkdir(parents=True, exist_ok=True)
@@ -85,6 +92,7 @@ class Journal:
         """Starts a new segment with a whole snapshot, and removes the older ones.
 
         Raises:
+            Terminal: the volume is too small for this layout.
             JournalError: the volume is full or fails, or another process holds it; the old segment still stands.
         """
         with self._writing():
@@ -94,6 +102,7 @@ class Journal:
                 if found := segments(self._directory):
                     raise JournalError(f"{found[-1]}: a journal is there: it must be resumed, not begun anew")
                 sync(self._directory.parent)
+            limit(self._layout, Volume.of(self._directory), self._tape, 0)
             path = self._directory / f"segment-{self._segment + 1:08d}.wal"
             draft = path.with_suffix(".draft")
             file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
@@ -110,9 +119,10 @@ class Journal:
             draft.rename(path)
             sync(self._directory)
             tidy(self._directory, path)
+            self._limit = limit(self._layout, Volume.of(self._directory), self._tape, length)
         self._segment += 1
         self._fragments = list(fragments)
-        self._length, self._limit = length, limit(self._layout)
+        self._length = length
 
     def merge(self, p: int, new: Version, machine: Mapping[str, Any]) -> None:
         """Durable when it returns. Raises `JournalError`."""
@@ -132,12 +142,13 @@ class Journal:
                 os.close(handle)
 
     def _append(self, head: Head, *arrays: memoryview) -> None:
-        """A segment that has grown long is replaced."""
+        """A segment that has grown long is replaced; where it was too long already, the snapshot has the news."""
         with self._writing():
             if self._file is None:
                 raise JournalError(f"{self._directory}: the journal is closed")
-            self._length += records.write(self._file, head, *arrays)
-            os.fsync(self._file)
+            if self._length <= self._limit:
+                self._length += records.write(self._file, head, *arrays)
+                os.fsync(self._file)
         if self._length > self._limit:
             self.begin(self._fragments, head.facts)
 
@@ -197,7 +208,7 @@ class Journal:
         sync(self._directory)
         tidy(self._directory, path)
         self._segment = int(path.stem.removeprefix("segment-"))
-        self._length, self._limit = end, limit(self._layout)
+        self._length, self._limit = end, limit(self._layout, Volume.of(self._directory), self._tape, end)
         fragments = tuple(version(*arrays[p], codec) for p in range(len(self._layout.fragments)))
         self._fragments = list(fragments)
         return Replay(self.lineage, fragments, machine)
@@ -211,9 +222,25 @@ class Journal:
             )
 
 
-def limit(layout: Layout) -> int:
-    """Bytes at which a segment is replaced."""
-    return max(LEAST_GROWTH, GROWTH * 8 * layout.size)
+def limit(layout: Layout, volume: Volume, tape: int, length: int) -> int:
+    """Bytes beyond which a segment, now of `length`, is replaced: the next one's snapshot must fit beside it.
+
+    Raises:
+        Terminal: two snapshots and a record do not fit.
+    """
+    snapshot, record = ELEMENT * layout.size, ELEMENT * max(each.size for each in layout.fragments)
+    kept = volume.share(tape) + min(SLACK, volume.size // SLACK_SHARE)
+    needed, available = 2 * snapshot + record, volume.size - kept
+    if needed > available:
+        raise Terminal(
+            "VolumeTooSmall",
+            f"the journal of {layout.size} parameters needs {needed} bytes, for two snapshots and a record, and its "
+            f"volume of {volume.size} has {available} for it, {kept} being the event tape's and others': "
+            "give a new run more spec.syncer.storage, or more spec.syncer.shards",
+        )
+    # What else lies on the volume, such as the journal of an earlier run, is not free.
+    room = min(available, volume.free + length - kept) - snapshot - record
+    return min(max(LEAST_GROWTH, GROWTH * snapshot), room)
 
 
 def version(number: int, body: bytes, codec: str) -> Version:
@@ -221,45 +248,3 @@ def version(number: int, body: bytes, codec: str) -> Version:
     both = np.frombuffer(body, np.float32)
     half = both.size // 2
     return Version.make(number, both[:half], both[half:], codec)
-
-
-def forget_others(directory: Path) -> None:
-    """Removes what the layouts before this one left on the volume, once a journal of this one stands in `directory`."""
-    if not directory.name.startswith(LAYOUT):
-        return
-    for other in directory.parent.glob(f"{LAYOUT}*"):
-        if other != directory:
-            log.info("%s: of an earlier number of shards: removed", other)
-            shutil.rmtree(other, ignore_errors=True)
-
-
-def segments(directory: Path) -> list[Path]:
-    """Oldest first."""
-    return sorted(directory.glob("segment-*.wal"))
-
-
-def tidy(directory: Path, newest: Path) -> None:
-    """Removes all but the newest segment. Not synced: one that comes back is removed by the next `resume`."""
-    for old in directory.glob("segment-*"):
-        if old != newest:
-            old.unlink()
-
-
-def set_aside(directory: Path, uid: str) -> None:
-    """Moves another run's journal out of the way; one of each run is kept."""
-    target = directory.with_name(f"{directory.name}-of-{uid}")
-    if target.exists():
-        shutil.rmtree(target)
-    directory.rename(target)
-    sync(directory.parent)
-    directory.mkdir()
-    log.warning("%s held the journal of run %s: set aside as %s, not used", directory, uid, target.name)
-
-
-def sync(directory: Path) -> None:
-    """Makes what was created, renamed and removed in it durable."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

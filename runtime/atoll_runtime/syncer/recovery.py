@@ -21,6 +21,7 @@ from atoll_runtime.syncer.errors import Terminal
 from atoll_runtime.syncer.journal import Journal
 from atoll_runtime.syncer.slices import slices
 from atoll_runtime.syncer.state import State, Version
+from atoll_runtime.syncer.tape import LIMITS
 
 log = logging.getLogger(__name__)
 
@@ -65,13 +66,13 @@ def recover(
 
     Raises:
         StoreError: the bucket does not answer, or every complete checkpoint in it is damaged; worth another try.
-        Terminal: journal or checkpoint are of another layout.
+        Terminal: journal or checkpoint are of another layout, or the volume is too small for the journal.
         JournalError: the volume fails.
     """
     layout = whole.shard(rules.shard)
     sizes = tuple(fragment.size for fragment in layout.fragments)
     owner = run.uid if rules.shards == 1 else f"{run.uid}.{rules.shard}-of-{rules.shards}"
-    found = Journal.resume(directory, owner, layout, run.outer.codec)
+    found = Journal.resume(directory, owner, layout, run.outer.codec, LIMITS[run.tape])
     if found is not None:
         journal, replay = found
         try:
@@ -112,7 +113,7 @@ def recover(
         machine = restored(run, rules, sizes, cut, own, f"{store.uri}/global/{cut.step}")
         message = join(f"started from the checkpoint of global step {cut.step}", message)
     newest = None if cut is None else cut.step
-    journal = Journal(directory, owner, layout, lineage)
+    journal = Journal(directory, owner, layout, lineage, LIMITS[run.tape])
     journal.begin(state.snapshot(), durable(machine.record(), 0, newest))
     return Start(machine, state, journal, 0, newest, message)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
+import os
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,13 +16,35 @@ VOLUME_SHARE = 4
 """At most a quarter of the volume, which the journal needs more."""
 
 
+@dataclass(frozen=True)
+class Volume:
+    """What a file system has for this process, in bytes."""
+
+    size: int
+    """Used and free, without what is kept for root."""
+    free: int
+
+    @classmethod
+    def of(cls, folder: Path) -> Volume:
+        """One that does not say how large it is has no end. Raises `OSError`."""
+        found = os.statvfs(folder)
+        if not found.f_blocks:
+            return cls(sys.maxsize, sys.maxsize)
+        usable = found.f_blocks - found.f_bfree + found.f_bavail
+        return cls(usable * found.f_frsize, found.f_bavail * found.f_frsize)
+
+    def share(self, limit: int) -> int:
+        """The most that a tape of this limit takes of it."""
+        return min(limit, self.size // VOLUME_SHARE)
+
+
 class Segments:
     """Appends to the newest segment; the oldest ones make room. One thread at a time; raises `OSError`."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         """Makes the folder. `limit`: bytes, where the volume is not small."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.limit = min(limit, shutil.disk_usage(folder).total // VOLUME_SHARE)
+        self.limit = Volume.of(folder).share(limit)
         self._folder = folder
         self._sizes = {path: path.stat().st_size for path in found(folder)}
         self._number = max((number(path) for path in self._sizes), default=0)

@@ -180,7 +180,7 @@ class Service:
             self._feed(hosts.joined(first))
             await self._durable()
             if self.machine.final:
-                yield Stop(self.machine.step)
+                yield self._stop(self.machine.step)
                 return
             unit = self.machine.units[first.unit]
             yield Welcome(
@@ -276,13 +276,24 @@ class Service:
         """The machine's clock."""
         return time.monotonic()
 
+    def _stop(self, step: int) -> Stop:
+        return Stop(step, self.machine.clock, self.machine.cuts.newest)
+
     async def _read(self, session: Session, incoming: AsyncIterator[Up]) -> None:
         try:
             async for message in incoming:
                 if isinstance(message, Report):
+                    try:
+                        reported = hosts.reported(session, message)
+                    except ValueError as error:
+                        log.warning(
+                            "refused a report of host %d of %s: %s", session.host, session.unit, error
+                        )
+                        continue
                     if message.clocks:
                         self._feed(Heard(message.clocks))
-                    self._feed(hosts.reported(session, message))
+                    if session.host == 0:  # it speaks for its unit
+                        self._feed(reported)
                     self.beginnings.told(session.unit, session.incarnation, session.host, message.beginning)
                 elif isinstance(message, Mark):
                     self._feed(
@@ -318,7 +329,7 @@ class Service:
             case StopAll(step):
                 self._spawn(self._stop_all(step))
             case Note(entry):
-                log.debug("%s", entry)
+                log.log(logging.WARNING if entry["event"] == "refused" else logging.DEBUG, "%s", entry)
             case Wake(at):
                 if self._timer is not None:
                     self._timer.cancel()
@@ -396,7 +407,7 @@ class Service:
     async def _stop_all(self, step: int) -> None:
         await self._durable()
         log.info("finished at global step %d: %s", step, self.machine.final)
-        self.sessions.send_all(Stop(step))
+        self.sessions.send_all(self._stop(step))
 
     def _facts(self, record: Mapping[str, Any]) -> dict[str, Any]:
         return durable(record, self.restarts, self.cuts.newest)

@@ -39,30 +39,31 @@ class Sessions:
     """The newest session of each (unit, host)."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[str, int], Session] = {}
+        self._open: dict[str, dict[int, Session]] = {}
 
     def add(self, session: Session) -> None:
         """An older session of the same host ends."""
-        old = self._open.get((session.unit, session.host))
-        self._open[session.unit, session.host] = session
+        hosts = self._open.setdefault(session.unit, {})
+        old, hosts[session.host] = hosts.get(session.host), session
         if old is not None:
             old.send(None)
 
     def remove(self, session: Session) -> bool:
         """False when a newer session took its place."""
-        if self._open.get((session.unit, session.host)) is not session:
+        hosts = self._open.get(session.unit, {})
+        if hosts.get(session.host) is not session:
             return False
-        del self._open[session.unit, session.host]
+        self._forget(session)
         return True
 
     def send(self, unit: str, message: Down) -> None:
-        for session in self._open.values():
-            if session.unit == unit:
-                session.send(message)
-
-    def send_all(self, message: Down) -> None:
-        for session in self._open.values():
+        for session in self._open.get(unit, {}).values():
             session.send(message)
+
+    def send_all(self, message: Down | None) -> None:
+        for hosts in self._open.values():
+            for session in hosts.values():
+                session.send(message)
 
     def carry_out(self, effect: Effect) -> None:
         """Sends what the machine wants hosts to be told; of other effects nothing."""
@@ -81,13 +82,18 @@ class Sessions:
                 self.fence(unit, newest)
 
     def end_all(self) -> None:
-        for session in self._open.values():
-            session.send(None)
+        self.send_all(None)
 
     def fence(self, unit: str, newest: int) -> None:
         """Ends the sessions of incarnations before `newest`; they are not this unit's any more."""
-        for key, session in list(self._open.items()):
-            if session.unit == unit and session.incarnation < newest:
+        for session in list(self._open.get(unit, {}).values()):
+            if session.incarnation < newest:
                 session.send(Fenced(newest))
                 session.send(None)
-                del self._open[key]
+                self._forget(session)
+
+    def _forget(self, session: Session) -> None:
+        hosts = self._open[session.unit]
+        del hosts[session.host]
+        if not hosts:
+            del self._open[session.unit]

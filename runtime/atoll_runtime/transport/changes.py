@@ -10,17 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from atoll_runtime.sync.fragments import Array
 from atoll_runtime.transport import int4
+from atoll_runtime.transport.codecs import DTYPES
 
-WIRE = np.dtype(ml_dtypes.bfloat16)
+WIRE = DTYPES["int4"]
+"""bfloat16, in which W is held."""
+
+KEPT = 2
+"""Bodies' worth of parts that are kept: as many ways to divide a fragment among a unit's hosts."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +34,25 @@ class Change:
     base: int
     body: memoryview
     """int4, of the whole fragment."""
+    _parts: dict[tuple[int, int], memoryview] = field(default_factory=dict, repr=False, compare=False)
+    """By first block and the one after the last: hosts of like units fetch the same ones."""
 
     def part(self, start: int, stop: int) -> memoryview:
-        """The blocks that hold elements [start, stop) of the padded fragment: zeros beyond its end."""
+        """The blocks that hold elements [start, stop) of the padded fragment: zeros beyond its end. For one thread."""
+        first, last = _blocks(start, stop)
+        if (first, last) == (0, len(self.body) // int4.size(1)):
+            return self.body
+        part = self._parts.get((first, last))
+        if part is None:
+            part = self._copied(first, last)
+            if part.nbytes + sum(other.nbytes for other in self._parts.values()) <= KEPT * self.body.nbytes:
+                self._parts[first, last] = part
+        return part
+
+    def _copied(self, first: int, last: int) -> memoryview:
         raw = np.frombuffer(self.body, np.uint8)
         blocks = raw.size // int4.size(1)
-        first, last = _blocks(start, stop)
-        out = np.zeros(size(start, stop), np.uint8)
+        out = np.zeros(int4.size((last - first) * int4.BLOCK), np.uint8)
         for width, source, target in (
             (int4.SCALE.itemsize, 0, 0),
             (int4.BLOCK // 2, blocks * int4.SCALE.itemsize, (last - first) * int4.SCALE.itemsize),

@@ -133,6 +133,10 @@ class Stop(Message, frozen=True, tag=True):
     """The syncer's clock has reached the target and the final cut is safe: leave cleanly."""
 
     global_step: int
+    clock: ShardClock | None = None
+    """The shard's last one, for shards that have yet to end: who joins after its end hears nothing else of it."""
+    cut: CutId = NO_CUT
+    """The final one, for the same."""
 
 
 class Fenced(Message, frozen=True, tag=True):

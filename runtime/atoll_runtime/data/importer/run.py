@@ -23,49 +23,16 @@ from atoll_runtime.data.catalogue import (
 )
 from atoll_runtime.data.importer.differences import differences
 from atoll_runtime.data.importer.journal import Journal, Mark
-from atoll_runtime.data.importer.sources import Source
+from atoll_runtime.data.importer.kinds import Source, Text
+from atoll_runtime.data.importer.order import Order
 from atoll_runtime.data.importer.track import Track, width_of
 from atoll_runtime.data.tokenizer import Tokenizer
 
-SHARD_BYTES = 64_000_000
-"""Of a shard of the training split: an object store likes tens of megabytes, and as much is done again after a kill."""
 LEAST_SHARD = 4096
 """Bytes."""
-HELD_OUT = 0.05
 BATCH_CHARACTERS = 1 << 20
 """Of the documents that are handed to the tokenizer at once, which spreads them over all cores."""
 BATCH_DOCUMENTS = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What is to be imported."""
-
-    sources: Sequence[Source]
-    tokenizer: Tokenizer
-    format: str = ""
-    field: str = ""
-    held_out: float = HELD_OUT
-    """Fraction of the documents that is kept for evaluation, by the hash of their text: equal ones stay together."""
-    shard_bytes: int = SHARD_BYTES
-    title: str = ""
-    """What the text is, for people."""
-
-    @property
-    def plan(self) -> Plan:
-        """All that the result depends on."""
-        listing = "".join(f"{source.name}\0{source.size}\n" for source in self.sources)
-        return Plan(
-            sources=len(self.sources),
-            listing=hashlib.sha256(listing.encode()).hexdigest(),
-            format=self.format,
-            field=self.field,
-            tokenizer=self.tokenizer.kind,
-            tokenizer_sha256=hashlib.sha256(self.tokenizer.file).hexdigest(),
-            separator=self.tokenizer.separator,
-            held_out=self.held_out,
-            shard_bytes=self.shard_bytes,
-        )
 
 
 @dataclass(slots=True)
@@ -106,11 +73,17 @@ class Document:
     """Of all sources, up to its end."""
 
 
-def run_import(uri: str, order: Order, report: Callable[[Standing], None] | None = None) -> Catalogue:
+def run_import(
+    uri: str,
+    order: Order,
+    report: Callable[[Standing], None] | None = None,
+    found: Callable[[], None] | None = None,
+) -> Catalogue:
     """Imports, or goes on with an import that was cut short; one that was done before is returned.
 
     Args:
         report: called after each batch of documents.
+        found: called where it was done before.
 
     Raises:
         DataError: a source or a document cannot be used, a split stays empty, or another data set is in the way.
@@ -123,6 +96,8 @@ def run_import(uri: str, order: Order, report: Callable[[Standing], None] | None
         done = _done(bucket, plan, under_way=journal.stands)
         if done is not None:
             journal.end()  # an import may have been killed when all but this was done
+            if found:
+                found()
             return done
         _check(order)
         _begin(bucket, journal)
@@ -251,9 +226,11 @@ def _empty(tracks: Mapping[SplitName, Track], order: Order) -> str:
     held_out = f"--held-out {order.held_out:g}"
     if not tracks["train"].shards:
         return f"{held_out}: every document is held out; a smaller fraction, or 0, is wanted"
+    whole = any(isinstance(source, Text) for source in order.sources)
+    lines = ", such as with --format lines, where each line is one" if whole else ""
     return (
         f"{held_out}: no document is held out, by the hash of its text; a larger fraction, 0 (no evaluation), or more "
-        "documents that differ are wanted, such as with --format lines, where each line is one"
+        f"documents that differ are wanted{lines}"
     )
 
 

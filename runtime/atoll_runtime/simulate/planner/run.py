@@ -96,6 +96,12 @@ class Run:
         return _layout(self.tensors, self.fragments)
 
     @property
+    def shard_layouts(self) -> list[Layout]:
+        """The same as each shard of the syncer has it. Raises `LayoutError`."""
+        whole = _layout(self.tensors, self.fragments, self.shards)
+        return [whole.shard(s) for s in range(self.shards)]
+
+    @property
     def pieces(self) -> int:
         """The most fragments that the model can be cut into."""
         return sum(tensor.shape[0] if tensor.stacked else 1 for tensor in self.tensors)
@@ -106,8 +112,8 @@ class Run:
 
 
 @lru_cache(maxsize=16)
-def _layout(tensors: tuple[TensorInfo, ...], fragments: int) -> Layout:
-    return build_layout(tensors, fragments)
+def _layout(tensors: tuple[TensorInfo, ...], fragments: int, shards: int = 1) -> Layout:
+    return build_layout(tensors, fragments, shards)
 
 
 CODEC_BITS = {"bf16": 16.0, "float32": 32.0, "int4": 4.25}

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atoll_runtime.simulate.planner.run import Run
-from atoll_runtime.sync.fragments import build_layout
 
 PROCESS_BYTES = 0.4e9
 """Of the process without a model: 0.37 GB were measured (2026-11-22)."""
@@ -36,8 +35,7 @@ class SyncerNeed:
 
 def syncer_need(run: Run) -> SyncerNeed:
     """From the spec alone."""
-    layout = build_layout(run.tensors, run.fragments, run.shards)
-    shards = [layout.shard(s) for s in range(run.shards)]
+    shards = run.shard_layouts
     elements = max(shard.size for shard in shards)
     fragment = max(each.size for shard in shards for each in shard.fragments)
     contributions = run.overlap * run.units * fragment * (4 if run.codec == "float32" else 2)

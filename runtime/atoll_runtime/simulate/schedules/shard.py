@@ -180,7 +180,7 @@ class ShardProcess:
 
     def _welcome(self, channel: Channel) -> None:
         if self.machine.final:
-            channel.refuse(Stop(self.machine.step))
+            channel.refuse(Stop(self.machine.step, self.machine.clock, self.machine.cuts.newest))
             return
         unit = self.machine.units[channel.unit]
         self.world.checks.welcomed(self, channel.unit, channel.incarnation)
@@ -234,7 +234,7 @@ class ShardProcess:
             self.feed(Tick())
 
     def _stop_all(self, step: int) -> None:
-        self.sessions.send_all(Stop(step))
+        self.sessions.send_all(Stop(step, self.machine.clock, self.machine.cuts.newest))
 
     def _merge(self, effect: Merge) -> None:
         deltas = self.world.checks.frozen(self, effect, self.held.get(effect.round, {}))

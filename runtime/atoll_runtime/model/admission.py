@@ -1,0 +1,197 @@
+"""A task of the user's own, admitted: imported, made, traced; each fault names the field and what would be right.
+
+Whoever reads the contract does this first; later on the same fault would be a traceback at every restart. Nothing is
+computed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import textwrap
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from atoll_runtime.model import axes
+from atoll_runtime.model.presets import ModelError
+
+if TYPE_CHECKING:
+    from atoll_runtime.model.decoder import Batch
+    from atoll_runtime.model.tasks import Task
+
+WHOLE = ("layers", "scale")
+"""Names of dimensions that no rule splits."""
+LONGEST = 600
+"""Characters of an error that are repeated: libraries tell long stories, and a pod's last words are 4096 bytes."""
+RIGHT = {
+    "import": "the module must be in the run's image, on PYTHONPATH, and so where the run is simulated, and be "
+    "imported without an error",
+    "construction": "a class or a function is called without arguments and returns the task",
+    "init": "init(rng) must return a tree of floating arrays; of an Equinox module, eqx.filter(module, eqx.is_array)",
+    "axes": "axes must be a mapping of flat names, each to one name for each dimension",
+    "loss": "loss(params, batch, rng) must return a scalar that is floating and has a gradient",
+    "evaluate": "evaluate(params, batch) must return a floating scalar, as loss does",
+}
+"""By what is done with a task."""
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A task that could be made, and what its `init` makes."""
+
+    path: str
+    task: Task
+    shapes: dict[str, tuple[int, ...]]
+    """By flat name, in the order of the leaves."""
+    structure: Any
+    axes: dict[str, tuple[str, ...]]
+    """What the task says; `any` for each dimension of the tensors of which it says nothing."""
+
+    def loss(self, theta: Mapping[str, Array], batch: Batch, rng: Array) -> Array:
+        """Of parameters by flat name."""
+        return self.task.loss(self._tree(theta), batch, rng)
+
+    def evaluate(self, theta: Mapping[str, Array], batch: Batch) -> Array:
+        """Without an evaluation of its own, its loss with the same key each time."""
+        own = _evaluation(self.task)
+        params = self._tree(theta)
+        found: Array = self.task.loss(params, batch, jax.random.key(0)) if own is None else own(params, batch)
+        return found
+
+    def check(self, length: int, packed: bool, trained: bool = True) -> None:
+        """Traces what will be computed for one row of `length` tokens.
+
+        Args:
+            packed: documents are kept apart, by the batch's `segments`.
+            trained: the gradient too, not the evaluation alone.
+
+        Raises:
+            ModelError: it cannot be traced, or is no floating scalar.
+        """
+        theta = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in self.shapes.items()}
+        batch = {
+            "tokens": jax.ShapeDtypeStruct((1, length + 1), jnp.int32),
+            "weights": jax.ShapeDtypeStruct((1, length), jnp.float32),
+        }
+        if packed:
+            batch["segments"] = batch["tokens"]
+        if trained:
+            with told(self.path, "loss"):
+                gradient = jax.grad(lambda *given: scalar(self.loss(*given)))
+                jax.eval_shape(gradient, theta, batch, jax.eval_shape(jax.random.key, 0))
+        own = _evaluation(self.task) is not None
+        if own or not trained:
+            with told(self.path, "evaluate" if own else "loss"):
+                jax.eval_shape(lambda *given: scalar(self.evaluate(*given)), theta, batch)
+
+    def _tree(self, theta: Mapping[str, Array]) -> Any:
+        return jax.tree.unflatten(self.structure, [theta[name] for name in self.shapes])
+
+
+def admit(path: str) -> Admitted:
+    """The task at `module:attribute`; its loss is another matter: see `Admitted.check`.
+
+    Raises:
+        ModelError: it cannot be imported or made, lacks a method, or has parameters or axes that do not fit.
+    """
+    task = _made(path)
+    shapes, structure = _structure(task, path)
+    with told(path, "axes"):
+        return Admitted(path, task, shapes, structure, _axes(task, shapes, path))
+
+
+@contextmanager
+def told(path: str, what: str) -> Iterator[None]:
+    """Whatever the user's code raises (even an exit) is a `ModelError` that names the task and what was done."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except (Exception, SystemExit) as error:
+        words = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST, placeholder=" …")
+        raise ModelError(
+            f"model.task: {path!r}: {what}: {words}{_place(error, path)}; {RIGHT[what]}"
+        ) from error
+
+
+def scalar(value: Any) -> Any:
+    """`value`, if that is one floating number; raises `TypeError`."""
+    if not jax.tree_util.all_leaves([value]):
+        raise TypeError(f"it returned a {type(value).__name__}")
+    if jnp.shape(value) or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
+        raise TypeError(f"it returned {jnp.result_type(value)} of the shape {jnp.shape(value)}")
+    return value
+
+
+def _place(error: BaseException, path: str) -> str:
+    """The last line of the task's own file that the error came by."""
+    name = path.partition(":")[0].rpartition(".")[2]
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if PurePath(f.filename).name == f"{name}.py"
+    ]
+    return f" ({name}.py, line {frames[-1].lineno})" if frames else ""
+
+
+def _made(path: str) -> Task:
+    module, _, attribute = path.partition(":")
+    with told(path, "import"):
+        found = getattr(importlib.import_module(module), attribute)
+    with told(path, "construction"):
+        if callable(found) and (isinstance(found, type) or not hasattr(found, "loss")):
+            found = found()
+    for method in ("init", "loss", "evaluate"):
+        with told(path, method):
+            given = getattr(found, method, None)
+        if not callable(given) and not (method == "evaluate" and given is None):
+            raise ModelError(
+                f"model.task: {path!r} has no method {method!r}, but {given!r}; {RIGHT[method]}: "
+                "see atoll_runtime.model.tasks.Task"
+            )
+    task: Task = found
+    return task
+
+
+def _evaluation(task: Task) -> Any:
+    return getattr(task, "evaluate", None)
+
+
+def _structure(task: Task, path: str) -> tuple[dict[str, tuple[int, ...]], Any]:
+    """Shapes by flat name, in the order of the leaves, and the tree's structure."""
+    with told(path, "init"):
+        tree = jax.eval_shape(lambda: task.init(jax.random.key(0)))
+    leaves, structure = jax.tree.flatten_with_path(tree)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for keys, leaf in leaves:
+        name = jax.tree_util.keystr(keys, simple=True, separator="/")
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ModelError(f"model.task: {path!r}: parameter {name!r} is {leaf.dtype}; it must be floating")
+        if name in shapes:
+            raise ModelError(f"model.task: {path!r}: two parameters are named {name!r}")
+        shapes[name] = tuple(leaf.shape)
+    if not shapes:
+        raise ModelError(f"model.task: {path!r}: init makes no parameters")
+    return shapes, structure
+
+
+def _axes(task: Task, shapes: Mapping[str, tuple[int, ...]], path: str) -> dict[str, tuple[str, ...]]:
+    given: Mapping[str, tuple[str, ...]] = getattr(task, "axes", {})
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{given!r} is no mapping")
+    known = sorted({logical for logical, _ in axes.RULES} | {*WHOLE})
+    for name, each in given.items():
+        if name not in shapes:
+            raise ModelError(f"model.task: {path!r}: axes of {name!r}: there are {', '.join(shapes)}")
+        listed = isinstance(each, (tuple, list))
+        if not listed or len(each) != len(shapes[name]) or not all(one in known for one in each):
+            raise ModelError(
+                f"model.task: {path!r}: axes of {name!r}: {each!r} for the shape {shapes[name]}: one for each "
+                f"dimension is wanted, of {', '.join(known)}"
+            )
+    return {name: tuple(given.get(name, ("any",) * len(shape))) for name, shape in shapes.items()}

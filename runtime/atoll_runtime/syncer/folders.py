@@ -1,0 +1,55 @@
+"""The folders of journals on a volume: a run's, an earlier run's, those of earlier numbers of shards."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+LAYOUT = "layout-"
+"""How the folder of a layout begins (`plan/syncer.py`)."""
+
+
+def forget_others(directory: Path) -> None:
+    """Removes what the layouts before this one left on the volume, once a journal of this one stands in `directory`."""
+    if not directory.name.startswith(LAYOUT):
+        return
+    for other in directory.parent.glob(f"{LAYOUT}*"):
+        if other != directory:
+            log.info("%s: of an earlier number of shards: removed", other)
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def segments(directory: Path) -> list[Path]:
+    """Oldest first."""
+    return sorted(directory.glob("segment-*.wal"))
+
+
+def tidy(directory: Path, newest: Path) -> None:
+    """Removes all but the newest segment. Not synced: one that comes back is removed by the next `resume`."""
+    for old in directory.glob("segment-*"):
+        if old != newest:
+            old.unlink()
+
+
+def set_aside(directory: Path, uid: str) -> None:
+    """Moves another run's journal out of the way; one of each run is kept."""
+    target = directory.with_name(f"{directory.name}-of-{uid}")
+    if target.exists():
+        shutil.rmtree(target)
+    directory.rename(target)
+    sync(directory.parent)
+    directory.mkdir()
+    log.warning("%s held the journal of run %s: set aside as %s, not used", directory, uid, target.name)
+
+
+def sync(directory: Path) -> None:
+    """Makes what was created, renamed and removed in it durable."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,111 @@
+"""A link's threads: what they mend themselves, and how the training loop hears of the rest."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll_runtime.contract import UnitContract
+from atoll_runtime.learner.exchange import Exchange
+from atoll_runtime.learner.holdings import Holdings
+from atoll_runtime.learner.loop import Loop, Start
+from atoll_runtime.sync.events import NO_CUT, RoundId
+from atoll_runtime.sync.fragments import TensorInfo, build_layout
+from atoll_runtime.sync.link import Ask
+from atoll_runtime.sync.progress import Offer
+from atoll_runtime.transport.messages import WHOLE, Announce, Down, FetchHead, FetchRequest, Pull, Welcome
+from atoll_runtime.transport.transport import TransportError
+
+LAYOUT = build_layout([TensorInfo("w", (4,), False, False)], 1)
+UNIT = UnitContract(unit="a", incarnation=1, host=0, hosts=1, coordinator="a:1", batch=1, stream=0, streams=1)
+ROUND = RoundId(1, 0, 0)
+
+
+class Broken:
+    """A transport and its session; the call named `at` ends in an error that no further attempt mends."""
+
+    def __init__(self, at: str) -> None:
+        self.at, self.down = at, queue.Queue[Down | None]()
+
+    def _reach(self, call: str) -> None:
+        if call == self.at:
+            raise MemoryError("Unable to allocate 1.55 GiB")
+
+    def session(self, hello: Any, next_up: Callable[[], Any]) -> Broken:
+        self._reach("session")
+        threading.Thread(target=lambda: [None for _ in iter(next_up, None)], daemon=True).start()
+        return self
+
+    def receive(self) -> Down | None:
+        return self.down.get()
+
+    def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
+        self._reach("fetch")
+        return FetchHead(0, request.version, 8), memoryview(bytes(8))
+
+    def push(self, head: Any, body: memoryview) -> Any:
+        self._reach("push")
+
+    def close(self) -> None:
+        self.down.put(None)
+
+
+@pytest.mark.parametrize("at", ["session", "fetch", "push"])
+def test_what_ends_a_links_thread_ends_the_training_loop_too(
+    at: str, make_run: Any, eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, transport = make_run(), Broken(at)
+    exchange = Exchange(run, UNIT, LAYOUT, [(0, 4)], [4], [transport])
+    exchange.start((0,), 0, "")
+    for message in (Welcome("L", 1, (0,), 0, 0), Pull(ROUND, 0), Announce(0, 1)):
+        transport.down.put(message)
+    loop: Any = Loop(run, *[None] * 2, exchange, *[None] * 2, Start((0,), (0,)), threading.Event(), None)
+    if at == "push":
+        eventually(exchange.pulls)
+        part = np.zeros(4, exchange._dtype)
+        exchange.contribute(0, Ask(ROUND, 0), part, Offer(0, 1, 1, 1, NO_CUT), 1)
+    eventually(lambda: exchange._boxes[0].failure)
+    with pytest.raises(MemoryError, match="Unable to allocate"):
+        loop.advance()
+    exchange.close(10)
+    assert not any(thread.is_alive() for thread in exchange._wires[0]._threads)
+    assert "the link to shard 0 of the syncer failed" in caplog.text and "Traceback" in caplog.text
+
+
+def test_a_link_that_is_closed_under_its_threads_has_not_failed(make_run: Any, eventually: Any) -> None:
+    class Closed(Broken):
+        def receive(self) -> Down | None:
+            if (message := self.down.get()) is None:
+                raise ValueError("Cannot invoke RPC on closed channel!")
+            return message
+
+    transport = Closed("")
+    exchange = Exchange(make_run(), UNIT, LAYOUT, [(0, 4)], [4], [transport])
+    exchange.start((0,), 0, "")
+    transport.down.put(Welcome("L", 1, (0,), 0, 0))
+    eventually(lambda: exchange.welcome(0.0))
+    exchange.close(10)
+    exchange.check()
+
+
+@pytest.mark.parametrize("length", [0, 6, 7, 10])
+def test_a_body_of_a_wrong_length_is_fetched_again(length: int) -> None:
+    with pytest.raises(TransportError, match="came"):
+        Holdings("bf16", [(0, 4)]).take(FetchHead(0, 1, length, WHOLE), memoryview(bytes(length)))
+
+
+@pytest.mark.parametrize(("host", "shards", "sent"), [(0, 1, 1), (1, 1, 0), (0, 2, 2), (1, 2, 2)])
+def test_a_host_that_does_not_speak_for_its_unit_reports_where_it_carries_clocks(
+    host: int, shards: int, sent: int, make_run: Any
+) -> None:
+    whole = build_layout([TensorInfo(f"w{n}", (4,), False, False) for n in range(2)], 1, shards)
+    spans, unit = [(0, 4)] * shards, UNIT.model_copy(update={"host": host, "hosts": 2})
+    exchange = Exchange(make_run(), unit, whole, spans, [4] * shards)
+    boxes = exchange.open([0] * shards)
+    exchange.report(1, 8, 5.0, 0.1, 8)
+    assert sum(len(box.due()) for box in boxes) == sent

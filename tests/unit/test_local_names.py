@@ -1,0 +1,172 @@
+"""A cluster is called by a name that leads to its own folder; what is not a cluster's is never removed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll_cli.__main__ import main as atoll
+from atoll_cli.demo.place import LocalPlace
+from atoll_cli.errors import UsageError
+from atoll_local import cgroups, host
+from atoll_local.__main__ import main
+from atoll_local.bucket import FakeGcs
+from atoll_local.cluster import Cluster
+from atoll_local.controlplane import ControlPlane
+from atoll_local.errors import HostError
+from atoll_local.host import check_addresses
+from atoll_local.machine import Machine
+from atoll_local.network import Network
+
+NOT_NAMES = ("", ".", "..", "../../home", "/root", "a/b", "-a", "A", "a.b", "a" * 32, "a\n")
+RECORD = '{"nodes": [], "network": {}, "port": 6443}'
+
+
+def refuse(*_: object) -> None:
+    raise HostError("this machine is refused")
+
+
+@pytest.fixture(autouse=True)
+def removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was asked to go; nothing of this machine is touched."""
+    calls: list[str] = []
+    monkeypatch.setenv("ATOLL_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+
+    def stub(owner: Any, name: str, said: str) -> None:
+        monkeypatch.setattr(owner, name, lambda *_, **__: calls.append(said))
+
+    stub(Network, "down", "network")
+    stub(cgroups, "remove", "cgroups")
+    stub(FakeGcs, "stop", "bucket")
+    stub(ControlPlane, "stop", "control plane")
+    stub(Machine, "stop", "machine")
+    for name in ("host.check_machine", "host.install", "cluster.build_images"):
+        monkeypatch.setattr(f"atoll_local.{name}", lambda *_: None)
+    monkeypatch.setattr(host, "check_addresses", refuse)  # behind it a cluster would start
+    return calls
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """The state of a cluster called `one`."""
+    folder = tmp_path / "state" / "one"
+    (folder / "nodes").mkdir(parents=True)
+    (folder / "cluster.json").write_text(RECORD)
+    return folder
+
+
+@pytest.fixture
+def busy(there: Path) -> Iterator[None]:
+    """Another command has this machine's clusters."""
+    handle = os.open(there.parent, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    yield
+    os.close(handle)
+
+
+@pytest.mark.parametrize("name", NOT_NAMES)
+def test_what_is_no_name_is_refused_in_one_line_and_nothing_is_removed(
+    name: str, there: Path, removed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("up", "down", "status"):
+        assert main([command, f"--name={name}"]) == 2
+        assert capsys.readouterr().err.startswith(
+            f"error: --name {name!r}: a lower-case letter or digit is wanted"
+        )
+    assert atoll(["demo", f"--name={name}"]) == 2
+    assert capsys.readouterr().err.startswith(
+        f"atoll: --name {name!r}: a lower-case letter or digit is wanted"
+    )
+    assert removed == [] and there.exists()
+
+
+def test_down_of_a_cluster_that_is_not_there_touches_nothing_and_says_so(
+    there: Path, removed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = there.with_name("other")
+    other.mkdir()
+    (other / "file").write_text("of someone")
+    for name in ("other", "nobody"):
+        assert main(["down", "--name", name]) == 0
+        assert f"there is no cluster called {name}\n" in capsys.readouterr().err
+    assert removed == [] and there.exists() and (other / "file").exists()
+
+
+def test_down_removes_a_cluster_and_its_folder(there: Path, removed: list[str]) -> None:
+    (there / "a file").write_text("")
+    assert main(["down", "--name", "one"]) == 0
+    assert removed == ["bucket", "control plane", "cgroups", "network"]
+    assert list(there.parent.iterdir()) == []
+
+
+def test_up_removes_no_folder_that_is_no_clusters(there: Path, removed: list[str]) -> None:
+    (there / "cluster.json").unlink()
+    with pytest.raises(
+        HostError, match="is not empty, and is no cluster's that can be removed: move it away"
+    ):
+        Cluster("one").up()
+    assert (there / "nodes").exists() and removed == []
+
+
+@pytest.mark.parametrize("command", ["up", "down"])
+@pytest.mark.usefixtures("busy")
+def test_a_second_command_that_changes_a_cluster_is_refused(
+    command: str, there: Path, removed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--name", "one"]) == 2
+    assert capsys.readouterr().err == (
+        "error: another demo, `up` or `down` runs on this machine; wait for its end\n"
+    )
+    assert removed == [] and there.exists()
+
+
+def test_a_demo_that_the_machine_refuses_leaves_the_cluster_that_was_there(
+    there: Path, removed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "check_machine", refuse)
+    place = LocalPlace("one", lambda _: None)
+    with pytest.raises(UsageError, match="this machine is refused"):
+        place.up()
+    place.down()
+    assert removed == [] and (there / "cluster.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "advice"),
+    [
+        ((), "no state of one is here, so `ip link delete atoll0` if it was left by one"),
+        (("a",), "remove it by `python -m atoll_local down --name a`"),
+    ],
+)
+def test_a_second_cluster_on_the_machine_is_refused_with_what_stands_in_its_way(
+    names: tuple[str, ...], advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in names:
+        (tmp_path / "state" / name).mkdir(parents=True)
+        (tmp_path / "state" / name / "cluster.json").write_text(RECORD)
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    monkeypatch.setattr(Network, "taken", lambda _: True)
+    with pytest.raises(HostError) as caught:
+        check_addresses(Network(), {})
+    assert str(caught.value) == (
+        "the network 10.250.0.0/24 or the bridge atoll0 is in use already, and a machine has room for one cluster: "
+        + advice
+    )
+
+
+def test_a_cache_that_is_no_folder_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cache").write_text("")
+    monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", "")
+    assert main(["programs"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"error: [Errno 20] Not a directory: '{tmp_path / 'cache' / 'bin'}'"
+    ]

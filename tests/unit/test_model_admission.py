@@ -1,0 +1,273 @@
+"""Every way to get a task wrong ends whoever reads the contract first, and names what would be right."""
+
+import sys
+import types
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+import yaml
+
+from atoll_cli.errors import UsageError
+from atoll_cli.simulate.runfile import read_run
+from atoll_runtime import process
+from atoll_runtime.contract import (
+    ENV_RUN_FILE,
+    EXIT_TERMINAL,
+    CheckpointSpec,
+    DataSpec,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    QuorumSpec,
+    RunContract,
+    SyncerAddress,
+    TargetSpec,
+    UnitContract,
+    dump,
+)
+from atoll_runtime.evaluator.measure import Measure
+from atoll_runtime.learner import island
+from atoll_runtime.learner.errors import Terminal
+from atoll_runtime.model import ModelError, check, describe
+from atoll_runtime.syncer import __main__ as syncer
+
+SPEC, LENGTH = ModelSpec(task="mine:Task"), 16
+SAMPLE = Path(__file__).resolve().parents[2] / "manifests" / "samples" / "flax-task.yaml"
+RUN = RunContract(
+    name="r", namespace="n", uid="u", model=SPEC, data=DataSpec(uri="gs://b/d", sequence_length=LENGTH),
+    inner=InnerSpec(), outer=OuterSpec(fragments=1, interval=4), quorum=QuorumSpec(), target=TargetSpec(global_steps=1),
+    checkpoint=CheckpointSpec(uri="file:///nowhere"), shards=(SyncerAddress(host="h"),),
+)  # fmt: skip
+UNIT = UnitContract(unit="a", incarnation=1, host=0, hosts=1, coordinator="c:1", batch=8, stream=0, streams=2)
+
+
+@pytest.fixture
+def task(monkeypatch):
+    """Importable as `mine:Task`; what a test changes there is wrong."""
+
+    class Task:
+        axes = {"w": ("any", "width")}  # noqa: RUF012
+
+        def init(self, rng):
+            return {"w": jax.random.normal(rng, (3, 8))}
+
+        def loss(self, params, batch, rng):
+            return jnp.sum(params["w"]) * jnp.mean(batch["weights"])
+
+    module = types.ModuleType("mine")
+    module.Task = Task
+    monkeypatch.setitem(sys.modules, "mine", module)
+    return Task
+
+
+def refused(spec=SPEC, **data):
+    """What the syncer is told, which reads the contract before all others."""
+    with pytest.raises(ModelError) as caught:
+        describe(spec)
+        check(spec, LENGTH, **{"packing": "Stream"} | data)
+    return str(caught.value)
+
+
+INIT = "init(rng) must return a tree of floating arrays"
+AXES = "axes must be a mapping of flat names"
+LOSS = "loss(params, batch, rng) must return a scalar"
+EVALUATE = "evaluate(params, batch) must return a floating scalar"
+
+
+def raising(*_):
+    raise OSError("no\n\n such file")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "right"),
+    [
+        pytest.param({"init": None}, "no method 'init', but None", INIT, id="no-init"),
+        pytest.param({"init": lambda self: {}}, "init: TypeError: ", INIT, id="init-signature"),
+        pytest.param({"init": raising}, "init: OSError: no such file; ", INIT, id="init-raises"),
+        pytest.param({"init": lambda self, rng: {}}, "init makes no parameters", "", id="init-empty"),
+        pytest.param({"init": lambda self, rng: {"w": "3"}}, "init: TypeError: ", INIT, id="init-strings"),
+        pytest.param(
+            {"init": lambda self, rng: eqx.nn.MLP(8, 1, 4, 1, key=rng)},
+            "init: TypeError: ",
+            "eqx.filter(module, eqx.is_array)",
+            id="init-unfiltered",
+        ),
+        pytest.param(
+            {"init": lambda self, rng: {"step": jnp.zeros((), jnp.int32)}},
+            "parameter 'step' is int32",
+            "it must be floating",
+            id="init-integer",
+        ),
+        pytest.param(
+            {"init": lambda self, rng: {"a": {"b": jnp.zeros(1)}, "a/b": jnp.zeros(1)}},
+            "two parameters are named 'a/b'",
+            "",
+            id="init-twice",
+        ),
+        pytest.param({"axes": None}, "axes: TypeError: None is no mapping", AXES, id="axes-none"),
+        pytest.param({"axes": lambda self: {}}, "is no mapping", AXES, id="axes-method"),
+        pytest.param({"axes": property(raising)}, "axes: OSError: no such file", AXES, id="axes-raise"),
+        pytest.param({"axes": {"v": ("any",)}}, "axes of 'v'", "there are w", id="axes-name"),
+        pytest.param({"axes": {"w": ("width",)}}, "shape (3, 8): one for each", "of any, batch", id="axes-count"),
+        pytest.param({"axes": {"w": ("width", "breadth")}}, "'breadth'", "of any, batch", id="axes-unknown"),
+        pytest.param({"axes": {"w": 3}}, "axes of 'w': 3", "one for each dimension", id="axes-number"),
+        pytest.param({"axes": {"w": ("any", ["width"])}}, "['width']", "one for each dimension", id="axes-nested"),
+        pytest.param({"loss": None}, "no method 'loss', but None", LOSS, id="no-loss"),
+        pytest.param({"loss": lambda self, params, batch: 0.0}, "loss: TypeError: ", LOSS, id="loss-signature"),
+        pytest.param({"loss": raising}, "loss: OSError: no such file; ", LOSS, id="loss-raises"),
+        pytest.param(
+            {"loss": lambda self, params, batch, rng: params["w"] @ batch["weights"]},
+            "loss: TypeError: dot_general",
+            LOSS,
+            id="loss-shapes",
+        ),
+        pytest.param(
+            {"loss": lambda self, params, batch, rng: params["w"][0]},
+            "loss: TypeError: it returned float32 of the shape (8,)",
+            LOSS,
+            id="loss-vector",
+        ),
+        pytest.param(
+            {"loss": lambda self, params, batch, rng: jnp.sum(batch["tokens"])},
+            "loss: TypeError: it returned int32 of the shape ()",
+            LOSS,
+            id="loss-integer",
+        ),
+        pytest.param(
+            {"loss": lambda self, params, batch, rng: (jnp.sum(params["w"]), {})},
+            "loss: TypeError: it returned a tuple",
+            LOSS,
+            id="loss-aux",
+        ),
+        pytest.param({"loss": lambda *_: None}, "it returned a NoneType", LOSS, id="loss-none"),
+        pytest.param(
+            {"loss": lambda self, params, *_: jax.lax.while_loop(lambda x: x < 9, jnp.exp, jnp.sum(params["w"]))},
+            "loss: ValueError: Reverse-mode",
+            "has a gradient",
+            id="loss-no-gradient",
+        ),
+        pytest.param({"evaluate": 3}, "no method 'evaluate', but 3", EVALUATE, id="evaluate-number"),
+        pytest.param({"evaluate": lambda self, params: 0.0}, "evaluate: TypeError: ", EVALUATE, id="evaluate-batch"),
+        pytest.param(
+            {"evaluate": lambda self, params, batch: {"loss": jnp.sum(params["w"])}},
+            "evaluate: TypeError: it returned a dict",
+            EVALUATE,
+            id="evaluate-other",
+        ),
+    ],
+)  # fmt: skip
+def test_a_task_that_is_wrong_is_refused_by_name_with_what_would_be_right(
+    task, monkeypatch, changes, words, right
+):
+    for attribute, value in changes.items():
+        monkeypatch.setattr(task, attribute, value, raising=False)
+    message = refused()
+    assert message.startswith("model.task: 'mine:Task'")
+    assert words in message and right in message
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "right"),
+    [
+        pytest.param(None, "import: ModuleNotFoundError: ", "must be in the run's image", id="absent"),
+        pytest.param("Tusk = 1", "import: AttributeError: ", "must be in the run's image", id="misspelt"),
+        pytest.param("def (", "import: SyntaxError: ", "imported without an error", id="syntax"),
+        pytest.param(
+            "\n1 / 0", "ZeroDivisionError: division by zero (broken.py, line 2)", "imported", id="raises"
+        ),
+        pytest.param("raise SystemExit(0)", "import: SystemExit: 0", "imported without", id="exits"),
+        pytest.param(
+            "class Task:\n    def __init__(self, width): ...",
+            "construction: TypeError: ",
+            "called without arguments",
+            id="arguments",
+        ),
+        pytest.param("def Task(): pass", "no method 'init'", INIT, id="makes-nothing"),
+        pytest.param("Task = 3", "no method 'init'", INIT, id="number"),
+    ],
+)
+def test_a_task_that_cannot_be_made_is_refused_with_the_place(tmp_path, monkeypatch, source, words, right):
+    if source is not None:
+        (tmp_path / "broken.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    message = refused(ModelSpec(task="broken:Task"))
+    sys.modules.pop("broken", None)
+    assert message.startswith("model.task: 'broken:Task'")
+    assert words in message and right in message
+
+
+def test_a_long_error_of_a_library_leaves_room_for_what_would_be_right(task, monkeypatch):
+    def init(self, rng):
+        raise ValueError("a story " * 10_000)
+
+    monkeypatch.setattr(task, "init", init)
+    message = refused()
+    assert len(message) < 1000 and INIT in message
+
+
+def test_the_loss_is_tried_on_the_batch_that_will_come(task, monkeypatch):
+    """A table of positions fits one length; documents are told apart where the data are packed so."""
+
+    def loss(self, params, batch, rng):
+        assert batch["tokens"].shape[1:] == (LENGTH + 1,) and ("segments" in batch) == self.packed
+        return jnp.sum(params["w"]) * jnp.mean(batch["weights"])
+
+    monkeypatch.setattr(task, "loss", loss)
+    monkeypatch.setattr(task, "packed", False, raising=False)
+    check(SPEC, LENGTH, "Stream")
+    assert "loss: AssertionError" in refused(packing="Documents")
+    monkeypatch.setattr(task, "packed", True)
+    check(SPEC, LENGTH, "Documents")
+
+
+def test_an_evaluator_of_another_length_asks_for_the_evaluation_alone(task, monkeypatch):
+    monkeypatch.setattr(task, "loss", raising)
+    monkeypatch.setattr(task, "evaluate", lambda self, params, batch: jnp.sum(params["w"]), raising=False)
+    check(SPEC, 2 * LENGTH, "Stream", trained=False)
+    monkeypatch.setattr(task, "evaluate", None)
+    with pytest.raises(ModelError, match="loss: OSError"):
+        Measure(SPEC, None, LENGTH, LENGTH)
+
+
+WRONG = pytest.mark.parametrize("attribute", ["init", "loss"])
+
+
+@WRONG
+def test_a_syncer_ends_for_good_and_leaves_the_reason(task, monkeypatch, tmp_path, attribute):
+    monkeypatch.setattr(task, attribute, raising)
+    (tmp_path / "run.json").write_text(dump(RUN))
+    (tmp_path / "log").touch()
+    monkeypatch.setenv(ENV_RUN_FILE, str(tmp_path / "run.json"))
+    monkeypatch.setattr(process, "TERMINATION_LOG", str(tmp_path / "log"))
+    assert syncer.main() == EXIT_TERMINAL
+    assert (tmp_path / "log").read_text().startswith(f"ModelInvalid: model.task: 'mine:Task': {attribute}: ")
+
+
+@WRONG
+def test_a_learner_ends_for_good(task, monkeypatch, attribute):
+    monkeypatch.setattr(task, attribute, raising)
+    monkeypatch.setattr(island, "_data", lambda run, unit: (None, None))
+    monkeypatch.setattr(island, "join", lambda unit, shape: None)
+    with pytest.raises(Terminal, match=f"model.task: 'mine:Task': {attribute}: ") as caught:
+        island.train(RUN, UNIT, [], lambda: None)
+    assert caught.value.reason == "ModelInvalid"
+
+
+@WRONG
+def test_a_run_file_is_refused_where_it_is_planned(task, monkeypatch, tmp_path, attribute):
+    monkeypatch.setattr(task, attribute, raising)
+    run = yaml.safe_load(SAMPLE.read_text())
+    run["spec"]["model"]["task"] = SPEC.task
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
+    with pytest.raises(UsageError, match=rf"run.yaml: spec\.model\.task: 'mine:Task': {attribute}: OSError"):
+        read_run(tmp_path / "run.yaml")
+
+
+def test_a_run_file_with_a_task_is_refused_where_there_is_no_jax(monkeypatch):
+    monkeypatch.delattr("atoll_runtime.model.tasks", raising=False)
+    monkeypatch.setitem(sys.modules, "atoll_runtime.model.tasks", None)
+    assert "model.task: 'mine:Task' is described with JAX" in refused()

@@ -1,0 +1,115 @@
+"""Which cuts a shard believes that learners tell of: none that is further on than any shard is known to be."""
+
+from __future__ import annotations
+
+import pytest
+
+from atoll_runtime.sync.events import (
+    NO_CUT,
+    CutId,
+    Declined,
+    Event,
+    Heard,
+    Joined,
+    Left,
+    Marked,
+    Note,
+    Part,
+    RecordCut,
+    Reported,
+    RoundId,
+    ShardClock,
+)
+from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.rules import Rules
+from atoll_runtime.syncer import hosts
+from atoll_runtime.transport.messages import PROTOCOL, Hello
+
+RULES = Rules(
+    fragments=1,
+    interval=1,
+    overlap=1,
+    quorum=1,
+    grace_fraction=0.0,
+    grace_steps=1.0,
+    target_steps=10**6,
+    target_tokens=None,
+    cut_interval=100,
+    shard=1,
+    shards=2,
+)
+WILD = CutId(2**31)
+DOUBT = "cut: 2147483648, but no shard is known to be beyond global step 1"
+
+
+class Shard:
+    """A machine at global step 1, in whose first round it waits for unit a; what it was told of cuts since."""
+
+    def __init__(self) -> None:
+        self.machine, self.recorded, self.notes = (
+            Syncer.begin(RULES, (10,), [0]),
+            list[CutId](),
+            list[object](),
+        )
+        self.tell(
+            Joined("a", 1, 0, 1, 0, ""), *(Reported("a", 1, 0, n, n, 10 * n, 1.0, 0.1, n) for n in (1, 2))
+        )
+        (self.round,) = self.machine.rounds.held
+
+    def tell(self, *events: Event) -> None:
+        for event in events:
+            for effect in self.machine.handle(event, 1.0):
+                if isinstance(effect, RecordCut):
+                    self.recorded.append(effect.cut)
+                elif isinstance(effect, Note):
+                    self.notes.append(effect.entry.get("why"))
+
+
+def part(round_id: RoundId, cut: CutId) -> Part:
+    return Part("a", 1, 0, 1, round_id, 0, 2, 20, 2, 2, 0, 10, 10, 20, cut)
+
+
+@pytest.mark.parametrize(
+    "tell",
+    [
+        lambda round_id: Joined("b", 1, 0, 1, 0, "", WILD),
+        lambda round_id: Marked("a", 1, 0, WILD, 20),
+        lambda round_id: part(round_id, WILD),
+        lambda round_id: Declined(part(round_id, WILD), DOUBT),
+    ],
+    ids=["joined", "marked", "part", "declined"],
+)
+def test_a_cut_beyond_all_that_is_known_is_refused_by_name_and_not_recorded(tell) -> None:
+    shard = Shard()
+    shard.tell(tell(shard.round))
+    assert shard.recorded == [] and shard.machine.cuts.newest == CutId(0)
+    assert DOUBT in shard.notes
+    assert Syncer.restore(RULES, (10,), shard.machine.record()).cuts.newest == CutId(0)
+    shard.tell(Heard((ShardClock(90, 0), ShardClock(0, 0))))
+    assert shard.recorded == [], "nothing came to light that speaks for it"
+
+
+def test_a_part_from_beyond_an_unbelievable_cut_is_refused_before_its_body_is_read() -> None:
+    shard = Shard()
+    assert shard.machine.admit(part(shard.round, WILD)) == DOUBT
+    assert shard.machine.admit(part(shard.round, NO_CUT)) == ""
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_shard_that_was_away_records_the_cut_once_it_hears_how_far_the_others_are(stays: bool) -> None:
+    shard = Shard()
+    shard.tell(Marked("a", 1, 0, CutId(700), 20))
+    if not stays:
+        shard.tell(Left("a", 1, 0))
+    assert shard.recorded == []
+    shard.tell(Heard((ShardClock(701, 0), ShardClock(0, 0))))
+    assert shard.recorded == [CutId(700)] * stays
+
+
+def test_a_shard_that_lost_its_journal_records_the_cut_of_learners_that_hold_what_it_had() -> None:
+    shard = Shard()
+    hello = Hello(PROTOCOL, "r", "b", 1, 0, 1, "f", "bf16", (690,), 0, "", CutId(700))
+    shard.tell(hosts.joined(hello))
+    assert shard.recorded == [CutId(700)]
+    shard.tell(Marked("b", 1, 0, CutId(700), 20), part(shard.round, CutId(700)))
+    assert not any(shard.notes) and shard.machine.units["a"].dropped == 0

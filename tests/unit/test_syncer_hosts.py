@@ -1,0 +1,51 @@
+"""What a shard takes over from a host's messages, and what it does not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from atoll_runtime.sync.events import NO_CUT
+from atoll_runtime.syncer import hosts
+from atoll_runtime.syncer.sessions import Session, Sessions
+from atoll_runtime.transport.messages import PROTOCOL, Announce, Fenced, Hello, Report, Stop
+
+
+@pytest.mark.parametrize("length", [0, hosts.MESSAGE_LIMIT, hosts.MESSAGE_LIMIT + 1, 10**6])
+def test_what_a_unit_says_of_its_seed_is_kept_in_few_characters(length: int) -> None:
+    """The journal holds it of every unit, in every record."""
+    said = "".join(chr(97 + n % 26) for n in range(length))
+    hello = Hello(PROTOCOL, "r", "a", 1, 0, 1, "f", "bf16", (0,), 0, said, NO_CUT)
+    kept = hosts.joined(hello).seed_message
+    assert len(kept) == min(length, hosts.MESSAGE_LIMIT)
+    assert said.startswith(kept.removesuffix("…")) and kept.endswith("…") == (length > hosts.MESSAGE_LIMIT)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 86_401.0])
+def test_a_report_of_a_step_that_took_a_time_that_no_step_takes_is_refused_by_name(seconds: float) -> None:
+    report = Report(1, 1, 8, 5.0, seconds, 8, ())
+    with pytest.raises(ValueError, match=r"step_seconds: .* must be within 0 … 86400"):
+        hosts.reported(Session("a", 1, 0), report)
+
+
+def test_what_is_for_one_unit_goes_to_its_hosts_and_an_older_incarnation_is_fenced() -> None:
+    sessions = Sessions()
+    of = {(unit, host): Session(unit, 1, host) for unit in "ab" for host in (0, 1)}
+    for session in of.values():
+        sessions.add(session)
+    heir = Session("a", 2, 0)
+    sessions.send("a", Stop(1))
+    sessions.add(heir)
+    sessions.fence("a", 2)
+    sessions.send_all(Announce(0, 7))
+    assert sessions.remove(of["b", 1]) and not sessions.remove(of["a", 0]) and not sessions.remove(of["a", 1])
+    sessions.send("b", Stop(2))
+
+    def got(session: Session) -> list[object]:
+        return [session.outgoing.get_nowait() for _ in range(session.outgoing.qsize())]
+
+    assert got(of["a", 0]) == [Stop(1), None]
+    assert got(of["a", 1]) == [Stop(1), Fenced(2), None]
+    assert got(heir) == [Announce(0, 7)]
+    assert got(of["b", 0]) == [Announce(0, 7), Stop(2)] and got(of["b", 1]) == [Announce(0, 7)]
