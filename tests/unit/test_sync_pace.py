@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +11,6 @@ from atoll_runtime.sync.events import Event, Joined, Left, Reported, Tick, Wake
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.steptime import StepTime
-from atoll_runtime.sync.units import Unit
 
 RULES = Rules(
     fragments=1,
@@ -89,7 +87,7 @@ def test_the_clock_follows_a_unit_that_has_become_slow_for_good_and_goes_on_when
     for _ in range(15):
         clock.run(16, "ab")
         clock.report("c", 16.0)
-    assert clock.machine.rounds.slowest(clock.now) == pytest.approx(16.0, rel=0.1)
+    assert clock.machine.rounds.roster.slowest == pytest.approx(16.0, rel=0.1)
     assert clock.run(16, "ab") <= 2
     clock.feed(Left("c", 1, 0))
     assert clock.run(20, "ab") >= 20
@@ -112,13 +110,3 @@ def test_a_units_pace_is_steady_after_two_samples_and_no_later_one_counts_beyond
     for sample in samples:
         pace.add(sample)
     assert (pace.value, pace.steady) == (value, steady)
-
-
-def test_who_lives_is_looked_up_once_an_event_however_much_is_decided(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock, looked = Clock(), list[str]()
-    real = Unit.live
-    monkeypatch.setattr(Unit, "live", lambda unit, *rest: looked.append(unit.name) or real(unit, *rest))
-    clock.run(1, "b")
-    assert max(Counter(looked).values()) <= 2, "a tick and a report"

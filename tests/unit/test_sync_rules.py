@@ -119,9 +119,11 @@ def decide(contributed: str, awaited: str, grace_until: float | None, now: float
 def test_a_round_is_merged_when_all_are_in_or_the_grace_is_over_and_says_what_it_waits_for() -> None:
     assert decide("a b", "", 5.0, 1.0) == quorum.Ready()
     assert decide("a b", "c", 5.0, 5.0) == quorum.Ready()
-    assert decide("a b", "c", 5.0, 4.0) == quorum.Waiting(5.0, "2 in (K=2), grace window for c")
-    assert decide("a", "b", None, 1.0) == quorum.Waiting(10.0, "1 of K=2 contributions in, waiting for b")
-    assert decide("a", "", None, 1.0) == quorum.Waiting(
-        10.0, "1 of K=2 contributions in, no live unit left to wait for"
-    )
+    for waits, until, why in (
+        (decide("a b", "d c", 5.0, 4.0), 5.0, "2 in (K=2), grace window for c, d"),
+        (decide("a", "b", None, 1.0), 10.0, "1 of K=2 contributions in, waiting for b"),
+        (decide("a", "", None, 1.0), 10.0, "1 of K=2 contributions in, no live unit left to wait for"),
+    ):
+        assert isinstance(waits, quorum.Waiting)
+        assert (waits.until, waits.why) == (until, why)
     assert decide("a", "b", None, 10.0) == quorum.Expired("1 of K=2 contributions in at the time-out")

@@ -135,7 +135,8 @@ class Shard:
         """Another process on the same volume, with what is durable; the first one closed nothing."""
         self.tape._jobs.put(None)
         assert self.tape._thread is not None
-        self.tape._thread.join(5)
+        self.tape._thread.join(30)
+        assert not self.tape._thread.is_alive()
         self.machine = Syncer.restore(self.rules, self.machine.rounds.sizes, self.machine.committed)
         self.now = 3.0
         self.fresh.clear()
@@ -499,7 +500,7 @@ def slow_volume_fixture(tmp_path: Path) -> Iterator[Callable[[], None]]:
 
     yield mend
     mend()
-    reader[0].join(5)
+    reader[0].join(30)
     assert not reader[0].is_alive()
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
-from atoll_runtime.sync.events import NO_CUT
+from atoll_runtime.contract import RunContract, identity
+from atoll_runtime.sync.events import NO_CUT, Heard, ShardClock
+from atoll_runtime.sync.fragments import TensorInfo, build_layout
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.sessions import Session, Sessions
 from atoll_runtime.transport.messages import PROTOCOL, Announce, Fenced, Hello, Report, Stop
+from atoll_runtime.transport.transport import Peer
 
 
 @pytest.mark.parametrize("length", [0, hosts.MESSAGE_LIMIT, hosts.MESSAGE_LIMIT + 1, 10**6])
@@ -27,6 +31,53 @@ def test_a_report_of_a_step_that_took_a_time_that_no_step_takes_is_refused_by_na
     report = Report(1, 1, 8, 5.0, seconds, 8, ())
     with pytest.raises(ValueError, match=r"step_seconds: .* must be within 0 … 86400"):
         hosts.reported(Session("a", 1, 0), report)
+
+
+def test_a_host_tells_of_the_clocks_of_the_shards_that_there_are() -> None:
+    clocks = (
+        ShardClock(7, 0, "9 steps, None tokens"),
+        ShardClock(hosts.LAST_STEP, 2, "x" * hosts.GOAL_LIMIT),
+    )
+    assert hosts.heard(Report(1, 1, 8, 5.0, 1.0, 8, clocks), 2) == Heard(clocks)
+    assert hosts.heard(Report(1, 1, 8, 5.0, 1.0, 8, ()), 2) is None
+
+
+@pytest.mark.parametrize(
+    ("clocks", "why"),
+    [
+        ((ShardClock(1, 0),), "clocks: of 1 shards, this run has 2"),
+        ((ShardClock(1, 0),) * 10_000, "clocks: of 10000 shards, this run has 2"),
+        ((ShardClock(1, 0), ShardClock(-1, 0)), "clocks: of shard 1: step -1"),
+        ((ShardClock(2**63, 0), ShardClock(1, 0)), "clocks: of shard 0: step 9223372036854775808"),
+        ((ShardClock(1, 3), ShardClock(1, 0)), "clocks: of shard 0: step 1, ending 3"),
+        ((ShardClock(1, 0, "x" * 10**6), ShardClock(1, 0)), "1000000 characters of a target"),
+    ],
+)
+def test_clocks_that_no_shards_of_the_run_have_are_refused_by_name(
+    clocks: tuple[ShardClock, ...], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        hosts.heard(Report(1, 1, 8, 5.0, 1.0, 8, clocks), 2)
+
+
+def test_a_shard_has_place_for_so_many_units_and_hosts_and_keeps_those_that_it_knows(
+    make_run: Callable[..., RunContract],
+) -> None:
+    run = make_run()
+    layout = build_layout([TensorInfo("w", (4, 4), stacked=False, embedding=False)], 1)
+
+    def refused(unit: str, count: int = 1) -> str:
+        peer = Peer((identity(run.namespace, run.name, "unit", unit),), "here")
+        hello = Hello(PROTOCOL, run.uid, unit, 1, 0, count, layout.fingerprint, run.outer.codec, (0,), 0, "")
+        refusal = hosts.refusal(run, layout, peer, hello, known)
+        return "" if refusal is None else refusal.reason
+
+    known = dict.fromkeys(f"u{n}" for n in range(hosts.MOST_UNITS - 1))
+    assert refused("new") == "" == refused("new", hosts.MOST_HOSTS)
+    assert refused("new", hosts.MOST_HOSTS + 1) == "4097 hosts: a unit has 4096 at most"
+    known["new"] = None
+    assert refused("new") == "", "it comes back"
+    assert refused("newer") == "newer: this run has had 8192 units, and has place for no more"
 
 
 def test_what_is_for_one_unit_goes_to_its_hosts_and_an_older_incarnation_is_fenced() -> None:

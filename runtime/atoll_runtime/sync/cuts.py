@@ -38,14 +38,11 @@ class Cuts:
         """`step` has passed another interval, and no cut is under way."""
         return not self.running and step // self.interval > max(self.newest.step, 0) // self.interval
 
-    def record(self, cut: CutId, hosts: list[tuple[str, int]]) -> bool:
-        """True when this cut is news: the state must be recorded now. `hosts`: those connected."""
-        if cut <= self.newest:
-            return False
+    def record(self, cut: CutId, hosts: list[tuple[str, int]]) -> None:
+        """The state is recorded now, for a cut that is later than the newest. `hosts`: those connected."""
         self.newest, self.running = cut, True
         self.channels = dict.fromkeys(hosts, 0)
         self.marks = {}
-        return True
 
     def ended(self, cut: CutId, whole: bool) -> None:
         """It is under way no more."""

@@ -6,10 +6,12 @@ multiply-add, sums in a fixed order, so a result does not depend on the machine'
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import pkgutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -36,7 +38,8 @@ SOURCES = _sources()
 class _Cache(FunctionCache):  # type: ignore[misc]
     """Compiled code on the disk; without a folder that can be written, each process compiles for itself.
 
-    numba renames its files into place without a sync: after a loss of power they may be there cut short.
+    numba renames its files into place without a sync: after a loss of power they may be there cut short. It reads the
+    index, then writes it, then the code that it names: of two processes at once, one would find the other's code.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -45,16 +48,27 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         stamped._source_stamp = (stamped._source_stamp, SOURCES)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        try:
-            return super().load_overload(sig, target_context)
-        except Exception:  # cut short in any place: it is compiled, and written, anew
-            with suppress(OSError):
-                self.flush()
-            return None
+        with self._alone():
+            try:
+                return super().load_overload(sig, target_context)
+            except Exception:  # cut short in any place: it is compiled, and written, anew
+                with suppress(OSError):
+                    self.flush()
+                return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        with suppress(OSError):  # read-only, or full
+        with self._alone(), suppress(OSError):  # read-only, or full
             super().save_overload(sig, data)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process is at this kernel's files."""
+        with ExitStack() as held:
+            with suppress(OSError):  # read-only: nobody writes there
+                place = Path(self._cache_file._index_path).with_suffix(".lock")
+                place.parent.mkdir(parents=True, exist_ok=True)
+                fcntl.flock(held.enter_context(place.open("a")), fcntl.LOCK_EX)
+            yield
 
 
 def kernel(function: Function) -> Function:

@@ -91,7 +91,7 @@ class Syncer:
     def tokens(self) -> int:
         """Tokens merged: a token counts when each fragment that the shard owns has it."""
         owned = sum(size > 0 for size in self.rounds.sizes)
-        return sum(unit.account.merged for unit in self.units.values()) // max(owned, 1)
+        return self.rounds.tokens // max(owned, 1)
 
     @property
     def reached(self) -> bool:
@@ -145,6 +145,7 @@ class Syncer:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """What to do about `event`; effects are carried out in their order."""
         effects = self.rounds.effects = []
+        self.rounds.roster.expire(now)
         match event:
             case Joined():
                 self._joined(event)
@@ -176,9 +177,10 @@ class Syncer:
                 self._finished(event.uri)
             case Tick():
                 pass
+        name = subject(event)
+        self.rounds.look(name, now)
         if not self.final:
-            with self.rounds.looking(now):
-                self._advance(now)
+            self._advance(now, name)
         return effects
 
     def admit(self, part: Part) -> str:
@@ -299,12 +301,12 @@ class Syncer:
 
     def _see(self, cut: CutId) -> None:
         """Records this shard's state, unless it did so for this cut or a later one, or the run is complete."""
-        if self.final:
+        if self.final or cut <= self.cuts.newest:
             return
-        if cut.final and self.rules.shard == COORDINATOR and cut > self.cuts.newest and not self.finishing:
+        if cut.final and self.rules.shard == COORDINATOR and not self.finishing:
             # Final cuts are begun here alone. This one was forgotten with the end that it was for.
             cut = CutId(cut.step + 1)
-        if cut.final and cut > self.cuts.newest and self.rounds.held:
+        if cut.final and self.rounds.held:
             # A shard that was away does not know that the others are at their end. What it still collects would
             # not be in the final cut; what is being merged was sent before it, and will be.
             self._final_cut = cut
@@ -312,8 +314,7 @@ class Syncer:
             if self.rounds.held:
                 return
         hosts = [(unit.name, host) for unit in self.units.values() for host in sorted(unit.hosts)]
-        if not self.cuts.record(cut, hosts):
-            return
+        self.cuts.record(cut, hosts)
         self.cuts.merges, self.cuts.goal = self.committed["merges"], self.rules.goal
         self.rounds.effects.append(Remember(self.record()))
         self._record_cut(cut)
@@ -390,9 +391,9 @@ class Syncer:
         self._note("finished", uri=uri)
         self.rounds.effects += [Remember(self.record()), StopAll(self.step)]
 
-    def _advance(self, now: float) -> None:
+    def _advance(self, now: float, name: str) -> None:
         self.rounds.ending = self.finishing
-        self.rounds.progress(now)
+        self.rounds.progress(now, name)
         self._launch(now)
         self.rounds.ending = self.finishing
         self._end()
@@ -403,9 +404,10 @@ class Syncer:
 
     def _launch(self, now: float) -> None:
         """Advances the clock by a step when the slowest live unit has had time for one (so real H ≈ H)."""
-        if self.finishing or not self.pace.may_advance(now, self.rounds.slowest(now)):
+        roster = self.rounds.roster
+        if self.finishing or not self.pace.may_advance(now, roster.slowest):
             return
-        if len(self.live(now)) < self.rules.quorum:
+        if len(roster.live) < self.rules.quorum:
             return
         following = self.pace.following()
         p = schedule.due(following, self.rules.fragments, self.rules.interval)
@@ -413,7 +415,7 @@ class Syncer:
             p = None
         if p is not None and not self.rounds.room(p):
             return
-        self.pace.advance(now, self.rounds.slowest(now))
+        self.pace.advance(now, roster.slowest)
         if p is not None and following > self.versions[p]:
             self.rounds.open(RoundId(following, p, 0, self.rounds.lineage), now)
 
@@ -434,19 +436,29 @@ class Syncer:
             self._see(CutId(following, final=True))
 
     def _wake(self, now: float) -> None:
-        wakes = self.rounds.wakes(now)
-        least = self.rules.silence
-        wakes += [(unit.reported or now) + unit.silence(least) + 0.001 for unit in self.live(now)]
-        if not self.finishing and len(self.live(now)) >= self.rules.quorum:
+        wakes, roster = self.rounds.wakes(now), self.rounds.roster
+        if roster.live:
+            wakes.append(roster.ends + 0.001)
+        if not self.finishing and len(roster.live) >= self.rules.quorum:
             following = self.pace.following()
             p = schedule.due(following, self.rules.fragments, self.rules.interval)
             if p is None or self.rounds.sizes[p] == 0 or self.rounds.room(p):
-                wakes.append(max(self.pace.due(self.rounds.slowest(now)), now))
+                wakes.append(max(self.pace.due(roster.slowest), now))
         if wakes:
             self.rounds.effects.append(Wake(max(min(wakes), now)))
 
     def _note(self, what: str, **facts: object) -> None:
         self.rounds.effects.append(note(what, t=self.step, **facts))
+
+
+def subject(event: Event) -> str:
+    """The unit whose event it is, where that says whether the unit lives, or is waited for; else empty."""
+    match event:
+        case Joined() | Left() | Reported() | Part():
+            return event.unit
+        case Declined(part):
+            return part.unit
+    return ""
 
 
 def owned(sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""When a round is merged, waits, or is given up, and the reason in words."""
+"""When a round is merged, waits, or is given up, and the reason in words where somebody asks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,19 @@ class Waiting:
     """Nothing to do before `until`, unless something arrives."""
 
     until: float
-    why: str
+    contributed: int
+    awaited: Collection[str]
+    minimum: int
+    """K."""
+
+    @property
+    def why(self) -> str:
+        """For a status: a sentence as long as the list of those that are missing."""
+        names = ", ".join(sorted(self.awaited))
+        if self.contributed >= self.minimum:
+            return f"{self.contributed} in (K={self.minimum}), grace window for {names}"
+        waits = f"waiting for {names}" if names else "no live unit left to wait for"
+        return f"{short(self.contributed, self.minimum)}, {waits}"
 
 
 @dataclass(frozen=True)
@@ -48,11 +60,12 @@ def decide(
     if count >= minimum and grace_until is not None:
         if not awaited or now >= grace_until:
             return Ready()
-        return Waiting(
-            grace_until, f"{count} in (K={minimum}), grace window for {', '.join(sorted(awaited))}"
-        )
-    missing = f"{count} of K={minimum} contributions in"
+        return Waiting(grace_until, count, awaited, minimum)
     if now >= expires:
-        return Expired(f"{missing} at the time-out")
-    waits = f"waiting for {', '.join(sorted(awaited))}" if awaited else "no live unit left to wait for"
-    return Waiting(expires, f"{missing}, {waits}")
+        return Expired(f"{short(count, minimum)} at the time-out")
+    return Waiting(expires, count, awaited, minimum)
+
+
+def short(count: int, minimum: int) -> str:
+    """A round below quorum, in words."""
+    return f"{count} of K={minimum} contributions in"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from atoll_runtime.sync import anchors, quorum
@@ -24,6 +24,7 @@ from atoll_runtime.sync.events import (
     SendPull,
 )
 from atoll_runtime.sync.grace import Ema, Timing, grace
+from atoll_runtime.sync.roster import Roster
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.units import HISTORY, Unit
 
@@ -54,6 +55,10 @@ class Round:
     record: Mapping[str, Any] = field(default_factory=dict)
     """What is being written with its merge."""
 
+    def answered(self, unit: str) -> bool:
+        """The unit is not waited for: its contribution is in, or was not taken."""
+        return unit in self.contributions.members or unit in self.declined
+
 
 @dataclass
 class Rounds:
@@ -76,8 +81,6 @@ class Rounds:
     ending: bool = False
     """The target is reached: no new rounds."""
     effects: list[Effect] = field(default_factory=list)
-    _live: list[Unit] | None = None
-    _slowest: float | None = None
 
     def __post_init__(self) -> None:
         if len(self.versions) != self.rules.fragments or len(self.sizes) != self.rules.fragments:
@@ -86,30 +89,31 @@ class Rounds:
             )
         self.history = self.history or [[version] for version in self.versions]
 
-    @contextmanager
-    def looking(self, now: float) -> Iterator[None]:
-        """Who lives is found once for all that is decided meanwhile, none of which changes it."""
-        self._live = self.live(now)
-        self._slowest = self.slowest(now)
-        try:
-            yield
-        finally:
-            self._live = self._slowest = None
+    @cached_property
+    def roster(self) -> Roster:
+        """Who lives and who is waited for, as of the last event."""
+        collecting = (held for held in self.held.values() if held.stage == "Collecting")
+        return Roster(self.rules.silence, self.units.values(), collecting)
+
+    @cached_property
+    def tokens(self) -> int:
+        """Token-fragments merged, of all units. Only a merge changes it."""
+        return sum(unit.account.merged for unit in self.units.values())
 
     def live(self, now: float) -> list[Unit]:
-        """Units that can contribute now, by name."""
-        if self._live is not None:
-            return self._live
+        """Units that can contribute now, by name: for who asks between two events."""
         silence = self.rules.silence
         return [unit for _, unit in sorted(self.units.items()) if unit.live(now, silence)]
 
-    def slowest(self, now: float) -> float:
-        """Seconds of an inner step of the slowest live unit. A newcomer counts once its pace is steady."""
-        if self._slowest is not None:
-            return self._slowest
-        live = self.live(now)
-        steady = [unit for unit in live if unit.pace.steady]
-        return max((unit.pace.value or 0.0 for unit in steady or live), default=0.0)
+    def awaited(self, held: Round, now: float) -> list[str]:
+        """Live units that may still contribute to a round, by name: for who asks between two events."""
+        return [unit.name for unit in self.live(now) if not held.answered(unit.name)]
+
+    def look(self, name: str, now: float) -> None:
+        """An event was of this unit."""
+        unit = self.units.get(name)
+        if unit is not None:
+            self.roster.look(unit, now)
 
     def room(self, p: int) -> bool:
         """A round of fragment `p` may be opened: fewer than τ are in flight, none of `p`."""
@@ -119,19 +123,25 @@ class Rounds:
 
     def open(self, round_id: RoundId, now: float) -> None:
         """Asks every live unit for its part."""
-        patience = max(self.rules.patience, 10 * self.slowest(now)) * min(2**round_id.attempt, 8)
+        slowest = self.roster.slowest
+        patience = max(self.rules.patience, 10 * slowest) * min(2**round_id.attempt, 8)
         # At once after a first answer that was not taken; units whose hosts disagree would answer the same for ever.
-        rest = max(self.slowest(now), LEAST_REST) * (2 ** min(round_id.attempt, MOST_DOUBLINGS) - 1)
+        rest = max(slowest, LEAST_REST) * (2 ** min(round_id.attempt, MOST_DOUBLINGS) - 1)
         held = self.held[round_id] = Round(round_id, now, now + patience, now + min(rest, patience))
+        self.roster.open(held)
         self.effects.append(note("opened", round=str(round_id)))
-        self._pull(held, now)
+        self._pull(held, (unit for _, unit in sorted(self.roster.live.items())))
 
-    def progress(self, now: float) -> None:
-        """Takes every collecting round as far as it can go now."""
+    def progress(self, now: float, name: str) -> None:
+        """Takes every collecting round as far as it can go now.
+
+        Args:
+            name: of the unit that the event was of: every other one that lives was asked before. Empty: of none.
+        """
         for held in list(self.held.values()):
             if held.stage != "Collecting":
                 continue
-            decision = self.decide(held, now)
+            decision = self.decide(held, self.roster.awaited[held.id], now)
             if isinstance(decision, quorum.Ready):
                 self._freeze(held, now)
             elif isinstance(decision, quorum.Expired):
@@ -139,24 +149,20 @@ class Rounds:
                 if not self.ending:
                     again = replace(held.id, attempt=held.id.attempt + 1)
                     self.open(again, now)
-            else:
-                self._pull(held, now)
+            elif name in self.roster.live:
+                self._pull(held, (self.roster.live[name],))
 
-    def decide(self, held: Round, now: float) -> quorum.Ready | quorum.Waiting | quorum.Expired:
-        """What a collecting round should do now."""
-        contributed = held.contributions.members
-        awaited = [
-            unit.name
-            for unit in self.live(now)
-            if unit.name not in contributed and unit.name not in held.declined
-        ]
+    def decide(
+        self, held: Round, awaited: Collection[str], now: float
+    ) -> quorum.Ready | quorum.Waiting | quorum.Expired:
+        """What a collecting round should do now, with these units awaited."""
         expires = held.expires
         if not awaited and self.ending:
             expires = now
         elif not awaited and held.declined:
             expires = held.rests
         return quorum.decide(
-            contributed,
+            held.contributions.members,
             awaited,
             minimum=self.rules.quorum,
             grace_until=held.grace_until,
@@ -200,7 +206,7 @@ class Rounds:
             self.decline(part, disagreement)
         if held.grace_until is None and len(held.contributions.members) >= self.rules.quorum:
             self.timing.quorum.add(now - held.opened)
-            held.grace_until = now + self._grace(now)
+            held.grace_until = now + self._grace()
 
     def decline(self, part: Part, why: str) -> None:
         """Counts a part that is not taken; its unit is not waited for in this round."""
@@ -241,6 +247,7 @@ class Rounds:
             steps = self.units[member.unit].merged(event.round, member, event.time)
             if steps is not None:
                 self.interval.add(steps)
+        vars(self).pop("tokens", None)  # to be counted anew
         self.effects.append(note("merged", round=str(held.id), before=before))
         held.stage = "Writing"
         return held
@@ -260,6 +267,7 @@ class Rounds:
     def discard(self, round_id: RoundId, why: str) -> None:
         """Gives a round up, whole."""
         held = self.held.pop(round_id)
+        self.roster.close(round_id)
         for member in held.members:
             self.units[member.unit].account.thaw(round_id.fragment)
         for name in held.contributions.units:
@@ -277,6 +285,7 @@ class Rounds:
 
     def _freeze(self, held: Round, now: float) -> None:
         held.stage, held.frozen = "Merging", now
+        self.roster.close(held.id)
         members = held.contributions.members
         held.members = tuple(members[name] for name in sorted(members))
         self.last_quorum = f"{len(held.members)}/{len(self.units)} (K={self.rules.quorum})"
@@ -287,17 +296,17 @@ class Rounds:
         }
         self.effects += [note("merge", round=str(held.id), members=spans), Merge(held.id, held.members)]
 
-    def _pull(self, held: Round, now: float) -> None:
-        for unit in self.live(now):
+    def _pull(self, held: Round, units: Iterable[Unit]) -> None:
+        for unit in units:
             if (unit.name, unit.incarnation) not in held.pulled:
                 held.pulled.add((unit.name, unit.incarnation))
                 p = held.id.fragment
                 least = anchors.least(held.id.step, self.history[p], unit.spent.get(p), self.rules.interval)
                 self.effects.append(SendPull(held.id, unit.name, least))
 
-    def _grace(self, now: float) -> float:
+    def _grace(self) -> float:
         return grace(
-            self.slowest(now),
+            self.roster.slowest,
             self.timing.quorum.value or 0.0,
             self.timing.sync.value or 0.0,
             overlap_steps=self.rules.overlap * self.rules.interval / self.rules.fragments,

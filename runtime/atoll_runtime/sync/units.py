@@ -85,18 +85,17 @@ class Unit:
     def complete(self) -> bool:
         return len(self.hosts) == self.hosts_wanted
 
-    def silence(self, least: float) -> float:
-        """Seconds without a report after which the unit is not waited for."""
-        return max(least, 10 * (self.pace.value or 0.0))
+    def until(self, least: float) -> float | None:
+        """When the unit, without another report, has been silent for too long to be waited for: after ten of its steps,
+        `least` seconds at least. None where a host is missing or its pace is not known."""
+        if not self.complete or self.pace.value is None or self.reported is None:
+            return None
+        return self.reported + max(least, 10 * self.pace.value)
 
     def live(self, now: float, least: float) -> bool:
         """All hosts connected, and heard of lately at a known pace."""
-        return (
-            self.complete
-            and self.pace.value is not None
-            and self.reported is not None
-            and now - self.reported <= self.silence(least)
-        )
+        until = self.until(least)
+        return until is not None and now <= until
 
     def join(self, event: Joined, step: int) -> bool:
         """Takes a host in; true when its incarnation is new."""

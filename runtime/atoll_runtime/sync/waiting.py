@@ -33,7 +33,8 @@ def stage(machine: Syncer, held: Round, now: float) -> str:
         return "merging"
     if held.stage == "Writing":
         return "writing to the journal"
-    decision = machine.rounds.decide(held, now)
+    rounds = machine.rounds
+    decision = rounds.decide(held, rounds.awaited(held, now), now)
     return "ready to merge" if isinstance(decision, quorum.Ready) else decision.why
 
 

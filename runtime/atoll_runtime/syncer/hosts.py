@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from atoll_runtime.contract import RunContract, identity
-from atoll_runtime.sync.events import Joined, Part, Reported
+from atoll_runtime.sync.events import Heard, Joined, Part, Reported
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.transport.messages import PROTOCOL, Hello, PushHead, Refused, Report
@@ -11,7 +13,14 @@ from atoll_runtime.transport.transport import Peer
 
 LONGEST_STEP = 86400.0
 """Seconds of an inner step."""
-
+LAST_STEP = 10**12
+"""Of a shard's clock: further than any run comes, and far from what does not fit into a record."""
+GOAL_LIMIT = 128
+"""Characters of the name of a target."""
+MOST_UNITS = 8192
+"""Twice what 16 pools of 256 units have at a time: a unit that is gone for good still stands in the token ledger."""
+MOST_HOSTS = 4096
+"""Of a unit."""
 MESSAGE_LIMIT = 400
 """Characters of what a unit says of its seed: it stands in every record of the journal."""
 
@@ -22,8 +31,10 @@ def stranger(run: RunContract, peer: Peer, unit: str) -> str:
     return "" if peer.may_be(name) else f"the certificate names {', '.join(peer.identities)}, not {name}"
 
 
-def refusal(run: RunContract, layout: Layout, peer: Peer, hello: Hello) -> Refused | None:
-    """Why this host cannot take part; None when it can."""
+def refusal(
+    run: RunContract, layout: Layout, peer: Peer, hello: Hello, units: Collection[str]
+) -> Refused | None:
+    """Why this host cannot take part; None when it can. `units`: those that the shard knows."""
     foreign = stranger(run, peer, hello.unit)
     if foreign:
         return Refused(foreign)
@@ -41,6 +52,10 @@ def refusal(run: RunContract, layout: Layout, peer: Peer, hello: Hello) -> Refus
             return Refused(f"{field}: {found!r} where this run has {want!r}")
     if hello.incarnation < 1 or not 0 <= hello.host < hello.hosts:
         return Refused(f"host {hello.host} of {hello.hosts}, incarnation {hello.incarnation}: no such host")
+    if hello.hosts > MOST_HOSTS:
+        return Refused(f"{hello.hosts} hosts: a unit has {MOST_HOSTS} at most")
+    if hello.unit not in units and len(units) >= MOST_UNITS:
+        return Refused(f"{hello.unit}: this run has had {len(units)} units, and has place for no more")
     return None
 
 
@@ -83,6 +98,23 @@ def part_of(head: PushHead) -> Part:
         head.trained,
         head.cut,
     )
+
+
+def heard(report: Report, shards: int) -> Heard | None:
+    """What a report says of the shards' clocks; None where it says nothing.
+
+    Raises:
+        ValueError: no shards of this run have such clocks.
+    """
+    if not report.clocks:
+        return None
+    if len(report.clocks) != shards:
+        raise ValueError(f"clocks: of {len(report.clocks)} shards, this run has {shards}")
+    for shard, clock in enumerate(report.clocks):
+        if not (0 <= clock.step <= LAST_STEP and 0 <= clock.ending <= 2 and len(clock.goal) <= GOAL_LIMIT):
+            said = f"step {clock.step}, ending {clock.ending}, {len(clock.goal)} characters of a target"
+            raise ValueError(f"clocks: of shard {shard}: {said}")
+    return Heard(report.clocks)
 
 
 def reported(session: Session, report: Report) -> Reported:

@@ -25,7 +25,6 @@ from atoll_runtime.sync.events import (
     Event,
     Evict,
     FinalCut,
-    Heard,
     Left,
     Marked,
     Merge,
@@ -158,7 +157,7 @@ class Service:
         if not isinstance(first, Hello):
             yield Refused("a session starts with Hello")
             return
-        refusal = hosts.refusal(self.run, self.state.layout, peer, first)
+        refusal = hosts.refusal(self.run, self.state.layout, peer, first, self.machine.units)
         if refusal is not None:
             log.warning("refused %s: %s", peer.address, refusal.reason)
             yield refusal
@@ -285,13 +284,14 @@ class Service:
                 if isinstance(message, Report):
                     try:
                         reported = hosts.reported(session, message)
+                        heard = hosts.heard(message, self.machine.rules.shards)
                     except ValueError as error:
                         log.warning(
                             "refused a report of host %d of %s: %s", session.host, session.unit, error
                         )
                         continue
-                    if message.clocks:
-                        self._feed(Heard(message.clocks))
+                    if heard is not None:
+                        self._feed(heard)
                     if session.host == 0:  # it speaks for its unit
                         self._feed(reported)
                     self.beginnings.told(session.unit, session.incarnation, session.host, message.beginning)

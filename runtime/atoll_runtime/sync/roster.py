@@ -1,0 +1,90 @@
+"""Who of a shard's units lives, and whom each round waits for: kept as it changes, unit by unit.
+
+An event is of one unit at most, so what it costs does not grow with the others. All of it follows from the units and
+the rounds, and is found anew where they are read back: it stands in no record and on no tape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from atoll_runtime.sync.events import RoundId
+from atoll_runtime.sync.least import Least
+from atoll_runtime.sync.units import Unit
+
+if TYPE_CHECKING:
+    from atoll_runtime.sync.rounds import Round
+
+
+class Roster:
+    """As of the last event. Times never go back."""
+
+    def __init__(self, silence: float, units: Iterable[Unit], collecting: Iterable[Round]) -> None:
+        """`silence`: as in `Rules`."""
+        self.live: dict[str, Unit] = {}
+        """Units that can contribute now, in no order."""
+        self.awaited: dict[RoundId, set[str]] = {}
+        """Of each collecting round: the live units that may still contribute."""
+        self._silence = silence
+        self._collecting: dict[RoundId, Round] = {}
+        self._ends = Least()
+        self._steady, self._new = Least(), Least()
+        """Step times below zero, so that the slowest is the least. Newcomers are asked where nobody is steady; who is,
+        stays so while it lives."""
+        for unit in units:
+            self.look(unit, -math.inf)
+        for held in collecting:
+            self.open(held)
+
+    @property
+    def slowest(self) -> float:
+        """Seconds of an inner step of the slowest live unit. A newcomer counts once its pace is steady."""
+        first = self._steady.first() or self._new.first()
+        return 0.0 if first is None else -first[0]
+
+    @property
+    def ends(self) -> float:
+        """Until when all that live now do so without another report."""
+        first = self._ends.first()
+        return math.inf if first is None else first[0]
+
+    def expire(self, now: float) -> None:
+        """Time has come so far: units that were silent for too long live no more."""
+        while (first := self._ends.first()) is not None and first[0] < now:
+            self._leave(first[1])
+
+    def look(self, unit: Unit, now: float) -> None:
+        """Something of the unit has changed, or of what a round has of it."""
+        until = unit.until(self._silence)
+        if until is None or until < now:
+            self._leave(unit.name)
+            return
+        self.live[unit.name] = unit
+        self._ends.set(unit.name, until)
+        paces = self._steady if unit.pace.steady else self._new
+        paces.set(unit.name, -(unit.pace.value or 0.0))
+        for round_id, held in self._collecting.items():
+            if held.answered(unit.name):
+                self.awaited[round_id].discard(unit.name)
+            else:
+                self.awaited[round_id].add(unit.name)
+
+    def open(self, held: Round) -> None:
+        """A round collects from now on."""
+        self._collecting[held.id] = held
+        self.awaited[held.id] = {name for name in self.live if not held.answered(name)}
+
+    def close(self, round_id: RoundId) -> None:
+        """A round collects no more."""
+        self._collecting.pop(round_id, None)
+        self.awaited.pop(round_id, None)
+
+    def _leave(self, name: str) -> None:
+        if self.live.pop(name, None) is None:
+            return
+        for values in (self._ends, self._steady, self._new):
+            values.drop(name)
+        for awaited in self.awaited.values():
+            awaited.discard(name)
