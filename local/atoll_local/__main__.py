@@ -10,7 +10,7 @@ import time
 
 from atoll_local.catalogue import PROGRAMS
 from atoll_local.cluster import Cluster
-from atoll_local.errors import ClusterError, HostError
+from atoll_local.errors import ClusterError, HostError, StateError
 from atoll_local.host import install
 from atoll_local.images import build_images
 from atoll_local.paths import claim
@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 1 the cluster failed, 2 this machine or the arguments are not fit."""
+    """Exit status: 0 done; 1 the cluster failed, or stays as it is; 2 this machine or the arguments are not fit."""
     given = sys.argv[1:] if arguments is None else arguments
     started = time.monotonic()
     try:
@@ -48,12 +48,12 @@ def main(arguments: list[str] | None = None) -> int:
             program = str(find(given[0], lambda text: _say(started, text)))
             os.execv(program, [program, *given[1:]])
         return _run(_parser().parse_args(given), started)
+    except (ClusterError, StateError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except HostError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except (ClusterError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
 
 
 def _run(options: argparse.Namespace, started: float) -> int:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from atoll_local import addons, cgroups, host
 from atoll_local.bucket import FakeGcs
 from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane
-from atoll_local.errors import ClusterError, HostError
+from atoll_local.errors import ClusterError, HostError, StateError
 from atoll_local.images import build_images, install_images, made_from
 from atoll_local.kubectl import SECONDS, kubectl
 from atoll_local.machine import Machine
@@ -22,6 +22,7 @@ from atoll_local.nodes import DEFAULT_NODES, Node
 from atoll_local.paths import record, state_dir
 from atoll_local.process import wait_for
 from atoll_local.programs import Progress, find_all, silent
+from atoll_local.record import Record
 
 API_PORT = 6443
 NODE_PROGRAMS = ("kubectl", "kubelet", "kube-proxy", "coredns", "helm", "fake-gcs-server")
@@ -62,14 +63,15 @@ class Cluster:
 
     @classmethod
     def existing(cls, name: str = "atoll", progress: Progress = silent) -> Cluster | None:
-        """The cluster whose state lies on this machine, or None. A name that is none raises `HostError`."""
-        try:
-            entry = json.loads(record(name).read_text())
-        except (OSError, ValueError):
+        """The cluster whose state lies on this machine, or None. A name that is none raises `HostError`.
+
+        Raises:
+            StateError: see `Record.read`.
+        """
+        known = Record.read(name)
+        if known is None:
             return None
-        nodes = [Node(**node) for node in entry["nodes"]]
-        network = Network(**entry["network"])
-        return cls(name, nodes=nodes, network=network, port=entry["port"], progress=progress)
+        return cls(name, nodes=known.nodes, network=known.network, port=known.port, progress=progress)
 
     @property
     def machines(self) -> list[Machine]:
@@ -102,15 +104,17 @@ class Cluster:
         """Brings the cluster to ready; one that runs with these images is left as it is.
 
         Raises:
-            HostError: this machine cannot run it. ClusterError: a part did not come up.
+            HostError: this machine cannot run it. StateError: see `Record.read`.
+            ClusterError: a part did not come up.
         """
         host.check_machine()
         host.install(self.progress)
         build_images(self.progress)
-        if self.running() and self._images() == made_from():
+        known = Record.read(self.name)
+        if known is not None and self.running() and known.images == made_from():
             self.progress(f"cluster {self.name} is up already")
             return
-        if record(self.name).exists():
+        if known is not None:
             self.progress(f"removing cluster {self.name}: it does not run, or runs older images")
             self.down()
         if self.root.exists() and any(self.root.iterdir()):
@@ -121,13 +125,7 @@ class Cluster:
         programs = find_all((*CONTROL_PROGRAMS, *NODE_PROGRAMS), self.progress)
         self.root.mkdir(parents=True, exist_ok=True)
         self.made = True
-        entry = {
-            "nodes": [asdict(node) for node in self.nodes],
-            "network": asdict(self.network),
-            "port": self.port,
-            "images": made_from(),
-        }
-        record(self.name).write_text(json.dumps(entry))
+        Record(nodes=self.nodes, network=self.network, port=self.port, images=made_from()).write(self.name)
         install_images([machine.root for machine in self.machines], self.progress)
         started = time.monotonic()
         self.progress("starting etcd, kube-apiserver, controller-manager, scheduler")
@@ -149,9 +147,16 @@ class Cluster:
         """Removes every process, mount, namespace, link, route and cgroup of it; missing parts are fine.
 
         False where there is no cluster of this name: nothing is touched then, not even the network.
+
+        Raises:
+            StateError: only root can.
         """
         if not record(self.name).exists():
             return False
+        if os.geteuid() != 0:
+            raise StateError(
+                f"{self.root} stays: its cluster has processes, mounts and network of root's; run it with sudo"
+            )
         self.bucket.stop()
         for machine in self.machines:
             machine.stop()
@@ -187,12 +192,6 @@ class Cluster:
             "bucket": self.bucket.url,
             "nodes": {machine.node.name: "on" if machine.pid else "off" for machine in self.machines},
         }
-
-    def _images(self) -> dict[str, str]:
-        """Keys of the images that the running cluster was started with."""
-        entry = json.loads(record(self.name).read_text())
-        images: dict[str, str] = entry.get("images", {})
-        return images
 
     def _plane(self) -> ControlPlane:
         return ControlPlane(

@@ -7,5 +7,9 @@ class HostError(Exception):
     """This machine cannot do what was asked; the message is one clear sentence (exit status 2)."""
 
 
+class StateError(HostError):
+    """What is left of a cluster on this machine cannot be read or removed as things are (exit status 1)."""
+
+
 class ClusterError(Exception):
     """The cluster did not come up or did not answer in time; the message names the part and its log."""

@@ -35,6 +35,11 @@ class Network:
     pods: str = "10.244.0.0/16"
     """A /24 of it for each node."""
 
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for what is no network."""
+        for each in (self.subnet, self.pods):
+            ipaddress.ip_network(each)
+
     @property
     def host(self) -> str:
         return str(next(ipaddress.ip_network(self.subnet).hosts()))

@@ -17,7 +17,7 @@ from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
 from atoll_operator.plan.feednews import FeedNews, compare
 from atoll_operator.plan.names import shard_host
-from atoll_operator.plan.shards import CutOrder, FeedState, combine, cut_step, heard, missed
+from atoll_operator.plan.shards import UNAVAILABLE, CutOrder, FeedState, combine, cut_step, heard, missed
 from atoll_operator.reports import TIME_OUT, Unanswered, fetch
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import Order, SyncerStatus, dump
@@ -206,5 +206,7 @@ class Feeds:
         self._metrics.feed_errors.labels(reason).inc()
         new = missed(old, reason, message)
         if old.reason != new.reason:
-            tell(logging.WARNING, message, object=str(place.run), url=place.url, reason=reason)
+            awaited = old.status is None and reason == UNAVAILABLE  # its pod may be starting
+            level = logging.INFO if awaited else logging.WARNING
+            tell(level, message, object=str(place.run), url=place.url, reason=reason)
         return new

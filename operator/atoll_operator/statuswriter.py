@@ -1,4 +1,4 @@
-"""One status write per pass, none without a change, and writes of figures alone at a bounded rate."""
+"""One status write per pass, none without a change, and writes of figures and counts alone at a bounded rate."""
 
 from __future__ import annotations
 

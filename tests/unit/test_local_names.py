@@ -22,6 +22,8 @@ from atoll_local.errors import HostError
 from atoll_local.host import check_addresses
 from atoll_local.machine import Machine
 from atoll_local.network import Network
+from atoll_local.nodes import DEFAULT_NODES
+from atoll_local.record import Record
 
 NOT_NAMES = ("", ".", "..", "../../home", "/root", "a/b", "-a", "A", "a.b", "a" * 32, "a\n")
 RECORD = '{"nodes": [], "network": {}, "port": 6443}'
@@ -49,6 +51,7 @@ def removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("host.check_machine", "host.install", "cluster.build_images"):
         monkeypatch.setattr(f"atoll_local.{name}", lambda *_: None)
     monkeypatch.setattr(host, "check_addresses", refuse)  # behind it a cluster would start
+    monkeypatch.setattr("os.geteuid", lambda: 0)
     return calls
 
 
@@ -103,6 +106,76 @@ def test_down_removes_a_cluster_and_its_folder(there: Path, removed: list[str]) 
     assert main(["down", "--name", "one"]) == 0
     assert removed == ["bucket", "control plane", "cgroups", "network"]
     assert list(there.parent.iterdir()) == []
+
+
+def test_down_by_another_user_than_root_says_what_would_be_right_and_removes_nothing(
+    there: Path, removed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert main(["down", "--name", "one"]) == 1
+    assert capsys.readouterr().err == (
+        f"error: {there} stays: its cluster has processes, mounts and network of root's; run it with sudo\n"
+    )
+    assert removed == [] and (there / "cluster.json").read_text() == RECORD
+    assert main(["down", "--name", "nobody"]) == 0
+    assert "there is no cluster called nobody\n" in capsys.readouterr().err
+
+
+BROKEN = [
+    pytest.param("", "Invalid JSON: EOF while parsing", id="empty"),
+    pytest.param('{"nodes": [', "Invalid JSON: EOF while parsing", id="half-written"),
+    pytest.param("[]", "Input should be ", id="no-object"),
+    pytest.param("{}", "nodes: Field required", id="without-nodes"),
+    pytest.param(RECORD.replace("[]", '[{"name": "a"}]'), "nodes.0.pool: Field required", id="half-a-node"),
+    pytest.param(RECORD.replace("{}", "null"), "network: Input should be ", id="no-network"),
+    pytest.param(RECORD.replace("{}", '{"subnet": "x"}'), "network: Value error, 'x' does not", id="bad-network"),
+    pytest.param(RECORD.replace("6443", '"x"'), "port: Input should be a valid integer", id="bad-port"),
+    pytest.param(b"\xff", "Invalid JSON", id="no-text"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "told"), BROKEN)
+def test_a_cluster_whose_record_cannot_be_read_is_left_alone_with_one_line(
+    content: str | bytes, told: str, there: Path, removed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = there / "cluster.json"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    for command in ("up", "down", "status"):
+        assert main([command, "--name=one"]) == 1
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: {file} is not as `up` wrote it ({told}")
+        assert said.endswith(
+            f"): mend it, or restart the machine, which ends the cluster, and remove {there}\n"
+        )
+        assert said.count("\n") == 1
+    assert atoll(["demo", "--name=one"]) == 2
+    assert capsys.readouterr().err.startswith(f"atoll: {file} is not as `up` wrote it")
+    assert removed == [] and (there / "nodes").exists()
+
+
+def test_a_record_that_this_user_may_not_read_is_one_line(
+    there: Path, removed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def denied(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    for command in ("down", "status"):
+        assert main([command, "--name=one"]) == 1
+        assert capsys.readouterr().err == (
+            f"error: {there / 'cluster.json'} cannot be read by this user: run it with sudo\n"
+        )
+    assert removed == []
+
+
+def test_what_up_writes_is_what_down_reads(there: Path) -> None:
+    record = Record(nodes=DEFAULT_NODES, network=Network(bridge="b0"), port=7443, images={"runtime": "a"})
+    record.write("one")
+    assert Record.read("one") == record
+    found = Cluster.existing("one")
+    assert found is not None
+    assert (found.nodes, found.network, found.port) == (record.nodes, record.network, 7443)
+    assert Record.read("nobody") is None
 
 
 def test_up_removes_no_folder_that_is_no_clusters(there: Path, removed: list[str]) -> None:

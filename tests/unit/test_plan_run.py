@@ -18,7 +18,7 @@ from atoll_operator.plan.podspec import PodSettings
 from atoll_operator.plan.run import RunPlan, plan_run
 from atoll_operator.plan.runobjects import RunObserved, UnitFacts
 from atoll_operator.plan.runstatus import with_problem
-from atoll_operator.plan.shards import FeedState
+from atoll_operator.plan.shards import CutOrder, FeedState
 from atoll_runtime.contract import LedgerReport, SyncerStatus, parse_run
 
 NOW = 1_700_000_000.0
@@ -318,6 +318,88 @@ def test_a_run_that_is_resumed_is_not_what_it_was_in_its_suspension() -> None:
     assert suspended.phase == "Suspended"
     resumed = plan_run(make_run(status=suspended), NOW + 60).status
     assert [item.reason for item in said(resumed, "Ready", "Suspended")] == ["SyncerStarting", "NotSuspended"]
+
+
+SILENT = FeedState(reason="SyncerUnavailable", message="no route")
+RESTING = {name: facts(name, learning=False) for name in ("r-a-0", "r-b-0", "r-b-1")}
+
+
+def unborn() -> RunObserved:
+    """A run before its first visit."""
+    return make_run(units=RESTING)
+
+
+def resumed() -> RunObserved:
+    """A run that trained, was suspended, and is to go on."""
+    trained = plan_run(make_run(feed=feed()), NOW - 7200).status
+    suspended = make_run(
+        status=trained, spec={"suspend": True}, feed=feed(), cut=CutOrder(25, "it refuses"), units=RESTING
+    )
+    status = plan_run(suspended, NOW - 3600).status
+    assert (status.phase, status.global_step) == ("Suspended", 25)
+    return make_run(status=status, units=RESTING, seen=NOW - 7200)
+
+
+def carried(run: RunObserved, now: float, **changes: Any) -> tuple[RunObserved, RunPlan]:
+    """The run after another pass."""
+    run = replace(run, **changes)
+    plan = plan_run(run, now)
+    return replace(run, status=plan.status), plan
+
+
+@pytest.mark.parametrize("begin", [unborn, resumed])
+def test_a_run_that_starts_is_not_called_ill_while_its_syncer_may_be_still_to_come(begin) -> None:
+    run, plan = carried(begin(), NOW)
+    for later in (0.0, 3.0, 60.0, 1799.0):
+        run, plan = carried(run, NOW + later, feed=SILENT if later else FeedState())
+        assert [(item.status, item.reason) for item in said(plan.status)] == [
+            ("False", "SyncerStarting"), ("False", "SyncerStarting"), ("False", "AsExpected"),
+        ]  # fmt: skip
+        assert (plan.status.phase, plan.notices) == ("Starting", ())
+        assert plan.wake == NOW + 1800, "nothing else would have it looked at again"
+    run, plan = carried(run, NOW + 1800)
+    ready, _, degraded = said(plan.status)
+    assert ready.reason == degraded.reason == "SyncerUnavailable"
+    assert (degraded.status, degraded.message) == ("True", "no route"), "no unit trains on"
+    assert (plan.wake, plan.notices) == (None, ())
+
+
+@pytest.mark.parametrize("begin", [unborn, resumed])
+def test_a_syncer_that_was_there_is_missed_at_once_however_young_the_run_is(begin) -> None:
+    run, _ = carried(begin(), NOW)
+    run, plan = carried(run, NOW + 20, feed=feed())
+    assert (plan.status.phase, said(plan.status, "Degraded")[0].reason) == ("Running", "AsExpected")
+    _, plan = carried(run, NOW + 30, feed=replace(SILENT, status=feed().status))
+    ready, _, degraded = said(plan.status)
+    assert (ready.reason, degraded.reason) == ("SyncerUnavailable", "SyncerUnavailable")
+    assert degraded.message == "no route; units train on without merges"
+
+
+def test_a_wrong_syncer_is_told_of_at_once_while_a_run_is_resumed() -> None:
+    run, _ = carried(resumed(), NOW)
+    _, plan = carried(run, NOW + 3, feed=FeedState(reason="SyncerCertificateInvalid", message="m"))
+    assert [item.reason for item in said(plan.status)] == ["SyncerCertificateInvalid"] * 3
+
+
+def test_a_shard_that_comes_late_at_a_resumption_is_down_when_units_learn_without_it() -> None:
+    half = replace(feed(), down="shard 1: has not answered yet")
+    run, _ = carried(resumed(), NOW)
+    for later in (5.0, 10.0, 1799.0):
+        run, plan = carried(run, NOW + later, feed=half)
+        assert (plan.status.phase, said(plan.status, "Degraded")[0].reason) == ("Starting", "AsExpected")
+    _, late = carried(run, NOW + 1800)
+    assert said(late.status, "Degraded")[0].reason == "SyncerShardDown"
+    _, learns = carried(run, NOW + 15, units={"r-a-0": facts("r-a-0")})
+    assert (learns.status.phase, said(learns.status, "Degraded")[0].reason) == ("Running", "SyncerShardDown")
+
+
+def test_a_suspension_that_is_taken_back_gives_the_syncer_no_time_to_come() -> None:
+    trained = plan_run(make_run(feed=feed()), NOW - 7200).status
+    stopping = make_run(status=trained, spec={"suspend": True}, feed=feed())
+    status = plan_run(stopping, NOW).status
+    assert status.phase == "Suspending"
+    _, plan = carried(make_run(status=status), NOW + 5, feed=SILENT)
+    assert said(plan.status, "Degraded")[0].reason == "SyncerUnavailable"
 
 
 def test_a_run_that_stays_refused_has_the_same_status_at_every_try() -> None:

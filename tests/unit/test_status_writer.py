@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import ssl
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
@@ -11,9 +12,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 from answering import answering
+from pydantic import BaseModel
 
 from atoll_operator import statuswriter
+from atoll_operator.api.conditions import Condition
 from atoll_operator.api.learnerunit import LearnerUnitStatus
+from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.cluster import Cluster
 from atoll_operator.credentials import Credentials
 from atoll_operator.keys import Key
@@ -47,22 +51,53 @@ class World:
         body["status"] = sent["status"]
         return web.json_response(body)
 
-    def unit(self, name: str) -> dict[str, Any]:
-        metadata = {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1", "generation": 1}
+    def body(self, key: Key) -> dict[str, Any]:
+        metadata = {
+            "name": key.name, "namespace": "ns", "uid": key.name, "resourceVersion": "1", "generation": 1,
+        }  # fmt: skip
         return self.bodies.setdefault(
-            name,
+            key.name,
             {
-                "apiVersion": "atoll.dev/v1alpha1", "kind": "LearnerUnit", "metadata": metadata,
-                "spec": {"run": "r"}, "status": {},
+                "apiVersion": "atoll.dev/v1alpha1", "kind": key.kind, "metadata": metadata,
+                "spec": {"run": "r"} if key.kind == "LearnerUnit" else {}, "status": {},
             },
         )  # fmt: skip
 
     async def write(self, name: str, **status: Any) -> bool:
-        """Whether the API server has it now."""
+        """A unit's status; whether the API server has it now."""
+        return await self._write(Key("LearnerUnit", "ns", name), LearnerUnitStatus(**status))
+
+    async def write_run(self, ready: int, **changes: Any) -> bool:
+        """The status of a run with so many of its units ready; whether the API server has it now."""
+        return await self._write(RUN, starting(ready).model_copy(update=changes))
+
+    async def _write(self, key: Key, status: BaseModel) -> bool:
         before = self.writes
-        key = Key("LearnerUnit", "ns", name)
-        assert await self.writer.write(key, self.unit(name), LearnerUnitStatus(**status))
+        assert await self.writer.write(key, self.body(key), status)
         return self.writes > before
+
+
+UNITS, QUORUM = 500, 300
+
+
+def starting(ready: int) -> TrainingRunStatus:
+    """Of a run whose units come one after the other."""
+    now = Condition(
+        type="Ready",
+        status="True" if ready >= QUORUM else "False",
+        reason="QuorumLearning" if ready >= QUORUM else "QuorumNotMet",
+        message=f"{ready} of {UNITS} units learn, {QUORUM} are needed",
+        last_transition_time="2026-11-22T00:00:00Z",
+    )
+    return TrainingRunStatus(
+        phase="Running",
+        units=UNITS,
+        units_wanted=UNITS,
+        units_ready=ready,
+        units_updated=UNITS,
+        units_summary=f"{ready}/{UNITS}",
+        conditions=(now,),
+    )
 
 
 @pytest.fixture
@@ -129,3 +164,55 @@ async def test_a_run_looks_when_a_unit_tells_more_than_figures(
     await world.write("u", phase="Healing", step=5)
     await looked(2)
     assert world.looked.count(RUN) == 2
+
+
+async def test_a_start_of_500_units_writes_their_run_every_few_seconds_and_what_matters_at_once(
+    world: World, clock: Callable[[float], None]
+) -> None:
+    written = []
+    for ready in range(UNITS + 1):
+        if await world.write_run(ready):
+            written.append(ready)
+        clock(0.1)
+    at_once = {0, 1, QUORUM, UNITS}
+    assert at_once <= set(written)
+    gaps = [
+        later - earlier for earlier, later in itertools.pairwise(written) if not {earlier, later} & at_once
+    ]
+    assert gaps and min(gaps) >= 15, "1.5 s at least, in tenths"
+    assert max(gaps) <= 26, "and 2.5 s at most, and a look"
+    assert len(written) <= 50 / 1.5 + len(at_once)
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        pytest.param({"restarts": 1}, id="a-failure"),
+        pytest.param({"units_wanted": UNITS + 1}, id="another-number-of-units"),
+        pytest.param({"units_updated": UNITS - 1}, id="a-rolling-restart-begins"),
+        pytest.param({"units": UNITS - 1}, id="a-unit-is-gone"),
+        pytest.param({"phase": "Finishing"}, id="phase"),
+        pytest.param({"units_ready": UNITS}, id="all-are-ready"),
+        pytest.param({"units_ready": 0}, id="none-is"),
+        pytest.param({"units_ready": UNITS + 1}, id="more-are-than-wanted"),
+    ],
+)
+async def test_counts_of_units_hold_nothing_else_back(
+    news: dict[str, Any], world: World, clock: Callable[[float], None]
+) -> None:
+    assert await world.write_run(10)
+    assert not await world.write_run(11)
+    assert await world.write_run(12, **news)
+
+
+async def test_a_count_that_had_to_wait_is_shown_when_its_turn_has_come(
+    world: World, clock: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statuswriter, "INTERVAL_SECONDS", 0.1)
+    assert await world.write_run(UNITS - 3)
+    assert not await world.write_run(UNITS - 2)
+    async with asyncio.timeout(20):
+        while RUN not in world.looked:
+            await asyncio.sleep(0.01)
+    clock(0.2)
+    assert await world.write_run(UNITS - 2), "though no more units came"

@@ -25,6 +25,10 @@ FIGURES = frozenset(
     }
 )  # fmt: skip
 """Fields of a status that change all the time; a write for them alone can wait."""
+COUNTS = {"units": "unitsWanted", "unitsReady": "unitsWanted", "unitsUpdated": "units"}
+"""Of a run's units, and of how many: with hundreds of units they change all the time while these start."""
+SUMMARY = "unitsSummary"
+"""Says nothing that the counts do not."""
 
 
 HOLDS = frozenset({CAPACITY_UNAVAILABLE, QUEUED, IMAGE_PULL, "ObjectRefused", "SpecInvalid"})
@@ -99,12 +103,16 @@ def _stated(status: Object) -> list[tuple[str, ...]]:
 
 
 def urgent(old: Object, new: Object) -> bool:
-    """Whether more than figures and words changed, so that the write must not wait; that others have to act is more."""
+    """Whether more than figures and words changed, so that the write must not wait.
+
+    That others have to act is more; so is of a count that it becomes or leaves none or all.
+    """
     return _essence(old) != _essence(new)
 
 
 def _essence(status: Object) -> Object:
-    essence = {key: value for key, value in status.items() if key not in FIGURES}
+    essence = {key: value for key, value in status.items() if key not in FIGURES and key != SUMMARY}
+    essence |= {name: _part(status[name], status.get(of, 0)) for name, of in COUNTS.items() if name in status}
     if essence.get("phase") == "Pending":
         essence["phase"] = "Scheduling"  # the next pass says so, and what else has come by then
     essence["conditions"] = {
@@ -112,3 +120,7 @@ def _essence(status: Object) -> Object:
         for item in status.get("conditions", [])
     }
     return essence
+
+
+def _part(count: int, of: int) -> str:
+    return "none" if count == 0 else "some" if count < of else "all" if count == of else "more"

@@ -32,6 +32,7 @@ from atoll_operator.plan.runobjects import (
     unit_body,
     unit_specs,
 )
+from atoll_operator.plan.runstart import start_end
 from atoll_operator.plan.runstatus import describe
 from atoll_operator.plan.runtime import runtime_status
 from atoll_operator.plan.suspension import plan_suspension
@@ -113,6 +114,7 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
     outcome = _outcome(run, lost, parse_time(started), now)
     evaluation = plan_evaluation(run, outcome.phase if outcome is not None else "", suspended, now)
     departure = plan_departure(run, units, wanted if outcome is None else None, now)
+    starts_until = start_end(run.spec, run.status, now)
     facts = RunFacts(
         name=run.name,
         generation=run.generation,
@@ -141,6 +143,7 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
         feed_message=run.feed.message,
         traffic=run.feed.traffic,
         answers=run.feed.answers,
+        starts=starts_until is not None,
         awaited=run.feed.awaited(run.seen, now),
         shards_down=run.feed.down,
         syncer_wait="; ".join(filter(None, map(hindrance, run.syncer_pods))),
@@ -183,6 +186,7 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
         wake=earliest(
             parse_time(started) + deadline if deadline is not None else None,
             suspension.wake if suspension is not None else None,
+            starts_until,
             lost.fails_at if lost is not None else None,
         ),
     )

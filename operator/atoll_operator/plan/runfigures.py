@@ -51,6 +51,8 @@ class RunFacts:
     traffic: Traffic
     answers: bool
     """Whether any shard does."""
+    starts: bool
+    """The run does, and its syncer, or a shard of it, may be still to come."""
     awaited: bool
     """This operator has just begun to ask, and knows no better than the status that it found."""
     shards_down: str

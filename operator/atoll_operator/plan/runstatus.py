@@ -6,10 +6,9 @@ from atoll_operator.api.trainingrun import RunPhase, TrainingRunStatus
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import HOLDS, State, clip, find, state, states_of, transition
 from atoll_operator.plan.runfigures import RunFacts, figures
+from atoll_operator.plan.runstart import BEFORE
+from atoll_operator.plan.shards import UNAVAILABLE
 from atoll_operator.plan.suspension import Suspension
-
-BEFORE = ("Pending", "Starting", "Suspending", "Suspended")
-"""Phases out of which a run starts."""
 
 
 def describe(facts: RunFacts, now: float, ended: tuple[str, str, str] | None = None) -> TrainingRunStatus:
@@ -47,7 +46,8 @@ def _phase(facts: RunFacts) -> RunPhase:
         return "Starting" if facts.old.phase in BEFORE else facts.old.phase
     if report.phase == "Finishing":
         return "Finishing"
-    if facts.learning or (report.phase == "Running" and report.global_step > 0):
+    trained = report.phase == "Running" and report.global_step > 0
+    if facts.learning or (trained and not (facts.starts and facts.shards_down)):
         return "Running"
     return "Starting"
 
@@ -101,11 +101,13 @@ def _remembered(facts: RunFacts) -> dict[str, State]:
 
 def _unanswered(facts: RunFacts) -> State:
     """The syncer does not answer: it starts, it is down, or it shows a wrong certificate."""
-    starting = facts.old.phase in BEFORE and facts.old.global_step == 0
-    reason = facts.feed_reason or "SyncerUnavailable"
-    if starting and reason == "SyncerUnavailable":
-        return state(False, "SyncerStarting", facts.syncer_wait or facts.feed_message)
+    reason = "SyncerStarting" if _to_come(facts) else facts.feed_reason or UNAVAILABLE
     return state(False, reason, facts.syncer_wait or facts.feed_message)
+
+
+def _to_come(facts: RunFacts) -> bool:
+    """The syncer does not answer yet, and nothing is wrong with that."""
+    return facts.starts and not facts.answers and facts.feed_reason in ("", UNAVAILABLE)
 
 
 def _degraded(facts: RunFacts) -> State:
@@ -114,13 +116,12 @@ def _degraded(facts: RunFacts) -> State:
         return state(
             True, "NameTaken", f"units of another run are called {', '.join(facts.taken)}; use another name"
         )
-    if not facts.answers and (
-        facts.old.global_step > 0 or facts.feed_reason not in ("", "SyncerUnavailable")
-    ):
-        text = facts.syncer_wait or facts.feed_message
-        return state(True, facts.feed_reason or "SyncerUnavailable", f"{text}; units train on without merges")
+    if not facts.answers and not _to_come(facts):
+        train = "" if facts.old.phase in BEFORE else "units train on without merges"
+        text = "; ".join(filter(None, (facts.syncer_wait or facts.feed_message, train)))
+        return state(True, facts.feed_reason or UNAVAILABLE, text)
     begun = facts.old.global_step > 0 or (report is not None and report.global_step > 0)
-    if facts.shards_down and begun:
+    if facts.shards_down and begun and (facts.learning or not facts.starts):
         text = "; ".join(filter(None, (facts.shards_down, facts.syncer_wait)))
         return state(
             True, "SyncerShardDown", f"{text}; units train on, tensors of these shards are not merged"
