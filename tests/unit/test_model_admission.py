@@ -1,5 +1,6 @@
 """Every way to get a task wrong ends whoever reads the contract first, and names what would be right."""
 
+import asyncio
 import sys
 import types
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import yaml
 
@@ -32,7 +34,10 @@ from atoll_runtime.evaluator.measure import Measure
 from atoll_runtime.learner import island
 from atoll_runtime.learner.errors import Terminal
 from atoll_runtime.model import ModelError, check, describe
+from atoll_runtime.sync.fragments import build_layout
+from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer import __main__ as syncer
+from atoll_runtime.syncer.status import Status
 
 SPEC, LENGTH = ModelSpec(task="mine:Task"), 16
 SAMPLE = Path(__file__).resolve().parents[2] / "manifests" / "samples" / "flax-task.yaml"
@@ -245,6 +250,25 @@ def test_a_syncer_ends_for_good_and_leaves_the_reason(task, monkeypatch, tmp_pat
     monkeypatch.setattr(process, "TERMINATION_LOG", str(tmp_path / "log"))
     assert syncer.main() == EXIT_TERMINAL
     assert (tmp_path / "log").read_text().startswith(f"ModelInvalid: model.task: 'mine:Task': {attribute}: ")
+
+
+def test_a_syncer_whose_task_can_be_traced_and_not_computed_ends_for_good_too(task, monkeypatch, tmp_path):
+    def absent():
+        return np.load(tmp_path / "weights.npy")
+
+    def init(self, rng):
+        return {"w": jax.pure_callback(absent, jax.ShapeDtypeStruct((3, 8), jnp.float32))}
+
+    monkeypatch.setattr(task, "init", init)
+    run = RUN.model_copy(
+        update={"checkpoint": RUN.checkpoint.model_copy(update={"uri": f"file://{tmp_path}/b"})}
+    )
+    layout, status = build_layout(describe(run.model), run.outer.fragments), Status(run, 0)
+    with pytest.raises(syncer.Terminal, match=r"model\.task: 'mine:Task': init: ") as caught:
+        asyncio.run(syncer.recovered(run, layout, Rules.of(run), tmp_path / "journal", status))
+    assert caught.value.reason == "ModelInvalid"
+    assert "FileNotFoundError: [Errno 2] No such file or directory: " in str(caught.value)
+    assert len(str(caught.value)) < 1000, "a pod's last words are 4096 bytes"
 
 
 @WRONG

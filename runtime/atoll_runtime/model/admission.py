@@ -7,7 +7,6 @@ computed.
 from __future__ import annotations
 
 import importlib
-import textwrap
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -115,7 +114,7 @@ def told(path: str, what: str) -> Iterator[None]:
     except ModelError:
         raise
     except (Exception, SystemExit) as error:
-        words = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST, placeholder=" …")
+        words = _short(f"{type(error).__name__}: {error}")
         raise ModelError(
             f"model.task: {path!r}: {what}: {words}{_place(error, path)}; {RIGHT[what]}"
         ) from error
@@ -128,6 +127,12 @@ def scalar(value: Any) -> Any:
     if jnp.shape(value) or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
         raise TypeError(f"it returned {jnp.result_type(value)} of the shape {jnp.shape(value)}")
     return value
+
+
+def _short(text: str) -> str:
+    """Both ends of a long story: of an error in a callback JAX repeats the traceback, and its end says what it was."""
+    words = " ".join(text.split())
+    return words if len(words) <= LONGEST else f"{words[: LONGEST // 2]} … {words[-LONGEST // 2 :]}"
 
 
 def _place(error: BaseException, path: str) -> str:

@@ -100,7 +100,11 @@ def check(spec: ModelSpec, length: int, packing: str, trained: bool = True) -> N
 
 
 def initial(spec: ModelSpec) -> dict[str, np.ndarray]:
-    """First values, float32: the same for a seed on every machine and in any order of tensors."""
+    """First values, float32: the same for a seed on every machine and in any order of tensors.
+
+    Raises:
+        ModelError: of a task, see `atoll_runtime.model.tasks`.
+    """
     if spec.task is not None:
         return _tasks(spec.task).initial(spec)  # type: ignore[no-any-return]
     size = resolve(spec)

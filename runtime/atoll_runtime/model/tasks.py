@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.model import parameters
-from atoll_runtime.model.admission import admit
+from atoll_runtime.model.admission import admit, told
 from atoll_runtime.model.decoder import Batch, Decoder
 from atoll_runtime.model.presets import fits, resolve
 from atoll_runtime.sync.fragments import TensorInfo
@@ -113,9 +113,13 @@ def check(path: str, length: int, packed: bool, trained: bool) -> None:
 
 
 def initial(spec: ModelSpec) -> dict[str, np.ndarray]:
-    """A task's first values, float32, made on the CPU."""
+    """A task's first values, float32, made on the CPU.
+
+    Raises:
+        ModelError: `init`, which could be traced, fails when it computes.
+    """
     assert spec.task is not None
     own = admit(spec.task)
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+    with told(spec.task, "init"), jax.default_device(jax.local_devices(backend="cpu")[0]):
         leaves = jax.tree.leaves(jax.jit(own.task.init)(jax.random.key(spec.seed)))
-    return {name: np.asarray(leaf, np.float32) for name, leaf in zip(own.shapes, leaves, strict=True)}
+        return {name: np.asarray(leaf, np.float32) for name, leaf in zip(own.shapes, leaves, strict=True)}

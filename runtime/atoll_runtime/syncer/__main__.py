@@ -126,7 +126,11 @@ async def run_service(
 async def recovered(
     run: RunContract, layout: Layout, rules: Rules, directory: Path, status: Status
 ) -> tuple[Store, Start]:
-    """Tries again for as long as the bucket cannot be used; the status says why."""
+    """Tries again for as long as the bucket cannot be used; the status says why.
+
+    Raises:
+        Terminal: see `recover`; or the model's first values cannot be made.
+    """
     backoff = Backoff(0.5, 30.0)
     while True:
         try:
@@ -137,6 +141,8 @@ async def recovered(
             status.message = f"the bucket cannot be used yet: {error}"
             log.warning("%s", status.message)
             await backoff.wait()
+        except ModelError as error:
+            raise Terminal("ModelInvalid", str(error)) from error
         else:
             log.info("%s", start.message)
             return store, start
