@@ -18,6 +18,7 @@ from atoll_bench.client import BenchError, Client, Object, pods_path
 from atoll_bench.process import Operator
 from atoll_bench.shapes import Shape
 from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane, free_port
+from atoll_local.kubectl import ESTABLISHED
 from atoll_local.kwok import Kwok, node, tpu_node
 from atoll_local.paths import source_root
 from atoll_local.process import Daemon
@@ -93,7 +94,7 @@ class Testbed:
             raise BenchError(f"the operator's manifests are needed: {error}") from error
         for arguments in (
             ["apply", "--server-side", "-k", manifests],
-            ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"],
+            ["wait", ESTABLISHED, "crd", "--all", "--timeout=30s"],
             # The operator under test is a process of ours; the one in the manifests has no image here.
             ["-n", SYSTEM, "scale", "deployment", "--all", "--replicas=0"],
         ):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import signal
 import socket
 import ssl
@@ -13,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from atoll_local.errors import ClusterError
 from atoll_local.kubectl import kubectl
 from atoll_local.pki import Authority, Pair
 from atoll_local.process import Daemon, Startable, wait_for
@@ -24,15 +27,22 @@ CONTEXT = "atoll"
 """Of the kubeconfig."""
 KUBECTL_SECONDS = 120.0
 """For one command: hundreds of nodes, or all definitions."""
+PORTS = range(20000, 30000)
 CONTROL_PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """A TCP port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port that nobody has now, and that the kernel will give to no connection's near end: Linux takes those from
+    32768 on, and a server may be seconds away from listening.
+
+    Raises:
+        ClusterError: none of a hundred was free.
+    """
+    for port in random.SystemRandom().sample(PORTS, 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((address, port))
+            return port
+    raise ClusterError(f"none of 100 ports from {PORTS.start} to {PORTS.stop - 1} of {address} was free")
 
 
 class ControlPlane(Startable):

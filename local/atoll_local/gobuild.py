@@ -14,8 +14,9 @@ from atoll_local.catalogue import Program
 from atoll_local.errors import HostError
 
 GO_DIRECTIVE = "1.26.0"
-BUILD_TIMEOUT = 1800.0
-"""Seconds for one program; kube-apiserver takes about 230 on two cores with empty caches."""
+BUILD_TIMEOUT = 7200.0
+"""Seconds for one program; kube-apiserver takes about 230 on two cores with empty caches, and more than 1800 where
+others keep them busy."""
 
 
 def go_program() -> str | None:

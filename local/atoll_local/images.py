@@ -25,7 +25,7 @@ from atoll_local.template import Template
 ROLES: Mapping[str, Mapping[str, str]] = {"operator": {}, "runtime": {"EXTRAS": "runtime"}}
 """Each has `images/ROLE.Dockerfile`, which takes these arguments, and becomes `atoll.dev/ROLE:VERSION`. libtpu is not
 in them: here are no TPUs, and it takes 684 MB."""
-BUILD_TIMEOUT = 1800.0
+BUILD_TIMEOUT = 7200.0
 
 
 def image(role: str) -> str:

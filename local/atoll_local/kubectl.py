@@ -9,6 +9,8 @@ from atoll_local.errors import ClusterError
 from atoll_local.programs import find
 
 SECONDS = 60.0
+ESTABLISHED = '--for=jsonpath={.status.conditions[?(@.type=="Established")].status}=True'
+"""For `wait crd`: with `--for=condition` it ends with an error at a definition so new that it has no conditions."""
 
 
 def kubectl(

@@ -23,6 +23,7 @@ from atoll_local.catalogue import PROGRAMS
 from atoll_local.controlplane import ControlPlane, free_port
 from atoll_local.errors import ClusterError
 from atoll_local.gobuild import module_folder
+from atoll_local.kubectl import ESTABLISHED
 from atoll_local.pki import VALID
 from atoll_local.process import Daemon, Startable, wait_for
 from atoll_local.programs import find
@@ -94,7 +95,7 @@ class Kueue(Startable):
         conversion = {"spec": {"conversion": {"strategy": "Webhook", "webhook": webhook}}}
         self._plane.kubectl("apply", "--server-side", "-f", str(folder))
         self._plane.kubectl("patch", "crd", *names, "--type=merge", "-p", json.dumps(conversion))
-        self._plane.kubectl("wait", "--for=condition=Established", "crd", *names, "--timeout=60s")
+        self._plane.kubectl("wait", ESTABLISHED, "crd", *names, "--timeout=60s")
 
     def _certificate(self) -> str:
         """The bundle for whoever calls Kueue. It keeps what it finds valid in its Secret, and has nothing to renew."""

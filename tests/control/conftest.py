@@ -29,9 +29,12 @@ import pytest
 import yaml
 from aiohttp import web
 from controllers import controllers
+from held_ports import held_ports
 
-from atoll_local.controlplane import ControlPlane
-from atoll_local.programs import find
+from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane
+from atoll_local.errors import HostError
+from atoll_local.kubectl import ESTABLISHED
+from atoll_local.programs import find, find_all, silent
 
 ROOT = Path(__file__).resolve().parents[2]
 Object = dict[str, Any]
@@ -46,6 +49,34 @@ PATHS = {
     "Event": "/api/v1/namespaces/{ns}/events",
     "ServiceAccount": "/api/v1/namespaces/{ns}/serviceaccounts",
 }
+
+
+NEEDED = {
+    "plane": ("etcd", "kube-apiserver", "kubectl"),
+    "collector": ("kube-controller-manager",),
+    "controllers": ("kube-controller-manager",),
+    "ControlPlane": (*CONTROL_PROGRAMS, "kubectl"),
+    "Kwok": ("kwok",),
+    "Kueue": ("kueue",),
+    "FakeGcs": ("fake-gcs-server",),
+    "narrow": ("helm",),
+    "find": ("helm", "kubectl"),
+}
+"""What a test asks for, or its module imports, to the programs behind it."""
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Builds what is not there yet: minutes, and many where others keep the machine busy, in no test's time-out."""
+    if session.config.option.collectonly:
+        return
+    asked: set[str] = set()
+    for item in session.items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("control"):
+            asked |= {*item.fixturenames, *vars(item.module)}
+    programs = dict.fromkeys(program for name, some in NEEDED.items() if name in asked for program in some)
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    with contextlib.suppress(HostError):  # the first test that needs it says so
+        find_all(tuple(programs), reporter.write_line if reporter else silent)
 
 
 class Refusal(Exception):
@@ -76,16 +107,16 @@ class Api:
     def call(
         self, method: str, path: str, body: Object | None = None, kind: str = "application/json"
     ) -> Object:
-        """Tries again for 20 s while nobody answers, or asks to come again."""
+        """Tries again for a minute while nobody answers, or asks to come again."""
         data = None if body is None else json.dumps(body).encode()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
-            connection = self._idle.pop() if self._idle else self._connect()
+            connection = self._connect()
             try:
                 connection.request(method, path, data, {"Content-Type": kind})
                 with connection.getresponse() as answer:
                     found = dict(json.loads(answer.read()))
-            except (OSError, http.client.HTTPException):
+            except (OSError, http.client.HTTPException, json.JSONDecodeError):  # the last while it starts
                 connection.close()
                 if time.monotonic() > deadline:
                     raise
@@ -94,13 +125,16 @@ class Api:
             self._idle.append(connection)
             if answer.status < 400:
                 return found
-            if answer.status != 429 or time.monotonic() > deadline:  # 429: a definition that was just applied
+            # A definition that was just applied, or an API server that is not ready.
+            if answer.status not in (429, 503) or time.monotonic() > deadline:
                 raise Refusal(answer.status, found["message"])
             time.sleep(0.1)
 
     def _connect(self) -> http.client.HTTPSConnection:
+        with contextlib.suppress(IndexError):  # other threads take from it too
+            return self._idle.pop()
         host, port = self.server.removeprefix("https://").split(":")
-        return http.client.HTTPSConnection(host, int(port), timeout=10, context=self.context)
+        return http.client.HTTPSConnection(host, int(port), timeout=30, context=self.context)
 
     def path(self, kind: str, namespace: str, name: str = "") -> str:
         path = PATHS[kind].format(ns=namespace)
@@ -122,6 +156,14 @@ class Api:
     def delete(self, kind: str, namespace: str, name: str, grace: int | None = None) -> Object:
         body = {} if grace is None else {"gracePeriodSeconds": grace}
         return self.call("DELETE", self.path(kind, namespace, name), body)
+
+    def collect(self, kind: str, namespace: str, name: str) -> None:
+        """The garbage collector's part: deletes what the operator or the kubelet may have deleted by now."""
+        try:
+            self.delete(kind, namespace, name)
+        except Refusal as refusal:
+            if refusal.status != 404:
+                raise
 
 
 def _content(part: Object, key: str) -> bytes:
@@ -157,7 +199,7 @@ class Kubelet:
 
     def _work(self) -> None:
         while not self._stop.wait(0.05):
-            with contextlib.suppress(Refusal, OSError):
+            with contextlib.suppress(Refusal, OSError, http.client.HTTPException):
                 pods = self._api.call("GET", "/api/v1/pods")["items"] if self.namespaces - self.idle else []
                 for pod in pods:
                     namespace = pod["metadata"]["namespace"]
@@ -386,7 +428,7 @@ class Bench:
             and (not unit or pod["metadata"]["labels"].get("atoll.dev/unit") == unit)
         }
 
-    def until(self, what: str, check: Callable[[], Any], timeout: float = 40) -> Any:
+    def until(self, what: str, check: Callable[[], Any], timeout: float = 60) -> Any:
         """The first true value of `check`; an assertion that shows the namespace after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while True:
@@ -488,7 +530,7 @@ def training_run(name: str = "r", units: int = 2) -> Object:
 def install(plane: ControlPlane) -> None:
     """Applies our kustomize base, and waits until its definitions are served."""
     plane.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests"))
-    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    plane.kubectl("wait", ESTABLISHED, "crd", "--all", "--timeout=30s")
 
 
 @pytest.fixture(scope="session")
@@ -544,11 +586,8 @@ def operator_kubeconfig(plane: ControlPlane, api: Api, tmp_path_factory: pytest.
     return with_token(plane, api, tmp_path_factory.mktemp("operator") / "kubeconfig")
 
 
-def _environment(kubeconfig: Path, namespace: str) -> dict[str, str]:
+def _environment(kubeconfig: Path, namespace: str, port: int) -> dict[str, str]:
     """Of an operator for one namespace."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     return {
         "PATH": os.environ["PATH"],
         "KUBECONFIG": str(kubeconfig),
@@ -572,13 +611,14 @@ def employ(tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[Op
     @contextlib.contextmanager
     def employed(plane: ControlPlane, namespace: str, account: str = "atoll-operator") -> Iterator[Operator]:
         kubeconfig = with_token(plane, Api(plane), tmp_path / "kubeconfig", account)
-        operator = Operator(_environment(kubeconfig, namespace), tmp_path / "operator.log")
-        operator.start()
-        try:
-            yield operator
-        finally:
-            operator.kill()
-            print(operator.log.read_text()[-6000:])
+        with held_ports(1) as [port]:
+            operator = Operator(_environment(kubeconfig, namespace, port), tmp_path / "operator.log")
+            operator.start()
+            try:
+                yield operator
+            finally:
+                operator.kill()
+                print(operator.log.read_text()[-6000:])
         assert "Traceback" not in operator.log.read_text()
 
     return employed
@@ -621,10 +661,11 @@ def _bench(
     api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}, namespace)
     kubelet.namespaces.add(namespace)
     started: list[Any] = []
+    held = contextlib.ExitStack()
 
     def start(of: str, **changes: str) -> Any:
         environment = {
-            **_environment(operator_kubeconfig, of),
+            **_environment(operator_kubeconfig, of, *held.enter_context(held_ports(1))),
             "ATOLL_RUNTIME_ENV": '{"STORAGE_EMULATOR_HOST": "http://10.0.0.1:4443"}',
             "ATOLL_FEED_SECONDS": "0.2",
             "ATOLL_FEED_URL": f"https://127.0.0.1:{syncers.port}/{{namespace}}/{{run}}/{{shard}}",
@@ -643,6 +684,7 @@ def _bench(
             if operator.alive:
                 operator.kill()
             print(operator.log.read_text()[-6000:])
+        held.close()
         kubelet.namespaces.discard(namespace)
         for kind in ("TrainingRun", "LearnerUnit", "StatefulSet"):
             for item in api.list(kind, namespace):
@@ -684,6 +726,13 @@ def narrow(bench: Bench, tmp_path: Path) -> Path:
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     account = _RIGHTS["ServiceAccount"].format(NARROW) + "/atoll-operator/token"
     token = bench.api.call("POST", account, request)["status"]["token"]
+    bench.until(
+        "its rights count",
+        lambda: (
+            _narrow_may(bench.api, "pods", "", bench.namespace)
+            and _narrow_may(bench.api, "leases", "coordination.k8s.io", NARROW)
+        ),
+    )
     authority = base64.b64encode(bench.api.authority).decode()
     cluster = {"server": bench.api.server, "certificate-authority-data": authority}
     config = {
@@ -697,6 +746,18 @@ def narrow(bench: Bench, tmp_path: Path) -> Path:
     path = tmp_path / "narrow"
     path.write_text(yaml.safe_dump(config))
     return path
+
+
+def _narrow_may(api: Api, resource: str, group: str, namespace: str) -> bool:
+    """Whether the API server has heard of the bindings: its authorizer learns of them by a watch."""
+    wanted = {"verb": "create", "resource": resource, "group": group, "namespace": namespace}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": f"system:serviceaccount:{NARROW}:atoll-operator", "resourceAttributes": wanted},
+    }
+    answer = api.call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    return bool(answer["status"]["allowed"])
 
 
 class Relay:
@@ -724,10 +785,10 @@ class Relay:
 
     def close(self) -> None:
         self.mend()
-        for one in (self._listener, *self._sockets):
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+        _end(self._listener)
+        self._threads[0].join(10)  # there are no more sockets and threads after that
+        for one in self._sockets:
+            _end(one)
         for thread in self._threads:
             thread.join(10)
 
@@ -749,6 +810,12 @@ class Relay:
                 target.sendall(data)
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_WR)
+
+
+def _end(one: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()
 
 
 @pytest.fixture

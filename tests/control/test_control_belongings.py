@@ -29,6 +29,7 @@ def begun(bench) -> Any:
     """A run whose objects and pods are all there."""
     bench.operator()
     bench.settled(bench.run(), UNITS)
+    calm(bench, *BELONGINGS)
     return bench
 
 
@@ -40,11 +41,17 @@ def versions(bench: Any, objects: Iterable[Name]) -> dict[Name, str]:
 
 
 def calm(bench: Any, *objects: Name) -> dict[Name, str]:
-    """Nobody writes these objects for a while; their versions."""
-    before, until = versions(bench, objects), time.monotonic() + CALM_SECONDS
-    while time.monotonic() < until:
-        assert versions(bench, objects) == before, "it is written again and again"
-    return before
+    """Waits until nobody writes these objects any more; their versions."""
+    seen, since = versions(bench, objects), time.monotonic()
+
+    def still() -> bool:
+        nonlocal seen, since
+        if (now := versions(bench, objects)) != seen:
+            seen, since = now, time.monotonic()
+        return time.monotonic() > since + CALM_SECONDS
+
+    bench.until("they are not written again and again", still, WAIT)
+    return seen
 
 
 def test_whatever_is_deleted_by_hand_comes_back_long_before_the_resync(begun) -> None:

@@ -28,7 +28,7 @@ from crash_world import End, World
 from operator_forks import ForkedOperator, Forks
 from worldview import Eyes
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.control, pytest.mark.timeout(3600)]
 EVERY = bool(os.environ.get("ATOLL_TEST_EVERY_CRASH"))
 """Whether the operator dies both before and after each write, and not in turns; takes twice as long."""
 AT_ONCE = 4

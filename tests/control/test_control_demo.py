@@ -18,6 +18,7 @@ from atoll_cli.demo.installation import Chart, Installation
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.kubectl import Kubectl
 from atoll_local.controlplane import CONTEXT, ControlPlane
+from atoll_local.kubectl import ESTABLISHED
 from atoll_local.programs import find
 
 pytestmark = [
@@ -46,7 +47,7 @@ class Cluster:
     def release(self, *arguments: str) -> str:
         command = [str(self.helm), *arguments, "--namespace=atoll-system"]
         command += [f"--kubeconfig={self.kubectl.kubeconfig}"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
 
     def revisions(self) -> list[str]:
         """Of the release `atoll`."""
@@ -75,7 +76,7 @@ def cluster(plane: ControlPlane) -> Iterator[Cluster]:
     one = Cluster(helm=find("helm"), kubectl=kubectl)
     yield one
     one.release("uninstall", "atoll", "--ignore-not-found")
-    kubectl.run("delete", "namespace", "atoll-system", "atoll-demo", "--ignore-not-found", timeout=60)
+    kubectl.run("delete", "namespace", "atoll-system", "atoll-demo", "--ignore-not-found", timeout=180)
     if one.has("crd", "trainingruns.atoll.dev"):
         kubectl.run("delete", "trainingruns", "--all", "-n", "default")
 
@@ -98,7 +99,7 @@ def demo(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
         "ATOLL_KUBECTL": str(cluster.kubectl.program),
         "ATOLL_HELM": str(cluster.helm),
     }
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_an_atoll_in_production_outlives_a_demo(cluster: Cluster) -> None:
@@ -118,7 +119,7 @@ def test_an_atoll_in_production_outlives_a_demo(cluster: Cluster) -> None:
 
 def test_runs_whose_operator_is_away_are_not_taken_up(cluster: Cluster) -> None:
     cluster.kubectl.run("apply", "--server-side", "-k", str(ROOT / "crds"))
-    cluster.kubectl.run("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    cluster.kubectl.run("wait", ESTABLISHED, "crd", "--all", "--timeout=30s")
     cluster.kubectl.run(
         "apply", "-n", "default", "-f", str(ROOT / "manifests" / "samples" / "quickstart.yaml")
     )

@@ -111,7 +111,7 @@ def collect(bench) -> None:
         for item in bench.api.list(kind, bench.namespace):
             [owner] = item["metadata"].get("ownerReferences", [{}])
             if owner.get("kind") == "LearnerUnit" and owner["uid"] not in owners:
-                bench.api.delete(kind, bench.namespace, item["metadata"]["name"])
+                bench.api.collect(kind, bench.namespace, item["metadata"]["name"])
 
 
 def test_units_and_pools_come_and_go_and_no_running_unit_is_touched(learning) -> None:
@@ -163,12 +163,12 @@ def test_kubectl_scale_gives_back_every_chip_and_takes_them_again(learning, plan
     bench.until("two are counted", lambda: run_status(bench)["units"] == 2, WAIT)
     selector = run_status(bench)["selector"].replace("=", "%3D").replace(",", "%2C")
     path = bench.api.path("Pod", bench.namespace) + f"?labelSelector={selector}"
-    assert len(bench.api.call("GET", path)["items"]) == 2
+    bench.until("the selector finds their pods", lambda: len(bench.api.call("GET", path)["items"]) == 2, WAIT)
     scale(4)
+    wanted = {"r-one-0", "r-one-1", "r-one-2", "r-two-0"}
     bench.until(
-        "beyond its own number the first pool grows", lambda: "r-one-2" in names(bench, "LearnerUnit"), WAIT
+        "beyond its own number the first pool grows", lambda: names(bench, "LearnerUnit") == wanted, WAIT
     )
-    assert names(bench, "LearnerUnit") == {"r-one-0", "r-one-1", "r-one-2", "r-two-0"}
 
 
 def test_a_unit_made_by_hand_learns_and_counts_and_is_not_the_runs_to_remove(learning) -> None:
@@ -189,7 +189,11 @@ def test_a_unit_made_by_hand_learns_and_counts_and_is_not_the_runs_to_remove(lea
     assert bench.get("LearnerUnit", "guest")["metadata"]["uid"] == uid
     bench.api.delete("TrainingRun", bench.namespace, "r")
     bench.until("its chips are given back", lambda: not bench.pods("guest"), WAIT)
-    assert bench.condition("LearnerUnit", "guest", "Scheduled")[:2] == ("False", "RunNotFound")
+    bench.until(
+        "it says why",
+        lambda: bench.condition("LearnerUnit", "guest", "Scheduled")[:2] == ("False", "RunNotFound"),
+        WAIT,
+    )
 
 
 POD = {
@@ -260,7 +264,7 @@ def test_a_unit_that_is_removed_has_a_minute_to_end_between_two_steps(learning, 
         WAIT,
     )
     assert going == {"r-one-1-1-0": 60, "r-two-0-1-0": 60, "r-two-0-1-1": 60}
-    assert names(bench, "LearnerUnit") == {"r-one-0"}
+    bench.until("one is left", lambda: names(bench, "LearnerUnit") == {"r-one-0"}, WAIT)
 
 
 def unit_by_hand(name: str, **spec: Any) -> dict[str, Any]:
@@ -280,14 +284,13 @@ def test_fewer_units_than_the_quorum_are_told_in_words(learning) -> None:
     change(bench, units=2)
     bench.until("two units", lambda: names(bench, "LearnerUnit") == {"r-one-0", "r-one-1"}, WAIT)
     status["units"].pop("r-two-0")
-    condition = bench.until("not Ready", lambda: not_ready(bench), WAIT)
-    assert condition[1] == "QuorumNotMet"
-    assert "2 of 2 units learn, 3 are needed" in condition[2]
-
-
-def not_ready(bench):
-    condition = bench.condition("TrainingRun", "r", "Ready")
-    return condition if condition[0] == "False" else None
+    words = "2 of 2 units learn, 3 are needed"
+    condition = bench.until(
+        "it says why",
+        lambda: (c := bench.condition("TrainingRun", "r", "Ready")) and words in c[2] and c,
+        WAIT,
+    )
+    assert condition[:2] == ("False", "QuorumNotMet")
 
 
 IMAGE = "atoll.dev/runtime:new"
@@ -416,6 +419,7 @@ def test_an_operator_that_is_killed_while_a_run_is_being_suspended_goes_on_with_
 def test_a_run_whose_units_are_out_of_restarts_fails_below_its_quorum_when_the_spec_says_so(learning) -> None:
     bench, _, _ = learning
     change(bench, quorum={"min": 3}, recovery={"maxRestarts": 0})
+    bench.until("the operator has heard of it", lambda: run_status(bench)["observedGeneration"] == 2, WAIT)
     bench.kubelet.fail(bench.namespace, "r-one-0-1-0", message="AppError: broken")
     bench.until("QuorumLost", lambda: bench.condition("TrainingRun", "r", "Ready")[1] == "QuorumLost", WAIT)
     message = bench.condition("TrainingRun", "r", "Ready")[2]

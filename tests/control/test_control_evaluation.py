@@ -8,7 +8,7 @@ import re
 import pytest
 from cryptography import x509
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 RESULT = {"step": 50, "loss": 3.25, "tokens": 65536, "split": "heldout", "seconds": 2.5, "time": 1.7e9}
 
 
@@ -29,6 +29,7 @@ def evaluated(bench):
     }
     bench.syncers.serve_evaluator(bench.namespace, "r", said)
     bench.until("a result", lambda: bench.get("TrainingRun", "r")["status"].get("evaluation"))
+    bench.until("all learn", lambda: bench.condition("TrainingRun", "r", "Ready")[0] == "True")
     return bench, status, said
 
 
@@ -89,8 +90,10 @@ def test_a_pod_that_cannot_go_on_says_why_and_the_run_goes_on(evaluated) -> None
     status["globalStep"] = 60
     bench.until("it goes on", lambda: bench.get("TrainingRun", "r")["status"]["globalStep"] == 60)
     assert bench.get("TrainingRun", "r")["status"]["evaluation"]["loss"] == 3.25
-    events = {event["reason"] for event in bench.api.list("Event", bench.namespace)}
-    assert "EvaluatorFailed" in events
+    bench.until(
+        "an Event",
+        lambda: "EvaluatorFailed" in {event["reason"] for event in bench.api.list("Event", bench.namespace)},
+    )
 
 
 def test_a_change_is_carried_out_while_the_run_trains_and_touches_no_other_pod(evaluated) -> None:

@@ -170,7 +170,7 @@ def test_a_bucket_that_refuses_writes_is_named_with_its_words(store: GlobalStore
 
 
 def test_a_server_that_is_away_is_an_error_within_the_time_out(server: FakeGcs, gate: GateServer) -> None:
-    bucket = Bucket(f"gs://{BUCKET}/away", timeout=4.0)
+    bucket = Bucket(f"gs://{BUCKET}/away", timeout=10.0)
     bucket.write("x", b"1")
     server.stop()
     try:
@@ -186,7 +186,7 @@ def test_a_server_that_is_away_for_a_moment_rolls_nothing_back(
 ) -> None:
     store.save(cut(10))
     store.save(cut(20))
-    store.bucket = Bucket(store.uri, timeout=4.0)
+    store.bucket = Bucket(store.uri, timeout=10.0)
     read = GlobalStore.load
 
     def load_after_the_listing(self: GlobalStore, step: int, **options: bool) -> Cut:

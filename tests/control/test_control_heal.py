@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 UNITS = ["r-one-0", "r-one-1", "r-two-0"]
 DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
 
@@ -26,14 +26,13 @@ def uids(bench) -> dict[str, str]:
     return {name: pod["metadata"]["uid"] for name, pod in bench.pods().items()}
 
 
-def healed(bench, unit: str, incarnation: int, hosts: int, timeout: float = 40) -> None:
+def healed(bench, unit: str, incarnation: int, hosts: int) -> None:
     """Exactly the gang of this incarnation is left, placed."""
     wanted = {f"{unit}-{incarnation}-{host}" for host in range(hosts)}
-    bench.until(f"{sorted(wanted)} alone", lambda: set(bench.pods(unit)) == wanted, timeout)
+    bench.until(f"{sorted(wanted)} alone", lambda: set(bench.pods(unit)) == wanted)
     bench.until(
         "placed",
         lambda: bench.get("LearnerUnit", unit)["status"]["placedGang"] == incarnation,
-        timeout,
     )
 
 
@@ -101,6 +100,7 @@ def test_the_seconds_of_a_heal_are_those_until_the_first_merge(placed) -> None:
     bench, run, _ = placed
     status = bench.serve(run)
     bench.until("learning", lambda: bench.condition("LearnerUnit", "r-one-0", "Learning")[0] == "True")
+    failed = time.monotonic()
     bench.kubelet.fail(bench.namespace, "r-one-0-1-0")
     healed(bench, "r-one-0", 2, hosts=1)
     assert bench.condition("LearnerUnit", "r-one-0", "Learning")[0] == "False"
@@ -111,7 +111,7 @@ def test_the_seconds_of_a_heal_are_those_until_the_first_merge(placed) -> None:
     seconds = bench.until(
         "healed", lambda: bench.get("LearnerUnit", "r-one-0")["status"].get("lastHealSeconds")
     )
-    assert 1 < seconds < 20
+    assert 1 < seconds < 3 + time.monotonic() - failed  # the kubelet tells whole seconds
     assert bench.condition("LearnerUnit", "r-one-0", "Seeded")[2].endswith("step 5")
     assert bench.condition("LearnerUnit", "r-one-0", "Healing")[0] == "False"
     bench.until(
@@ -224,6 +224,6 @@ def test_after_a_restart_of_the_api_server_the_operator_goes_on(placed, plane) -
     before = uids(bench)
     plane.restart_apiserver()
     bench.kubelet.fail(bench.namespace, "r-one-1-1-0")
-    healed(bench, "r-one-1", 2, hosts=1, timeout=40)
+    healed(bench, "r-one-1", 2, hosts=1)
     others_kept(bench, before, "r-one-1")
     assert operator.process.poll() is None

@@ -242,8 +242,10 @@ def test_quota_for_one_unit_goes_from_unit_to_unit_and_none_of_it_is_lost(town: 
     town.until("b waits again", lambda: town.queued("b"))
     town.change("b", units=0)
     town.change("a", units=0)
-    town.until("all is given back", lambda: town.used() == 0 and not town.workloads())
-    assert not town.pods("a") and not town.pods("b")
+    town.until(
+        "all is given back",
+        lambda: town.used() == 0 and not town.workloads() and not town.pods("a") and not town.pods("b"),
+    )
 
 
 @pytest.mark.usefixtures("kueue")
@@ -289,7 +291,7 @@ def test_by_force_the_quota_of_a_unit_on_lost_nodes_comes_back(
 ) -> None:
     town.queue(CHIPS)
     town.run("a", recovery={"forceDelete": True})
-    town.until("a runs", lambda: town.runs("a"))
+    town.until("a runs", lambda: town.runs("a") and town.used() == CHIPS)
     kwok, _ = nodes
     kwok.stop()
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 TEMPLATE = {
     "labels": {"team": "llm"},
     "annotations": {"example.com/owner": "you"},

@@ -12,7 +12,7 @@ from objects import RUN
 
 from atoll_operator.plan.tpu import GENERATIONS, check_slices, generation_of, slice_of
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 DRY = "?dryRun=All&fieldValidation=Strict"
 NAMESPACE = "default"
 DIMENSIONS = {"layers": 3, "width": 64, "heads": 4, "kvHeads": 2, "hidden": 128}

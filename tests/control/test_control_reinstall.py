@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from atoll_local.controlplane import ControlPlane
+from atoll_local.kubectl import ESTABLISHED
 from atoll_local.programs import find
 
 pytestmark = [
@@ -45,7 +46,7 @@ def test_it_is_installed_again_in_another_namespace_over_definitions_that_stayed
     chart = str(ROOT / "charts" / "atoll")
     first = helm("install", "atoll", chart, "--namespace=one", "--create-namespace")
     assert first.returncode == 0, first.stderr
-    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    plane.kubectl("wait", ESTABLISHED, "crd", "--all", "--timeout=30s")
     plane.kubectl("apply", "-f", str(ROOT / "manifests" / "samples" / "minimal.yaml"))
     gone = helm("uninstall", "atoll", "--namespace=one")
     assert gone.returncode == 0, gone.stderr

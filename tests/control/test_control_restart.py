@@ -11,7 +11,7 @@ from atoll_operator.credentials import load
 from atoll_operator.errors import Conflict, NotFound
 from atoll_operator.metrics import Metrics
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 UNIT = "r-two-0"
 PODS = [f"{UNIT}-1-{host}" for host in (0, 1)]
 PATIENCE = 60
@@ -71,6 +71,11 @@ def uids(bench) -> dict[str, str]:
     return {name: pod["metadata"]["uid"] for name, pod in bench.pods().items()}
 
 
+def events(bench) -> set[str]:
+    """Their reasons."""
+    return {event["reason"] for event in bench.api.list("Event", bench.namespace)}
+
+
 def status(bench) -> dict:
     return bench.get("LearnerUnit", UNIT)["status"]
 
@@ -103,8 +108,7 @@ def test_a_host_that_crashes_restarts_in_place_with_its_peer_and_no_pod_is_repla
     bench.until("healed", lambda: status(bench).get("lastHealSeconds") is not None, PATIENCE)
     assert uids(bench) == before
     assert (status(bench)["incarnation"], status(bench)["mergedIncarnation"]) == (2, 2)
-    events = {event["reason"] for event in bench.api.list("Event", bench.namespace)}
-    assert {reason, "RestartInPlace", "Healed"} <= events
+    bench.until("Events", lambda: {reason, "RestartInPlace", "Healed"} <= events(bench), PATIENCE)
 
 
 def test_a_hang_ends_in_place(bench) -> None:

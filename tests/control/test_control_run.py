@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 UNITS = ["r-one-0", "r-one-1", "r-two-0"]
 
 
@@ -74,7 +74,10 @@ def test_a_finished_run_keeps_its_status_and_not_its_pods(learning) -> None:
     assert bench.condition("TrainingRun", "r", "Ready")[:2] == ("True", "TargetReached")
     bench.until("Finished", lambda: bench.get("LearnerUnit", "r-one-0")["status"]["phase"] == "Finished")
     assert bench.get("LearnerUnit", "r-one-0")["status"]["step"] == 40
-    assert "TargetReached" in {event["reason"] for event in bench.api.list("Event", bench.namespace)}
+    bench.until(
+        "an Event",
+        lambda: "TargetReached" in {event["reason"] for event in bench.api.list("Event", bench.namespace)},
+    )
 
 
 def test_pods_that_end_when_the_run_finishes_are_no_failures(learning) -> None:
@@ -185,20 +188,21 @@ def test_a_syncer_that_cannot_go_on_fails_the_run_with_its_own_words(learning) -
 
 def test_deadline_and_time_to_live_end_and_remove_a_run(bench) -> None:
     bench.operator()
-    bench.run(units=1, activeDeadlineSeconds=1, ttlSecondsAfterFinished=2)
+    bench.run(units=1, activeDeadlineSeconds=1)
     bench.until(
         "Failed", lambda: bench.condition("TrainingRun", "r", "Failed")[:2] == ("True", "DeadlineExceeded")
     )
+    bench.api.patch("TrainingRun", bench.namespace, "r", {"spec": {"ttlSecondsAfterFinished": 2}})
     bench.until("removed", lambda: not names(bench, "TrainingRun"))
 
 
 def test_a_run_that_is_deleted_gets_no_new_pods(learning) -> None:
     bench, _, _, _ = learning
     bench.api.delete("TrainingRun", bench.namespace, "r")
-    for unit in UNITS:  # the garbage collector's part
-        bench.api.delete("LearnerUnit", bench.namespace, unit)
+    for unit in UNITS:
+        bench.api.collect("LearnerUnit", bench.namespace, unit)
     for name in bench.pods():
-        bench.api.delete("Pod", bench.namespace, name)
+        bench.api.collect("Pod", bench.namespace, name)
     bench.until("no pods", lambda: not bench.pods())
     until = time.monotonic() + 2
     while time.monotonic() < until:
@@ -213,7 +217,7 @@ def test_a_unit_that_is_deleted_is_made_again_above_the_incarnation_that_the_syn
     bench.until("the operator knows", lambda: bench.get("TrainingRun", "r")["status"]["globalStep"] == 11)
     uid = bench.get("LearnerUnit", "r-one-0")["metadata"]["uid"]
     bench.api.delete("LearnerUnit", bench.namespace, "r-one-0")
-    bench.api.delete("Pod", bench.namespace, "r-one-0-1-0")
+    bench.api.collect("Pod", bench.namespace, "r-one-0-1-0")
     bench.until("made again", lambda: bench.get("LearnerUnit", "r-one-0")["metadata"]["uid"] != uid)
     bench.until("incarnation 8", lambda: "r-one-0-8-0" in bench.pods("r-one-0"))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from atoll_local.controlplane import ControlPlane
+from atoll_local.kubectl import ESTABLISHED
 from atoll_local.programs import find
 
 pytestmark = [
@@ -36,7 +37,7 @@ def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
 
         applied = call("apply", "--server-side", "-k", str(ROOT / "manifests"))
         assert applied.returncode == 0, applied.stderr
-        established = call("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+        established = call("wait", ESTABLISHED, "crd", "--all", "--timeout=30s")
         assert established.returncode == 0, established.stderr
         yield call
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from controllers import controllers
 
+pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 OLD, NEW = "atoll.dev/runtime:1", "atoll.dev/runtime:2"
 UNITS = ["r-one-0", "r-two-0"]
 SYNCERS = ["r-syncer-0", "r-syncer-1"]

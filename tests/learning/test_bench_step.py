@@ -6,6 +6,7 @@ import pytest
 from atoll_bench import step
 from atoll_cli.__main__ import main
 
+pytestmark = pytest.mark.timeout(300)  # 5 s alone, most of it the compiler's
 SETTING = step.Setting("250k", batch=2, length=16, pairs=2, seconds=0.01)
 
 

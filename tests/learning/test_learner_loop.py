@@ -3,6 +3,7 @@
 import threading
 from dataclasses import dataclass, field
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import ClassVar
 
 import jax
@@ -45,6 +46,7 @@ from atoll_runtime.sync.link import Ask
 from atoll_runtime.sync.progress import Offer
 from atoll_runtime.transport.messages import Fenced, Refused, Stop
 
+pytestmark = pytest.mark.timeout(300)  # 15 s alone, most of it the compiler's
 SPEC = ModelSpec(dimensions=Dimensions(layers=2, width=16, heads=2, kv_heads=1, hidden=32))
 BATCH, LENGTH, FRAGMENTS = 4, 16, 4
 TOKENS = BATCH * LENGTH
@@ -469,8 +471,8 @@ def test_a_bucket_that_hangs_is_given_up_by_the_reader_before_a_step_gives_its_b
     waited = []
     monkeypatch.setattr(Hanging, "waited", waited)
     monkeypatch.setattr(reader_module, "Bucket", Hanging)
-    monkeypatch.setattr(reader_module.time, "sleep", waited.append)
-    monkeypatch.setattr(reader_module.random, "uniform", lambda low, high: high)
+    monkeypatch.setattr(reader_module, "time", SimpleNamespace(sleep=waited.append))
+    monkeypatch.setattr(reader_module, "random", SimpleNamespace(uniform=lambda low, high: high))
     with pytest.raises(StoreError, match="no answer within"):
         Reader(f"file://{tmp_path}/set", "train", LENGTH).example(0)
     assert 60 < sum(waited) < DATA_TIMEOUT, "seconds; one that is silent for a minute ends no unit"

@@ -22,6 +22,7 @@ from atoll_runtime.simulate.training.reference import data_parallel
 from atoll_runtime.simulate.training.setting import STREAMS, Failures, Setting
 from atoll_runtime.simulate.training.world import World, decoupled
 
+pytestmark = pytest.mark.timeout(600)  # 40 s alone, most of it the compiler's
 FRAGMENTS = 4
 WORDS = ("island", "merges", "what", "the", "learners", "sent", "and", "trains", "on", "its", "own", "clock")
 

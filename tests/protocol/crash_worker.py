@@ -38,7 +38,7 @@ SCRIPT = ["begin", *"mmrmm mmrm mm mmrm m".replace(" ", "s")]
 """Each step after `begin`: a (m)erge, (r)emember, or (s)topped and started again, which remembers too."""
 SEGMENT = 1100
 """Bytes of a segment: some five records behind a snapshot."""
-DEADLINE = 20.0
+DEADLINE = 100.0
 """Seconds for a child to end."""
 
 

@@ -67,11 +67,11 @@ def save(unit, folder, layout, inner, fragments):
     while (number := snapshots.wanted((0,) * FRAGMENTS)) != NOTHING:
         snapshots.capture(number, 0, inner, fragments)
         snapshots.collect()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not saver.saved:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    saver.close(10)
+    saver.close(60)
 
 
 class Found(msgspec.Struct):

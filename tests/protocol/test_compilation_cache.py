@@ -4,19 +4,19 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cpu_mesh import all_results, free_port, start
+from cpu_mesh import all_results, coordinator, start
 
 WORKER = Path(__file__).with_name("compilation_worker.py")
 HOSTS = 2
 HEALS = 3
-pytestmark = pytest.mark.timeout(600)  # two processes at a time, 3 to 10 s each pair on a loaded machine
+pytestmark = pytest.mark.timeout(900)  # two processes at a time; a pair takes 3 s alone, 30 s under load
 
 
 def incarnation(folder):
     """What each host says of its part."""
-    coordinator = f"127.0.0.1:{free_port()}"
-    processes = [start(WORKER, HOSTS, host, coordinator, folder, devices=2) for host in range(HOSTS)]
-    return all_results(processes, 100)
+    with coordinator() as address:
+        processes = [start(WORKER, HOSTS, host, address, folder, devices=2) for host in range(HOSTS)]
+        return all_results(processes, 200)
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from atoll_runtime.learner.chips import check
 from atoll_runtime.learner.errors import Terminal
 
+pytestmark = pytest.mark.timeout(300)  # three processes that import JAX: 5 s alone
 JOIN = """
 import json
 from atoll_runtime.contract import MeshSpec, UnitContract
@@ -57,10 +58,15 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         for name, added in cases.items()
     }
     found = {}
-    for name, process in running.items():
-        out, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
-        found[name] = json.loads(out.splitlines()[-1])
+    try:
+        for name, process in running.items():
+            out, err = process.communicate(timeout=250)
+            assert process.returncode == 0, err
+            found[name] = json.loads(out.splitlines()[-1])
+    finally:
+        for process in running.values():
+            process.kill()
+            process.communicate()
     return found
 
 

@@ -17,10 +17,15 @@ from atoll_runtime.transport.messages import DirectoryReply, PeerAddress
 from atoll_runtime.transport.peer import Pace, PeerClient, PeerServer, SnapshotHead
 from atoll_runtime.transport.tls import Tls
 
+pytestmark = pytest.mark.timeout(120)
 LAYOUT = build_layout([TensorInfo(f"t{i}", (8,), False, False) for i in range(6)], 3, 2)
 COUNT = len(LAYOUT.fragments)
 NEWCOMER = SimpleNamespace(unit="new", incarnation=2)
 VERSION = 5
+SILENCE = 3.0
+"""Seconds, for a peer that has much to say: its threads may have to wait for others on this machine."""
+PROMPT = 25.0
+"""Seconds that are enough on such a machine; whoever waits for a peer here to its end takes 30."""
 
 
 def part(number):
@@ -129,7 +134,7 @@ def pull(tls):
             return [DirectoryReply("lineage", (VERSION,) * LAYOUT.width, found) for _ in range(LAYOUT.shards)]
 
         known = list(peers)
-        limits = Limits(**({"first_wait": 0.01, "budget": 20.0} | limits))
+        limits = Limits(**({"first_wait": 0.01, "budget": 60.0} | limits))
         begun = time.monotonic()
         pulled, why = Peers(directory, connect, InOrder(), limits).pull(NEWCOMER, LAYOUT)
         return pulled, why, time.monotonic() - begun
@@ -140,37 +145,37 @@ def pull(tls):
 def test_a_peer_whose_steps_are_slow_is_waited_for_as_long_as_it_says_that_it_is_there(make_peer, pull):
     def slow(gone):
         yield part(0)
-        yield from beating(gone, seconds=1.2)
+        yield from beating(gone, seconds=SILENCE + 1)
         yield from map(part, range(1, COUNT))
 
-    pulled, why, seconds = pull(make_peer("a", slow), silence=0.8)
+    pulled, why, seconds = pull(make_peer("a", slow), silence=SILENCE)
     assert pulled is not None, why
-    assert seconds > 1.2
+    assert seconds > SILENCE + 1
     assert pulled.versions == (VERSION,) * COUNT
 
 
 def test_a_part_that_is_long_on_its_way_is_a_sign_of_life_too(make_peer, pull):
     def arrays(gone):
         for value in part(0)[1]:
-            gone.wait(0.5)
+            gone.wait(SILENCE / 2)
             yield value
 
     def lazily(gone):
         yield part(0)[0], arrays(gone)
         yield from map(part, range(1, COUNT))
 
-    pulled, why, seconds = pull(make_peer("a", lazily), silence=0.9)
+    pulled, why, seconds = pull(make_peer("a", lazily), silence=SILENCE)
     assert pulled is not None, why
-    assert seconds > 1.0
+    assert seconds > SILENCE
 
 
 def test_a_peer_that_falls_silent_is_left_for_the_next_one(make_peer, pull):
     silent = make_peer("a", mute)
-    pulled, why, seconds = pull(silent, make_peer("b", whole), silence=0.3)
+    pulled, why, seconds = pull(silent, make_peer("b", whole), silence=SILENCE)
     assert pulled.unit == "b"
-    assert why.endswith("silent for 0.3 s")
-    assert seconds < 10
-    assert pull(silent, silence=0.3)[0] is None
+    assert why.endswith(f"silent for {SILENCE:g} s")
+    assert seconds < PROMPT
+    assert pull(silent, silence=SILENCE)[0] is None
     assert silent.asked == 2, "once in each pull, whatever its rounds"
 
 
@@ -183,7 +188,7 @@ def test_of_many_peers_that_cannot_be_reached_few_are_tried_and_each_once(deaf, 
     assert why.count("no answer within 0.3 s") == NAMED and why.endswith(
         f"; and of {LOST_PEERS - NAMED} more"
     )
-    assert seconds < 10
+    assert seconds < PROMPT
 
 
 def test_a_peer_too_slow_for_the_time_that_is_left_is_not_waited_for(make_peer, pull):
@@ -191,7 +196,7 @@ def test_a_peer_too_slow_for_the_time_that_is_left_is_not_waited_for(make_peer, 
     pulled, why, seconds = pull(slow, budget=100.0)
     assert pulled is None
     assert why == f"a: {COUNT} fragments at a step of 31 s take {31 * COUNT} s, 100 s are left"
-    assert seconds < 10
+    assert seconds < PROMPT
     assert pull(slow, make_peer("b", whole), budget=100.0)[0].unit == "b"
 
 
@@ -208,16 +213,16 @@ def test_a_peer_that_said_no_is_asked_after_those_that_were_not_asked_and_may_ha
 ):
     asked = []
     busy, silent = make_peer("a", "a is serving 2 others", whole), make_peer("b", mute)
-    assert pull(busy, later=[silent], asked=asked, silence=0.3)[0].unit == "a"
+    assert pull(busy, later=[silent], asked=asked, silence=SILENCE)[0].unit == "a"
     assert asked == ["a", "b", "a"]
 
 
 def test_all_peers_together_have_one_budget_and_then_the_checkpoint_is_next(make_peer, pull):
     peers = [make_peer(name, lambda gone: beating(gone, pace=0.0)) for name in "ab"]
-    pulled, why, seconds = pull(*peers, budget=0.6)
+    pulled, why, seconds = pull(*peers, budget=3.0)
     assert pulled is None
     assert why == f"a: {COUNT} fragments are missing and the time for peers is over"
-    assert 0.6 <= seconds < 10
+    assert 3.0 <= seconds < PROMPT
     assert sum(peer.asked for peer in peers) == 1
 
 
@@ -258,7 +263,7 @@ def test_a_unit_that_makes_no_step_refuses_its_client_when_its_patience_is_over(
     begun = time.monotonic()
     with pytest.raises(TimeoutError, match=r"no inner step took one of the 2 fragments .* for 0\.2 s"):
         list(stream)
-    assert 0.2 <= time.monotonic() - begun < 10
+    assert 0.2 <= time.monotonic() - begun < PROMPT
 
 
 def test_a_host_that_has_sent_all_waits_for_the_others_of_its_unit():

@@ -44,6 +44,7 @@ from atoll_runtime.transport.peer import PeerClient, PeerServer, Piece, Snapshot
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import TransportError
 
+pytestmark = pytest.mark.timeout(300)  # 15 s alone, most of it the compiler's
 SPEC = ModelSpec(dimensions=Dimensions(layers=2, width=16, heads=2, kv_heads=1, hidden=32))
 BATCH, LENGTH, FRAGMENTS, SHARDS = 2, 8, 3, 2
 LAYOUT = build_layout(describe(SPEC), FRAGMENTS, SHARDS)
@@ -129,7 +130,7 @@ def units(tmp_path):
 class Learner:
     """A unit that steps its model in a thread and answers those who want its snapshots, as the loop does."""
 
-    def __init__(self, name, inner, fragments, folder, patience=10.0, step_seconds=0.002):
+    def __init__(self, name, inner, fragments, folder, patience=60.0, step_seconds=0.002):
         self.name, self.inner, self.fragments = name, inner, fragments
         self.versions = ONES
         self.steps = 0
@@ -161,7 +162,7 @@ class Learner:
     def halt(self):
         self._halt.set()
         if self._thread.is_alive():
-            self._thread.join(10)
+            self._thread.join(60)
         self.snapshots.close()
         self.server.close(0.0)
 
@@ -237,7 +238,7 @@ def saved(units, inner, fragments, name="a", cut=240, eventually=None):
         roll(inner, fragments, saver.put, cut)
         eventually(lambda: saver.saved)
     finally:
-        saver.close(10)
+        saver.close(60)
 
 
 def manifest_of(name, cut, host, hosts, layout=LAYOUT, incarnation=1):
@@ -403,7 +404,7 @@ def test_a_bucket_that_fails_is_tried_again_and_training_does_not_notice(
         obstacle.unlink()
         eventually(lambda: saver.saved)
     finally:
-        saver.close(10)
+        saver.close(60)
     assert 20 in units.saves()["a"]
 
 
@@ -447,7 +448,7 @@ def test_when_a_peer_dies_in_the_middle_the_next_one_seeds(make_learner, make_pe
     newcomer.start()
     eventually(lambda: not dying.gate._value and dying.serving.clients == 1)
     dying.halt()
-    newcomer.join(30)
+    newcomer.join(60)
     assert isinstance(result[0], str)
     assert result[0].startswith("not seeded from a peer: a: localhost:")
 
@@ -463,7 +464,7 @@ def test_a_newcomer_that_dies_frees_its_slot(make_learner, certificates, eventua
     eventually(lambda: learner.snapshots.healthy)
     learner.gate = threading.Semaphore(1)
     client = PeerClient(learner.address, Tls.read(certificates["new"]), "localhost")
-    stream = client.snapshot(request(), tuple(SIZES), 20.0)
+    stream = client.snapshot(request(), tuple(SIZES), 60.0)
     assert first(stream).head.version == 1
     assert learner.serving.clients == 1
     client.close()
@@ -490,7 +491,7 @@ def first(stream):
     return next(found for found in stream if isinstance(found, Piece))
 
 
-def ask(learner, folder, wanted, seconds=20.0):
+def ask(learner, folder, wanted, seconds=60.0):
     client = PeerClient(learner.address, Tls.read(folder), "localhost")
     try:
         return first(client.snapshot(wanted, tuple(SIZES), seconds))
@@ -533,14 +534,14 @@ def test_a_peer_refuses_whom_it_may_not_or_cannot_serve(make_learner, certificat
         ask(learner, certificates["a"], request(unit="a"))
     learner.gate = threading.Semaphore(0)
     slow = [PeerClient(learner.address, Tls.read(new), "localhost") for _ in range(2)]
-    streams = [client.snapshot(request(), tuple(SIZES), 20.0) for client in slow]
+    streams = [client.snapshot(request(), tuple(SIZES), 60.0) for client in slow]
     with ThreadPoolExecutor(2) as pool:
         parts = [pool.submit(first, stream) for stream in streams]
         eventually(lambda: learner.serving.clients == 2)
         with pytest.raises(TransportError, match="a is serving 2 others"):
             ask(learner, new, request())
         learner.gate.release(1)
-        assert [part.result(10).head.number for part in parts] == [0, 0], "one capture serves both"
+        assert [part.result(60).head.number for part in parts] == [0, 0], "one capture serves both"
     for stream in streams:
         stream.close()
     eventually(lambda: learner.serving.clients == 0)

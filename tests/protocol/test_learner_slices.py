@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cpu_mesh import all_results, free_port, start
+from cpu_mesh import all_results, coordinator, start
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.gang import Gang
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(
 )  # five processes that compile: 17 s of CPU, a minute on a loaded machine
 
 
-def contracts(slices, topology, machine, coordinator):
+def contracts(slices, topology, machine, address):
     """Of the unit's pods; names do not resolve here, so that the coordinator is on this machine."""
     unit = Gang(
         namespace="ns",
@@ -34,20 +34,20 @@ def contracts(slices, topology, machine, coordinator):
     )  # fmt: skip
     for pod in unit.pods(dict.fromkeys(range(unit.hosts), Spot())):
         environment = {item["name"]: item.get("value") for item in pod["spec"]["containers"][0]["env"]}
-        yield parse_unit(environment[ENV_UNIT]).model_copy(update={"coordinator": coordinator})
+        yield parse_unit(environment[ENV_UNIT]).model_copy(update={"coordinator": address})
 
 
 @pytest.fixture(scope="module")
 def results():
     """One host with eight devices, and two slices of two hosts with two devices each."""
-    coordinator = f"127.0.0.1:{free_port()}"
-    (one,) = contracts(1, "2x4", "ct6e-standard-8t", coordinator)
-    processes = [start(WORKER, dump(one), devices=8)]
-    processes += [
-        start(WORKER, dump(contract), devices=2)
-        for contract in contracts(2, "2x4", "ct6e-standard-4t", coordinator)
-    ]
-    return all_results(processes, 240)
+    with coordinator() as address:
+        (one,) = contracts(1, "2x4", "ct6e-standard-8t", address)
+        processes = [start(WORKER, dump(one), devices=8)]
+        processes += [
+            start(WORKER, dump(contract), devices=2)
+            for contract in contracts(2, "2x4", "ct6e-standard-4t", address)
+        ]
+        return all_results(processes, 240)
 
 
 def test_hosts_stand_in_the_mesh_slice_by_slice(results):

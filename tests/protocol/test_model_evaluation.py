@@ -14,6 +14,7 @@ from atoll_runtime.data.writer import held_out, write_text
 from atoll_runtime.evaluate import evaluate, main
 from atoll_runtime.model import initial
 
+pytestmark = pytest.mark.timeout(300)  # 10 s alone, most of it the compiler's
 DENSE = Dimensions(layers=1, width=16, heads=2, kv_heads=1, hidden=16)
 LENGTH = 32
 

@@ -7,8 +7,8 @@ import pytest
 from cpu_mesh import result, start
 
 WORKER = Path(__file__).with_name("mesh_worker.py")
-TIMEOUT = 280
-pytestmark = pytest.mark.timeout(300)  # fourteen meshes are compiled: 30 s alone, minutes on a loaded machine
+TIMEOUT = 560
+pytestmark = pytest.mark.timeout(600)  # fourteen meshes are compiled: 30 s alone, minutes on a loaded machine
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from atoll_runtime.model.tasks import objective
 BATCH, LENGTH, HEADS, KV_HEADS, HEAD = 2, 256, 4, 2, 128
 KERNELS = 3
 """A forward pass and its gradient: one for the values, one for the queries, one for keys and values."""
-pytestmark = pytest.mark.timeout(200)  # 10 s alone
+pytestmark = pytest.mark.timeout(400)  # 10 s alone
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ TEXT = np.frombuffer(b"the walking island goes on, and the others never stop; " 
     np.int32
 )
 BATCH, LENGTH, RATE = 4, 24, 1e-3
-pytestmark = pytest.mark.timeout(200)  # 15 s alone
+pytestmark = pytest.mark.timeout(400)  # 15 s alone
 
 
 @pytest.fixture(scope="module", autouse=True)

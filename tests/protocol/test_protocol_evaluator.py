@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from protocol_parties import told_by
+from protocol_parties import ANSWER_SECONDS, PARTING_SECONDS, told_by
 
 from atoll_runtime.checkpoint import Cut, GlobalStore
 from atoll_runtime.contract import (
@@ -37,7 +37,7 @@ from atoll_runtime.evaluate import evaluate
 from atoll_runtime.model import initial
 
 OWN = identity("default", "walk", "evaluator", "walk-evaluator")
-SECONDS = 90.0
+SECONDS = 180.0
 """For a process that imports JAX on a machine that others use too."""
 TASK = """
 import jax.numpy as jnp
@@ -81,7 +81,7 @@ class Evaluator:
 
     def end(self, number: int) -> int:
         self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(PARTING_SECONDS)
 
     def status(self, tls: Path | None = None) -> EvaluatorStatus | None:
         """None when nobody answers."""
@@ -89,7 +89,8 @@ class Evaluator:
         return None if told is None else EvaluatorStatus.model_validate_json(told)
 
     def page(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://localhost:{self.told.health_port}{path}", timeout=5) as answer:
+        url = f"http://localhost:{self.told.health_port}{path}"
+        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
             return str(answer.read().decode())
 
     def newest(self) -> int | None:
@@ -125,7 +126,7 @@ def data(tmp_path: Path) -> DataSpec:
     return DataSpec(uri=f"file://{tmp_path}/data", sequence_length=32, packing="Documents")
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_every_checkpoint_of_a_run_is_evaluated_once_whatever_becomes_of_the_evaluator(
     make_run: Any,
     authority: Any,
@@ -171,7 +172,7 @@ def test_every_checkpoint_of_a_run_is_evaluated_once_whatever_becomes_of_the_eva
     assert follows.end(signal.SIGTERM) == EXIT_OK
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_a_task_of_the_users_own_is_evaluated_by_its_own_measure(
     make_run: Any,
     authority: Any,
@@ -198,7 +199,7 @@ def _save(run: RunContract) -> None:
     )
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_a_data_set_that_is_not_there_ends_it_with_a_reason(
     make_run: Any, authority: Any, evaluator: Any, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ from atoll_runtime.contract import OuterSpec, QuorumSpec, TargetSpec, identity
 from atoll_runtime.transport import changes, int4
 from atoll_runtime.transport.grpc_client import GrpcTransport
 from atoll_runtime.transport.tls import Tls
+
+pytestmark = pytest.mark.timeout(300)  # 10 s alone
 
 
 @pytest.fixture(name="tls")
@@ -35,11 +38,13 @@ def test_units_learn_with_four_bits_each_way_also_when_the_syncer_is_killed(
     def link(name: str) -> GrpcTransport:
         return GrpcTransport(run.shards[0].host, run.shards[0].port, Tls.read(tls(name)))
 
-    units = [numpy_unit(run, name, link(name)).start() for name in "ab"]
-    eventually(lambda: (status := shard.status()) and status.rounds >= 60, 60)
+    units = [numpy_unit(run, name, link(name), until=100).start() for name in "ab"]
+    eventually(lambda: (status := shard.status()) and status.rounds >= 60, 120)
     shard.end(signal.SIGKILL)
     shard.start()
-    eventually(lambda: all(unit.exchange.stop() for unit in units), 60)
+    for unit in units:
+        unit.until = math.inf
+    eventually(lambda: all(unit.exchange.stop() for unit in units), 120)
     for unit in units:
         counted = unit.exchange.counters
         parts = [stop - start for start, stop in unit.bounds]

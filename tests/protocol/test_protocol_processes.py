@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 from typing import Any
 
@@ -17,6 +18,8 @@ from atoll_runtime.contract import (
 )
 from atoll_runtime.transport.grpc_client import GrpcTransport
 from atoll_runtime.transport.tls import Tls
+
+pytestmark = pytest.mark.timeout(300)  # 10 s alone
 
 
 def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fences_the_replaced(
@@ -35,10 +38,10 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
         tls = Tls.read(issuer.issue(unit, identity("default", "walk", "unit", unit)))
         return GrpcTransport("localhost", run.shards[0].port, tls)
 
-    # Both connect before the syncer is there, and go on trying.
-    a = numpy_unit(run, "a", transport("a")).start()
-    pair = [numpy_unit(run, "b", transport("b"), host=host, hosts=2).start() for host in (0, 1)]
-    eventually(lambda: (process.status() or SyncerStatus(run_uid="", phase="Starting")).rounds >= 20)
+    # Both connect before the syncer is there, and go on trying. The run is not over before all this is seen.
+    a = numpy_unit(run, "a", transport("a"), until=50).start()
+    pair = [numpy_unit(run, "b", transport("b"), host=host, hosts=2, until=50).start() for host in (0, 1)]
+    eventually(lambda: (process.status() or SyncerStatus(run_uid="", phase="Starting")).rounds >= 20, 120)
     assert "atoll_syncer_rounds_total" in process.plain("/metrics")
     assert process.plain("/readyz").startswith("Running")
 
@@ -47,8 +50,11 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
     assert process.end(signal.SIGKILL) == -signal.SIGKILL
     before = dict(a.received)
     process.start()
-    eventually(lambda: (status := process.status()) and status.restarts == 1 and status.rounds >= 40)
-    assert a.step > steps and a.running
+    for each in (a, *pair):
+        each.until = 100
+    eventually(lambda: (status := process.status()) and status.restarts == 1 and status.rounds >= 70, 120)
+    eventually(lambda: a.step > steps)
+    assert a.running
     assert all(a.received[p] >= version for p, version in before.items())
 
     # A foreign authority is refused by TLS, a certificate of another unit by the syncer.
@@ -62,8 +68,11 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
     # A newer incarnation drops the older one's session at once.
     heir = numpy_unit(run, "a", transport("a"), incarnation=2).start()
     assert eventually(a.exchange.error).incarnation == 2
-    welcome = heir.exchange.welcome(10)
+    welcome = heir.exchange.welcome(50)
     assert welcome is not None and welcome.cursor > 0
+    eventually(lambda: heir.contributed)
+    for each in pair:
+        each.until = math.inf
     eventually(lambda: heir.exchange.stop() and all(each.exchange.stop() for each in pair))
 
     status = eventually(lambda: (s := process.status()) and s.phase == "Finished" and s)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from protocol_parties import ANSWER_SECONDS
 
 from atoll_operator.plan.shards import FeedState, cut_step
 from atoll_runtime.checkpoint import GlobalStore
@@ -20,7 +21,7 @@ from atoll_runtime.contract import RunContract, SyncerStatus, TargetSpec, identi
 from atoll_runtime.transport.grpc_client import GrpcTransport
 from atoll_runtime.transport.tls import Tls
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(name="tls")
@@ -44,7 +45,7 @@ def order(run: RunContract, shard: int, folder: Path, body: bytes) -> int:
     context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
     url = f"https://localhost:{run.shards[shard].status_port}/status"
     try:
-        with urllib.request.urlopen(url, data=body, timeout=5, context=context) as answer:
+        with urllib.request.urlopen(url, data=body, timeout=ANSWER_SECONDS, context=context) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -76,14 +77,14 @@ def test_a_cut_that_is_ordered_when_the_units_are_gone_holds_all_and_the_run_goe
     run = make_run(shards=2, target=TargetSpec(global_steps=10_000))
     shards = [syncer(run, tls("syncer"), s) for s in (0, 1)]
     units = [numpy_unit(run, name, transports(run, tls(name))).start() for name in "ab"]
-    eventually(lambda: all(told(each).rounds >= 12 for each in shards), 40)
+    eventually(lambda: all(told(each).rounds >= 12 for each in shards), 120)
     for unit in units:
         unit.halt()
     eventually(lambda: all({u.state for u in told(each).units.values()} == {"Gone"} for each in shards))
 
     assert order(run, 0, tls("a"), b'{"cut": 100000}') == 403
     assert order(run, 0, tls("operator"), b'{"stop": true}') == 400
-    step = eventually(lambda: ordered(run, shards, tls("operator")), 40)
+    step = eventually(lambda: ordered(run, shards, tls("operator")), 120)
     cut = GlobalStore(run.checkpoint.uri).load(step)
     assert max(cut.versions) == max(told(each).global_step for each in shards)
     assert all(np.isfinite(tensor).all() for tensor in cut.theta.values())
@@ -98,4 +99,4 @@ def test_a_cut_that_is_ordered_when_the_units_are_gone_holds_all_and_the_run_goe
     for unit in again:
         unit.hold_nothing()
         unit.start()
-    eventually(lambda: all(told(each).global_step > end for each, end in zip(shards, ends, strict=True)), 40)
+    eventually(lambda: all(told(each).global_step > end for each, end in zip(shards, ends, strict=True)), 120)

@@ -17,6 +17,8 @@ from atoll_runtime.transport.grpc_client import GrpcTransport
 from atoll_runtime.transport.messages import PROTOCOL, Refused, decode, encode
 from atoll_runtime.transport.tls import Tls
 
+pytestmark = pytest.mark.timeout(240)  # processes that import JAX: seconds alone
+
 
 class EarlierRefused(msgspec.Struct, frozen=True, tag="Refused"):
     """As it was before it told versions apart."""
@@ -40,7 +42,7 @@ def test_a_field_from_a_newer_operator_ends_a_process_with_a_status_of_its_own(
     }
     ended = subprocess.run(
         [sys.executable, "-m", f"atoll_runtime.{role}"],
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
+        env=environment, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert ended.returncode == EXIT_VERSION, ended.stderr
     assert "VersionMismatch: run.json: inner.sharpness: Extra inputs are not permitted" in ended.stderr

@@ -23,7 +23,7 @@ from atoll_runtime.sync.events import Member, Merge, Persisted, RoundId
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.tape import Decided, read
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 STEPS = 30
 PACE = 0.05
@@ -101,9 +101,9 @@ def test_the_simulator_and_the_real_syncer_make_the_same_merges_of_the_same_memb
                 subprocess.Popen([sys.executable, str(script), *arguments], stdout=log, stderr=log)
             )
         if life.last is not None:
-            died = eventually(lambda: learners[-1].poll(), 90)
+            died = eventually(lambda: learners[-1].poll(), 150)
             assert died == -signal.SIGKILL, (TAPE[n], (tmp_path / "learners.log").read_text())
-    assert [learners[0].wait(60), learners[-1].wait(60)] == [0, 0]
+    assert [learners[0].wait(150), learners[-1].wait(150)] == [0, 0]
     status = eventually(lambda: (s := process.status()) and s.phase == "Finished" and s)
     assert process.end(signal.SIGTERM) == 0
 

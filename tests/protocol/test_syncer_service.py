@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -39,6 +40,8 @@ from atoll_runtime.transport.messages import PROTOCOL, FetchRequest, Hello, Push
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer, TransportError
 
+pytestmark = pytest.mark.timeout(300)
+
 
 class Shelf(GlobalStore):
     """A store in a folder, which can be made to fail."""
@@ -71,7 +74,7 @@ class Loop:
         self.service: Service | None = None
 
     def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
 
     def serve(self, run: RunContract, start: Start, store: Shelf, folder: Path, budget: int) -> Service:
         async def make() -> Service:
@@ -111,12 +114,13 @@ class Switch:
 
 
 @pytest.fixture(name="loop")
-def loop_fixture(numpy_unit: Any) -> Iterator[Loop]:
+def loop_fixture() -> Iterator[Loop]:
+    """Ask for it before `numpy_unit`: units are halted while it runs, so that no call of theirs is left on it."""
     loop = Loop()
     yield loop
     loop.end_service()
     loop.loop.call_soon_threadsafe(loop.loop.stop)
-    loop.thread.join(5)
+    loop.thread.join(60)
     loop.loop.close()
 
 
@@ -196,7 +200,7 @@ async def test_an_unusable_bucket_is_tried_again_and_the_status_says_so(
     layout = build_layout(describe(run.model), run.outer.fragments)
     status = Status(run)
     task = asyncio.create_task(recovered(run, layout, Rules.of(run), tmp_path / "journal", status))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while "cannot be used yet" not in status.message:
             await asyncio.sleep(0.01)
         assert status.report().phase == "Starting" and str(blocked) in status.report().message
@@ -245,13 +249,20 @@ def test_a_run_outlives_a_failing_bucket_and_the_loss_of_its_journal(
 ) -> None:
     run = make_run(target=TargetSpec(global_steps=400))
     service = loop.serve(run, begin(run, store), store, tmp_path, 1 << 30)
-    a = numpy_unit(run, "a", loop.transport(), step_seconds=0.005).start()
-    numpy_unit(run, "b", loop.transport(), step_seconds=0.005).start()
-    eventually(lambda: len(store.steps()) > 1)
+    a, b = (numpy_unit(run, name, loop.transport(), step_seconds=0.005, until=60) for name in "ab")
+    for unit in (a, b):
+        unit.start()
 
+    def let_on(version: float) -> None:
+        """Until then the run cannot end, however long this thread has to wait."""
+        a.until = b.until = version
+
+    eventually(lambda: len(store.steps()) > 1)
     store.fault = "the bucket is full"
+    let_on(120)
     eventually(lambda: service.cuts.error == "the bucket is full")
     merges = service.machine.rounds.merges
+    let_on(180)
     eventually(lambda: service.machine.rounds.merges > merges + 4)
     status = Status(run, service=service)
     report = status.report()
@@ -262,10 +273,12 @@ def test_a_run_outlives_a_failing_bucket_and_the_loss_of_its_journal(
     eventually(lambda: not service.cuts.error)
 
     # The volume is lost: the syncer falls back to the oldest cut, and live units with it.
+    store.fault = "away"
+    let_on(260)
+    eventually(lambda: service.cuts.error == "away")  # no save is under way that may come after this
     fallen = min(store.steps())
     eventually(lambda: max(a.progress.versions) > fallen)
     lineage = service.journal.lineage
-    store.fault = "away"  # no save that is under way may come after this
     loop.end_service()
     shutil.rmtree(tmp_path / "journal")
     for step in store.steps():
@@ -274,6 +287,7 @@ def test_a_run_outlives_a_failing_bucket_and_the_loss_of_its_journal(
     store.fault = ""
     service = loop.serve(run, begin(run, store), store, tmp_path, 1 << 30)
     assert service.journal.lineage != lineage and service.machine.step == fallen
+    let_on(math.inf)
     eventually(lambda: service.machine.units["a"].contributions > 0)
     eventually(a.exchange.stop)
     assert service.machine.step == 400 and store.load(400).versions == service.state.versions
@@ -346,13 +360,13 @@ async def test_a_push_whose_client_goes_while_it_is_read_gives_its_bytes_back(
 
     def slow(*args: Any) -> Any:
         reads.set()
-        go_on.wait(20)
+        go_on.wait(60)
         return read(*args)
 
     monkeypatch.setattr("atoll_runtime.syncer.service.read", slow)
     assert service.admit(PEER, head) == "" and service.parts.used == 2 * size
     delivery = asyncio.create_task(service.deliver(PEER, head, body))
-    await asyncio.to_thread(reads.wait, 20)
+    await asyncio.to_thread(reads.wait, 60)
     delivery.cancel()
     go_on.set()
     with pytest.raises(asyncio.CancelledError):

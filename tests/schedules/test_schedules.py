@@ -1,15 +1,14 @@
-"""Ten thousand random schedules of the whole protocol; SEED and SCHEDULES in the environment choose others."""
+"""Ten thousand random schedules of the whole protocol, the same on every machine; SEED and SCHEDULES choose others."""
 
 from __future__ import annotations
 
 import os
-import random
 
 import pytest
 
 from atoll_runtime.simulate.schedules.soak import soak
 
-SEED = int(os.environ.get("SEED") or random.SystemRandom().randrange(10**9))
+SEED = int(os.environ.get("SEED") or 20261121)
 COUNT = int(os.environ.get("SCHEDULES") or 10_000)
 
 
@@ -23,7 +22,7 @@ def test_a_schedule_that_failed_once_keeps_every_promise(seed: int) -> None:
     assert not outcome.failure, str(outcome)
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(7200)  # five minutes on two quiet cores; others may use them too
 def test_every_schedule_keeps_every_promise_and_reaches_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(f"\n{COUNT} schedules from seed {SEED} on", flush=True)

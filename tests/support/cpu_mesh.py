@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from held_ports import held_ports
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+
+@contextlib.contextmanager
+def coordinator() -> Iterator[str]:
+    """An address for host 0 of a unit to listen on, held for it until the unit is gone."""
+    with held_ports(1) as [port]:
+        yield f"127.0.0.1:{port}"
 
 
 def start(worker: Path, *arguments: object, devices: int) -> subprocess.Popen[str]:
@@ -42,7 +44,7 @@ def all_results(processes: Sequence[subprocess.Popen[str]], timeout: float) -> l
     finally:
         for process in processes:
             process.kill()
-            process.communicate(timeout=10)
+            process.communicate(timeout=60)
 
 
 def result(process: subprocess.Popen[str], timeout: float) -> Any:

@@ -26,7 +26,7 @@ class Killer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=60)
 
     def killed_at(self, write: int, half: bool, uri: str, order: Order) -> bool:
         """Imports until the n-th write, and dies before it or in its midst; whether there was such a write."""

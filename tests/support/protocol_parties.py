@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import math
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from held_ports import held_ports
 
 from atoll_runtime.contract import (
     ENV_JOURNAL_DIR,
@@ -50,9 +52,13 @@ from atoll_runtime.sync.progress import Progress
 from atoll_runtime.transport.codecs import DTYPES
 from atoll_runtime.transport.transport import Transport
 
+ANSWER_SECONDS = 20.0
+PARTING_SECONDS = 60.0
+"""Bounds for a machine that others use too, as is that of `eventually`."""
 
-def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """The first true value of `condition`; fails after `seconds`."""
+
+def eventually(condition: Callable[[], Any], seconds: float = 50.0) -> Any:
+    """The first true value of `condition`; fails after `seconds`, a bound for a machine that others use too."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > deadline:
@@ -67,17 +73,10 @@ def eventually_fixture() -> Callable[..., Any]:
 
 
 @pytest.fixture(name="free_ports")
-def free_ports_fixture() -> Callable[[int], list[int]]:
-    """Ports that nobody listens on now."""
-
-    def pick(count: int) -> list[int]:
-        sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
-        ports = [each.getsockname()[1] for each in sockets]
-        for each in sockets:
-            each.close()
-        return ports
-
-    return pick
+def free_ports_fixture() -> Iterator[Callable[[int], list[int]]]:
+    """Ports that nobody but the test uses until its end."""
+    with contextlib.ExitStack() as held:
+        yield lambda count: held.enter_context(held_ports(count))
 
 
 class Authority:
@@ -175,6 +174,8 @@ class NumpyUnit:
     target: float = 1.0
     step_seconds: float = 0.01
     tokens: int = 100
+    until: float = math.inf
+    """The version that it has received when it stands still, for as long as the test leaves this as it is."""
     contributed: int = 0
     received: dict[int, int] = field(default_factory=dict)
     """Newest version of each fragment."""
@@ -220,8 +221,9 @@ class NumpyUnit:
     def halt(self) -> None:
         """As a killed process: the loop ends and the link breaks."""
         self._halt.set()
-        self._thread.join(5)
-        self.exchange.close(5)
+        if self.running:
+            self._thread.join(PARTING_SECONDS)
+        self.exchange.close(PARTING_SECONDS)
 
     @property
     def running(self) -> bool:
@@ -246,6 +248,8 @@ class NumpyUnit:
                 self.exchange.adopt(p, arrival)
                 self.received[p] = arrival.version
             self._halt.wait(self.step_seconds)
+            if max(self.received.values(), default=0) >= self.until:
+                continue
             self.step += 1
             self.progress.step(self.tokens)
             for part in self.theta:
@@ -280,7 +284,9 @@ def told_by(port: int, tls: Path, authority: Path) -> bytes | None:
     context = ssl.create_default_context(cafile=str(authority / "ca.crt"))
     context.load_cert_chain(tls / "tls.crt", tls / "tls.key")
     try:
-        with urllib.request.urlopen(f"https://localhost:{port}/status", timeout=5, context=context) as answer:
+        with urllib.request.urlopen(
+            f"https://localhost:{port}/status", timeout=ANSWER_SECONDS, context=context
+        ) as answer:
             content: bytes = answer.read()
             return content
     except OSError:
@@ -316,7 +322,7 @@ class Syncer:
     def end(self, number: int) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(PARTING_SECONDS)
 
     def status(self) -> SyncerStatus | None:
         """The report over HTTPS with the syncer's own certificate; None when nobody answers."""
@@ -325,7 +331,7 @@ class Syncer:
 
     def plain(self, path: str) -> str:
         url = f"http://localhost:{self.run.shards[self.shard].health_port}{path}"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
             return str(answer.read().decode())
 
 
@@ -358,7 +364,7 @@ class Learner:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(PARTING_SECONDS)
 
 
 @pytest.fixture(name="learner_process")

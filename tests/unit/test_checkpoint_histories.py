@@ -50,7 +50,7 @@ def ended(store, cut, make, run="b"):
         serving = asyncio.create_task(cuts.serve())
         try:
             cuts.submit(Job(cut, 1, make))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(50):
                 await done.wait()
         finally:
             serving.cancel()
@@ -140,7 +140,7 @@ def test_a_final_cut_that_a_later_one_overtakes_is_not_taken_for_the_ordered_one
             return make_part(20, 3.0, shard=1, shards=2, final=True)
 
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(50):
                 cuts.submit(Job(CutId(20), 1, lambda: make_part(20, 3.0, shard=1, shards=2)))
                 first = await ends.get()
                 cuts.submit(Job(CutId(20, True), 1, final))

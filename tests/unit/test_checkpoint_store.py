@@ -10,9 +10,6 @@ import pytest
 
 from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, Part, Slice, StoreError, parts
 
-# Orbax leaves its event loop at the first array that fails; the others' reads then end on a closed loop.
-after_a_failed_read = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 def make_cut(step, **meta):
     random = np.random.default_rng(step)
@@ -98,7 +95,6 @@ def lost_state(folder: Path):
     (folder / "20" / "state-0-of-1").rename(folder / "elsewhere")
 
 
-@after_a_failed_read
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
@@ -138,7 +134,6 @@ def test_when_all_are_damaged_each_is_named(store, folder):
     assert [one.step for one in skipped] == [20, 10]
 
 
-@after_a_failed_read
 def test_a_save_over_a_half_written_or_damaged_step_is_whole(store, folder):
     store.save(make_cut(20))
     truncate(folder)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import fcntl
 import io
+import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,9 +128,7 @@ def test_version_loads_neither_jax_nor_the_cluster() -> None:
         "heavy = {'jax', 'kopf', 'grpc', 'atoll_local', 'yaml'} & set(sys.modules)\n"
         "sys.exit(f'loaded: {heavy}' if heavy else 0)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("atoll ")
 
@@ -185,7 +185,9 @@ def test_an_evaluation_that_fails_says_which_checkpoint(tmp_path: Path) -> None:
         evaluate(f"file://{tmp_path}", 0, f"file://{tmp_path}", 128, {})
 
 
-def test_stages_are_numbered_and_timed() -> None:
+def test_stages_are_numbered_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(100.0, 2.5)
+    monkeypatch.setattr("atoll_cli.demo.console.time", SimpleNamespace(monotonic=lambda: next(clock)))
     stream = io.StringIO()
     console = Console(2, stream)
     with console.stage("one", "First"):
@@ -195,9 +197,9 @@ def test_stages_are_numbered_and_timed() -> None:
     lines = stream.getvalue().splitlines()
     assert lines[0] == "[1/2] First"
     assert "a line that follows" in lines[1]
-    assert lines[2] == "      done in 0.0 s"
+    assert lines[2] == "      done in 5.0 s"
     assert lines[3:6] == ["[2/2] Second", "      a line", "      or two"]
-    assert set(console.timings) == {"one", "two"}
+    assert console.timings == {"one": 5.0, "two": 2.5}
 
 
 def test_a_second_demo_on_the_machine_is_refused(tmp_path: Path) -> None:
@@ -209,7 +211,6 @@ def test_a_second_demo_on_the_machine_is_refused(tmp_path: Path) -> None:
             env={**os.environ, "ATOLL_STATE": str(tmp_path)},
             capture_output=True,
             text=True,
-            timeout=30,
             check=False,
         )
     finally:

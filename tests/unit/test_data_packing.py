@@ -113,7 +113,7 @@ def test_a_unit_that_is_seeded_anew_reads_on_at_its_cursor_and_packs_the_same(ur
     def rows(cursor, count):
         batches = Prefetch(lambda at: reader.example(stream.index(at)), cursor, 4, (0, 4))
         try:
-            return [batches.take(10) for _ in range(count)]
+            return [batches.take(30) for _ in range(count)]
         finally:
             batches.close()
 

@@ -222,7 +222,7 @@ def test_a_stream_that_cannot_be_is_refused(stream, streams, named):
 def test_batches_come_in_order_and_rows_beyond_the_batch_fill_up():
     batches = Prefetch(lambda at: np.full(3, at), cursor=10, size=3, rows=(1, 4))
     try:
-        first, second = batches.take(5), batches.take(5)
+        first, second = batches.take(30), batches.take(30)
     finally:
         batches.close()
     assert first.tokens[:, 0].tolist() == [11, 12, 10]
@@ -271,9 +271,9 @@ def test_a_reader_error_is_raised_in_the_loop():
 
     batches = Prefetch(example, cursor=0, size=4, rows=(0, 4))
     try:
-        batches.take(5)
+        batches.take(30)
         with pytest.raises(DataError, match="gone"):
-            batches.take(5)
+            batches.take(30)
     finally:
         batches.close()
 

@@ -244,7 +244,6 @@ def test_what_stood_there_stands_there_again_where_the_last_rename_fails(run, tm
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # see test_checkpoint_store
 def test_a_damaged_checkpoint_leaves_nothing_behind(tmp_path, capsys):
     uri = f"file://{tmp_path}/run"
     save(uri, 10, random_theta())

@@ -38,7 +38,7 @@ async def test_a_queue_whose_worker_hangs_is_not_alive_and_one_that_goes_on_is()
             return answer.status, await answer.text()
 
     async def until(status: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (await page("/healthz"))[0] != status:
                 pass
 

@@ -33,9 +33,7 @@ HARD = 64 << 10
 def raised(said: str, user: int = NOBODY) -> str:
     """Of a process that began with a low limit."""
     arguments = [str(each) for each in (HARD // 2, HARD, user)]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, said, *arguments], capture_output=True, text=True, timeout=30
-    )
+    done = subprocess.run([sys.executable, "-c", PROGRAM, said, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

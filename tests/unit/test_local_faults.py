@@ -43,7 +43,7 @@ class Pods:
     def end(self) -> None:
         for process in self.started:
             process.kill()
-            process.wait(5)
+            process.wait(20)
 
 
 @pytest.fixture
@@ -75,17 +75,17 @@ def test_killed_pods_lose_their_programs_at_once_and_keep_their_sandboxes(
     second = pods.add("v6e-2x4-1", "b", "burstable")
     other = pods.add("v6e-2x2-0", "c")
     assert faults.signal_pods(cluster, ["a", "b"], signal.SIGKILL) == 2
-    wait_for("the end of both", lambda: state(first[1]) == state(second[1]) == "Z", 5)
+    wait_for("the end of both", lambda: state(first[1]) == state(second[1]) == "Z", 20)
     spared = (first[0], second[0], *other)
-    wait_for("the rest of the others", lambda: {state(pid) for pid in spared} == {"S"}, 5)
+    wait_for("the rest of the others", lambda: {state(pid) for pid in spared} == {"S"}, 20)
 
 
 def test_a_frozen_pod_goes_on_after_it_is_thawed(pods: Pods, cluster: Cluster) -> None:
     _, program = pods.add("v6e-2x2-0", "a")
     faults.signal_pods(cluster, ["a"], signal.SIGSTOP)
-    wait_for("the stop", lambda: state(program) == "T", 5)
+    wait_for("the stop", lambda: state(program) == "T", 20)
     faults.signal_pods(cluster, ["a"], signal.SIGCONT)
-    wait_for("the start", lambda: state(program) == "S", 5)
+    wait_for("the start", lambda: state(program) == "S", 20)
 
 
 def test_nothing_is_signalled_when_one_of_the_pods_is_unknown(pods: Pods, cluster: Cluster) -> None:
@@ -94,4 +94,4 @@ def test_nothing_is_signalled_when_one_of_the_pods_is_unknown(pods: Pods, cluste
         faults.signal_pods(cluster, ["a", "missing"], signal.SIGKILL)
     # Only a program that was not killed can be frozen.
     faults.signal_pods(cluster, ["a"], signal.SIGSTOP)
-    wait_for("the stop", lambda: state(program) == "T", 5)
+    wait_for("the stop", lambda: state(program) == "T", 20)
