@@ -106,6 +106,15 @@ def test_a_shard_that_was_away_records_the_cut_once_it_hears_how_far_the_others_
     assert shard.recorded == [CutId(700)] * stays
 
 
+def test_a_cut_that_follows_others_that_were_given_up_is_recorded_though_no_clock_went_on() -> None:
+    """One of a run's shards was away from a suspension: the others' cuts went on, and their clocks stood still."""
+    shard = Shard()
+    shard.tell(Marked("a", 1, 0, CutId(700), 20))
+    shard.tell(Heard((ShardClock(4, 0, "", 699), ShardClock(0, 0))))
+    assert shard.recorded == [CutId(700)]
+    assert shard.machine.clock.cut == 700
+
+
 def test_a_shard_that_lost_its_journal_records_the_cut_of_learners_that_hold_what_it_had() -> None:
     shard = Shard()
     hello = Hello(PROTOCOL, "r", "b", 1, 0, 1, "f", "bf16", (690,), 0, "", CutId(700))

@@ -214,7 +214,7 @@ def test_learners_that_know_of_the_end_at_the_old_target_do_not_end_the_run_that
         story = Story(resumed(replace(rules, target_steps=40), SIZES, record, lambda step: False))
         assert story.tell(Heard(ends)).cuts() == []
         assert not story.machine.finishing
-        assert story.machine.clock == ShardClock(20, 0, "40 steps, None tokens")
+        assert story.machine.clock == ShardClock(20, 0, "40 steps, None tokens", cut=20)
 
 
 def world(rules: Rules, saving: float, seed: int = 0) -> World:

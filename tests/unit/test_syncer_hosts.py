@@ -36,7 +36,7 @@ def test_a_report_of_a_step_that_took_a_time_that_no_step_takes_is_refused_by_na
 def test_a_host_tells_of_the_clocks_of_the_shards_that_there_are() -> None:
     clocks = (
         ShardClock(7, 0, "9 steps, None tokens"),
-        ShardClock(hosts.LAST_STEP, 2, "x" * hosts.GOAL_LIMIT),
+        ShardClock(hosts.LAST_STEP, 2, "x" * hosts.GOAL_LIMIT, hosts.LAST_STEP),
     )
     assert hosts.heard(Report(1, 1, 8, 5.0, 1.0, 8, clocks), 2) == Heard(clocks)
     assert hosts.heard(Report(1, 1, 8, 5.0, 1.0, 8, ()), 2) is None
@@ -49,7 +49,8 @@ def test_a_host_tells_of_the_clocks_of_the_shards_that_there_are() -> None:
         ((ShardClock(1, 0),) * 10_000, "clocks: of 10000 shards, this run has 2"),
         ((ShardClock(1, 0), ShardClock(-1, 0)), "clocks: of shard 1: step -1"),
         ((ShardClock(2**63, 0), ShardClock(1, 0)), "clocks: of shard 0: step 9223372036854775808"),
-        ((ShardClock(1, 3), ShardClock(1, 0)), "clocks: of shard 0: step 1, ending 3"),
+        ((ShardClock(1, 3), ShardClock(1, 0)), "clocks: of shard 0: step 1, cut 0, ending 3"),
+        ((ShardClock(1, 0, "", -1), ShardClock(1, 0)), "clocks: of shard 0: step 1, cut -1"),
         ((ShardClock(1, 0, "x" * 10**6), ShardClock(1, 0)), "1000000 characters of a target"),
     ],
 )

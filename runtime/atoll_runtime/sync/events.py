@@ -42,6 +42,8 @@ class ShardClock:
     """0 while it trains, 1 once its target is reached, 2 when no round is in flight after that."""
     goal: str = ""
     """The target that `ending` speaks of: it may change while shards are started anew, one after another."""
+    cut: int = 0
+    """Global step of the newest cut that it has recorded itself for: where cuts were given up, later than its clock."""
 
 
 CLOCK_ZERO = ShardClock(0, 0)

@@ -95,7 +95,8 @@ class Link:
 
     def told(self, clock: ShardClock) -> None:
         """The shard's own clock. Of its end the newest word counts: it may have been started with another target."""
-        self.clock = ShardClock(max(self.clock.step, clock.step), clock.ending, clock.goal)
+        step, cut = max(self.clock.step, clock.step), max(self.clock.cut, clock.cut)
+        self.clock = ShardClock(step, clock.ending, clock.goal, cut)
 
     def errand(self) -> Errand | None:
         """The fragment to fetch next."""

@@ -123,7 +123,7 @@ class Syncer:
     def clock(self) -> ShardClock:
         """What the other shards should know."""
         ending = 0 if not self.reached else 1 if self.rounds.held else 2
-        return ShardClock(self.step, ending, self.rules.goal)
+        return ShardClock(self.step, ending, self.rules.goal, max(self.cuts.newest.step, 0))
 
     def vector(self) -> dict[str, int]:
         """The vector clock of the durable state: of each unit the tokens that are merged, for on those Θ depends.
@@ -355,10 +355,10 @@ class Syncer:
     def _doubt(self, cut: CutId, held: int = 0) -> str:
         """Why a cut that a learner tells of is not believed; empty when it is.
 
-        Cuts are named by a shard's clock. One that was away hears of the others' clocks after the cut, and one that
-        lost its journal has nothing but what learners hold of it.
+        Cuts are named by a shard's clock, or follow one another where it stands still. One that was away hears of the
+        others' clocks after the cut, and one that lost its journal has nothing but what learners hold of it.
         """
-        known = max(self.step, self.pace.ahead, self.cuts.newest.step, held)
+        known = max(self.step, self.pace.ahead, self.pace.cut, self.cuts.newest.step, held)
         if cut.step <= known + max(self.rules.cut_interval, self.rules.interval):
             return ""
         return f"cut: {cut.step}, but no shard is known to be beyond global step {known}"

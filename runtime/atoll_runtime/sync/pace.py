@@ -36,13 +36,18 @@ class Pace:
             known = self.others.get(shard, CLOCK_ZERO)
             ending = clock.ending if clock.goal == self.goal else 0
             if shard != self.shard:
-                step, ending = max(known.step, clock.step), max(known.ending, ending)
-                self.others[shard] = ShardClock(step, ending, self.goal)
+                step, cut = max(known.step, clock.step), max(known.cut, clock.cut)
+                self.others[shard] = ShardClock(step, max(known.ending, ending), self.goal, cut)
 
     @property
     def ahead(self) -> int:
         """The furthest step known of any shard."""
         return max((clock.step for clock in self.others.values()), default=0)
+
+    @property
+    def cut(self) -> int:
+        """The latest cut known of any other shard."""
+        return max((clock.cut for clock in self.others.values()), default=0)
 
     @property
     def behind(self) -> bool:

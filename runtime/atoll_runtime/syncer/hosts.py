@@ -111,9 +111,10 @@ def heard(report: Report, shards: int) -> Heard | None:
     if len(report.clocks) != shards:
         raise ValueError(f"clocks: of {len(report.clocks)} shards, this run has {shards}")
     for shard, clock in enumerate(report.clocks):
-        if not (0 <= clock.step <= LAST_STEP and 0 <= clock.ending <= 2 and len(clock.goal) <= GOAL_LIMIT):
-            said = f"step {clock.step}, ending {clock.ending}, {len(clock.goal)} characters of a target"
-            raise ValueError(f"clocks: of shard {shard}: {said}")
+        steps = 0 <= clock.step <= LAST_STEP and 0 <= clock.cut <= LAST_STEP
+        if not (steps and 0 <= clock.ending <= 2 and len(clock.goal) <= GOAL_LIMIT):
+            said = f"step {clock.step}, cut {clock.cut}, ending {clock.ending}"
+            raise ValueError(f"clocks: of shard {shard}: {said}, {len(clock.goal)} characters of a target")
     return Heard(report.clocks)
 
 

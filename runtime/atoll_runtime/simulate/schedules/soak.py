@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 
 from atoll_runtime.simulate.schedules.scenario import draw
 from atoll_runtime.simulate.schedules.world import World
@@ -52,7 +53,8 @@ def soak(first: int, count: int, processes: int) -> Iterator[list[Outcome]]:
     """Batches of outcomes, as they end."""
     starts = range(first, first + count, BATCH)
     sizes = [min(BATCH, first + count - start) for start in starts]
-    with ProcessPoolExecutor(processes) as pool:
+    # Started anew, not forked: whoever asks may have threads.
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         yield from pool.map(batch, starts, sizes)
 
 
