@@ -1,0 +1,137 @@
+"""What the operator tells a pod: the run, the unit, an evaluation, a cut to record."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from atoll_runtime.contract.pod import ENV_EVALUATION, ENV_UNIT, HEALTH_PORT, STATUS_PORT, SYNCER_PORT
+from atoll_runtime.contract.section import Section, ShortName
+from atoll_runtime.contract.specs import (
+    CheckpointSpec,
+    DataSpec,
+    EvaluationSpec,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    QuorumSpec,
+    TargetSpec,
+)
+
+SeedSource = Literal["Checkpoint", "Peer"]
+"""Where a new incarnation gets its state: the newest global cut in the bucket, or a healthy unit."""
+TapeDepth = Literal["Decisions", "Contributions"]
+"""What the event tape holds: every event and decision, or the contributions too, so that Θ can be computed anew."""
+
+
+class SyncerAddress(Section):
+    """Where a shard of the syncer listens and what its certificate says."""
+
+    host: str
+    port: int = SYNCER_PORT
+    status_port: int = STATUS_PORT
+    health_port: int = HEALTH_PORT
+
+
+class RunContract(Section):
+    """What every pod of a run is told (`run.json`)."""
+
+    name: ShortName
+    namespace: ShortName
+    uid: str
+    """The TrainingRun's uid: a journal of another uid is not this run's."""
+    model: ModelSpec
+    data: DataSpec
+    inner: InnerSpec
+    outer: OuterSpec
+    quorum: QuorumSpec
+    target: TargetSpec
+    checkpoint: CheckpointSpec
+    shards: Annotated[tuple[SyncerAddress, ...], Field(min_length=1, max_length=64)]
+    """The syncer's shards; each owns whole tensors of every fragment."""
+    seed: SeedSource = "Checkpoint"
+    startup_seconds: int = 1800
+    """From running pods until all hosts of a unit are connected: state has to be had in less."""
+    tape: TapeDepth = "Decisions"
+
+
+class UnitContract(Section):
+    """What one learner pod is told besides (`ATOLL_UNIT`)."""
+
+    unit: ShortName
+    incarnation: Annotated[int, Field(ge=1)]
+    """That of the gang's creation; `INCARNATION_FILE` tells of later ones in the same pods."""
+    host: Annotated[int, Field(ge=0)]
+    """0-based index of this pod in its gang."""
+    hosts: Annotated[int, Field(ge=1)]
+    chips: Annotated[int, Field(ge=0)] = 0
+    """TPU chips of this host; 0: any devices will do."""
+    coordinator: str
+    """`name:port` of host 0 for `jax.distributed`."""
+    address: str = ""
+    """`name:port` where other units get this host's snapshots; the certificate names the unit. Empty: nowhere."""
+    batch: Annotated[int, Field(ge=1)]
+    """Sequences of the whole unit in one inner step; a multiple of its devices is not required."""
+    stream: Annotated[int, Field(ge=0)]
+    """The unit's slot among `streams` disjoint data streams."""
+    streams: Annotated[int, Field(ge=1)]
+
+
+class EvaluationContract(EvaluationSpec):
+    """What the evaluator's pod is told besides (`ATOLL_EVALUATION`)."""
+
+    status_port: int = STATUS_PORT
+    health_port: int = HEALTH_PORT
+
+
+class Order(Section):
+    """What the operator asks of a shard (`POST /status`)."""
+
+    cut: Annotated[int, Field(ge=0)]
+    """Record the durable state now, as the cut of this global step; all shards get the same one. One that is older than
+    the newest cut is ignored."""
+
+
+S = TypeVar("S", bound=Section)
+
+
+def dump(section: BaseModel) -> str:
+    """Compact JSON as it goes over the wire."""
+    return section.model_dump_json(by_alias=True, exclude_none=True)
+
+
+def brief(section: BaseModel) -> str:
+    """Compact JSON without what is at its default: so a pod may be older than the operator that tells it something, for
+    as long as nobody uses what it does not know."""
+    return section.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True)
+
+
+class VersionMismatch(Exception):
+    """This process is of another version than the operator or the syncer that it deals with."""
+
+
+def parse_run(text: str | bytes) -> RunContract:
+    """Raises `VersionMismatch` naming each field that cannot be read."""
+    return _parse(RunContract, "run.json", text)
+
+
+def parse_evaluation(text: str | bytes) -> EvaluationContract:
+    """Raises `VersionMismatch` naming each field that cannot be read."""
+    return _parse(EvaluationContract, ENV_EVALUATION, text)
+
+
+def parse_unit(text: str | bytes) -> UnitContract:
+    """Raises `VersionMismatch` naming each field that cannot be read."""
+    return _parse(UnitContract, ENV_UNIT, text)
+
+
+def _parse(kind: type[S], name: str, text: str | bytes) -> S:
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
+        raise VersionMismatch(
+            f"{name}: {'; '.join(wrong)}. The operator that wrote it is of another version than this image: set "
+            "spec.image to one of the operator's version, or leave these fields out of the run"
+        ) from error

@@ -1,0 +1,162 @@
+"""What syncer and evaluator tell the operator (`GET /status`)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+
+class Report(BaseModel):
+    """A part of what the syncer reports; the reader ignores keys that it does not know (a newer syncer)."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="ignore",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+
+class BeginningReport(Report):
+    """How an incarnation came to its first step, as its host 0 saw it."""
+
+    joined: float
+    """Unix seconds at which all hosts were one mesh."""
+    stepped: float
+    """Unix seconds at which the first step had ended."""
+    compiling: float
+    """Seconds between the two in which programs were compiled or loaded."""
+    compiled: int = 0
+    """Programs."""
+    loaded: int = 0
+    """From the cache."""
+
+
+class UnitReport(Report):
+    """One unit, as the syncer sees it."""
+
+    incarnation: int
+    hosts: int
+    """Hosts connected now."""
+    state: Literal["Joining", "Learning", "Gone"]
+    """`Learning` once a contribution of this incarnation was merged; `Gone` while no host is connected."""
+    step: int = 0
+    """The unit's own inner step."""
+    inner_steps: int = 0
+    """Inner steps reported by all incarnations since the run began."""
+    tokens: int = 0
+    """Tokens trained by all incarnations since the run began."""
+    loss: float | None = None
+    tokens_per_second: float = 0.0
+    step_seconds: float = 0.0
+    contributions: int = 0
+    """Merges of this incarnation."""
+    staleness: int = 0
+    """Global steps since its last merge."""
+    seeded_step: int | None = None
+    """Global step of the checkpoint it was seeded from."""
+    seed_message: str = ""
+    """Anything worth telling about the seed, such as a checkpoint that was skipped and why."""
+    first_merge_time: float | None = None
+    """Unix seconds of the first merge of this incarnation."""
+    beginning: BeginningReport | None = None
+    """None before the second step."""
+
+
+class CheckpointReport(Report):
+    newest_step: int | None = None
+    uri: str = ""
+    error: str = ""
+    """Why the last save failed; empty after a good one."""
+    current: bool = False
+    """The newest one holds every merge that was ever made."""
+    orderable: int = 0
+    """The least step of a cut that can hold all that the shard has merged: the newest that it has recorded, or the next
+    one."""
+
+
+class LedgerReport(Report):
+    """What became of a unit's tokens, all incarnations. In token-fragments: a token counts once for each fragment.
+
+    `trained` = `merged` + the sum of `discarded` + `in_flight`, at every instant.
+    """
+
+    trained: int = 0
+    merged: int = 0
+    discarded: dict[str, int] = {}
+    """By reason: `Overwritten`, `Missed`, `Replaced`, `Finished`; see `atoll_runtime.sync.ledger`."""
+    in_flight: int = 0
+
+
+class SyncerStatus(Report):
+    """`GET /status` of a shard of the syncer."""
+
+    run_uid: str
+    phase: Literal["Starting", "Running", "Finishing", "Finished", "Failed"]
+    """`Finished` only after the final float32 cut stands in the bucket with its manifest."""
+    message: str = ""
+    """Why it is in this phase, or why the current round is waiting."""
+    global_step: int = 0
+    target_steps: int | None = None
+    tokens: int = 0
+    """Tokens merged."""
+    loss: float | None = None
+    """Token-weighted mean of the live units' last training losses."""
+    tokens_per_second: float = 0.0
+    quorum: str = ""
+    """Members of the last merged round, such as `3/3 (K=2)`."""
+    rounds: int = 0
+    real_interval: float = 0.0
+    """Inner steps between two merges of the same fragment, as measured (pitfall 1: H collapses on fast networks)."""
+    bytes_in: int = 0
+    bytes_out: int = 0
+    restarts: int = 0
+    """Times that the syncer resumed from its journal."""
+    checkpoint: CheckpointReport = CheckpointReport()
+    units: dict[str, UnitReport] = {}
+    shard: int = 0
+    shards: int = 1
+    fragments: int = 0
+    """Fragments of which this shard owns a part; the ledger counts each token so many times."""
+    ledger: dict[str, LedgerReport] = {}
+    """By unit, as this shard sees it."""
+    final_checkpoint: str = ""
+    """URI of the final cut, when `Finished`."""
+    time: float = 0.0
+    """Unix seconds of this report."""
+
+
+class EvaluationReport(Report):
+    """The global model of one checkpoint on data that it was not trained on."""
+
+    step: int
+    """Global step of the checkpoint."""
+    loss: float | None = None
+    """Nats per token; None where it is not finite."""
+    tokens: int
+    """Predicted ones, over which the loss is the mean."""
+    split: Annotated[str, Field(max_length=63)]
+    seconds: float
+    """That reading and evaluating it took."""
+    time: float
+    """Unix seconds of the result."""
+
+
+class EvaluatorStatus(Report):
+    """`GET /status` of the evaluator."""
+
+    run_uid: str
+    phase: Literal["Starting", "Waiting", "Evaluating"]
+    message: str = ""
+    """What it does, or waits for."""
+    error: str = ""
+    """Why the newest checkpoint could not be evaluated, or the bucket not be used; empty after a good attempt."""
+    newest: EvaluationReport | None = None
+    """Of the newest checkpoint that was evaluated."""
+    evaluated: int = 0
+    """Checkpoints in the bucket that were."""
+    skipped: int = 0
+    """Checkpoints that were listed, and removed from the bucket before their turn came."""

@@ -1,0 +1,24 @@
+"""A part of what operator and runtime write to each other, and the texts in it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+
+class Section(BaseModel):
+    """A part of the wire format: camelCase on the wire, unknown keys are errors, immutable."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,  # `kubectl explain` shows them
+    )
+
+
+ShortName = Annotated[str, Field(min_length=1, max_length=63)]
+GcsUri = Annotated[str, Field(min_length=6, max_length=512, pattern=r"^(gs|file)://[^ \t-\r]+$")]
