@@ -124,21 +124,24 @@ def _shape(schema: Schema, value: Any, path: str) -> Iterator[str]:
 
 def _rules(schema: Schema, value: Any, path: str) -> Iterator[str]:
     """CEL, but for rules about changes."""
-    for rule in schema.get("x-kubernetes-validations", ()):
-        if "oldSelf" not in rule["rule"] and not _evaluated(rule["rule"], value):
+    rules = [rule for rule in schema.get("x-kubernetes-validations", ()) if "oldSelf" not in rule["rule"]]
+    if not rules:
+        return
+    context = cel.Context({"self": value})
+    for name, function in _KUBERNETES.items():
+        context.add_function(name, function)
+    for rule in rules:
+        if not _program(rule["rule"]).execute(context):
             place = f"{path}{rule.get('fieldPath', '')}"
             if "messageExpression" in rule:  # begins with the field's name and value
-                yield f"{path}.{_evaluated(rule['messageExpression'], value)}"
+                yield f"{path}.{_program(rule['messageExpression']).execute(context)}"
             else:
                 yield f"{place}: {rule['message']}" if place else rule["message"]
 
 
-def _evaluated(expression: str, value: Any) -> Any:
-    """Of `self`."""
-    context = cel.Context({"self": value})
-    for name, function in _KUBERNETES.items():
-        context.add_function(name, function)
-    return cel.evaluate(expression, context)
+@cache
+def _program(expression: str) -> cel.Program:
+    return cel.compile(expression)
 
 
 def quantity(text: str) -> float:
