@@ -56,9 +56,9 @@ class Shard:
         )
         (self.round,) = self.machine.rounds.held
 
-    def tell(self, *events: Event) -> None:
+    def tell(self, *events: Event, now: float = 1.0) -> None:
         for event in events:
-            for effect in self.machine.handle(event, 1.0):
+            for effect in self.machine.handle(event, now):
                 if isinstance(effect, RecordCut):
                     self.recorded.append(effect.cut)
                 elif isinstance(effect, Note):
@@ -113,6 +113,28 @@ def test_a_cut_that_follows_others_that_were_given_up_is_recorded_though_no_cloc
     shard.tell(Heard((ShardClock(4, 0, "", 699), ShardClock(0, 0))))
     assert shard.recorded == [CutId(700)]
     assert shard.machine.clock.cut == 700
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_learners_whom_nobody_contradicts_are_believed_after_a_few_attempts(others: bool) -> None:
+    """A shard that lost its journal twice has nothing but their word, and would refuse all that they send."""
+    shard = Shard()
+    if others:
+        shard.tell(Joined("b", 1, 0, 1, 0, ""), Reported("b", 1, 0, 1, 1, 10, 1.0, 0.1, 1))
+    shard.tell(Marked("a", 1, 0, CutId(700), 20))
+    refused = 0
+    for now in range(2, 400):
+        held = next(iter(shard.machine.rounds.held), None)
+        if held is None or shard.recorded:
+            break
+        if doubt := shard.machine.admit(part(held, CutId(700))):
+            refused += 1
+            shard.tell(Declined(part(held, CutId(700)), doubt), now=now)
+        shard.tell(Reported("a", 1, 0, now + 2, now + 2, 10 * now, 1.0, 0.1, now + 2), now=now)
+        if others:
+            shard.tell(Reported("b", 1, 0, now, now, 10 * now, 1.0, 0.1, now), now=now)
+    assert refused >= 3
+    assert shard.recorded == [CutId(700)] * (not others)
 
 
 def test_a_shard_that_lost_its_journal_records_the_cut_of_learners_that_hold_what_it_had() -> None:

@@ -46,6 +46,9 @@ from atoll_runtime.sync.units import Unit
 COORDINATOR = 0
 """The shard that begins cuts."""
 
+ATTEMPTS_IN_DOUBT = 3
+"""Of a round, after which a shard believes all its learners rather than itself."""
+
 
 @dataclass
 class Syncer:
@@ -180,6 +183,8 @@ class Syncer:
         name = subject(event)
         self.rounds.look(name, now)
         if not self.final:
+            if self.doubted:
+                self._believe()
             self._advance(now, name)
         return effects
 
@@ -377,6 +382,19 @@ class Syncer:
         if doubt:
             self.doubted[event.unit, event.host] = event.cut
             self._note("refused", unit=event.unit, host=event.host, why=doubt)
+
+    def _believe(self) -> None:
+        """Takes the word of learners whom nobody contradicts: every live unit tells of a cut that is doubted, and for
+        some attempts nothing was merged for it. A shard that lost its journal twice would doubt them for ever."""
+        if max((held.attempt for held in self.rounds.held), default=0) < ATTEMPTS_IN_DOUBT:
+            return
+        told: dict[str, CutId] = {}
+        for (unit, _), cut in self.doubted.items():
+            told[unit] = min(cut, told.get(unit, cut))
+        live = self.rounds.roster.live.keys()
+        if live and live <= told.keys():
+            self._see(min(told[name] for name in live))
+            self.doubted = {host: cut for host, cut in self.doubted.items() if self._heed(cut)}
 
     def _marked(self, event: Marked) -> None:
         self._told_of(event)
