@@ -265,7 +265,7 @@ def test_a_silent_node_is_replaced_without_waiting_for_its_zombie(rack) -> None:
     silent = time.monotonic()
     rack.ready(b, "Unknown")
     bench.until("the next gang", lambda: "r-two-0-2-0" in bench.pods("r-two-0"))
-    assert time.monotonic() - silent >= 1
+    assert 1 <= time.monotonic() - silent < 10
     failure = unit(bench)["lastFailure"]
     assert (failure["reason"], failure["pod"], failure["node"]) == ("NodeLost", VICTIM, b)
     rack.gang(2, rack.names[0], c)
