@@ -121,8 +121,6 @@ def test_a_cut_comes_back_from_the_bucket_bit_for_bit(store: GlobalStore) -> Non
     np.testing.assert_array_equal(found.momentum["w"], cut(12).momentum["w"])
 
 
-# Orbax leaves its event loop at the first array that fails; the others' reads then end on a closed loop.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_half_written_and_corrupt_checkpoints_are_passed_over_by_name(
     store: GlobalStore, server: FakeGcs
 ) -> None:

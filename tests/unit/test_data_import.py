@@ -125,7 +125,7 @@ def test_what_is_done_is_not_done_again(killer, order, tmp_path):
     assert not reads, "a whole import is left alone"
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     texts=st.lists(
         st.text(max_size=40).filter(lambda text: "\0" not in text), min_size=3, max_size=40

@@ -34,7 +34,7 @@ SPEC = ModelSpec(dimensions=SIZE)
 LENGTH = 15
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(rows=st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=30), min_size=1, max_size=1))
 def test_a_separator_ends_its_document_and_the_next_token_begins_another(rows):
     expected, document = [], 1
@@ -104,7 +104,7 @@ UNIT = UnitContract(
 )
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(stopped=st.integers(0, 30))
 def test_a_unit_that_is_seeded_anew_reads_on_at_its_cursor_and_packs_the_same(uri, stopped):
     reader = Reader(uri, "train", LENGTH)

@@ -139,13 +139,13 @@ def test_the_standard_library_is_written_the_same_each_time(tmp_path, monkeypatc
     assert Reader(f"file://{tmp_path}/one", "heldout", 8).examples > 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(size=st.integers(1, 600), seed=st.integers(0, 2**31 - 1), epoch=st.integers(0, 10**6))
 def test_a_permutation_is_a_bijection(size, seed, epoch):
     assert {permute(index, size, seed, epoch) for index in range(size)} == set(range(size))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     examples=st.integers(8, 400),
     streams=st.integers(1, 8),
@@ -161,7 +161,7 @@ def test_streams_are_disjoint_within_an_epoch(examples, streams, seed, epoch):
     assert len(drawn) == len(set(drawn)) == examples // streams * streams
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     examples=st.integers(64, 400),
     streams=st.integers(1, 5),
@@ -187,7 +187,7 @@ def test_a_stream_that_joins_repeats_nothing_that_a_running_one_reads_before_its
             assert not new & set(read)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(examples=st.integers(16, 400), streams=st.integers(1, 5), data=st.data())
 def test_an_older_and_a_newer_reader_of_the_same_part_come_from_its_two_ends(examples, streams, data):
     number = data.draw(st.integers(0, streams - 1))
@@ -196,7 +196,7 @@ def test_an_older_and_a_newer_reader_of_the_same_part_come_from_its_two_ends(exa
     assert second_half[::-1] == [new.index(cursor) for cursor in range(new.per_epoch)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(length=st.integers(1, 500))
 def test_each_place_of_an_epoch_is_read_once_and_even_ones_first(length):
     order = [spread(rank, length) for rank in range(length)]

@@ -109,7 +109,7 @@ def test_the_published_definition_computes_the_same_logits_from_the_export(layou
     np.testing.assert_allclose(own[0], published, atol=2e-5)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.data())
 def test_every_value_of_theta_stands_in_the_export_and_comes_back_from_it(data):
     heads = data.draw(st.sampled_from([1, 2, 4]))

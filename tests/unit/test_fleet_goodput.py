@@ -89,7 +89,7 @@ def test_without_failures_everything_is_useful(method: Method) -> None:
     assert (answer.goodput, answer.uptime, answer.interruptions) == (1.0, 1.0, 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     method=st.sampled_from(METHODS),
     chips=st.sampled_from([40_000, 5_000, 300, 1]),
@@ -124,7 +124,7 @@ def test_every_chip_second_is_accounted_for_once(
     assert 0.0 <= answer.goodput <= answer.uptime + 1e-9 <= 1.0 + 2e-9
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     method=st.sampled_from(METHODS),
     chips=st.integers(100_000, 1_000_000),
@@ -136,7 +136,7 @@ def test_more_chips_lower_the_goodput(method: Method, chips: int, more: float, s
     assert make_account(method, chips=int(chips * more), seed=seed).goodput < one.goodput
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(learners=st.integers(1, 8), method=st.sampled_from(["decoupled", "unit"]), seed=st.integers(0, 99))
 def test_more_learners_raise_goodput_and_uptime(learners: int, method: Method, seed: int) -> None:
     few = make_account(method, learners=learners, seed=seed)
@@ -145,7 +145,7 @@ def test_more_learners_raise_goodput_and_uptime(learners: int, method: Method, s
     assert many.uptime >= few.uptime
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(learners=st.integers(2, 16), seed=st.integers(0, 9))
 def test_learners_behave_like_one_with_fewer_chips(learners: int, seed: int) -> None:
     together = make_account("decoupled", chips=200_000 * learners, learners=learners, seed=seed)

@@ -145,7 +145,7 @@ def test_a_run_that_lacks_its_quorum_says_where_it_stands() -> None:
         run(Scenario(rules, (Life("a", 1.0), Life("b", 1.0, last=40)), waits=True))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     paces=st.lists(st.floats(0.5, 2.0), min_size=1, max_size=4),
     jitter=st.floats(0, 0.3),

@@ -85,7 +85,7 @@ class Party:
             self.took.append(now)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     rates=st.lists(st.floats(min_value=0.9, max_value=1.1), min_size=2, max_size=4),

@@ -70,7 +70,7 @@ PATHS = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(PATHS)
 @example("/etc/atoll")
 @example("/dev/shm")

@@ -496,7 +496,7 @@ ACTS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     acts=ACTS, units=st.integers(1, 3), pools=st.integers(1, 3), large=st.booleans(), blind=st.booleans(),
     seed=st.integers(0, 2**32),
@@ -521,7 +521,7 @@ def test_whatever_happens_no_pool_is_shared_and_every_pool_is_used_in_the_end(
     world.settle(3600, min(units, pools))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(units=st.integers(2, 3), pools=st.integers(2, 5), seed=st.integers(0, 2**32))
 def test_units_of_two_slices_do_not_wait_for_each_other_for_ever(units: int, pools: int, seed: int) -> None:
     world = World(units, pools, 2, large=False, blind=False, random=Random(seed))

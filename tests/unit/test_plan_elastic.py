@@ -187,7 +187,7 @@ def test_a_unit_made_by_hand_lets_another_one_have_its_turn_and_one_that_does_no
         assert [body["metadata"]["name"] for body in plan.units] == changed
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 9), max_size=4), min_size=1, max_size=12)
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from objects import TWO_HOSTS as SPEC
 
@@ -148,7 +148,6 @@ def test_after_two_restarts_in_place_that_did_not_help_or_came_fast_a_new_gang_i
     assert outcome(make_unit(*pods, status=status)) == (number + 1, 1 if expected else number + 1, expected)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 4000), max_size=8), st.integers(0, 9))
 def test_no_gang_restarts_in_place_thrice_without_a_merge_or_within_the_kubelets_memory(ago, merged) -> None:
     status = restarted(*sorted(ago, reverse=True), merged=min(merged, 1 + len(ago)))

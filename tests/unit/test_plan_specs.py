@@ -36,9 +36,7 @@ SETTINGS = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", env
 
 def many(count: int) -> Any:
     def decorate(test: Any) -> Any:
-        checked = settings(
-            max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-        )
+        checked = settings(max_examples=count, database=None, suppress_health_check=list(HealthCheck))
         return seed(SEED)(checked(test))
 
     return decorate

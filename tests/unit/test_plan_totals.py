@@ -219,7 +219,7 @@ def plain(world: World, act: str, name: str, reason: str) -> None:
         world.visit(dies=act.removeprefix("dies ") if act != "pass" else "")
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(st.lists(ACTS, max_size=40))
 def test_nothing_is_lost_and_nothing_is_counted_twice_whoever_dies_when(acts) -> None:
     world = begun()
@@ -246,7 +246,7 @@ def test_nothing_is_lost_and_nothing_is_counted_twice_whoever_dies_when(acts) ->
         assert named == world.healed
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(ACTS, max_size=40))
 def test_what_went_while_nobody_looked_is_never_counted_twice_and_no_total_falls(acts) -> None:
     world = begun()

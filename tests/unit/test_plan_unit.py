@@ -402,7 +402,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.booleans(), st.lists(EVENTS, max_size=40))
 def test_whatever_fails_and_whenever_the_operator_dies_one_whole_gang_is_left(force, events) -> None:
     world = World(force)

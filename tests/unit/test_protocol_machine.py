@@ -98,4 +98,4 @@ class Protocol(RuleBasedStateMachine):
 
 
 TestProtocol = Protocol.TestCase
-TestProtocol.settings = settings(max_examples=100, stateful_step_count=12, deadline=None)
+TestProtocol.settings = settings(max_examples=100, stateful_step_count=12)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll_runtime
@@ -134,7 +134,6 @@ def test_m_orthogonal_gradients_of_norm_r_merge_to_norm_r_and_their_mean_does_no
     assert np.linalg.norm(merged(ONE, "Mean", *rows)) == pytest.approx(radius / count**0.5, rel=1e-6)
 
 
-@settings(deadline=None)
 @given(WEIGHTS, st.integers(0, 99), st.sampled_from(["RDA", "Mean"]), st.sampled_from(CODECS))
 def test_a_merge_is_the_published_formula(weights: list[float], seed: int, rule: Rule, codec: Codec) -> None:
     deltas = vectors(len(weights), THREE.size, seed)
@@ -143,7 +142,6 @@ def test_a_merge_is_the_published_formula(weights: list[float], seed: int, rule:
     assert close(found, oracle(THREE, weights, [rounded(v, codec) for v in deltas], rule))
 
 
-@settings(deadline=None)
 @given(WEIGHTS, st.integers(0, 99), st.sampled_from(["RDA", "Mean"]), st.randoms(use_true_random=False))
 def test_the_order_of_learners_does_not_matter(
     weights: list[float], seed: int, rule: Rule, random: Any
@@ -153,7 +151,6 @@ def test_the_order_of_learners_does_not_matter(
     assert close(merged(ONE, rule, *shuffled), merged(ONE, rule, *pairs), 2e-6)
 
 
-@settings(deadline=None)
 @given(WEIGHTS, st.integers(0, 99), st.sampled_from(["RDA", "Mean"]), st.integers(-20, 20))
 def test_a_merge_scales_with_its_inputs_and_not_with_their_weights(
     weights: list[float], seed: int, rule: Rule, power: int
@@ -171,7 +168,6 @@ def test_a_learner_of_weight_zero_might_as_well_be_absent(weights: list[float], 
     assert np.array_equal(merged(ONE, rule, (0.0, other), *pairs), merged(ONE, rule, *pairs))
 
 
-@settings(deadline=None)
 @given(st.integers(0, 99), st.floats(0.1, 1.5), st.floats(0.0, 0.99), st.sampled_from(CODECS))
 def test_one_learner_is_a_plain_outer_step_bit_for_bit(
     seed: int, rate: float, mu: float, codec: Codec
@@ -276,7 +272,6 @@ def test_every_element_gets_its_turn_and_no_thread_waits_for_work_nobody_has_beg
     )
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=5),
     st.sampled_from(CODECS),

@@ -94,7 +94,7 @@ changes = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(changes, max_size=100), st.integers(0, 100))
 def test_after_every_event_what_is_kept_is_what_a_walk_finds(
     events: list[tuple[str, str, int, float, float]], recorded: int
@@ -144,7 +144,7 @@ def test_after_every_event_what_is_kept_is_what_a_walk_finds(
                 feed(Tick())
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 10**9))
 def test_in_a_whole_run_with_faults_what_is_kept_is_what_a_walk_finds(seed: int) -> None:
     real = Syncer.handle

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll_operator.api.group import LABEL_SLICE
@@ -42,7 +42,6 @@ def gang(topology: str, slices: int, namespace: str = "ns", unit: str = "r-p-0",
     return Gang(namespace=namespace, unit=unit, uid="u", number=1, spec=spec, settings=own)
 
 
-@settings(deadline=None)
 @given(shape=st.sampled_from(SHAPES), slices=st.integers(1, 6))
 def test_each_slice_knows_its_own_hosts_and_each_host_its_place(shape, slices) -> None:
     slices = slices if shape.hosts > 1 else 1
@@ -57,7 +56,6 @@ def test_each_slice_knows_its_own_hosts_and_each_host_its_place(shape, slices) -
         assert number * shape.hosts + int(found["TPU_WORKER_ID"]) == host
 
 
-@settings(deadline=None)
 @given(shape=st.sampled_from([shape for shape in SHAPES if shape.hosts > 1]), slices=st.integers(2, 64))
 def test_the_slices_of_a_unit_meet_at_its_first_host(shape, slices) -> None:
     names = names_of(slices * shape.hosts)

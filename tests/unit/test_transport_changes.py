@@ -48,7 +48,7 @@ class Shard:
         return bytes(self.state.fragments[0].part(*span, self.state.codec))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     size=st.integers(1, 700),
     devices=st.integers(1, 9),

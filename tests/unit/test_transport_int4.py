@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -17,7 +17,6 @@ def back(values: np.ndarray) -> np.ndarray:
     return int4.decode(int4.encode(values), values.size)
 
 
-@settings(deadline=None)
 @given(arrays(np.float32, st.integers(0, 300), elements=FINITE))
 def test_no_element_misses_by_more_than_half_a_step_of_its_block(values) -> None:
     found = back(values)
@@ -29,7 +28,6 @@ def test_no_element_misses_by_more_than_half_a_step_of_its_block(values) -> None
         assert np.abs(found[block] - values[block]).max() <= bound
 
 
-@settings(deadline=None)
 @given(arrays(np.float32, st.integers(1, 200), elements=FINITE))
 def test_what_has_been_through_once_is_not_changed_again(values) -> None:
     once = back(values)

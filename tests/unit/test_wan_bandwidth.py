@@ -115,7 +115,7 @@ def test_the_largest_fragment_of_a_real_layout_sets_the_peak() -> None:
     assert need(Method.DECOUPLED, real).gbps_mean == pytest.approx(need(Method.DECOUPLED, equal).gbps_mean)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data(), st.integers(1, 30), st.integers(1, 8))
 def test_the_link_is_the_least_on_which_no_fragment_of_the_schedule_is_late(
     data: st.DataObject, interval: int, overlap: int
@@ -164,7 +164,7 @@ CASES = st.builds(
     layers=st.integers(4, 48),
     shared=st.booleans(),
 )
-QUICK = settings(deadline=None, max_examples=40)
+QUICK = settings(max_examples=40)
 
 
 @QUICK
