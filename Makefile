@@ -11,7 +11,7 @@ SCHEDULES ?=
 OUT ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit schedules soak protocol learning control e2e figures parity parity-reduced parity-device bench-device lint format crds programs images cluster-up cluster-down clean
+.PHONY: help setup demo test unit models simulator schedules soak protocol learning control e2e figures parity parity-reduced parity-device bench-device lint format crds programs images cluster-up cluster-down clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -28,10 +28,16 @@ $(STAMP): pyproject.toml
 demo: setup ## Train on a real Kubernetes on this machine, kill a unit, watch it heal (KEEP=1 leaves the cluster)
 	@$(BIN)/atoll demo $(if $(KEEP),--keep) $(ARGS)
 
-test: unit schedules protocol learning control e2e ## Everything that must pass before a change lands
+test: unit models simulator schedules protocol learning control e2e ## Everything that must pass before a change lands
 
 unit: setup ## Unit tests: no cluster, no root
 	$(BIN)/pytest tests/unit -n auto --dist loadfile $(ARGS)
+
+models: setup ## The models, their inner step and their packing, compiled
+	$(BIN)/pytest tests/models -n auto --dist loadfile $(ARGS)
+
+simulator: setup ## The simulator of fleets and links, the planner and their commands
+	$(BIN)/pytest tests/simulator -n auto --dist loadfile $(ARGS)
 
 schedules: setup ## 10,000 random schedules of the protocol in simulated time (SEED=… SCHEDULES=…)
 	SEED=$(SEED) SCHEDULES=$(SCHEDULES) $(BIN)/pytest tests/schedules $(ARGS)

@@ -29,7 +29,7 @@ from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.model import describe
-from atoll_runtime.model.tasks import objective
+from atoll_runtime.model.objective import objective
 from atoll_runtime.sync.fragments import build_layout
 from atoll_runtime.transport.grpc_client import GrpcTransport
 from atoll_runtime.transport.tls import Tls
@@ -151,7 +151,8 @@ class Plain:
         self, theta: dict[str, Array], moments: optax.OptState, tokens: Array, rate: Array
     ) -> tuple[dict[str, Array], optax.OptState, Array]:
         batch = {"tokens": tokens, "weights": self._weights}
-        value, gradient = jax.value_and_grad(self._objective.loss)(theta, batch, jax.random.key(0))
-        update, moments = self._optimiser.update(gradient, moments, theta)
-        theta = jax.tree.map(lambda old, change: old - rate * change, theta, update)
+        with self._objective.products():
+            value, gradient = jax.value_and_grad(self._objective.loss)(theta, batch, jax.random.key(0))
+        update, moments = self._optimiser.update(gradient, moments, theta, rate=rate)
+        theta = jax.tree.map(jnp.subtract, theta, update)
         return theta, moments, value

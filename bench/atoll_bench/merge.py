@@ -18,7 +18,7 @@ import numpy as np
 
 from atoll_bench.figures import spread
 from atoll_runtime.contract import Dimensions, ModelSpec
-from atoll_runtime.model.parameters import describe
+from atoll_runtime.model import describe
 from atoll_runtime.sync.buffers import Buffers
 from atoll_runtime.sync.fragments import Fragment, Layout, LayoutError, build_layout
 from atoll_runtime.sync.gradients import WIRE, Codec, Gradient, Part, scan

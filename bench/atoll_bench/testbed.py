@@ -189,6 +189,7 @@ class Testbed:
         environment = {
             "PATH": os.environ.get("PATH", ""),
             "KUBECONFIG": str(self._kubeconfig),
+            "TMPDIR": str(self._folder),
             "ATOLL_NAMESPACES": namespace,
             "ATOLL_LEASE_NAMESPACE": SYSTEM,
             "ATOLL_RUNTIME_IMAGE": "atoll.dev/runtime:bench",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -40,6 +41,9 @@ def _status(arguments: Sequence[str] | None) -> int:
     try:
         if sys.stdout is None:
             raise CommandError("standard output is closed")
+        for output in (sys.stdout, sys.stderr):
+            if isinstance(output, io.TextIOWrapper):  # a dash or a user's own text is no reason to end
+                output.reconfigure(errors="backslashreplace")
         from atoll_cli.options import parser, run
 
         loggers.quiet()

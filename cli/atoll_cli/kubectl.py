@@ -48,12 +48,16 @@ class Kubectl:
         return done.stdout
 
     def get(self, kinds: str, *arguments: str, timeout: float = 30) -> Any:
-        """One object, or a list of several, as JSON; raises `KubectlError`."""
+        """A list of objects, as JSON, with its `items`; raises `KubectlError`."""
         said = self.run("get", kinds, *arguments, "-o", "json", timeout=timeout)
         try:
-            return json.loads(said)
+            found = json.loads(said)
         except json.JSONDecodeError as error:
             raise KubectlError(f"kubectl get {kinds} answered {said[:80]!r}, which is no JSON") from error
+        items = found.get("items") if isinstance(found, dict) else None
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise KubectlError(f"kubectl get {kinds} answered {said[:80]!r}, which is no list of objects")
+        return found
 
     def apply(self, objects: Sequence[Mapping[str, Any]], *arguments: str) -> str:
         """Applies objects given as data."""

@@ -14,6 +14,8 @@ from atoll_cli.text import table
 from atoll_cli.views import LedgerView, ledgers_of
 
 TOTAL = "total"
+GONE = "gone"
+"""Rows that are no unit's."""
 
 
 def show_ledger(options: argparse.Namespace) -> int:
@@ -30,13 +32,14 @@ def show_ledger(options: argparse.Namespace) -> int:
         raise CommandError(f"no TrainingRun is called {options.run!r} in this namespace")
     ledgers = ledgers_of(options.run, items)
     run = ledgers.pop(options.run, None)
-    if run is None or not ledgers:
+    if run is None:
         raise CommandError(f"{options.run!r} has no ledger yet: no unit has told its syncer of a token")
     wrong = {name: ledger for name, ledger in {**ledgers, options.run: run}.items() if ledger.balance}
+    rest = gone(run, list(ledgers.values()))
     if options.json:
-        print(json.dumps(document(options.run, ledgers, run, balanced=not wrong)))
+        print(json.dumps(document(options.run, ledgers, rest, run, balanced=not wrong)))
     else:
-        print(ledger_table(ledgers))
+        print(ledger_table(ledgers, rest, run))
         print(verdict(wrong))
     return 1 if wrong else 0
 
@@ -55,10 +58,29 @@ def total(ledgers: Sequence[LedgerView]) -> LedgerView:
     )
 
 
-def ledger_table(ledgers: Mapping[str, LedgerView]) -> str:
-    """A line for each unit and their sum, in tokens."""
-    lines = [*sorted(ledgers.items()), (TOTAL, total(list(ledgers.values())))]
-    reasons = sorted(lines[-1][1].discarded)
+def gone(run: LedgerView, units: Sequence[LedgerView]) -> LedgerView:
+    """What the run's ledger has and those of its units do not.
+
+    That is of units that were taken away, and of a run that trains also what was told between two writes: run and
+    units are written one after the other. Where the units were written last, it is nothing.
+    """
+    here = total(units)
+    if run.trained <= here.trained:
+        return LedgerView(fragments=run.fragments)
+    reasons = {reason: tokens - here.discarded.get(reason, 0) for reason, tokens in run.discarded.items()}
+    return LedgerView(
+        fragments=run.fragments,
+        trained=run.trained - here.trained,
+        merged=max(run.merged - here.merged, 0),
+        in_flight=max(run.in_flight - here.in_flight, 0),
+        discarded={reason: tokens for reason, tokens in reasons.items() if tokens > 0},
+    )
+
+
+def ledger_table(ledgers: Mapping[str, LedgerView], rest: LedgerView, run: LedgerView) -> str:
+    """In tokens: a line for each unit, one for those that are `gone` where they left any, and the run's own."""
+    lines = [*sorted(ledgers.items()), *([(GONE, rest)] if rest.trained else []), (TOTAL, run)]
+    reasons = sorted({reason for _, ledger in lines for reason in ledger.discarded})
     head = ("UNIT", "TRAINED", "MERGED", *(reason.upper() for reason in reasons), "IN FLIGHT", "SHARE MERGED")
     rows = []
     for name, ledger in lines:
@@ -92,14 +114,16 @@ def verdict(wrong: Mapping[str, LedgerView]) -> str:
     return f"does not balance: {', '.join(parts)}"
 
 
-def document(run: str, ledgers: Mapping[str, LedgerView], own: LedgerView, balanced: bool) -> dict[str, Any]:
-    """Exact integers. `total` sums the units as they were read; `own` is the run's, written at another moment."""
+def document(
+    run: str, ledgers: Mapping[str, LedgerView], rest: LedgerView, own: LedgerView, balanced: bool
+) -> dict[str, Any]:
+    """Exact integers. `total` is the run's ledger, in which units that are gone stay."""
     return {
         "run": run,
         "balanced": balanced,
         "units": {name: _figures(ledger) for name, ledger in sorted(ledgers.items())},
-        "total": _figures(total(list(ledgers.values()))),
-        "own": _figures(own),
+        "gone": _figures(rest),
+        "total": _figures(own),
     }
 
 

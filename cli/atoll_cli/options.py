@@ -141,8 +141,12 @@ def _add_demo(demo: argparse.ArgumentParser) -> None:
         "--context", metavar="NAME", help="a context of your kubeconfig, in place of a local cluster"
     )
     other.add_argument("--bucket", metavar="NAME", help="bucket of yours, required with --context")
-    other.add_argument("--operator-image", metavar="IMAGE", help="repository:tag that the cluster can pull")
-    other.add_argument("--runtime-image", metavar="IMAGE", help="repository:tag that the cluster can pull")
+    other.add_argument(
+        "--operator-image", metavar="IMAGE", help="repository:tag that the cluster can pull; required with it"
+    )
+    other.add_argument(
+        "--runtime-image", metavar="IMAGE", help="repository:tag that the cluster can pull; required with it"
+    )
     other.add_argument(
         "--runtime-env", metavar="NAME=VALUE", action="append", default=[], help="for each runtime pod"
     )

@@ -149,7 +149,7 @@ class Cluster:
         False where there is no cluster of this name: nothing is touched then, not even the network.
 
         Raises:
-            StateError: only root can.
+            StateError: only root can; or a file stays, and the record with it: to be done again.
         """
         if not record(self.name).exists():
             return False
@@ -164,13 +164,11 @@ class Cluster:
         cgroups.remove(f"/atoll-{self.name}")
         self.network.down()
         # The record goes last: while anything is left, all of this can be done again.
-        for part in self.root.iterdir():
-            if part.is_dir():
-                shutil.rmtree(part, ignore_errors=True)
-            elif part != record(self.name):
-                part.unlink()
-        if list(self.root.iterdir()) == [record(self.name)]:
-            shutil.rmtree(self.root, ignore_errors=True)
+        parts = [part for part in self.root.iterdir() if part != record(self.name)]
+        if left := [error for part in parts if (error := _remove(part))]:
+            raise StateError(f"{self.root} stays: {'; '.join(left)}; mend that and take it down again")
+        if error := _remove(self.root):
+            raise StateError(f"{self.root} stays: {error}")
         return True
 
     def kubectl(
@@ -233,3 +231,13 @@ def _is_ready(node: dict[str, Any]) -> bool:
     ready = {c["type"]: c["status"] for c in node["status"].get("conditions", [])}.get("Ready") == "True"
     chips = node["metadata"]["labels"].get("cloud.google.com/gke-accelerator-count", "0")
     return ready and node["status"].get("allocatable", {}).get("google.com/tpu", "0") == chips
+
+
+def _remove(path: Path) -> str:
+    """Why it stays, whatever of it could go; empty: it is gone."""
+    shutil.rmtree(path, ignore_errors=True)
+    try:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+    except OSError as error:
+        return str(error)
+    return ""

@@ -20,8 +20,12 @@ from atoll_operator.errors import Conflict, NotFound, NotLeading, Refused, Unrea
 from atoll_operator.keys import version_of
 from atoll_operator.metrics import Metrics
 from atoll_operator.paths import OUR_PREFIX, PLURALS, collection, item
+from atoll_operator.window import Window
 
 CONNECTIONS = 32
+FIRST = 8
+"""Requests at a time after a rest."""
+REST_SECONDS = 1.0
 TRIES = 5
 BACK_OFF_SECONDS = 0.2
 TIME_OUT = aiohttp.ClientTimeout(total=20, sock_connect=5)
@@ -61,7 +65,7 @@ class Cluster:
         self._time_out = time_out
         self._may_write = may_write
         self._session: aiohttp.ClientSession | None = None
-        self._slots = asyncio.Semaphore(CONNECTIONS)
+        self._slots = Window(FIRST, CONNECTIONS, REST_SECONDS)
         """Whoever waits for a connection waits here: the time-out of a try is not for that."""
 
     async def __aenter__(self) -> Cluster:

@@ -17,7 +17,16 @@ from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
 from atoll_operator.plan.feednews import FeedNews, compare
 from atoll_operator.plan.names import shard_host
-from atoll_operator.plan.shards import UNAVAILABLE, CutOrder, FeedState, combine, cut_step, heard, missed
+from atoll_operator.plan.shards import (
+    UNAVAILABLE,
+    CutOrder,
+    FeedState,
+    combine,
+    cut_step,
+    follows,
+    heard,
+    missed,
+)
 from atoll_operator.reports import TIME_OUT, Unanswered, fetch
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import Order, SyncerStatus, dump
@@ -180,6 +189,8 @@ class Feeds:
         for place, state in zip(places, states, strict=True):
             life = state.status.restarts if state.status is not None else 0
             if feed.asked.get(place.shard) == life or feed.cut.refused:
+                continue
+            if place.shard > 0 and not follows(states[0], step):
                 continue
             try:
                 async with session.post(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 
 from pydantic import ValidationError
 
 from atoll_operator.announce import Announcer
+from atoll_operator.api.conditions import EVALUATED
 from atoll_operator.api.group import Object, controller_uid
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import RecoverySpec, TrainingRunSpec, TrainingRunStatus
@@ -97,7 +99,9 @@ class RunReconciler:
         if plan.units and not await self._lives(key, uid):
             return
         problem = await self._act(key, run, plan)
-        planned = with_problem(plan.status, status, "ObjectRefused", problem, now) if problem else plan.status
+        planned = with_problem(plan.status, status, "Degraded", problem, now) if problem else plan.status
+        trouble = await self._apply(run.uid, plan.evaluator)
+        planned = with_problem(planned, status, EVALUATED, trouble, now) if trouble else planned
         if not await self._status.write(key, body, planned):
             return
         self._announcer.tell(body, plan.notices, now)
@@ -106,8 +110,8 @@ class RunReconciler:
             self._queue.add(key)
         if plan.wake is not None:
             self._queue.add_after(key, plan.wake - now)
-        if problem:
-            raise Retry(5.0, problem)
+        if problem or trouble:
+            raise Retry(5.0, problem or trouble)
 
     def review(self) -> None:
         """Has every object applied again; a resync calls this."""
@@ -192,6 +196,15 @@ class RunReconciler:
             for reference in plan.remove:
                 await self._applier.remove(run.uid, key.namespace, reference)
             await together((self._retire(key, run.uid, unit) for unit in plan.retire), AT_ONCE)
+        except Refused as error:
+            return str(error)
+        return ""
+
+    async def _apply(self, uid: str, bodies: Iterable[Object]) -> str:
+        """Returns why the API server refused one, or nothing."""
+        try:
+            for body in bodies:
+                await self._applier.apply(uid, body)
         except Refused as error:
             return str(error)
         return ""

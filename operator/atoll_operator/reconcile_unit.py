@@ -17,6 +17,7 @@ from atoll_operator.ownership import check_owner
 from atoll_operator.plan import hang, ledger
 from atoll_operator.plan.remedy import Renewal
 from atoll_operator.plan.runtime import pod_settings
+from atoll_operator.plan.shards import finishing
 from atoll_operator.plan.unit import plan_unit
 from atoll_operator.plan.unitplan import UnitPlan, refused
 from atoll_operator.plan.unitstatus import Orders, UnitObserved
@@ -135,9 +136,7 @@ class UnitReconciler:
             spec=unit.spec,
             status=unit.status,
             pods=pods,
-            orders=None
-            if run is None
-            else self._orders(run, status is not None and _finishing(status.phase)),
+            orders=None if run is None else self._orders(run, status is not None and finishing(status)),
             report=report,
             share=ledger.share(status.ledger.get(key.name), feed.merged) if status is not None else None,
             ledger=ledger.shown(status.ledger[key.name], status.fragments)
@@ -213,7 +212,3 @@ class UnitReconciler:
             created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
             check_owner(created, "Pod", metadata["ownerReferences"][0])
         self._store.put("Pod", created)
-
-
-def _finishing(phase: str) -> bool:
-    return phase in ("Finishing", "Finished")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import aiohttp
@@ -134,7 +134,7 @@ class Reflector:
                 await _check(response)
                 answer = msgspec.json.decode(await response.read())
             for body in answer["items"] or ():  # an empty list of metadata alone is null
-                self._sink.seen(body)
+                self._tell(self._sink.seen, body)
                 names.add((body["metadata"].get("namespace", ""), body["metadata"]["name"]))
             token = answer["metadata"].get("continue", "")
             if not token:
@@ -163,10 +163,19 @@ class Reflector:
                     status = event.object
                     raise _Refusal(int(status.get("code", 500)), str(status.get("message", "")))
                 if event.type == "DELETED":
-                    self._sink.gone(event.object)
+                    self._tell(self._sink.gone, event.object)
                 elif event.type in ("ADDED", "MODIFIED"):
-                    self._sink.seen(event.object)
+                    self._tell(self._sink.seen, event.object)
                 self._version = event.object["metadata"]["resourceVersion"]
+
+    def _tell(self, sink: Callable[[Object], None], body: Object) -> None:
+        """An object that nobody can read is left out: anybody may make one, and the others must be seen."""
+        try:
+            sink(body)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            metadata = body["metadata"]
+            name = f"{self._path} {metadata.get('namespace', '')}/{metadata['name']}"
+            tell(logging.ERROR, f"cannot be read: {type(error).__name__}: {error}", object=name)
 
     def _get(
         self,

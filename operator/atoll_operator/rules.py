@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from atoll_operator.api.trainingrun import MAX_UNITS
 from atoll_operator.cel import fixed, rule, valued
 from atoll_operator.modelrules import constrain_inner, constrain_model, model_rules
-from atoll_operator.plan.names import NAMES_LIMIT, UNIT_NAME_LIMIT
+from atoll_operator.plan.names import EVALUATED_LIMIT, NAMES_LIMIT, UNIT_NAME_LIMIT
+from atoll_operator.plan.suspension import NOT_SAVED
 from atoll_operator.plan.tpu import ACCELERATORS, TOPOLOGY
 from atoll_operator.podrules import (
     IMAGE,
@@ -142,6 +143,18 @@ def constrain_run(schema: Schema) -> None:
         )
     schema["x-kubernetes-validations"] = [
         _A_LABEL,
+        rule(
+            f"!has(self.spec.evaluation) || self.metadata.name.size() <= {EVALUATED_LIMIT}",
+            f"metadata.name must have at most {EVALUATED_LIMIT} characters in a run with spec.evaluation: a label of "
+            "its pod, <run>-evaluator-<10 characters>, ends at 63",
+        ),
+        rule(
+            "self.spec.syncer.shards == oldSelf.spec.syncer.shards || (has(self.status) && "
+            "has(self.status.conditions) && self.status.conditions.exists(c, c.type == 'Suspended' && "
+            f"c.status == 'True' && c.reason != '{NOT_SAVED}'))",
+            "spec.syncer.shards can be changed once the condition Suspended is True with a checkpoint of the last step "
+            f"(any reason but {NOT_SAVED}): the new shards begin from that, and merges after it would be lost",
+        ),
         {
             "rule": f"self.spec.pools.all(p, self.metadata.name.size() + p.name.size() <= {NAMES_LIMIT})",
             "message": f"metadata.name and the name of each pool must have at most {NAMES_LIMIT} characters together: "

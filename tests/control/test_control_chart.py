@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,40 @@ def test_the_kustomize_base_and_the_chart_are_the_same() -> None:
             del item["metadata"]["annotations"]
     del base["Namespace", "", "atoll-system"]
     assert base == chart
+
+
+def test_the_overlay_of_the_docs_is_the_chart_with_the_users_images(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    (overlay,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    for folder in ("manifests", "crds"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    (tmp_path / "overlay").mkdir()
+    (tmp_path / "overlay" / "kustomization.yaml").write_text(overlay)
+    rendered = by_name(run(find("kubectl"), "kustomize", tmp_path / "overlay"))
+    values = re.findall(r"--set (\S*image\S*=REGISTRY/\w+)", page)
+    assert len(values) == 2
+    chart = template(*(f"--set={value}" for value in values))
+    assert operator_pod(rendered) == operator_pod(chart)
+    assert environment(rendered)["ATOLL_RUNTIME_IMAGE"].startswith("REGISTRY/runtime:")
+    assert rendered.keys() - {("Namespace", "", "atoll-system")} == chart.keys()
+
+
+def test_what_the_docs_uninstall_without_helm_is_all_but_definitions_and_namespace() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    ((selector, kinds),) = re.findall(r"kubectl delete --all-namespaces --selector (\S+) \\\n  (\S+)\n", page)
+    labels = dict(pair.split("=") for pair in selector.split(","))
+    base = by_name(run(find("kubectl"), "kustomize", ROOT / "manifests"))
+    gone = {
+        key
+        for key, item in base.items()
+        if key[0].lower() + "s" in kinds.split(",")
+        and labels.items() <= item["metadata"].get("labels", {}).items()
+    }
+    assert {kind for kind, _, _ in base.keys() - gone} == {"Namespace", "CustomResourceDefinition"}
+    assert (
+        not labels.items()
+        <= template()["Service", "atoll-system", "atoll-operator"]["metadata"]["labels"].items()
+    )
 
 
 def test_the_definitions_are_the_generated_ones_and_stay_when_the_release_goes() -> None:
@@ -292,6 +327,37 @@ def test_no_value_can_be_taken_away_unless_that_means_none_of_it() -> None:
     assert operator_pod(template("--set=resources=null"))["spec"]["containers"][0]["resources"] == {}
 
 
+def texts(value: Any, names: set[str]) -> list[Any]:
+    """What stands under these names, anywhere below."""
+    if isinstance(value, list):
+        return [found for item in value for found in texts(item, names)]
+    if not isinstance(value, dict):
+        return []
+    own = [item for key, item in value.items() if key in names and not isinstance(item, (dict, list))]
+    return own + [found for item in value.values() for found in texts(item, names)]
+
+
+def test_a_value_that_looks_like_a_number_stays_the_text_that_it_is() -> None:
+    """YAML takes 1e3, 1:30 and 0123 for numbers, and the API server would refuse those."""
+    objects = template(
+        *("--namespace", "123", "--set=watchNodes=always,replicas=2", "--set-string=priorityClassName=1e3"),
+        *("--set-string=image.repository=1,image.tag=30", '--set-json=imagePullSecrets=["0123"]'),
+        *('--set-json=namespaces=["456"]', *(f"--set={part}.enabled=true" for part in MONITORING)),
+        *('--set-json=podLabels={"a":"1"}', '--set-json=resources={"limits":{"cpu":2,"memory":"1e9"}}'),
+    )
+    pod = objects["Deployment", "123", "atoll-operator"]["spec"]["template"]
+    assert pod["spec"]["priorityClassName"] == "1e3"
+    assert pod["spec"]["containers"][0]["image"] == "1:30"
+    account = objects["ServiceAccount", "123", "atoll-operator"]
+    assert account["imagePullSecrets"] == [{"name": "0123"}]
+    for key, item in objects.items():
+        if key[0] == "CustomResourceDefinition":
+            continue
+        found = texts(item, {"namespace", "name", "image", "priorityClassName"})
+        assert [text for text in found if not isinstance(text, str)] == [], key
+    assert {namespace for _, namespace, _ in objects} == {"", "123", "456"}
+
+
 @pytest.mark.parametrize(
     ("option", "field"),
     [
@@ -308,6 +374,18 @@ def test_no_value_can_be_taken_away_unless_that_means_none_of_it() -> None:
         ("--set=crds=null", "crds"),
         ("--set=serviceMonitor=null", "serviceMonitor"),
         ("--set=priorityClassName=High", "priorityClassName"),
+        ("--set=image.tag=a b", "image/tag"),
+        ("--set=runtime.image.tag=a@b", "runtime/image/tag"),
+        ("--set=image.repository=a b", "image/repository"),
+        ("--set=imagePullSecrets={a b}", "imagePullSecrets/0"),
+        ("--set=podLabels.a b=c", "'a b'"),
+        ("--set=podLabels.a=b c", "podLabels/a"),
+        ("--set=podAnnotations.a b=c", "'a b'"),
+        ("--set=nodeSelector.-a=c", "'-a'"),
+        ("--set=alerts.labels.a/b/c=d", "'a/b/c'"),
+        ("--set=resources.limits.memry=1Gi", "memry"),
+        ("--set=resources.limit.memory=1Gi", "limit"),
+        ("--set=resources.requests.cpu=true", "resources/requests/cpu"),
     ],
 )
 def test_wrong_values_are_refused_by_name(option: str, field: str) -> None:

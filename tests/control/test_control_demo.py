@@ -54,7 +54,9 @@ class Cluster:
         return [each["revision"] for each in json.loads(self.release("list", "--output=json"))]
 
     def label(self, namespace: str, key: str) -> str | None:
-        labels = self.kubectl.get("namespace", namespace)["metadata"]["labels"]
+        labels = json.loads(self.kubectl.run("get", "namespace", namespace, "-o", "json"))["metadata"][
+            "labels"
+        ]
         value: str | None = labels.get(key)
         return value
 
@@ -91,6 +93,10 @@ def demo(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
         CONTEXT,
         "--bucket",
         "none",
+        "--operator-image",
+        "none/operator:0",
+        "--runtime-image",
+        "none/runtime:0",
         *arguments,
     ]
     environment = {

@@ -41,7 +41,7 @@ EXCUSES = (
 
 def commands(path: Path) -> list[str]:
     """Those of a page: lines of its blocks of code or comments, and spans of code with an operand."""
-    text = path.read_text().replace("\\\n", " ").replace("{{ .Release.Namespace }}", "atoll-system")
+    text = re.sub(r" *\\\n *", " ", path.read_text()).replace("{{ .Release.Namespace }}", "atoll-system")
     lines = (line.lstrip("# ") for line in text.splitlines())
     whole = [re.split(r" {3,}", line)[0] for line in lines if line.startswith("kubectl ")]
     spans = re.findall(r"`(kubectl [^`]+)`", text) if path.suffix == ".md" else []
@@ -60,6 +60,7 @@ def arguments(command: str, namespace: str) -> list[str]:
     command = re.sub(r"=N\b", "=1", command)
     command = re.sub(r"\$?\b[A-Z]{2,}\b", lambda found: found[0].strip("$").lower(), command)
     command = re.sub(r"\b(run|first)\.yaml\b", MINIMAL, command)
+    command = command.replace("overlay/", "manifests/")  # which it is laid over
     words = shlex.split(command, comments=True)[1:]
     if any(word in CHANGES for word in words):
         words.append("--dry-run=server")

@@ -6,6 +6,7 @@ import base64
 import re
 
 import pytest
+from apiserver import Refusal
 from cryptography import x509
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
@@ -137,6 +138,27 @@ def test_it_outlives_a_complete_run_until_the_final_checkpoint_is_evaluated(eval
     assert bench.get("TrainingRun", "r")["status"]["evaluation"]["loss"] == 2.5
 
 
+def test_an_evaluator_whose_name_is_taken_is_told_of_and_holds_nothing_up(bench) -> None:
+    ports = [{"port": 80}]
+    foreign = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "r-evaluator"},
+        "spec": {"ports": ports},
+    }
+    bench.api.create(foreign, bench.namespace)
+    bench.operator()
+    run = bench.run(units=1, evaluation={"tokens": 4096})
+    bench.settled(run, ["r-one-0", "r-two-0"])
+    bench.serve(run)
+    bench.until("all learn", lambda: bench.condition("TrainingRun", "r", "Ready")[0] == "True")
+    bench.until("told", lambda: condition(bench)[:2] == ("False", "ObjectRefused"))
+    assert "'r-evaluator'" in condition(bench)[2]
+    assert bench.condition("TrainingRun", "r", "Degraded")[0] == "False"
+    bench.api.delete("Service", bench.namespace, "r-evaluator")
+    bench.until("it is made", lambda: there(bench) == {"StatefulSet", "Service"})
+
+
 @pytest.mark.parametrize(
     ("evaluation", "words"),
     [
@@ -147,5 +169,5 @@ def test_it_outlives_a_complete_run_until_the_final_checkpoint_is_evaluated(eval
     ],
 )
 def test_what_cannot_work_is_refused_by_name(bench, evaluation, words) -> None:
-    with pytest.raises(Exception, match=re.escape(words)):
+    with pytest.raises(Refusal, match=re.escape(words)):
         bench.run(evaluation=evaluation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import http.server
+import math
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -146,7 +147,7 @@ def test_pruning_keeps_the_newest_and_leaves_no_object_of_the_rest(
 ) -> None:
     for step in (1, 2, 3):
         store.save(cut(step))
-    store.prune(2)
+    store.prune(2, 3, math.inf)
     assert store.steps() == [3, 2]
     root = store.uri.removeprefix(f"gs://{BUCKET}/")
     assert not objects(server, f"{root}/global/1")

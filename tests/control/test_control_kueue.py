@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from apiserver import Refusal
+from control_bench import training_run
 
 from atoll_local.controlplane import ControlPlane
 from atoll_local.kueue import Kueue
@@ -110,20 +112,9 @@ class Town:
         return {item["metadata"]["name"].rpartition("-")[0] for item in items}
 
     def run(self, name: str, **changes: Any) -> None:
-        body = {
-            "apiVersion": "atoll.dev/v1alpha1",
-            "kind": "TrainingRun",
-            "metadata": {"name": name},
-            "spec": {
-                "model": {"preset": "1m"},
-                "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
-                "target": {"globalSteps": 100},
-                "checkpoint": {"uri": f"gs://bucket/{name}"},
-                "pools": [{"name": "p", "units": 1, **SHAPE}],
-                "queueName": "team",
-                **changes,
-            },
-        }
+        body = training_run(name)
+        own = {"checkpoint": {"uri": f"gs://bucket/{name}"}, "pools": [{"name": "p", "units": 1, **SHAPE}]}
+        body["spec"].update({**own, "queueName": "team", **changes})
         self.api.create(body, self.namespace)
 
     def change(self, name: str, **spec: Any) -> None:
@@ -267,7 +258,7 @@ def test_a_unit_that_the_queue_stops_for_another_waits_again_and_says_why(town: 
 
 
 def test_a_priority_without_a_queue_is_refused(town: Town) -> None:
-    with pytest.raises(Exception, match=r"give spec\.queueName too, or neither"):
+    with pytest.raises(Refusal, match=r"give spec\.queueName too, or neither"):
         town.run("a", queueName=None, queuePriorityClass="important")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from apiserver import Refusal
 from cryptography import x509
 
 from atoll_local.controlplane import ControlPlane
@@ -147,13 +148,19 @@ def test_an_answer_of_another_shard_is_not_taken_for_this_ones(sharded) -> None:
 def test_the_number_of_shards_is_changed_in_a_suspended_run_and_in_no_other(sharded) -> None:
     bench, run, _ = sharded
     for spec in ({"syncer": {"shards": 3}}, {"suspend": True, "syncer": {"shards": 3}}):
-        with pytest.raises(Exception) as refusal:
+        with pytest.raises(Refusal) as refusal:
             change(bench, **spec)
         assert "spec.syncer.shards" in str(refusal.value)
         assert "only while the run is suspended" in str(refusal.value)
+    bench.syncers.reluctant |= {f"{bench.namespace}/r/{shard}" for shard in range(2)}
     change(bench, suspend=True)
+    bench.until("it is on its way", lambda: bench.condition("TrainingRun", "r", "Ready")[1] == "Suspending")
+    with pytest.raises(Refusal) as refusal:
+        change(bench, syncer={"shards": 3})
+    assert "with a checkpoint of the last step" in str(refusal.value)
+    bench.syncers.reluctant.clear()
     bench.until("suspended", lambda: bench.get("StatefulSet", "r-syncer")["spec"]["replicas"] == 0)
-    with pytest.raises(Exception) as refusal:
+    with pytest.raises(Refusal) as refusal:
         change(bench, suspend=False, syncer={"shards": 3})
     assert "only while the run is suspended" in str(refusal.value)
     change(bench, syncer={"shards": 3})
@@ -175,6 +182,7 @@ def test_a_certificate_that_lacks_a_name_is_issued_anew_by_the_same_authority(sh
     authority = bench.get("Secret", "r-syncer-tls")["data"]["ca.crt"]
     unit = bench.get("Secret", "r-one-0-tls")["data"]["tls.crt"]
     change(bench, suspend=True)
+    bench.until("suspended", lambda: bench.condition("TrainingRun", "r", "Suspended")[0] == "True")
     change(bench, syncer={"shards": 1})
     change(bench, syncer={"shards": 3})
     change(bench, suspend=False)

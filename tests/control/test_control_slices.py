@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from apiserver import Refusal
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 POOLS = [
@@ -83,7 +84,7 @@ def test_the_loss_of_one_slice_loses_the_unit_and_no_other(placed) -> None:
 
 
 def test_a_unit_whose_slices_cannot_be_is_refused_with_the_field_and_what_is_right(bench) -> None:
-    with pytest.raises(Exception) as refusal:
+    with pytest.raises(Refusal) as refusal:
         bench.api.create(
             {
                 "apiVersion": "atoll.dev/v1alpha1",

@@ -81,6 +81,7 @@ class Script:
     marks: list[tuple] = field(default_factory=list)
     adopted: list[tuple] = field(default_factory=list)
     open_rounds: dict[int, Ask] = field(default_factory=dict)
+    tokens: dict[int, int] = field(default_factory=dict)
 
     def check(self):
         """No thread of a link has ended."""
@@ -103,6 +104,9 @@ class Script:
 
     def cut(self):
         return self.cuts.get(self.asked, NO_CUT)
+
+    def merged(self):
+        return max((tokens for asked, tokens in self.tokens.items() if asked <= self.asked), default=0)
 
     def mark(self, cut, trained):
         self.marks.append((self.asked, cut, trained))
@@ -152,7 +156,7 @@ def make_loop(mesh, layout, parts, saved):
         inner.theta = fragments.receive(inner.theta, number, part)
     loops = []
 
-    def make(script, **start):
+    def make(script, run=RUN, **start):
         begin = Start(**{"versions": (0,) * FRAGMENTS, "targets": (0,) * FRAGMENTS, **start})
         batches = Prefetch(
             lambda at: np.full(LENGTH + 1, at % 256, np.int32), begin.cursor, BATCH, inner.rows
@@ -160,7 +164,7 @@ def make_loop(mesh, layout, parts, saved):
         sizes = [fragment.size for fragment in fragments._layout.fragments]
         snapshots = Snapshots(sizes, begin.targets, saved.append)
         loop = Loop(
-            RUN, inner, fragments, script, Agreement(mesh), batches, begin, threading.Event(), snapshots
+            run, inner, fragments, script, Agreement(mesh), batches, begin, threading.Event(), snapshots
         )
         loops.append(loop)
         return loop
@@ -388,11 +392,57 @@ def test_the_learning_rate_warms_up_falls_and_ends_at_its_fraction():
     assert all(a >= b for a, b in pairwise(rates[10:]))
 
 
-def test_without_a_target_in_steps_or_a_cosine_the_rate_stays():
+def test_without_a_cosine_the_rate_stays():
     constant = InnerSpec(schedule="Constant", learning_rate=0.5)
-    assert learning_rate(constant, 100, 90, 1000, False) == learning_rate(
-        InnerSpec(learning_rate=0.5), None, 90, 9, False
+    assert learning_rate(constant, 100, 90, 1000, False, done=0.9) == 0.5
+    assert learning_rate(InnerSpec(learning_rate=0.5), None, 90, 9, False) == 0.5, "nothing is merged yet"
+
+
+@pytest.mark.parametrize("steps", [None, 110])
+def test_the_rate_falls_with_the_tokens_that_are_merged_and_ends_at_its_fraction_at_their_target(steps):
+    spec = InnerSpec(learning_rate=1.0, warmup_steps=10, final_fraction=0.1)
+    rates = [learning_rate(spec, steps, 30, 10_000, False, tokens / 1000) for tokens in range(1100)]
+    assert all(a >= b for a, b in pairwise(rates))
+    assert rates[500] == pytest.approx(0.55)
+    assert rates[1000] == rates[1099] == pytest.approx(0.1)
+
+
+def test_of_two_targets_the_nearer_one_leads_the_rate():
+    spec = InnerSpec(learning_rate=1.0, warmup_steps=10)
+    for step, done, nearer in ((60, 0.2, 0.5), (60, 0.7, 0.7), (110, 0.0, 1.0), (10, 1.0, 1.0)):
+        alone = learning_rate(spec, None, step, 1000, False, nearer)
+        assert learning_rate(spec, 110, step, 1000, False, done) == pytest.approx(alone)
+
+
+def rates_of(make_loop, monkeypatch, script, **start):
+    """The rates of a loop whose run has a target of 1000 tokens alone, after the warm-up."""
+    run = RUN.model_copy(update={"target": TargetSpec(tokens=1000)})
+    loop, rates = make_loop(script, run, **start), []
+    plain = loop.inner.step
+    monkeypatch.setattr(
+        loop.inner,
+        "step",
+        lambda tokens, rate: rates.append(rate / RUN.inner.learning_rate) or plain(tokens, rate),
     )
+    loop.until_end()
+    return rates
+
+
+def test_a_run_with_a_target_in_tokens_alone_ends_at_its_final_rate(make_loop, monkeypatch):
+    script = Script(tokens={3: 500, 5: 1000, 6: 1007}, stop_at=8)
+    rates = rates_of(make_loop, monkeypatch, script, global_step=50)
+    assert rates == pytest.approx([1, 1, 0.55, 0.55, 0.1, 0.1, 0.1])
+
+
+def test_a_healed_unit_trains_at_the_rate_of_the_others_from_its_first_step_on(make_loop, monkeypatch):
+    """What it was told when it began stands, whatever a shard that fell back says after that."""
+    rates = rates_of(make_loop, monkeypatch, Script(tokens={2: 400}, stop_at=4), global_step=50, merged=500)
+    assert rates == pytest.approx([0.55] * 3)
+
+
+def test_hosts_train_at_the_rate_that_all_of_them_know_of():
+    rows = np.stack([Proposal({}, {}, done=done).values(1) for done in (7, 9)])
+    assert Proposal({}, {}, done=9).agreed(rows.min(0), rows.max(0)).done == 7
 
 
 def test_a_healed_unit_warms_up_again_and_only_for_a_few_steps():

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from atoll_runtime.checkpoint import Cut, GlobalStore, Part, Skipped, StoreError
 from atoll_runtime.contract import (
@@ -29,12 +30,14 @@ from atoll_runtime.sync.fragments import MOST_PADDING, Layout, build_layout, par
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer import __main__ as main
 from atoll_runtime.syncer.__main__ import contract, recovered
+from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.errors import JournalError, Terminal
 from atoll_runtime.syncer.parts import read
 from atoll_runtime.syncer.recovery import Start, recover
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status, metrics
 from atoll_runtime.syncer.tape import Tape
+from atoll_runtime.transport.chunks import Assembly, split
 from atoll_runtime.transport.inprocess import PEER, InProcessTransport
 from atoll_runtime.transport.messages import PROTOCOL, FetchRequest, Hello, PushHead, Refused
 from atoll_runtime.transport.tls import Tls
@@ -78,8 +81,8 @@ class Loop:
 
     def serve(self, run: RunContract, start: Start, store: Shelf, folder: Path, budget: int) -> Service:
         async def make() -> Service:
-            service = Service(run, whole(run), start, store, Tape(folder / "tape", run.tape), budget)
-            service.start()
+            service = Service(Driver(run, whole(run), start, store, Tape(folder / "tape", run.tape), budget))
+            service.driver.start()
             return service
 
         self.service = self.call(make())
@@ -88,7 +91,7 @@ class Loop:
 
     def end_service(self) -> None:
         if self.service is not None:
-            self.call(self.service.close())
+            self.call(self.service.driver.close())
             self.service = None
 
     def transport(self) -> Switch:
@@ -258,9 +261,10 @@ def test_a_run_outlives_a_failing_bucket_and_the_loss_of_its_journal(
         a.until = b.until = version
 
     eventually(lambda: len(store.steps()) > 1)
+    eventually(lambda: 0 < a.exchange.merged() <= service.machine.tokens)  # its learning rate follows them
     store.fault = "the bucket is full"
     let_on(120)
-    eventually(lambda: service.cuts.error == "the bucket is full")
+    eventually(lambda: service.driver.cuts.error == "the bucket is full")
     merges = service.machine.rounds.merges
     let_on(180)
     eventually(lambda: service.machine.rounds.merges > merges + 4)
@@ -270,15 +274,15 @@ def test_a_run_outlives_a_failing_bucket_and_the_loss_of_its_journal(
     assert report.units["a"].state == "Learning" and report.loss is not None
     assert f"atoll_syncer_rounds_total {report.rounds}" in metrics(report)
     store.fault = ""
-    eventually(lambda: not service.cuts.error)
+    eventually(lambda: not service.driver.cuts.error)
 
-    # The volume is lost: the syncer falls back to the oldest cut, and live units with it.
+    # The volume is lost: the syncer falls back to an older cut, and live units with it.
     store.fault = "away"
     let_on(260)
-    eventually(lambda: service.cuts.error == "away")  # no save is under way that may come after this
-    fallen = min(store.steps())
+    eventually(lambda: service.driver.cuts.error == "away")  # no save is under way that may come after this
+    fallen = store.steps()[: run.checkpoint.keep][-1]
     eventually(lambda: max(a.progress.versions) > fallen)
-    lineage = service.journal.lineage
+    lineage = service.driver.journal.lineage
     loop.end_service()
     shutil.rmtree(tmp_path / "journal")
     for step in store.steps():
@@ -286,20 +290,22 @@ def test_a_run_outlives_a_failing_bucket_and_the_loss_of_its_journal(
             store.bucket.delete_tree(f"global/{step}")
     store.fault = ""
     service = loop.serve(run, begin(run, store), store, tmp_path, 1 << 30)
-    assert service.journal.lineage != lineage and service.machine.step == fallen
+    assert service.driver.journal.lineage != lineage and service.machine.step == fallen
     let_on(math.inf)
     eventually(lambda: service.machine.units["a"].contributions > 0)
     eventually(a.exchange.stop)
     assert service.machine.step == 400 and store.load(400).versions == service.state.versions
     assert Status(run, service=service).report().phase == "Finished"
-    eventually(lambda: service.parts.used == 0)
+    eventually(lambda: service.driver.parts.used == 0)
 
 
 async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(
     make_run: Any, begin: Any, store: Shelf, tmp_path: Path
 ) -> None:
     run = make_run()
-    service = Service(run, whole(run), begin(run, store), store, Tape(tmp_path / "tape", run.tape), 100)
+    service = Service(
+        Driver(run, whole(run), begin(run, store), store, Tape(tmp_path / "tape", run.tape), 100)
+    )
     fingerprint = service.state.layout.fingerprint
     good = Hello(PROTOCOL, run.uid, "a", 1, 0, 1, fingerprint, "bf16", (0,) * 4, 0, "")
 
@@ -324,34 +330,44 @@ async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(
 
     head = PushHead("a", 1, 0, 1, RoundId(1, 1, 0), 0, 1, 1, 0, 0, 0, 100, 100, 1, "bf16", 200)
     assert "not the current one" in service.admit(PEER, head)
+    assert "tokens: 9223372036854775808 must be" in service.admit(PEER, replace(head, tokens=2**63))
     assert "certificate" in service.admit(stranger, head)
     size = service.state.layout.fragments[0].size
     filled, beyond = (
         part_bounds(size, 16_384)[-1][1],
         size + MOST_PADDING + 1,
     )  # as for 4,096 hosts of 4 chips
-    assert len(service.fetch(PEER, FetchRequest("a", 1, 0, 0, 0, filled, "bf16"))[1]) == 2 * filled
+    found, body = service.fetch(PEER, FetchRequest("a", 1, 0, 0, 0, filled, "bf16"))
+    assert found.size == 2 * filled and body.obj is service.state.fragments[0].wire.obj, "nothing was copied"
+    assembly = Assembly(found.size)
+    for chunk in split(body, found.size):
+        assembly.add(chunk)
+    assert assembly.whole and bytes(assembly.body) == bytes(body) + bytes(2 * (filled - size))
     assert "filled up by" in service.fetch(PEER, FetchRequest("a", 1, 0, 0, 0, beyond, "bf16"))
-    assert service.parts.reserve(90) == "" and "100 bytes are in use" in service.parts.reserve(20)
-    service.parts.unreserve(90)
-    assert service.parts.used == 0
-    await service.close()
+    assert service.driver.parts.reserve(90) == "" and "100 bytes are in use" in service.driver.parts.reserve(
+        20
+    )
+    service.driver.parts.unreserve(90)
+    assert service.driver.parts.used == 0
+    await service.driver.close()
 
 
 async def test_a_push_whose_client_goes_while_it_is_read_gives_its_bytes_back(
     make_run: Any, begin: Any, store: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run()
-    service = Service(run, whole(run), begin(run, store), store, Tape(tmp_path / "tape", run.tape), 10**9)
-    service.start()
+    service = Service(
+        Driver(run, whole(run), begin(run, store), store, Tape(tmp_path / "tape", run.tape), 10**9)
+    )
+    service.driver.start()
     for event in (
         Joined("a", 1, 0, 1, 0, ""),
         *(Reported("a", 1, 0, n, n, 9 * n, 1.0, 0.01, n) for n in (1, 2)),
     ):
-        service._feed(event)
+        service.driver.feed(event)
     while not service.machine.rounds.held:
         await asyncio.sleep(0.01)
-        service._feed(Tick())
+        service.driver.feed(Tick())
     (round_id, *_) = service.machine.rounds.held
     size = service.state.layout.fragments[round_id.fragment].size
     head = PushHead("a", 1, 0, 1, round_id, 0, 2, 18, 2, 2, 0, size, size, 18, "bf16", 2 * size)
@@ -364,17 +380,17 @@ async def test_a_push_whose_client_goes_while_it_is_read_gives_its_bytes_back(
         return read(*args)
 
     monkeypatch.setattr("atoll_runtime.syncer.service.read", slow)
-    assert service.admit(PEER, head) == "" and service.parts.used == 2 * size
+    assert service.admit(PEER, head) == "" and service.driver.parts.used == 2 * size
     delivery = asyncio.create_task(service.deliver(PEER, head, body))
     await asyncio.to_thread(reads.wait, 60)
     delivery.cancel()
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await delivery
-    assert service.parts.used == 0
+    assert service.driver.parts.used == 0
     assert service.admit(PEER, head) == ""
     assert (await service.deliver(PEER, head, body)).accepted
-    await service.close()
+    await service.driver.close()
 
 
 @pytest.mark.parametrize(

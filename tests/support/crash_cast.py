@@ -20,7 +20,7 @@ CROSSED = (404, 409, 422)
 
 
 class Cast:
-    """Acts when the namespace is looked at. `bench` is a Bench of conftest."""
+    """Acts when the namespace is looked at. `bench` is a Bench."""
 
     def __init__(self, bench: Any) -> None:
         self.syncer: dict[str, Any] = {}

@@ -27,7 +27,7 @@ End = tuple[dict[str, dict[str, Object]], Counter[Occasion]]
 
 
 class World:
-    """Use from one thread. `bench` is a Bench of conftest that makes ForkedOperators."""
+    """Use from one thread. `bench` is a Bench that makes ForkedOperators."""
 
     def __init__(self, bench: Any, proxy: Proxy, eyes: Eyes, folder: Path) -> None:
         self.bench = bench

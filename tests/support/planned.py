@@ -183,7 +183,7 @@ class PlannedRun:
             yield from unit.made.values()
 
     def _carry_out(self, plan: RunPlan) -> bool:
-        applied = {(body["kind"], body["metadata"]["name"]): body for body in plan.apply}
+        applied = {(body["kind"], body["metadata"]["name"]): body for body in (*plan.apply, *plan.evaluator)}
         removed = {(reference.kind, reference.name) for reference in plan.remove} & self.objects.keys()
         changed = bool(plan.units or plan.retire or removed or plan.renew or plan.again)
         changed |= plan.status != self.seen.status or any(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from atoll_operator.api.trainingrun import MAX_UNITS
 from atoll_operator.crdgen import RESOURCES, definition
-from atoll_operator.plan.names import NAMES_LIMIT
+from atoll_operator.plan.names import EVALUATED_LIMIT, NAMES_LIMIT
 from atoll_operator.plan.tpu import GENERATIONS, MAX_HOSTS, chips_of
 from atoll_runtime.contract import OPTIMIZERS, ModelSpec
 from atoll_runtime.model import describe, resolve
@@ -107,6 +107,7 @@ def _toleration(draw: st.DrawFn) -> Object:
 
 SEVERAL_TOLERATIONS = st.lists(_toleration(), max_size=3)
 SELECTORS = st.dictionaries(LABEL_KEYS, LABEL_VALUES, max_size=3)
+FULL_SELECTORS = SELECTORS | st.builds(lambda: {f"key-{number}": "v" for number in range(16)})
 URIS = st.builds(
     "gs://{}{}".format,
     st.sampled_from(["bucket", "my-bucket.example", "b0_c"]),
@@ -214,7 +215,7 @@ KNOWN: Mapping[str, st.SearchStrategy[Any]] = {
     "spec.evaluation.image": IMAGES,
     "spec.pools[].name": NAMES,
     "spec.pools[].resources": _resources(),
-    "spec.pools[].nodeSelector": SELECTORS,
+    "spec.pools[].nodeSelector": FULL_SELECTORS,
     "spec.pools[].tolerations": SEVERAL_TOLERATIONS,
     "spec.resources": _resources(),
     "spec.nodeSelector": SELECTORS,
@@ -409,6 +410,8 @@ def runs(draw: st.DrawFn, small: bool = False) -> Object:
         spec["units"] = draw(st.integers(0, 4 if small else MAX_UNITS * len(pools)))
     _agree(spec, units)
     longest = NAMES_LIMIT - max(len(pool["name"]) for pool in pools)
+    if "evaluation" in spec:
+        longest = min(longest, EVALUATED_LIMIT)
     name = draw(st.one_of(NAMES, st.just("r" * longest)))
     return {
         "apiVersion": "atoll.dev/v1alpha1",
@@ -639,6 +642,14 @@ def _called(name: str, pool: str) -> Callable[[Object], None]:
     return change
 
 
+def _evaluated(name: str) -> Callable[[Object], None]:
+    def change(body: Object) -> None:
+        _called(name, "p")(body)
+        body["spec"].setdefault("evaluation", {})
+
+    return change
+
+
 def _twice(body: Object) -> None:
     body["spec"]["pools"] = [body["spec"]["pools"][0]] * 2
 
@@ -663,6 +674,8 @@ CONTRADICTIONS: tuple[tuple[str, str, Callable[[Object], None]], ...] = (
     ("spec.pools", "no units at all", _no_units),
     ("spec.pools", "the same pool twice", _twice),
     ("metadata.name", "host names too long", _called("r" * (NAMES_LIMIT - 15), "p" * 16)),
+    ("metadata.name", "an evaluator's label too long", _evaluated("r" * (EVALUATED_LIMIT + 1))),
+    ("spec.pools[0].nodeSelector", "17 labels", _pool(nodeSelector={f"k{n}": "v" for n in range(17)})),
     ("metadata.name", "an upper-case name", _called("Run", "p")),
     ("metadata.name", "a dotted name", _called("a.b", "p")),
     ("metadata.name", "a digit first", _called("1a", "p")),

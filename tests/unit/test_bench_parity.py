@@ -184,6 +184,23 @@ def test_options_that_would_do_nothing_together_are_refused(options, message, tm
     assert message in err and err.count("\n") == 1
 
 
+def test_a_data_set_that_cannot_be_used_is_one_line_before_a_trial_takes_a_process(
+    tmp_path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr(proof, "prove", lambda *_: pytest.fail("a trial was begun"))
+    absent, out = f"file://{tmp_path}/nope", ["--out", str(tmp_path / "results")]
+    assert main(["bench", "parity", "--reduced", "--data", absent, *out]) == 2
+    err = capsys.readouterr().err
+    assert err == f"atoll: --data: {absent}: no data set here: meta.json is missing\n"
+    (tmp_path / "text").write_text("no held-out text " * 99)
+    small = f"file://{tmp_path}/small"
+    assert main(["data", "import", small, str(tmp_path / "text"), "--format", "text", "--held-out", "0"]) == 0
+    capsys.readouterr()
+    assert main(["bench", "parity", "--reduced", "--data", small, *out]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"atoll: --data: {small}: splits: 'heldout' is missing") and err.count("\n") == 1
+
+
 def test_what_diverged_is_shown_in_the_tuning_and_never_chosen_or_counted(tmp_path) -> None:
     store = Store(tmp_path / "parity.json")
     store.add(replace(EIGHT, case="tune", rate=8e-3), {"loss": None, "tokens": 1000, "error": "inf"})

@@ -39,13 +39,27 @@ def held(store, step):
     return [cut.theta[name][0] for name in sorted(cut.theta)], cut.meta["lineages"]
 
 
-def ended(store, cut, make, run="b"):
+@pytest.fixture(name="nobody_reads")
+def nobody_reads_fixture():
+    """What is replaced by a newer cut goes at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("atoll_runtime.checkpoint.store.READING_SECONDS", 0.0)
+        yield
+
+
+def ended(store, cut, make, run="b", meta=None):
     """Saves one cut with real `Cuts` of shard 0 and tells what it said at the end."""
 
     async def save():
         done = asyncio.Event()
         cuts = Cuts(
-            CheckpointSpec(uri=store.uri), store, 0, 1, True, lambda: {"run_uid": run}, lambda *_: done.set()
+            CheckpointSpec(uri=store.uri),
+            store,
+            0,
+            1,
+            True,
+            meta or (lambda: {"run_uid": run}),
+            lambda *_: done.set(),
         )
         serving = asyncio.create_task(cuts.serve())
         try:
@@ -59,7 +73,19 @@ def ended(store, cut, make, run="b"):
     return asyncio.run(save())
 
 
+def test_what_the_manifest_says_is_read_on_the_event_loop_which_alone_writes_to_it(store):
+    asked = []
+
+    def meta():
+        asked.append(threading.get_ident())
+        return {"run_uid": "b"}
+
+    ended(store, CutId(20), lambda: make_part(20, 3.0), meta=meta)
+    assert store.is_complete(20) and asked == [threading.get_ident()]
+
+
 @pytest.mark.parametrize("final", [False, True], ids=["in-the-middle", "final"])
+@pytest.mark.usefixtures("nobody_reads")
 def test_a_cut_stands_though_older_ones_may_not_be_removed(store, monkeypatch, caplog, final):
     """A retention policy, no right to delete, too many requests."""
     for step in (0, 1, 2, 3):

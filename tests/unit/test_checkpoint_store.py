@@ -1,7 +1,9 @@
 """Global checkpoints: whole, found, fallen back from, pruned."""
 
 import json
+import math
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, Part, Slice, StoreError, parts
+from atoll_runtime.checkpoint.store import MOST_KEPT, READING_SECONDS
 
 
 def make_cut(step, **meta):
@@ -206,9 +209,64 @@ def test_pruning_keeps_the_newest_and_removes_old_leftovers_but_no_save_under_wa
         store.save(make_cut(step))
     (folder / "20" / "manifest.json").unlink()
     (folder / "50" / "manifest.json").unlink()
-    store.prune(2)
+    store.prune(2, 40, math.inf)
     assert store.steps() == [40, 30]
     assert sorted(path.name for path in folder.iterdir() if any(path.rglob("*"))) == ["30", "40", "50"]
+
+
+def test_newer_checkpoints_that_cannot_be_read_take_no_place_of_the_one_just_completed(store, folder):
+    for step in (100, 200, 300, 400):
+        store.save(make_cut(step))
+    for step in (200, 300, 400):
+        (folder / str(step) / "state-0-of-1").rename(folder / f"elsewhere-{step}")
+    for step in (150, 160, 170):  # the run went on from 100
+        store.save(make_cut(step))
+        store.prune(2, step, math.inf)
+    found, skipped = store.newest()
+    assert (found.step, [each.step for each in skipped]) == (170, [400, 300, 200])
+    assert store.steps() == [400, 300, 200, 170, 160]
+
+
+def saved_at(store, folder, step, seconds):
+    """A cut whose manifest says that it was completed at that time."""
+    store.save(make_cut(step))
+    path = folder / str(step) / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "time": seconds}))
+
+
+def test_a_checkpoint_that_was_the_newest_until_just_now_stays_for_who_reads_it(store, folder):
+    for step in (10, 20, 30, 40, 50):
+        saved_at(store, folder, step, float(step))
+    now = 30.0 + READING_SECONDS  # 20 was the newest until 30
+    store.prune(2, 50, now - 1)
+    assert store.steps() == [50, 40, 30, 20]
+    store.prune(2, 50, now)
+    assert store.steps() == [50, 40, 30]
+    store.prune(2, 50, now + 20)
+    assert store.steps() == [50, 40]
+
+
+def test_checkpoints_that_follow_each_other_fast_do_not_fill_the_bucket(store, folder):
+    for step in range(1, 12):
+        saved_at(store, folder, step, 100.0)
+        store.prune(2, step, 100.0)
+    assert store.steps() == list(range(11, 11 - 2 * MOST_KEPT, -1))
+
+
+def test_who_reads_for_longer_than_the_cuts_of_its_run_are_kept_is_seeded(store, monkeypatch):
+    real, steps = parts.tensors, iter(range(20, 200, 10))
+
+    def slow(*args):
+        for _ in range(3):
+            step = next(steps)
+            store.save(make_cut(step))
+            store.prune(2, step, time.time())
+        return real(*args)
+
+    store.save(make_cut(10))
+    monkeypatch.setattr(parts, "tensors", slow)
+    found, skipped = store.newest(momentum=False)
+    assert (found.step, skipped) == (10, [])
 
 
 def test_a_checkpoint_that_is_not_there_is_named(store):

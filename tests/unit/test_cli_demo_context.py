@@ -37,7 +37,8 @@ echo "helm $*" >> calls
 if [ "$1" = list ]; then cat release 2>/dev/null; fi
 true
 """
-COMMAND = ["demo", "--context", "prod", "--bucket", "a-typo"]
+IMAGES = ["--operator-image", "mine/operator:1", "--runtime-image", "mine/runtime:1"]
+COMMAND = ["demo", "--context", "prod", "--bucket", "a-typo", *IMAGES]
 CHANGES = {"create", "apply", "delete", "patch", "install", "upgrade", "uninstall"}
 
 

@@ -15,6 +15,7 @@ import pytest
 from atoll_cli import loggers
 from atoll_cli.kubectl import Kubectl, KubectlError
 
+ROOT = Path(__file__).resolve().parents[2]
 HEARD = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 """A shell's background job, which these tests may be, ignores SIGINT."""
 PROGRAM = """
@@ -155,6 +156,19 @@ def test_an_output_that_is_closed_is_one_sentence() -> None:
     assert (done.returncode, done.stderr) == (1, "atoll: standard output is closed\n")
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize(
+    "arguments", [["data", "import", "--help"], ["simulate", "plan", "manifests/samples/quickstart.yaml"]]
+)
+def test_an_output_that_takes_no_unicode_gets_the_rest_of_the_text(
+    encoding: str, arguments: list[str]
+) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = atoll(*arguments, cwd=ROOT, capture_output=True, env=environment, encoding=encoding)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout) > 100
+
+
 def test_the_version_is_an_option_too() -> None:
     assert (
         atoll("--version", stdout=subprocess.PIPE).stdout == atoll("version", stdout=subprocess.PIPE).stdout
@@ -165,7 +179,7 @@ def test_the_version_is_an_option_too() -> None:
 def test_a_demo_without_its_packages_says_which_to_install(missing: str, tmp_path: Path) -> None:
     (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('No module', name='{missing}')")
     done = atoll(
-        "demo", "--context", "x", "--bucket", "b",
+        "demo", "--context", "x", "--bucket", "b", "--operator-image", "o:1", "--runtime-image", "r:1",
         env={**os.environ, "PYTHONPATH": str(tmp_path)}, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert done.returncode == 2

@@ -86,13 +86,46 @@ def test_a_token_with_two_fates_in_the_runs_own_ledger_is_told_too(ledger) -> No
 def test_json_is_exact(ledger) -> None:
     huge = 9_007_199_254_740_993  # no float has this value
     large = {"fragments": 24, "trained": huge, "merged": huge - 1, "inFlight": 1, "discarded": {}}
-    status, out, _ = ledger(listing(large, large), "demo", "--json")
+    own = large | {"trained": huge + 80_000_000, "merged": huge - 1 + 80_000_000}
+    status, out, _ = ledger(listing(large, own), "demo", "--json")
     found = json.loads(out)
     assert status == 0
     assert (found["run"], found["balanced"], set(found["units"])) == ("demo", True, {"demo-a-0", "demo-b-0"})
     assert found["units"]["demo-a-0"] == large | {"balance": 0}
     assert found["total"]["trained"] == huge + 80_000_000
-    assert found["own"]["merged"] == huge - 1
+    assert found["total"]["merged"] == huge - 1 + 80_000_000
+    assert found["gone"]["trained"] == 0
+
+
+def test_tokens_of_units_that_are_gone_stay_in_the_total(ledger) -> None:
+    left = [each for each in listing() if each["metadata"]["name"] != "demo-a-0"]
+    status, out, _ = ledger(left, "demo")
+    lines = [line.split() for line in out.splitlines()]
+    assert status == 0
+    assert [line[0] for line in lines[1:]] == ["demo-b-0", "gone", "total", "balanced:"]
+    assert lines[2] == ["gone", "1,000", "750", "149.5", "100.5", "75.0", "%"]
+    assert lines[3] == ["total", "10,001,000", "10,000,750", "149.5", "100.5", "100.0", "%"]
+    found = json.loads(ledger(left, "demo", "--json")[1])
+    assert found["gone"] == ONE | {"balance": 0}
+    assert found["total"] == BOTH | {"balance": 0}
+
+
+def test_a_run_all_of_whose_units_are_gone_has_a_ledger(ledger) -> None:
+    status, out, _ = ledger(listing()[:1], "demo")
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["UNIT", "gone", "total", "balanced:"]
+
+
+def test_nothing_is_gone_where_the_units_were_written_after_their_run(ledger) -> None:
+    newer = {**TWO, "trained": 80_000_008, "merged": 80_000_008}
+    status, out, _ = ledger(
+        [*listing()[:3], item("LearnerUnit", "demo-b-0", "demo", newer)], "demo", "--json"
+    )
+    assert status == 0
+    assert json.loads(out)["gone"] == {"fragments": 8, "trained": 0, "merged": 0, "discarded": {}} | {
+        "inFlight": 0,
+        "balance": 0,
+    }
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,14 @@ def test_the_options_are_frozen() -> None:
             ["demo", "--context", "k", "--bucket", "b", "--runtime-image", "host:5000/image"],
             "--runtime-image 'host:5000/image': repository:tag is wanted",
         ),
+        (
+            ["demo", "--context", "k", "--bucket", "b"],
+            "--context needs --operator-image: no image of Atoll is",
+        ),
+        (
+            ["demo", "--context", "k", "--bucket", "b", "--operator-image", "r/operator:1"],
+            "--context needs --runtime-image: no image of Atoll is published",
+        ),
         (["demo", "--json", "/no/such/folder/out.json"], "there is no folder /no/such/folder"),
         (["bench", "step", "--batch", "0.5"], "--batch '0.5': a whole number from 1 to 1000000 is wanted"),
         (["bench", "step", "--length", "2.5"], "--length '2.5': a whole number from 1 to 100000 is wanted"),

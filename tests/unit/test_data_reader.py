@@ -251,6 +251,22 @@ def test_batches_come_in_order_however_many_threads_read(readers):
     assert [batch.tokens[0, 0] for batch in taken] == [4 * number for number in range(40)]
 
 
+def test_of_a_file_too_many_reads_are_under_way_at_once(dataset):
+    """The volume may be a network's: one read after another would hold up every step."""
+    reader, together = Reader(dataset, "train", LENGTH), threading.Barrier(8)
+
+    def example(at):
+        if at < 8:
+            together.wait(10)  # broken where fewer threads read
+        return reader.example(at % reader.examples)
+
+    batches = Prefetch(example, 0, 1, (0, 1), reader.readers)
+    try:
+        assert [batches.take(30).cursor for _ in range(8)] == list(range(1, 9))
+    finally:
+        batches.close()
+
+
 def test_threads_share_one_reader(documents, dataset):
     reader, text = Reader(dataset, "train", LENGTH, cached_blocks=2), text_of(documents, "train")
     batches = Prefetch(lambda at: reader.example(at % reader.examples), 0, 8, (0, 8), readers=8)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from atoll_operator.api.trainingrun import Pool, TrainingRunSpec
+from atoll_operator.plan.tpu import ACCELERATORS
 from atoll_runtime.contract import PRESETS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +38,19 @@ def test_each_image_is_built_pushed_and_told_to_the_chart_by_one_name(role: str)
     assert f"docker push $REGISTRY/{role}:$TAG" in PAGE
     value = {"operator": "image", "runtime": "runtime.image"}[role]
     assert f"--set {value}.repository=$REGISTRY/{role} --set {value}.tag=$TAG" in PAGE
+
+
+def test_the_machine_types_and_topologies_of_a_pool_are_where_the_page_says() -> None:
+    (said,) = re.findall(r"^\[Pools\]\((\S+)\) has the machine types and topologies", PAGE, re.MULTILINE)
+    file, _, anchor = said.partition("#")
+    title = re.compile(rf"^## {anchor}$", re.IGNORECASE | re.MULTILINE)
+    table = title.split((ROOT / "docs" / file).read_text())[1].split("\n\n")[0]
+    for accelerator in ACCELERATORS:
+        assert f"| `{accelerator}`" in table
+    machine = re.findall(r"--machine-type=(\S+?)-\w+ --tpu-topology=(\S+)", PAGE)
+    assert machine
+    for family, topology in machine:
+        assert f"`{family}-" in table and topology in table
 
 
 def test_every_way_to_buy_a_pool_has_its_flags() -> None:

@@ -18,7 +18,6 @@ GIVERS = {
     "state": 1,
     "lost": 0,
     "idle": 3,
-    "with_problem": 1,
     "Outcome": 1,
     "Unanswered": 0,
     "Terminal": 0,

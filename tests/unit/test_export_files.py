@@ -19,6 +19,7 @@ from atoll_runtime.data.importer import Order, run_import, sources
 from atoll_runtime.data.tokenizer import from_path
 from atoll_runtime.export import Export, ExportError, Theta, read_back
 from atoll_runtime.export.facts import Facts
+from atoll_runtime.export.vocabulary import read_vocabulary
 from atoll_runtime.model import describe
 
 SMALL = ModelSpec(dimensions=Dimensions(layers=2, width=16, heads=2, kv_heads=1, hidden=24))
@@ -361,6 +362,24 @@ def test_the_tokenizer_of_the_data_set_goes_beside_the_weights(run, tmp_path):
     assert json.loads((out / "config.json").read_text())["eos_token_id"] == 0
     assert export(run, "--out", out, "--data", uri, "--force") == 0
     assert not (out / "config.json").exists()
+
+
+def test_the_end_of_a_document_is_named_as_the_tokenizer_has_it(run, tmp_path):
+    """Not by the text that it stands for: a ByteLevel's Ċ is a line's end."""
+    import tokenizers
+
+    bytes_of = tokenizers.pre_tokenizers.ByteLevel
+    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model.pre_tokenizer = bytes_of(add_prefix_space=False)
+    model.decoder = tokenizers.decoders.ByteLevel()
+    model.train_from_iterator(
+        ["a document"], tokenizers.trainers.BpeTrainer(vocab_size=256, initial_alphabet=bytes_of.alphabet())
+    )
+    model.save(str(tmp_path / "tokenizer.json"))
+    uri = make_data(tmp_path, from_path(str(tmp_path / "tokenizer.json"), "Ċ"))
+    files = read_vocabulary(uri).files
+    name = json.loads(files["tokenizer_config.json"])["eos_token"]
+    assert (name, model.token_to_id(name)) == ("Ċ", model.token_to_id("Ċ"))
 
 
 def test_bytes_bring_the_number_of_their_separator_and_no_file(run, tmp_path):

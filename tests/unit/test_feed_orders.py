@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import ssl
+from collections.abc import AsyncIterator, Sequence
 
 from aiohttp import web
 
@@ -26,8 +28,9 @@ ENOUGH = 5
 class Shard:
     """A syncer that forgets what it was asked for when it is started anew, as one does that is killed at once."""
 
-    def __init__(self, lives: int) -> None:
+    def __init__(self, lives: int, number: int = 0, shards: int = 1) -> None:
         self.lives, self.restarts, self.polls = lives, 0, 0
+        self.number, self.shards, self.orderable = number, shards, 0
         self.orders: list[tuple[int, int]] = []
         """Restarts, and the step that was asked for."""
         self.over = asyncio.Event()
@@ -44,7 +47,9 @@ class Shard:
             phase="Running",
             global_step=245,
             restarts=self.restarts,
-            checkpoint=CheckpointReport(newest_step=200, uri="gs://b"),
+            checkpoint=CheckpointReport(newest_step=200, uri="gs://b", orderable=self.orderable),
+            shard=self.number,
+            shards=self.shards,
         )
         return web.Response(text=dump(report), content_type="application/json")
 
@@ -53,28 +58,49 @@ class Shard:
         return web.Response(status=202)
 
 
-async def test_a_shard_is_asked_for_a_cut_once_in_each_of_its_lives() -> None:
+@contextlib.asynccontextmanager
+async def serving(shards: Sequence[Shard]) -> AsyncIterator[None]:
+    """The operator polls these shards of one run, and wants a cut."""
     authorities = Authorities.of("r", (), NOW)
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), client_context()
-    pair = authorities.signer.issue("r-syncer", "spiffe://atoll.dev/s", [shard_host("r", "ns", 0)], NOW)
+    hosts = [shard_host("r", "ns", s) for s in range(len(shards))]
+    pair = authorities.signer.issue("r-syncer", "spiffe://atoll.dev/s", hosts, NOW)
     load_pair(server, pair.certificate, pair.key)
     authorities.equip(client, authorities.signer.issue("operator", "spiffe://atoll.dev/o", (), NOW))
-    shard, application = Shard(lives=3), web.Application()
-    application.router.add_get("/status", shard.told)
-    application.router.add_post("/status", shard.ordered)
+    application = web.Application()
+    for s, shard in enumerate(shards):
+        application.router.add_get(f"/{s}/status", shard.told)
+        application.router.add_post(f"/{s}/status", shard.ordered)
     runner = web.AppRunner(application)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=server).start()
-    url = f"https://127.0.0.1:{runner.addresses[0][1]}/status"
+    url = f"https://127.0.0.1:{runner.addresses[0][1]}/{{shard}}/status"
     feeds = Feeds(
         Settings(runtime_image="i", feed_url=url, feed_seconds=0.05), Metrics(), lambda run, units: None
     )
     try:
-        feeds.ensure(RUN, "u", 1, client)
+        feeds.ensure(RUN, "u", len(shards), client)
         feeds.save(RUN, True)
-        async with asyncio.timeout(30):
-            await shard.over.wait()
+        yield
     finally:
         await feeds.close()
         await runner.cleanup()
+
+
+async def test_a_shard_is_asked_for_a_cut_once_in_each_of_its_lives() -> None:
+    shard = Shard(lives=3)
+    async with serving([shard]), asyncio.timeout(30):
+        await shard.over.wait()
     assert shard.orders == [(0, 245), (1, 245), (2, 245)]
+
+
+async def test_the_other_shards_are_asked_once_shard_0_is_past_any_final_cut() -> None:
+    """They cannot know whether one that has begun still comes to stand."""
+    first, other = Shard(lives=1, number=0, shards=2), Shard(lives=1, number=1, shards=2)
+    other.orderable = 246
+    async with serving([first, other]), asyncio.timeout(30):
+        await first.over.wait()
+        assert (first.orders, other.orders) == ([(0, 246)], [])
+        first.orderable = 246
+        await other.over.wait()
+    assert (first.orders, other.orders) == ([(0, 246)], [(0, 246)])

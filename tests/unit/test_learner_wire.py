@@ -7,18 +7,29 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from atoll_runtime.contract import UnitContract
-from atoll_runtime.learner.exchange import Exchange
+from atoll_runtime.learner.exchange import Arrival, Exchange
 from atoll_runtime.learner.holdings import Holdings
+from atoll_runtime.learner.island import _merged
 from atoll_runtime.learner.loop import Loop, Start
 from atoll_runtime.sync.events import NO_CUT, RoundId
 from atoll_runtime.sync.fragments import TensorInfo, build_layout
-from atoll_runtime.sync.link import Ask
+from atoll_runtime.sync.link import Ask, Errand
 from atoll_runtime.sync.progress import Offer
-from atoll_runtime.transport.messages import WHOLE, Announce, Down, FetchHead, FetchRequest, Pull, Welcome
+from atoll_runtime.transport.messages import (
+    WHOLE,
+    Announce,
+    Down,
+    FetchHead,
+    FetchRequest,
+    Pull,
+    Welcome,
+    decode,
+)
 from atoll_runtime.transport.transport import TransportError
 
 LAYOUT = build_layout([TensorInfo("w", (4,), False, False)], 1)
@@ -109,3 +120,30 @@ def test_a_host_that_does_not_speak_for_its_unit_reports_where_it_carries_clocks
     boxes = exchange.open([0] * shards)
     exchange.report(1, 8, 5.0, 0.1, 8)
     assert sum(len(box.due()) for box in boxes) == sent
+
+
+def test_the_merged_tokens_are_those_of_the_furthest_shard_and_never_go_back(make_run: Any) -> None:
+    whole = build_layout([TensorInfo(f"w{n}", (4,), False, False) for n in range(2)], 1, 2)
+    exchange = Exchange(make_run(), UNIT, whole, [(0, 4)] * 2, [4] * 2)
+    boxes, arrival = exchange.open([0, 0]), Arrival(1, np.zeros(4), "L")
+    assert exchange.merged() == 0
+    for box, merged in zip(boxes, (500, 400), strict=True):
+        box.deliver(Welcome("L", 1, (1,), 0, 0, merged=merged))
+    greeting = exchange.welcome(0.0)
+    assert greeting is not None and greeting.merged == exchange.merged() == 500
+    for merged, furthest in ((700, 700), (600, 700)):
+        boxes[1].put_arrival(Errand(0, 1, "L"), arrival, FetchHead(0, 1, 8, merged=merged))
+        assert exchange.merged() == furthest
+
+
+def test_without_an_answer_of_the_syncer_a_checkpoint_tells_what_is_merged() -> None:
+    def unit(merged: int) -> dict[str, Any]:
+        return {"account": {"merged": merged, "fragments": 3}}
+
+    assert _merged({"units": {"a": unit(900), "b": unit(601)}}) == 500
+    assert _merged({"units": {"a": {"merged_step": 7}}}) == _merged({}) == 0
+
+
+def test_a_syncer_of_before_the_merged_tokens_is_understood() -> None:
+    old = {"type": "Welcome", "lineage": "L", "global_step": 1, "versions": [1], "cursor": 0, "inner_step": 0}
+    assert decode(msgspec.msgpack.encode(old)) == Welcome("L", 1, (1,), 0, 0, merged=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -106,6 +107,28 @@ def test_down_removes_a_cluster_and_its_folder(there: Path, removed: list[str]) 
     assert main(["down", "--name", "one"]) == 0
     assert removed == ["bucket", "control plane", "cgroups", "network"]
     assert list(there.parent.iterdir()) == []
+
+
+def test_what_cannot_be_removed_is_named_and_the_cluster_can_be_taken_down_again(
+    there: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (there / "nodes" / "mounted").mkdir()
+    (there / "other").mkdir()
+
+    def rmdir(path: str, **options: Any) -> None:
+        if str(path).endswith("mounted"):
+            raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+        real(path, **options)
+
+    real = os.rmdir
+    with monkeypatch.context() as context:
+        context.setattr(os, "rmdir", rmdir)
+        assert main(["down", "--name", "one"]) == 1
+        told = capsys.readouterr().err
+        assert told.startswith(f"error: {there} stays: ") and "busy" in told and "mounted" in told
+        assert (there / "cluster.json").exists() and not (there / "other").exists()
+    assert main(["down", "--name", "one"]) == 0
+    assert not there.exists()
 
 
 def test_down_by_another_user_than_root_says_what_would_be_right_and_removes_nothing(

@@ -292,6 +292,6 @@ def test_a_run_file_is_refused_where_it_is_planned(task, monkeypatch, tmp_path, 
 
 
 def test_a_run_file_with_a_task_is_refused_where_there_is_no_jax(monkeypatch):
-    monkeypatch.delattr("atoll_runtime.model.tasks", raising=False)
-    monkeypatch.setitem(sys.modules, "atoll_runtime.model.tasks", None)
+    monkeypatch.delattr("atoll_runtime.model.admission", raising=False)
+    monkeypatch.setitem(sys.modules, "atoll_runtime.model.admission", None)
     assert "model.task: 'mine:Task' is described with JAX" in refused()

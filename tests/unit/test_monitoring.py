@@ -15,6 +15,7 @@ from objects import RUN
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from atoll_operator.api.conditions import RUN_CONDITIONS
 from atoll_operator.metrics import Metrics
 from atoll_operator.runmetrics import RunCollector
 from atoll_operator.store import Store
@@ -183,6 +184,26 @@ def test_every_alert_says_what_is_wrong_and_what_to_do_and_stands_in_the_docs() 
             | {label for _, given in selectors(rule["expr"]) for label in given}
             | PLACE
         )
+
+
+def exceptions(expression: str) -> list[str]:
+    """What it is not told for, in order: each `unless` of it."""
+    node = promql_parser.parse(expression)
+    if not isinstance(node, promql_parser.BinaryExpr) or str(node.op) != "unless":
+        return []
+    assert str(node.modifier.matching) == "on (namespace, run)", expression
+    return [*exceptions(str(node.lhs)), str(node.rhs)]
+
+
+@pytest.mark.parametrize("alert", ["AtollRunBelowQuorum", "AtollUnitOutOfRestarts"])
+def test_what_lasts_beyond_the_end_of_a_run_alerts_nobody_then(alert: str) -> None:
+    """A unit's phase and the reason of `Ready` stay as they ended."""
+    ends = {"Complete", "Failed", "Suspended"}
+    assert ends < set(RUN_CONDITIONS)
+    (rule,) = (rule for rule in RULES if rule["alert"] == alert)
+    told = re.fullmatch(r'\(atoll_run_condition\{condition=~"([^"]*)"\} == 1\)', exceptions(rule["expr"])[-1])
+    assert told is not None, rule["expr"]
+    assert set(told[1].split("|")) == ends
 
 
 def test_panels_of_the_dashboard_do_not_lie_on_each_other() -> None:

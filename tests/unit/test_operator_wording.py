@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll_operator.crdgen import RESOURCES
+from atoll_operator.crdgen import PAGE, RESOURCES, files
 from atoll_operator.schema import structural
 from atoll_operator.wording import default, fields, limits, table, tell
 
@@ -21,6 +21,16 @@ def test_every_field_of_a_spec_says_what_it_means_its_limits_and_its_default(res
             assert default(field)
         if "minimum" in field:
             assert limits(field) and limits(field) in seen[path]
+
+
+@pytest.mark.parametrize("resource", RESOURCES, ids=lambda each: each.plural)
+def test_every_field_of_a_status_says_what_it_means_and_is_on_the_page(resource) -> None:
+    status = structural(resource.model)["properties"]["status"]
+    page = files()[PAGE]
+    section = page.split(f"## {resource.model.__name__}.status\n")[1].split("\n\n")[0]
+    for path, field, required in fields(status):
+        assert field.get("description"), f"{path} has no docstring"
+        assert f"| `{path}`{' *' if required else ''} | " in section
 
 
 def test_limits_are_a_sentence() -> None:

@@ -75,6 +75,11 @@ OLD = (pod(0, "a", 1), pod(1, "b", 1))
             {0: Spot(holds=True, avoid=("p", "r"))},
             id="rather not into a pool that lacks hosts",
         ),
+        pytest.param(
+            gathering(stale=(pod(1, "b", 1), pod(0, "c", 1, phase="Failed")), sound_chips={"p": 8, "q": 4}),
+            {0: Spot(holds=True, avoid=("p", "q"))},
+            id="rather not where an old pod of its own still runs",
+        ),
         pytest.param(gathering(pod(0)), {}, id="nobody before it is bound"),
         pytest.param(gathering(pod(0, "a")), {1: Spot("p")}, id="then the others into its pool"),
         pytest.param(gathering(pod(0, "new")), {1: Spot(near=True)}, id="of a node not yet seen"),
@@ -210,6 +215,16 @@ def waits(host: int, since: float, pool: str = "", node: str = "") -> PodView:
             id="strangers are on its hosts",
         ),
         pytest.param(
+            gathering(pod(0, "a"), waits(1, NOW, "p"), stale=(pod(1, "b", 1),), sound_chips={"p": 8, "q": 8}),
+            NOW + HOSTS_SECONDS,
+            id="an old pod of its own is on one of its hosts",
+        ),
+        pytest.param(
+            gathering(pod(0, "a"), waits(1, NOW, "p"), stale=(pod(1, "b", 1),), sound_chips={"p": 8}),
+            None,
+            id="an old pod, and there is no other pool",
+        ),
+        pytest.param(
             gathering(waits(0, NOW, "p"), spec=of(node_selector={NODE_POOL: "p"})), None, id="the user's pool"
         ),
         pytest.param(gathering(waits(0, NOW), waits(2, NOW), spec=of(slices=2)), None, id="no slice is held"),
@@ -217,6 +232,16 @@ def waits(host: int, since: float, pool: str = "", node: str = "") -> PodView:
             gathering(pod(0, "a"), pod(1, "b"), waits(2, NOW), spec=of(slices=2), spread=0.5),
             NOW + 1.5 * SLICES_SECONDS,
             id="one slice of two is held",
+        ),
+        pytest.param(
+            gathering(
+                pod(0, "a", scheduled_at=NOW - 5),
+                pod(1, "b", scheduled_at=NOW),
+                waits(2, NOW - 9000),
+                spec=of(slices=2),
+            ),
+            NOW + SLICES_SECONDS,
+            id="one slice of two came after a long wait",
         ),
     ],
 )
@@ -337,7 +362,7 @@ class World:
         """A pod on a node ends: the scheduler forgets it at once."""
         if "nodeName" in self.pods[name]["spec"]:
             self.pods[name]["status"] = {"phase": "Failed", "reason": "Evicted"} if self.random.random() < 0.3 else {
-                "phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]
+                "phase": "Failed", "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 1}}}]
             }  # fmt: skip
 
     def schedule(self, name: str) -> None:
@@ -350,7 +375,9 @@ class World:
             body["spec"]["nodeName"] = self.random.choice(fitting)
             body["status"] = {
                 "phase": "Running",
-                "containerStatuses": [{"state": {"running": {"startedAt": format_time(self.now)}}}],
+                "containerStatuses": [
+                    {"name": "main", "state": {"running": {"startedAt": format_time(self.now)}}}
+                ],
                 "conditions": [{"type": "Ready", "status": "True"}],
             }
         elif "conditions" not in body["status"]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll_operator.api.conditions import Condition
-from atoll_operator.api.learnerunit import MAX_STREAM, Failure, LearnerUnitSpec, LearnerUnitStatus
+from atoll_operator.api.learnerunit import MAX_STREAM, Failure, LearnerUnitSpec, LearnerUnitStatus, Restart
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.errors import NamespaceEnding, Refused, of_status
 from atoll_operator.plan.clock import format_time
@@ -337,6 +337,9 @@ def test_nothing_is_saved_while_a_unit_may_still_contribute() -> None:
     assert (plan.cut, plan.poll, replicas(plan)) == (False, True, 1)
     assert "r-a-0" in find(plan.status.conditions, "Suspended").message
     assert plan_run(without_pods(suspending()), NOW).cut
+    foreign = UnitFacts(name="r-b-0", run="another", status=LearnerUnitStatus(phase="Learning"))
+    beside = without_pods(suspending())
+    assert plan_run(replace(beside, units={**beside.units, "r-b-0": foreign}), NOW).cut
 
 
 def test_the_syncer_goes_when_the_status_says_that_a_checkpoint_holds_all_that_was_merged() -> None:
@@ -369,7 +372,11 @@ def test_a_syncer_that_cannot_save_does_not_hold_the_suspension_up_for_ever(chan
     first = plan_run(run, NOW)
     plan = plan_run(replace(run, status=first.status), NOW + later)
     assert (replicas(plan), plan.status.phase) == (0, "Suspended")
-    assert told in find(plan.status.conditions, "Suspended").message
+    suspended = find(plan.status.conditions, "Suspended")
+    assert told in suspended.message
+    assert suspended.reason == "NotSaved", "no other number of shards may begin from the last checkpoint"
+    later_on = plan_run(replace(run, status=plan.status, feed=FeedState()), NOW + later + 9)
+    assert find(later_on.status.conditions, "Suspended") == suspended
 
 
 def test_a_run_that_never_began_is_suspended_at_once() -> None:
@@ -439,10 +446,14 @@ def observed(generation: int, **changes: Any) -> UnitObserved:
 
 @pytest.mark.parametrize("phase", ["Learning", "Failed"])
 def test_a_unit_whose_spec_changed_goes_to_its_next_incarnation_at_no_cost_to_its_budget(phase) -> None:
-    plan = plan_unit(observed(2, phase=phase), NOW)
+    spent = (Restart(time=format_time(NOW), reason="AppError"),)
+    plan = plan_unit(observed(2, phase=phase, restarts=spent), NOW)
     assert plan.advance
     assert (plan.status.incarnation, plan.status.restart_count, plan.status.observed_generation) == (2, 0, 2)
     assert "SpecChanged" in plan.status.message
+    assert len(plan.status.restarts) == (0 if phase == "Failed" else 1), (
+        "a unit that was given up begins anew"
+    )
     made = plan_unit(replace(observed(2), status=plan.status), NOW)
     assert [pod["spec"]["containers"][0]["image"] for pod in made.create] == ["new"]
     assert not plan_unit(replace(observed(2), status=plan.status), NOW).advance

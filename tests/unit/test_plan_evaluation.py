@@ -54,7 +54,7 @@ def complete(evaluation: dict[str, Any] | None = None, **changes: Any) -> RunObs
 
 
 def evaluator_set(plan: RunPlan) -> dict[str, Any] | None:
-    found = [body for body in plan.apply if body["metadata"]["name"] == "r-evaluator"]
+    found = list(plan.evaluator)
     assert [body["kind"] for body in found] in ([], ["Service", "StatefulSet"])
     return found[1]["spec"] if found else None
 

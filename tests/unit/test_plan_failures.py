@@ -19,7 +19,7 @@ from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import find, is_true
 from atoll_operator.plan.failure import classify, first_cause
 from atoll_operator.plan.hang import Pace
-from atoll_operator.plan.nodes import IMPENDING_TERMINATION, NodeView, gone, view_node
+from atoll_operator.plan.nodes import IMPENDING_TERMINATION, PROOF_SECONDS, NodeView, gone, view_node
 from atoll_operator.plan.observe import PodView, view
 from atoll_operator.plan.podspec import PodSettings
 from atoll_operator.plan.removal import DRAIN_SECONDS
@@ -145,6 +145,47 @@ def test_how_long_a_node_may_be_silent_is_the_runs_choice() -> None:
     assert not plan_unit(patient, NOW + 119).advance
     assert plan_unit(patient, NOW + 120).advance
     assert plan_unit(make_unit(node, orders=make_orders(node_lost_seconds=0)), NOW).advance
+
+
+def test_a_unit_that_steps_on_while_its_node_is_silent_is_not_lost_and_one_that_stops_is() -> None:
+    """All kubelets are silent while they cannot reach the API server, and all units would be made anew."""
+    node = NodeView(name="n1", silent_since=NOW)
+    unit = make_unit(node, report=learning(), answering_since=NOW - 9, pace=Pace(1, 41, True, NOW + 2))
+    plan = plan_unit(unit, NOW + 4)
+    assert not plan.advance and plan.wake == NOW + 2 + PROOF_SECONDS
+    assert plan_unit(unit, plan.wake).advance
+    assert not plan_unit(replace(unit, pace=Pace(1, 42, True, plan.wake)), plan.wake).advance
+    for pace in (None, Pace(1, 41, True, NOW), Pace(1, 0, False, NOW + 2), Pace(0, 41, True, NOW + 2)):
+        assert plan_unit(replace(unit, pace=pace), NOW + 4).advance, pace
+    for certain in (gone(node), replace(node, out_of_service=True)):
+        assert plan_unit(replace(unit, nodes={"n1": certain}), NOW + 4).advance
+
+
+def creating(host: int, **changes: Any) -> PodView:
+    """It got its node at `NOW`, and its kubelet has not started the container."""
+    stuck = {
+        "phase": "Pending", "ready": False, "started_at": None, "scheduled_at": NOW, "waiting": "ContainerCreating",
+    }  # fmt: skip
+    return make_pod(host=host, **(stuck | changes))
+
+
+def test_a_host_that_starts_no_container_is_left_where_others_have_started() -> None:
+    unit = make_unit(pods=(make_pod(host=0), creating(1)), answering_since=NOW - 9)
+    assert plan_unit(unit, NOW + 1799).wake == NOW + 1800
+    plan = plan_unit(unit, NOW + 1800)
+    assert (plan.advance, reason(plan), plan.status.last_failure.node) == (True, "StartupTimedOut", "n1")
+    assert "others have" in plan.status.last_failure.message
+
+
+def test_a_gang_none_of_whose_containers_start_stays_and_says_so() -> None:
+    unit = make_unit(pods=(creating(0), creating(1, waiting="")), answering_since=NOW - 9)
+    early, late = plan_unit(unit, NOW + 1799), plan_unit(unit, NOW + 1800)
+    assert early.wake == NOW + 1800 and not late.advance
+    told = [find(plan.status.conditions, "PodsReady") for plan in (early, late)]
+    assert [item.reason for item in told] == ["PodsStarting", "ContainerCreating"]
+    assert "r-two-0-1-0" in told[1].message and "n0" in told[1].message
+    pulls = make_unit(pods=(make_pod(host=0), creating(1, waiting="ErrImagePull")), answering_since=NOW - 9)
+    assert not plan_unit(pulls, NOW + 9000).advance
 
 
 def test_pods_of_another_node_and_of_an_older_gang_are_not_lost() -> None:
@@ -361,6 +402,12 @@ def test_a_gang_that_lost_a_host_already_is_not_asked_to_leave_together(change, 
     assert not is_true(plan.status.conditions, "Draining")
 
 
+def test_a_run_that_ends_makes_no_pod_again() -> None:
+    unit = make_unit(pods=(make_pod(host=0),), orders=replace(make_orders(), finishing=True))
+    plan = plan_unit(unit, NOW)
+    assert (plan.advance, plan.create) == (False, ())
+
+
 def test_a_run_that_ends_moves_no_unit() -> None:
     host = NodeView(name="n1", maintenance="taint", out_of_service=True)
     orders = replace(make_orders(), finishing=True)
@@ -397,7 +444,8 @@ def test_a_run_that_ends_moves_no_unit() -> None:
         ),
         pytest.param({"phase": "Failed", "exit_code": 137}, "AppError", "SIGKILL", id="killed"),
         pytest.param({"phase": "Failed", "exit_code": 139}, "AppError", "SIGSEGV", id="crashed"),
-        pytest.param({"phase": "Failed", "exit_code": 255}, "AppError", "signal 127", id="no-such-signal"),
+        pytest.param({"phase": "Failed", "exit_code": 160}, "AppError", "signal 32", id="without-a-name"),
+            pytest.param({"phase": "Failed", "exit_code": 255}, "AppError", "exit status 255", id="no-signal"),
     ],
 )  # fmt: skip
 def test_a_pod_says_who_ended_it(changes, expected, words) -> None:

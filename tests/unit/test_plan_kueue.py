@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -172,6 +173,15 @@ def test_a_pod_of_a_queue_that_is_stuck_is_let_go_where_force_is_wanted(queue: s
     assert removals([stuck], 1, False, NOW)[0] == ()
 
 
+def test_a_pod_to_which_somebody_gave_longer_is_told_to_go_within_our_time_and_once() -> None:
+    """Its host is wanted for its successor."""
+    patient = PodView(name="p", uid="1", phase="Running", deletion_time=NOW + 60)
+    assert removals([patient], 1, False, NOW)[0] == (Removal("p", "1", 1),)
+    assert removals([replace(patient, deletion_time=NOW + 1)], 1, False, NOW)[0] == ()
+    assert removals([patient], 60, False, NOW)[0] == ()
+    assert removals([replace(patient, phase="Failed")], 1, False, NOW)[0] == ()
+
+
 def run_of(units: dict[str, UnitFacts], **spec: Any) -> RunObserved:
     body = {
         "model": {"preset": "1m"},
@@ -201,6 +211,25 @@ def test_a_run_hands_its_queue_to_its_units_and_another_queue_is_a_rolling_chang
         wanted = {"r-a-0": old.model_copy(update=changed)}
         unit = UnitFacts(name="r-a-0", run="r", spec=old, status=LearnerUnitStatus())
         assert plan_rollout({"r-a-0": unit}, wanted, 1, True).outdated == ("r-a-0",)
+
+
+def test_a_unit_that_its_queue_preempted_waits_in_the_queue_and_does_not_heal() -> None:
+    queued = Condition(
+        type="Scheduled", status="False", reason="Queued", message="waits", last_transition_time=format_time(NOW)
+    )  # fmt: skip
+    healing = LearnerUnitStatus(phase="Healing", message="AppError: x")
+    units = {
+        "r-a-0": UnitFacts(
+            name="r-a-0", run="r", status=healing.model_copy(update={"conditions": (queued,)})
+        ),
+        "r-a-1": UnitFacts(name="r-a-1", run="r", status=healing),
+    }
+    degraded = find(plan_run(run_of(units, queueName="team"), NOW).status.conditions, "Degraded")
+    assert degraded is not None
+    assert (degraded.status, degraded.reason, degraded.message) == ("True", "Queued", "r-a-0: waits")
+    without = {name: unit for name, unit in units.items() if name == "r-a-1"}
+    degraded = find(plan_run(run_of(without, queueName="team"), NOW).status.conditions, "Degraded")
+    assert degraded is not None and degraded.reason == "UnitHealing"
 
 
 def test_a_run_whose_unit_queues_is_degraded_and_says_which() -> None:

@@ -10,7 +10,7 @@ from atoll_operator.api.conditions import Condition
 from atoll_operator.plan import names
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import only_figures, state, transition, urgent
-from atoll_operator.plan.failure import classify, first_cause, waiting
+from atoll_operator.plan.failure import classify, first_cause, hindrance, waiting
 from atoll_operator.plan.observe import PodView, view
 from atoll_operator.plan.tpu import GENERATIONS, chips_of, slice_of
 
@@ -118,12 +118,40 @@ def test_a_pod_is_read_from_the_apis_json() -> None:
                 "deletionTimestamp": "2026-01-01T00:00:05Z",
             },
             "spec": {"nodeName": "n"},
-            "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]},
+            "status": {
+                "phase": "Failed",
+                "containerStatuses": [{"name": "main", "state": {"terminated": ended}}],
+            },
         }
     )
     assert (pod.unit, pod.gang, pod.host, pod.node) == ("u", 3, 1, "n")
     assert (pod.incarnation, pod.ended_incarnation, pod.exit_message) == (5, 4, "X: y")
     assert pod.deletion_time - pod.finished_at == 5
+
+
+@pytest.mark.parametrize("text", ["²", "9" * 5000, "-1", "1.5", "", "٣"])
+def test_a_number_that_is_none_of_ours_is_taken_for_none(text: str) -> None:
+    labels = {"atoll.dev/gang": text, "atoll.dev/host": text}
+    pod = view({"metadata": {"name": "p", "labels": labels, "annotations": {"atoll.dev/incarnation": text}}})
+    assert (pod.gang, pod.host, pod.incarnation) == (0, 0, 0)
+
+
+def test_of_several_containers_the_learners_own_counts_wherever_it_stands() -> None:
+    ended = {"exitCode": 65, "message": "incarnation 1\nNonFiniteLoss: step 3\n"}
+    main = {"name": "main", "state": {"terminated": ended}}
+    proxy = {"name": "istio-proxy", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
+    killed = {"name": "istio-proxy", "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+    for statuses in ([proxy, main], [main, proxy], [killed, main]):
+        pod = view({"metadata": {"name": "p"}, "status": {"containerStatuses": statuses}})
+        assert (pod.exit_code, pod.exit_message, pod.started_at) == (65, "NonFiniteLoss: step 3", None)
+    alone = view({"metadata": {"name": "p"}, "status": {"containerStatuses": [killed]}})
+    assert (alone.exit_code, alone.exit_reason) == (None, "")
+
+
+def test_a_pod_that_runs_again_is_hindered_by_nothing_that_was_before() -> None:
+    ended = {"exit_code": 64, "exit_reason": "Error", "exit_message": "JournalFailed: x"}
+    assert "JournalFailed" in hindrance(PodView(name="p", **ended))
+    assert hindrance(PodView(name="p", phase="Running", started_at=NOW, **ended)) == ""
 
 
 def test_the_time_of_a_condition_moves_only_with_its_status() -> None:

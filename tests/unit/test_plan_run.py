@@ -408,7 +408,7 @@ def test_a_run_that_stays_refused_has_the_same_status_at_every_try() -> None:
     tries = []
     for later in (5.0, 10.0, 15.0):
         planned = plan_run(replace(run, status=old), NOW + later).status
-        old = with_problem(planned, old, "ObjectRefused", "Service 'r-syncer' is another's", NOW + later)
+        old = with_problem(planned, old, "Degraded", "Service 'r-syncer' is another's", NOW + later)
         tries.append(document(old))
     degraded = said(old, "Degraded")[0]
     assert (degraded.status, degraded.last_transition_time) == ("True", format_time(NOW + 5))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from atoll_operator.api.common import MAX_REASONS
 from atoll_operator.plan import ledger
-from atoll_operator.plan.shards import FeedState, combine, heard
+from atoll_operator.plan.shards import FeedState, combine, finishing, heard
 from atoll_runtime.contract import CheckpointReport, LedgerReport, SyncerStatus, UnitReport
 
 NOW = 1_700_000_000.0
@@ -251,3 +251,18 @@ def test_reasons_beyond_what_a_status_holds_are_added_up() -> None:
     assert sum(shown.discarded.values()) + shown.in_flight == shown.trained == 500
     assert shown.discarded["R30"] == 30
     assert shown.discarded["Other"] == sum(range(1, 16))
+
+
+@pytest.mark.parametrize(
+    ("phases", "wanted"),
+    [
+        (["Running"], False), (["Finishing"], True), (["Finished"], True),
+        (["Finishing", "Running"], False), (["Finishing", "Finishing"], False),
+        (["Finishing", "Finished"], False), (["Finished", "Finished"], True),
+    ],
+)  # fmt: skip
+def test_several_shards_need_units_until_the_last_one_is_at_its_end(phases: list[Any], wanted: bool) -> None:
+    """They hear of each other's clocks and of the final cut from learners alone."""
+    whole = combine([says(phase) for phase in phases])
+    assert whole.status is not None
+    assert finishing(whole.status) == wanted

@@ -204,7 +204,11 @@ def test_from_any_state_all_pods_come_to_be_new_and_at_most_one_that_is_ready_go
 def test_a_run_renews_its_pods_for_a_new_image_and_none_while_it_is_suspended() -> None:
     old = plan_run(make_run(OLD), NOW)
     syncer, evaluator = (
-        next(body for body in old.apply if body["kind"] == "StatefulSet" and body["metadata"]["name"] == name)
+        next(
+            body
+            for body in (*old.apply, *old.evaluator)
+            if body["kind"] == "StatefulSet" and body["metadata"]["name"] == name
+        )
         for name in ("r-syncer", "r-evaluator")
     )
     digests = [

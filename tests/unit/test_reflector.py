@@ -116,6 +116,22 @@ async def world(monkeypatch) -> AsyncIterator[World]:
     await runner.cleanup()
 
 
+async def test_an_object_that_nobody_can_read_is_left_out_and_named_and_the_others_are_seen(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def seen(body: Object) -> None:
+        if body["metadata"]["name"] == "odd":
+            int("²")
+        World.seen(world, body)
+
+    world.seen = seen  # type: ignore[method-assign]
+    events = stream(("ADDED", thing("odd", 8)), ("ADDED", thing("c", 9)), stay=True)
+    await world.follow(page(7, "odd", "a"), events, asked=2)
+    await world.until(lambda: world.known == {"a": "7", "c": "9"})
+    told = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
+    assert len(told) == 2 and len(world.asked) == 2
+
+
 async def test_a_list_in_pages_is_followed_by_a_watch_from_its_version(world: World) -> None:
     events = stream(
         ("ADDED", thing("c", 8)), ("DELETED", thing("a", 9)), ("MODIFIED", thing("b", 10)), stay=True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from atoll_runtime.sync import restoring
 from atoll_runtime.sync.events import (
     NO_CUT,
     CutId,
@@ -84,7 +85,7 @@ def test_a_cut_beyond_all_that_is_known_is_refused_by_name_and_not_recorded(tell
     shard.tell(tell(shard.round))
     assert shard.recorded == [] and shard.machine.cuts.newest == CutId(0)
     assert DOUBT in shard.notes
-    assert Syncer.restore(RULES, (10,), shard.machine.record()).cuts.newest == CutId(0)
+    assert restoring.restore(RULES, (10,), shard.machine.record()).cuts.newest == CutId(0)
     shard.tell(Heard((ShardClock(90, 0), ShardClock(0, 0))))
     assert shard.recorded == [], "nothing came to light that speaks for it"
 

@@ -15,7 +15,7 @@ from atoll_runtime.learner.mailbox import tell
 from atoll_runtime.simulate.schedules.scenario import Island, Scenario, Weather
 from atoll_runtime.simulate.schedules.shard import ShardProcess
 from atoll_runtime.simulate.schedules.world import World
-from atoll_runtime.sync import clocks
+from atoll_runtime.sync import clocks, restoring
 from atoll_runtime.sync.events import (
     NO_CUT,
     CutEnded,
@@ -131,7 +131,7 @@ def test_a_final_cut_that_is_recorded_again_after_a_restart_agrees_with_the_mark
     final = story.cuts()[-1]
     assert final.final
     story.tell(Marked("a", 1, 0, final, 30), reported("a", 9), joined("b", incarnation=2))
-    again = Story(Syncer.restore(rules, SIZES, story.remembered()))
+    again = Story(restoring.restore(rules, SIZES, story.remembered()))
     assert again.tell(Tick()).cuts() == [final]
     vector = again.vector()
     again.tell(joined("a", cut=final), Marked("a", 1, 0, final, 30))
@@ -171,7 +171,7 @@ def test_a_target_that_changes_when_the_final_cut_stands_comes_too_late(stands: 
     assert story.cuts() == [CutId(21, True) if stands else CutId(22)]
     assert story.machine.finishing == stands
     again = Story(resumed(raised, SIZES, story.remembered(), lambda step: stands)) if not stands else story
-    assert again.machine.reopened is False
+    assert again.machine.outdated is False
 
 
 def test_a_shard_that_is_started_first_with_the_raised_target_goes_on_when_the_other_one_does() -> None:
@@ -268,11 +268,11 @@ def test_an_ordered_cut_is_recorded_again_after_a_restart_while_nothing_was_merg
     ordered = CutOrdered(CutId(25))
     story, round_id = collecting(replace(RULES, target_steps=100))
     record = story.tell(ordered).remembered()
-    again = Story(Syncer.restore(story.machine.rules, SIZES, record))
+    again = Story(restoring.restore(story.machine.rules, SIZES, record))
     assert again.tell(Tick()).cuts() == [] and again.machine.orderable == 25
     assert again.tell(ordered, ordered).cuts() == [CutId(25)], "once in a life"
     story.tell(part(round_id, 3), Tick(), Merged(round_id, 0.0), Persisted(round_id))
-    later = Story(Syncer.restore(story.machine.rules, SIZES, story.machine.committed))
+    later = Story(restoring.restore(story.machine.rules, SIZES, story.machine.committed))
     assert later.tell(ordered).cuts() == [] and later.machine.orderable == 26, (
         "it would hold more than it may"
     )
@@ -292,6 +292,21 @@ def test_an_order_does_not_take_the_place_of_the_final_cut_or_come_after_the_end
     deferred.tell(part(round_id, 3), Tick(), Marked("a", 1, 0, CutId(50, True), 30))
     assert deferred.tell(CutOrdered(CutId(52))).cuts() == []
     assert deferred.tell(Merged(round_id, 0.0), Persisted(round_id)).cuts() == [CutId(50, True)]
+
+
+def test_an_order_takes_the_place_of_a_final_cut_for_a_target_that_the_run_has_no_more() -> None:
+    """No learner is left that could bring the shard the later cut which shard 0 has begun."""
+    rules = replace(RULES, shard=1, shards=2)
+    record = Story(Syncer.begin(rules, SIZES, [20], 20)).tell(joined("a", cut=CutId(21, True))).remembered()
+    raised = replace(rules, target_steps=40)
+    story = Story(resumed(raised, SIZES, record, lambda step: False)).tell(Tick())
+    assert story.machine.orderable == 22, "the same step would be the final cut's"
+    assert story.tell(CutOrdered(CutId(21))).cuts() == []
+    assert story.tell(CutOrdered(CutId(22))).cuts() == [CutId(22)]
+    assert not story.machine.finishing
+    stood = Story(resumed(raised, SIZES, record, lambda step: True)).tell(Tick())
+    assert stood.cuts() == [CutId(21, True)] and stood.machine.orderable == 21
+    assert stood.tell(CutOrdered(CutId(22))).cuts() == [], "the run had ended before its target changed"
 
 
 def test_a_final_cut_that_a_later_one_has_overtaken_is_begun_again() -> None:

@@ -13,6 +13,7 @@ from atoll_runtime.simulate.schedules.scenario import Island, Scenario, Weather
 from atoll_runtime.simulate.schedules.shard import ShardProcess
 from atoll_runtime.simulate.schedules.unit import UnitProcess
 from atoll_runtime.simulate.schedules.world import World
+from atoll_runtime.sync import restoring
 from atoll_runtime.sync.events import (
     NO_CUT,
     Effect,
@@ -287,7 +288,7 @@ def test_a_restored_machine_goes_on_where_the_record_was_made() -> None:
     before = shard(w).machine
     volume = w.shards[0].volume
     assert volume is not None
-    again = Syncer.restore(RULES, (10,) * P, volume.record)
+    again = restoring.restore(RULES, (10,) * P, volume.record)
     assert again.record() == volume.record
     assert again.step <= before.step and again.rounds.merges == before.rounds.merges > 0
     assert again.units["u0"].spent == before.units["u0"].spent
@@ -377,6 +378,55 @@ def test_a_fragment_of_a_lost_lineage_is_contributed_only_after_the_new_one_was_
     assert not link.answerable()  # fetched, but not the anchor yet
     link.adopt(0, 4, "new")
     assert link.answerable() and link.answered(RoundId(6, 0, 1, "new"))
+
+
+def test_a_learner_takes_the_older_versions_of_a_shard_that_came_back_without_its_newest_merges() -> None:
+    link = Link([48, 40], lineage="one")
+    assert link.welcomed("one", 40, [40, 40], NO_CUT)
+    link.asked(RoundId(48, 0, 0, "one"), 40)
+    link.asked(RoundId(50, 1, 0, "one"), 40)
+    assert set(link.answerable()) == {1}, "version 48 of fragment 0 is known to nobody else"
+    errand = link.errand()
+    assert errand is not None and link.fetched(errand, 40, NO_CUT)
+    link.adopt(0, 40, "one")
+    assert set(link.answerable()) == {0, 1} and link.errand() is None
+
+
+def test_what_was_fetched_before_a_shard_came_back_without_it_is_not_taken_for_what_it_has_now() -> None:
+    link = Link([24], lineage="one")
+    link.announced(0, 48)
+    errand = link.errand()
+    assert errand is not None
+    assert not link.welcomed("one", 48, [48], NO_CUT), "the shard has all that it had: nothing is thrown away"
+    assert link.fetched(errand, 48, NO_CUT)
+    assert link.welcomed("one", 24, [24], NO_CUT)
+    assert link.errand() is None, "the anchor, 24, is what the shard has"
+    assert not link.fetched(errand, 48, NO_CUT), "it was under way when the shard came back"
+    link.adopt(0, 48, "one")  # the hosts of the unit had agreed on it by then
+    link.asked(RoundId(48, 0, 0, "one"), 24)
+    assert not link.answerable()
+    errand = link.errand()
+    assert errand is not None and link.fetched(errand, 24, NO_CUT)
+    link.adopt(0, 24, "one")
+    assert link.answerable()
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("back", [1, 2, 6])
+def test_a_run_goes_on_when_a_shards_volume_is_restored_as_it_was_some_merges_ago(
+    back: int, hosts: int
+) -> None:
+    w = world(RULES, 1.0, 1.1, hosts=hosts)
+    until(w, lambda: shard(w).machine.rounds.merges >= 6)
+    volume = w.shards[0].volume
+    assert volume is not None
+    snapshot, before = volume.snapshot(), shard(w).machine.rounds.merges
+    until(w, lambda: shard(w).machine.rounds.merges >= before + back)
+    w.run_for(1.5)  # the learners have taken it
+    w.shards[0].restore_volume(snapshot)
+    w.shards[0].start()
+    until(w, lambda: w.finished)
+    w.checks.ended()
 
 
 def test_a_fragment_without_elements_is_never_fetched_whatever_its_shard_says() -> None:

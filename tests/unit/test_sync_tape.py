@@ -24,6 +24,7 @@ from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint import Part as CutPart
 from atoll_runtime.replay import replay, tensors
 from atoll_runtime.sync import merge as merging
+from atoll_runtime.sync import restoring
 from atoll_runtime.sync.encoding import TapeError, decode, encode
 from atoll_runtime.sync.events import (
     Effect,
@@ -137,7 +138,7 @@ class Shard:
         assert self.tape._thread is not None
         self.tape._thread.join(30)
         assert not self.tape._thread.is_alive()
-        self.machine = Syncer.restore(self.rules, self.machine.rounds.sizes, self.machine.committed)
+        self.machine = restoring.restore(self.rules, self.machine.rounds.sizes, self.machine.committed)
         self.now = 3.0
         self.fresh.clear()
         self.parts.clear()
@@ -574,6 +575,17 @@ def test_atoll_replay_ends_with_1_at_a_difference_and_with_2_without_a_tape(
     assert main(["replay", str(path), "--event", "merge"]) == 2
     (tmp_path / "noise").write_bytes(os.urandom(1000))
     assert main(["replay", str(tmp_path / "noise")]) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"no tape at all\n" * 99])
+def test_what_is_no_tape_cannot_be_printed_either(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    for option in ([], ["--print"], ["--print", "--event", "merge"]):
+        assert main(["replay", str(path), *option]) == 2
+        assert capsys.readouterr() == ("", f"atoll: {path}: no whole record of an event tape\n")
 
 
 def test_the_tapes_of_all_shards_together_are_checked_against_a_checkpoint(

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from atoll_runtime.contract import RunContract, identity
-from atoll_runtime.sync.events import NO_CUT, Heard, ShardClock
+from atoll_runtime.sync.events import NO_CUT, CutId, Heard, RoundId, ShardClock
 from atoll_runtime.sync.fragments import TensorInfo, build_layout
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.sessions import Session, Sessions
-from atoll_runtime.transport.messages import PROTOCOL, Announce, Fenced, Hello, Report, Stop
+from atoll_runtime.transport.messages import (
+    PROTOCOL,
+    Announce,
+    Fenced,
+    Hello,
+    Mark,
+    Message,
+    PushHead,
+    Report,
+    Stop,
+)
 from atoll_runtime.transport.transport import Peer
 
 
@@ -31,6 +43,43 @@ def test_a_report_of_a_step_that_took_a_time_that_no_step_takes_is_refused_by_na
     report = Report(1, 1, 8, 5.0, seconds, 8, ())
     with pytest.raises(ValueError, match=r"step_seconds: .* must be within 0 … 86400"):
         hosts.reported(Session("a", 1, 0), report)
+
+
+GOOD: dict[type[Message], Message] = {
+    Hello: Hello(PROTOCOL, "r", "a", 1, 0, 1, "f", "bf16", (0,), 0, "", NO_CUT),
+    Report: Report(1, 1, 8, 5.0, 1.0, 8),
+    Mark: Mark(NO_CUT, 8),
+    PushHead: PushHead("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 8, 8, 1, 0, 4, 4, 8, "bf16", 8),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [(kind, field) for kind in GOOD for field in hosts.BOUNDS if field in kind.__struct_fields__],
+)
+def test_a_number_that_no_host_can_have_come_to_is_refused_by_the_name_of_its_field(
+    kind: type[Any], field: str
+) -> None:
+    """It would stand in the journal, or end the shard at every start because it does not fit into a record."""
+    most = hosts.BOUNDS[field]
+    assert not hosts.beyond(GOOD[kind]) and not hosts.beyond(replace(GOOD[kind], **{field: most}))
+    for found in (-1, most + 1, 2**63):
+        said = hosts.beyond(replace(GOOD[kind], **{field: found}))
+        assert said == f"{field}: {found} must be within 0 … {most}"
+
+
+@pytest.mark.parametrize("kind", [Hello, Mark, PushHead])
+def test_a_cut_further_than_any_run_comes_is_refused_by_name(kind: type[Any]) -> None:
+    wrong = replace(GOOD[kind], cut=CutId(hosts.LAST_STEP + 1))
+    assert hosts.beyond(wrong) == "cut: 1000000000001 must be within 0 … 1000000000000"
+
+
+def test_a_report_and_a_mark_of_what_no_host_has_trained_are_refused() -> None:
+    session = Session("a", 1, 0)
+    with pytest.raises(ValueError, match="tokens: 1152921504606846976 must be within"):
+        hosts.reported(session, Report(5, 5, 2**60, 1.0, 1.0, 7))
+    with pytest.raises(ValueError, match="trained: -1 must be within"):
+        hosts.marked(session, Mark(NO_CUT, -1))
 
 
 def test_a_host_tells_of_the_clocks_of_the_shards_that_there_are() -> None:
@@ -67,15 +116,18 @@ def test_a_shard_has_place_for_so_many_units_and_hosts_and_keeps_those_that_it_k
     run = make_run()
     layout = build_layout([TensorInfo("w", (4, 4), stacked=False, embedding=False)], 1)
 
-    def refused(unit: str, count: int = 1) -> str:
+    def refused(unit: str, count: int = 1, **changes: Any) -> str:
         peer = Peer((identity(run.namespace, run.name, "unit", unit),), "here")
         hello = Hello(PROTOCOL, run.uid, unit, 1, 0, count, layout.fingerprint, run.outer.codec, (0,), 0, "")
-        refusal = hosts.refusal(run, layout, peer, hello, known)
+        refusal = hosts.refusal(run, layout, peer, replace(hello, **changes), known)
         return "" if refusal is None else refusal.reason
 
     known = dict.fromkeys(f"u{n}" for n in range(hosts.MOST_UNITS - 1))
     assert refused("new") == "" == refused("new", hosts.MOST_HOSTS)
     assert refused("new", hosts.MOST_HOSTS + 1) == "4097 hosts: a unit has 4096 at most"
+    assert refused("new", incarnation=2**63).startswith("incarnation: 9223372036854775808 must be within")
+    assert refused("new", versions=(-1,)) == "", "it holds nothing yet"
+    assert refused("new", versions=(2**63,)).startswith("versions: (9223372036854775808,) must be within")
     known["new"] = None
     assert refused("new") == "", "it comes back"
     assert refused("newer") == "newer: this run has had 8192 units, and has place for no more"

@@ -223,6 +223,18 @@ def test_nothing_follows_a_record_that_the_full_volume_took_in_part(tmp_path: Pa
     found[0].close()
 
 
+def test_a_number_that_does_not_fit_into_a_record_is_told_and_nothing_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    journal = begun(folder)
+    good = segment(folder).stat().st_size
+    with pytest.raises(JournalError, match="a record of a State cannot be written: "):
+        journal.remember({"tokens": 2**64})
+    assert segment(folder).stat().st_size == good
+    found = Journal.resume(folder, "uid", layout(), "bf16")
+    assert found is not None and found[1].machine == {"t": 0}
+    found[0].close()
+
+
 def test_a_snapshot_that_does_not_fit_leaves_the_old_segment(tmp_path: Path) -> None:
     folder = tmp_path / "journal"
     journal = begun(folder)

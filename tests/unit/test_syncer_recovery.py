@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -73,5 +74,19 @@ def test_a_bucket_that_does_not_answer_is_asked_again_whether_the_final_cut_stan
     with pytest.raises(StoreError, match="no answer"):
         started(raised, tmp_path, Unreachable(run.checkpoint.uri))
     start = started(raised, tmp_path, GlobalStore(run.checkpoint.uri))
-    assert start.machine.reopened and start.restarts == 1
+    assert start.machine.outdated and start.restarts == 1
     start.journal.close()
+
+
+def test_two_lives_of_a_volume_that_came_back_from_a_snapshot_have_series_of_their_own(
+    run: RunContract, tmp_path: Path
+) -> None:
+    store = GlobalStore(run.checkpoint.uri)
+    started(run, tmp_path / "volume", store).journal.close()
+    shutil.copytree(tmp_path / "volume", tmp_path / "snapshot")
+    lives = [started(run, tmp_path / folder, store) for folder in ("volume", "snapshot")]
+    for life in lives:
+        life.journal.close()
+    first, second = lives
+    assert (first.journal.lineage, first.restarts) == (second.journal.lineage, second.restarts)
+    assert first.state.series != second.state.series

@@ -14,6 +14,7 @@ from atoll_runtime.sync.fragments import TensorInfo, build_layout, part_bounds
 from atoll_runtime.sync.merge import Result
 from atoll_runtime.syncer.state import State
 from atoll_runtime.transport import changes, codecs, int4
+from atoll_runtime.transport.chunks import filled
 from atoll_runtime.transport.messages import WHOLE, FetchHead
 from atoll_runtime.transport.transport import TransportError
 
@@ -41,11 +42,13 @@ class Shard:
 
     def serve(self, host: Holdings, span: tuple[int, int]) -> tuple[FetchHead, memoryview]:
         held = host.of(0)
-        base, body = self.state.fetch(0, *span, held.version, held.series)
-        return FetchHead(0, self.state.fragments[0].version, body.nbytes, base, self.state.series), body
+        base, size, body = self.state.fetch(0, *span, held.version, held.series)
+        head = FetchHead(0, self.state.fragments[0].version, size, base, self.state.series)
+        return head, filled(body, size)
 
     def wire(self, span: tuple[int, int]) -> bytes:
-        return bytes(self.state.fragments[0].part(*span, self.state.codec))
+        _, size, body = self.state.fetch(0, *span, WHOLE, "")
+        return bytes(filled(body, size))
 
 
 @settings(max_examples=60)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from atoll_runtime.sync.events import RoundId
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.chunks import CHUNK, Assembly, split
+from atoll_runtime.transport.chunks import CHUNK, Assembly, filled, split
 from atoll_runtime.transport.messages import (
     Announce,
     Hello,
@@ -54,6 +54,18 @@ def test_a_body_crosses_in_chunks_and_any_damage_is_noticed() -> None:
         Assembly(len(body)).add(chunks[1])
     with pytest.raises(WireError, match="not a chunk"):
         Assembly(5).add(b"\xff")
+
+
+@pytest.mark.parametrize("inside", [0, 5, CHUNK, CHUNK + 5])
+@pytest.mark.parametrize("more", [0, 7, CHUNK + 7])
+def test_zeros_behind_a_body_cross_without_a_copy_of_it(inside: int, more: int) -> None:
+    body, size = np.random.default_rng(0).bytes(inside), inside + more
+    assembly = Assembly(size)
+    for chunk in split(memoryview(body), size):
+        assembly.add(chunk)
+    assert assembly.whole and bytes(assembly.body) == body + bytes(more) == bytes(
+        filled(memoryview(body), size)
+    )
 
 
 @pytest.mark.parametrize(

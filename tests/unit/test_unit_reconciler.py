@@ -93,7 +93,7 @@ def pod(host: int) -> dict[str, Any]:
         "spec": {"nodeName": f"node-{host}"},
         "status": {
             "phase": "Running",
-            "containerStatuses": [{"state": {"running": {"startedAt": began}}}],
+            "containerStatuses": [{"name": "main", "state": {"running": {"startedAt": began}}}],
             "conditions": [
                 {"type": "Ready", "status": "True"},
                 {"type": "PodScheduled", "status": "True", "lastTransitionTime": began},

@@ -44,15 +44,16 @@ WHOLE = (
     Stage("30k", (400, 800), "ab"),
     Stage("30k", (800,), "cef"),
     Stage("90k", (400, 800), "ab"),
-    Stage("moe-120k", (400,), "d", learners=(8,)),
+    Stage("moe-120k", (400,), "d"),
     Stage("30k", (1600,), "ab"),
     Stage("90k", (800,), "cef"),
-    Stage("moe-120k", (800,), "d", learners=(8,)),
+    Stage("moe-120k", (800,), "d"),
     Stage("90k", (1600,), "ab"),
     Stage("250k", (400, 800), "ab"),
-    Stage("moe-120k", (1600,), "d", learners=(8,)),
+    Stage("moe-120k", (1600,), "d"),
     Stage("250k", (1600,), "ab"),
     Stage("90k", (3200,), "ab"),
+    Stage("moe-50k", (400, 800), "d"),
 )
 """What two cores do within six hours (`plan`). What says most for its time comes first: the table may stop anywhere."""
 DEVICE = (

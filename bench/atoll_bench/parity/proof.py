@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from atoll_bench.parity import cases, plot, report
+from atoll_bench.parity.sizes import SIZES
 from atoll_bench.parity.store import TUNING, Row, Store
 from atoll_bench.parity.trials import Trial
 from atoll_bench.parity.worker import run_all
-from atoll_runtime.data import write_stdlib
+from atoll_runtime.data import Reader, write_stdlib
 
 NAME = "parity"
 COMMAND = "atoll bench parity"
@@ -65,6 +66,18 @@ def prove(request: Request, say: Callable[[str], None]) -> Iterator[Row]:
                 say(f"{report.label(row)} {trial.size} {trial.steps} steps seed {trial.seed}: {end}")
                 yield row
     write(store.rows, request.folder)
+
+
+def look_into(data: str, stages: Sequence[cases.Stage]) -> None:
+    """Opens the data set of all trials once, before the first of them takes a process.
+
+    Raises:
+        DataError: there is none, or it has not what every trial reads.
+        StoreError: of the bucket, which does not answer.
+    """
+    for length in sorted({SIZES[stage.size].length for stage in stages}):
+        for split in ("train", "heldout"):
+            Reader(data, split, length)
 
 
 def write(rows: Sequence[Row], folder: Path) -> None:

@@ -53,6 +53,12 @@ SIZES: dict[str, Size] = {
     ),
     "250k": Size(ModelSpec(preset="250k"), 64, 128, 24, 40, (4e-3, 8e-3, 16e-3), together=4),
     "1m": Size(ModelSpec(preset="1m"), 128, 128, 24, 60, (4e-3, 8e-3, 16e-3), together=4),
+    "moe-50k": _small(
+        8,
+        20,
+        (8e-3, 16e-3, 32e-3),
+        Dimensions(layers=2, width=32, heads=2, kv_heads=1, hidden=48, experts=4, expert_hidden=32),
+    ),
     "moe-120k": _small(
         12,
         40,

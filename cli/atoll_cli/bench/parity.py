@@ -6,11 +6,16 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from atoll_cli.errors import CommandError, UsageError, lacking
 from atoll_cli.uris import of_bucket
 from atoll_cli.values import count, plain
+
+if TYPE_CHECKING:
+    from atoll_bench.parity.cases import Stage
 
 RESULTS = "docs/results"
 LETTERS = "abcdef"
@@ -68,6 +73,8 @@ def run(options: argparse.Namespace) -> int:
     if options.plan:
         print(plan.markdown(plan.estimate(chosen, letters), len(usable())))
         return 0
+    if options.data is not None:
+        _look_into(options.data, chosen)
     request = proof.Request(
         stages=chosen,
         cases=letters,
@@ -88,6 +95,20 @@ def run(options: argparse.Namespace) -> int:
     if not options.json:
         print((request.folder / f"{proof.NAME}.md").read_text(), end="")
     return 0
+
+
+def _look_into(data: str, stages: Sequence[Stage]) -> None:
+    """Tells of a data set that cannot be used in one line: each trial's process would in a traceback."""
+    from atoll_bench.parity.proof import look_into
+    from atoll_runtime.checkpoint.bucket import StoreError
+    from atoll_runtime.data import DataError
+
+    try:
+        look_into(data, stages)
+    except DataError as error:
+        raise UsageError(f"--data: {error}") from error
+    except StoreError as error:
+        raise CommandError(f"--data: {error}") from error
 
 
 def _letters(text: str | None, there: str) -> str:

@@ -8,7 +8,7 @@ import json
 import secrets
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -78,13 +78,17 @@ def _leave(keep: bool, demo: Demo, place: Place, console: Console) -> bool:
     left_clean = True
     if place.stays and installation.begun:
         console.say("removing the run and the operator")
-        try:
-            installation.remove()
-        except CommandError as error:
-            console.say(f"not removed: {error}", indent="")
-            left_clean = False
-    place.down()
-    return left_clean
+        left_clean = _removed(installation.remove, console)
+    return _removed(place.down, console) and left_clean
+
+
+def _removed(remove: Callable[[], None], console: Console) -> bool:
+    try:
+        remove()
+    except CommandError as error:
+        console.say(f"not removed: {error}", indent="")
+        return False
+    return True
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -129,7 +133,14 @@ def _place(options: argparse.Namespace, console: Console) -> Place:
             raise UsageError(
                 "--context needs --bucket: the name of a bucket that the cluster and you can write"
             )
-        return ContextPlace(options.context, _environment(options.runtime_env))
+        environment = _environment(options.runtime_env)
+        for name in ("operator_image", "runtime_image"):
+            if not getattr(options, name):
+                raise UsageError(
+                    f"--context needs --{name.replace('_', '-')}: no image of Atoll is published; build it and push it "
+                    "where the cluster can pull it (docs/gke.md)"
+                )
+        return ContextPlace(options.context, environment)
     foreign = [
         name
         for name in ("bucket", "operator_image", "runtime_image", "runtime_env")

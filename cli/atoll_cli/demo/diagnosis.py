@@ -58,8 +58,9 @@ def _state(condition: Mapping[str, Any]) -> str:
 def _events(kubectl: Kubectl, namespace: str) -> Iterable[str]:
     items = kubectl.get("events", "-n", namespace, "--sort-by=.lastTimestamp", timeout=15)["items"]
     for item in items[-EVENTS:]:
-        involved = item["involvedObject"]
-        yield f"{involved['kind']} {involved['name']}: {item.get('reason', '')}: {item.get('message', '')}"
+        # Some events are about a kind as a whole, and name none of it.
+        involved = " ".join(item["involvedObject"].get(key, "") for key in ("kind", "name"))
+        yield f"{involved.strip()}: {item.get('reason', '')}: {item.get('message', '')}"
 
 
 def _pods(kubectl: Kubectl, namespace: str, run: str) -> Iterable[str]:

@@ -126,7 +126,10 @@ class LocalPlace:
         # A machine that was refused before anything was made: what is there is another's.
         if self._cluster.made and not self._found_up:
             self._cluster.progress(f"removing the cluster {self._cluster.name}")
-            self._cluster.down()
+            try:
+                self._cluster.down()
+            except HostError as error:
+                raise CommandError(str(error)) from error
 
     def how_to_reach(self) -> str:
         return f"export KUBECONFIG={self._cluster.kubeconfig}"

@@ -17,7 +17,7 @@ from atoll_cli.simulate.bandwidth_options import (
     read_traffic,
     refuse_unused,
 )
-from atoll_cli.simulate.output import Column, Report, add_output_options, deliver
+from atoll_cli.simulate.output import Column, Report, add_output_options, as_gbps, as_share, deliver
 
 if TYPE_CHECKING:
     from atoll_runtime.simulate.wan.traffic import Method, Traffic
@@ -129,16 +129,6 @@ def _case(method: Method, traffic: Traffic, target: float) -> dict[str, Any]:
         "shared_link": traffic.shared,
         **asdict(need(method, traffic, target)),
     }
-
-
-def as_share(value: float) -> str:
-    """`95 %`."""
-    return f"{100 * value:.4g} %"
-
-
-def as_gbps(value: float) -> str:
-    """Three digits."""
-    return f"{value:.3g}"
 
 
 CASE = (

@@ -74,7 +74,7 @@ def read_traffic(options: argparse.Namespace, method: Method) -> Traffic:
 
 def _of_model(preset: str, method: Method, traffic: Traffic) -> Traffic:
     from atoll_runtime.contract import PRESETS, ModelSpec
-    from atoll_runtime.model.parameters import describe
+    from atoll_runtime.model import describe
     from atoll_runtime.model.presets import resolve
     from atoll_runtime.simulate.wan.traffic import rounds, shares
     from atoll_runtime.sync.fragments import build_layout

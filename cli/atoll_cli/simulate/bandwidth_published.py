@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from atoll_cli.simulate.bandwidth import as_gbps, as_share
-from atoll_cli.simulate.output import Column, Report
+from atoll_cli.simulate.output import Column, Report, as_gbps, as_share
 from atoll_runtime.simulate.wan.published import DECOUPLED, GRID_RATIO, comparisons
 
 if TYPE_CHECKING:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll_cli.errors import UsageError
+from atoll_cli.simulate.goodput_constants import constants, in_words
 from atoll_cli.simulate.goodput_options import (
     CHIPS,
     FLEET_OPTIONS,
@@ -27,8 +26,6 @@ from atoll_cli.simulate.output import Column, Report, add_output_options, delive
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from atoll_runtime.simulate.fleet.goodput import Case
 
 
 def add_options(question: argparse.ArgumentParser) -> None:
@@ -144,26 +141,6 @@ def _one(options: argparse.Namespace) -> Report:
         ),
         draw=draw,
     )
-
-
-def constants(case: Case) -> dict[str, Any]:
-    """All that an answer rests on, beside the question's own values; times in seconds."""
-    own = ("chips", "learners", "mtbi_seconds")
-    fleet = {name: value for name, value in asdict(case.fleet).items() if name not in own}
-    heal = (
-        {f"heal_{name}": value for name, value in asdict(case.heal).items()} if case.method == "unit" else {}
-    )
-    return {**fleet, **asdict(case.recovery), **heal}
-
-
-def in_words(used: Mapping[str, Any]) -> str:
-    """Constants in one line."""
-    shown = {
-        name: "/".join(f"{each:g}" for each in (value if isinstance(value, tuple) else (value,)))
-        for name, value in used.items()
-        if value is not None
-    }
-    return ", ".join(f"{name} {value}" for name, value in shown.items())
 
 
 def _published(options: argparse.Namespace) -> Report:

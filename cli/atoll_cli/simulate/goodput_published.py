@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from atoll_cli.simulate.goodput import constants, in_words
+from atoll_cli.simulate.goodput_constants import constants, in_words
 from atoll_cli.simulate.output import Column, Report
 from atoll_runtime.simulate.fleet.goodput import Case, estimate
 from atoll_runtime.simulate.fleet.published import CALIBRATED, GRID, PUBLISHED

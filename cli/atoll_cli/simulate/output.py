@@ -46,6 +46,16 @@ class Report:
     """What JSON says where the answer is one object and not its rows."""
 
 
+def as_share(value: float) -> str:
+    """`95 %`."""
+    return f"{100 * value:.4g} %"
+
+
+def as_gbps(value: float) -> str:
+    """Three digits."""
+    return f"{value:.3g}"
+
+
 def add_output_options(question: argparse.ArgumentParser) -> None:
     """Where the answer goes."""
     question.add_argument("--json", action="store_true", help="one JSON object a row, a line each")

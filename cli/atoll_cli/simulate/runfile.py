@@ -78,6 +78,8 @@ def _number(text: str) -> float:
 def _converted(name: str, spec: TrainingRunSpec) -> planner.Run:
     """Raises `FieldError` for what no plan can be made of."""
     units, outer, target = sizes(spec), spec.outer, spec.target
+    if not any(units.values()):
+        raise FieldError("spec.units: 0: nothing trains; a plan needs the units that are to train")
     try:
         tensors = tuple(model.describe(spec.model))
         model.check(spec.model, spec.data.sequence_length, spec.data.packing)

@@ -60,7 +60,9 @@ class Cost(Report):
     that are under way are not in it yet. What fails again before it was merged is part of the same heal."""
 
     failures: int = 0
+    """Heals that failures began."""
     seconds: float = 0.0
+    """Of these heals together."""
     chip_seconds: float = 0.0
     """Seconds × chips of the unit."""
     steps: int = 0
@@ -84,7 +86,9 @@ class LedgerStatus(Report):
     fragments: int = 0
     """Parts of the model, over all shards of the syncer, that a token is merged into one by one."""
     trained: int = 0
+    """On them, by all incarnations."""
     merged: int = 0
+    """Into the global model."""
     in_flight: int = 0
     """Trained on, and neither merged nor given up yet."""
     discarded: Annotated[dict[str, int], Field(max_length=MAX_REASONS)] = Field(default_factory=dict)

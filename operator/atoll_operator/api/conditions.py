@@ -23,11 +23,17 @@ class Condition(Report):
     """One state, with the reason for it."""
 
     type: Annotated[str, Field(max_length=64)]
+    """What it tells of, such as `Ready`."""
     status: Literal["True", "False", "Unknown"]
+    """Unknown: nothing can be said of it now."""
     reason: Reason
+    """Why it is so, in one word for programs."""
     message: Message = ""
+    """The same for people, with what it is about; may be empty."""
     last_transition_time: Time
+    """When `status` became what it is."""
     observed_generation: Annotated[int, Field(ge=0)] = 0
+    """`metadata.generation` of the spec that it was found for."""
 
 
 Conditions = Annotated[tuple[Condition, ...], Field(max_length=16)]

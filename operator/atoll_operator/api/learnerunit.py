@@ -8,8 +8,8 @@ from pydantic import Field
 
 from atoll_operator.api.common import (
     CostStatus,
+    Label,
     LedgerStatus,
-    NodeSelector,
     QueueName,
     Resources,
     Tolerations,
@@ -52,8 +52,8 @@ class LearnerUnitSpec(Section):
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """Of its pods; that of its run where not given. A change of it, of `batch`, `resources`, `nodeSelector`,
     `tolerations`, `podTemplate` or the queue makes the unit's next incarnation."""
-    node_selector: NodeSelector = Field(default_factory=dict)
-    """Labels of nodes besides those of accelerator and topology."""
+    node_selector: Annotated[dict[str, Label], Field(max_length=17)] = Field(default_factory=dict)
+    """Labels of nodes besides those of accelerator and topology: its pool's, and that of the pool's capacity."""
     tolerations: Tolerations = ()
     """Besides those of TPU nodes, which the operator adds."""
     resources: Resources = Resources()
@@ -69,7 +69,9 @@ class Restart(Report):
     """One restart of the unit."""
 
     time: Time
+    """When it was decided."""
     reason: Annotated[str, Field(max_length=256)]
+    """Of the failure (docs/learnerunit.md)."""
     in_place: bool = False
     """The containers restarted and the pods stayed; else a new gang of pods was made."""
 
@@ -78,11 +80,17 @@ class Failure(Report):
     """Why the unit was last restarted, or is about to be."""
 
     reason: Annotated[str, Field(max_length=256)]
+    """In one word, such as `NodeLost` (docs/learnerunit.md)."""
     message: Message = ""
+    """What Kubernetes or the container said of it."""
     pod: Annotated[str, Field(max_length=253)] = ""
+    """The one that failed; empty where it was none alone."""
     node: Annotated[str, Field(max_length=253)] = ""
+    """Where that pod was; empty where it had none."""
     exit_code: int | None = None
+    """Of its container; absent where none ended."""
     time: Time
+    """When it was seen."""
 
 
 class HealStages(Report):
@@ -110,7 +118,9 @@ class Heal(Report):
     reason: Annotated[str, Field(max_length=256)]
     """Of the failure that began it."""
     started_at: Time
+    """When the failure was seen."""
     seconds: float
+    """Until the merge."""
     chip_seconds: float = 0.0
     """Seconds × chips of the unit."""
     steps: int = 0
@@ -127,7 +137,9 @@ class LearnerUnitStatus(Report):
     """What the operator observed and did, as last written."""
 
     phase: UnitPhase = "Pending"
+    """Where the unit is on its way, in one word; `conditions` say more."""
     message: Message = ""
+    """What it waits for or why it failed, for people."""
     incarnation: int = 0
     """Goes up before each restart, in place or by a new gang; fences off every older process."""
     gang: int = 0
@@ -139,8 +151,10 @@ class LearnerUnitStatus(Report):
     restarts: Annotated[tuple[Restart, ...], Field(max_length=MAX_RESTARTS)] = ()
     """Those within the budget's window."""
     restart_count: int = 0
+    """Restarts so far, in place or by a new gang, also those outside the budget's window."""
     last_failure: Failure | None = None
     last_heal_seconds: float | None = None
+    """From the failure to the first merge after it; absent before the first heal."""
     last_heal: Heal | None = None
     heal_start_time: Time | None = None
     """While the unit heals."""
@@ -149,23 +163,31 @@ class LearnerUnitStatus(Report):
     chips: int = 0
     """Of all its slices."""
     step: int = 0
+    """Inner steps, by the unit's own clock."""
     tokens: int = 0
+    """Trained on by all incarnations; `ledger` says what became of them."""
     loss: float | None = None
+    """Training loss of its last inner steps, in nats per token; absent before the first report."""
     tokens_per_second: float = 0.0
+    """At which it trains, as it reported last."""
     step_seconds: float = 0.0
     """Of an inner step, as last known; 0: not yet."""
     staleness: int = 0
     """Global steps since its last merge."""
     contributions: int = 0
+    """Merges of this incarnation."""
     share_percent: float = 0.0
     """Of all tokens that were merged."""
     lost: CostStatus | None = None
-    """What its failures cost; None before the first."""
+    """What its failures cost; absent before the first."""
     seeded_step: int | None = None
+    """Global step of the checkpoint that this incarnation began with; absent until it has one."""
     ledger: LedgerStatus | None = None
-    """What became of this unit's tokens."""
+    """What became of this unit's tokens, in token-fragments: divide by `fragments` for tokens."""
     conditions: Conditions = ()
+    """States with their reasons (docs/learnerunit.md)."""
     observed_generation: int = 0
+    """`metadata.generation` of the spec that this status follows from."""
 
 
 class LearnerUnit(Report):

@@ -193,9 +193,11 @@ class StreamRange(Report):
     """Units of one pool with consecutive numbers and consecutive streams."""
 
     pool: Annotated[str, Field(max_length=63)]
+    """Name of the pool."""
     index: int
     """Number of the first."""
     units: int
+    """How many follow each other, the first included."""
     stream: int
     """Of the first."""
 
@@ -206,12 +208,14 @@ class StreamsStatus(Report):
     base: int
     """Streams at the beginning of the run; further ones divide these."""
     dealt: Annotated[tuple[StreamRange, ...], Field(max_length=MAX_STREAM + 1)] = ()
+    """Ranges of units that have their streams."""
 
 
 class RuntimeStatus(Report):
     """What the pods of a run are made of, for as long as its user does not name another image."""
 
     image: Annotated[str, Field(max_length=512)]
+    """Of learners, syncer and evaluator."""
     asked: Annotated[str, Field(max_length=512)] = ""
     """`spec.image` when this was chosen; empty: the operator's default of that time."""
     environment: Annotated[
@@ -224,7 +228,9 @@ class CheckpointStatus(Report):
     """The newest complete global checkpoint."""
 
     step: int | None = None
+    """Its global step; absent before the first."""
     uri: Annotated[str, Field(max_length=1024)] = ""
+    """Where the run's checkpoints are; empty before the first."""
     error: Message = ""
     """Why the last save failed; empty after a good one."""
 
@@ -232,6 +238,8 @@ class CheckpointStatus(Report):
 class EvaluationStatus(EvaluationReport):
     """The newest checkpoint that was evaluated."""
 
+    split: Annotated[str, Field(max_length=63)]
+    """Of the data set: the one that `spec.evaluation` named."""
     evaluated: int = 0
     """Checkpoints in the bucket that were."""
     skipped: int = 0
@@ -242,7 +250,9 @@ class DepartedStatus(Report):
     """What units that are gone leave to the run's totals."""
 
     restarts: int = 0
+    """Of these units, in place or by a new gang."""
     lost: CostStatus | None = None
+    """What failures cost them; absent where nothing."""
     counted: Annotated[tuple[Uid, ...], Field(max_length=MAX_POOLS * MAX_UNITS)] = ()
     """Units whose figures are in it: those that are about to be removed, and the latest that were."""
 
@@ -251,12 +261,15 @@ class TrainingRunStatus(Report):
     """What the operator observed and did, as last written."""
 
     phase: RunPhase = "Pending"
+    """Where the run is on its way, in one word; `conditions` say more."""
     message: Message = ""
+    """What it waits for or why it ended, for people."""
     units: int = 0
     """LearnerUnits that exist."""
     units_ready: int = 0
     """Those that learn."""
     units_wanted: int = 0
+    """Units that `spec` asks for, of all pools."""
     units_updated: int = 0
     """Those that have the image, batch, resources and placement that `spec` says."""
     runtime: RuntimeStatus | None = None
@@ -264,29 +277,41 @@ class TrainingRunStatus(Report):
     selector: Annotated[str, Field(max_length=256)] = ""
     """Of the learners' pods, for `kubectl get --selector` and autoscalers."""
     units_summary: Annotated[str, Field(max_length=32)] = ""
+    """`unitsReady` and `unitsWanted`, such as `3/4`."""
     global_step: int = 0
+    """Steps of the syncer's clock; of several shards, of the one that is behind."""
     target_steps: int | None = None
+    """Global steps at which the run ends; absent where `spec.target` counts tokens alone."""
     progress_percent: int = 0
+    """Done of the target: of its steps or its tokens, whichever is further."""
     tokens: int = 0
+    """Merged into the global model."""
     tokens_per_second: float = 0.0
+    """At which all units that learn train; 0 while the syncer does not answer."""
     loss: float | None = None
+    """Training loss in nats per token, the mean of the units that learn by their tokens; absent before the first."""
     quorum: Annotated[str, Field(max_length=128)] = ""
+    """Units in the last merged round, units known to the syncer, and the quorum, such as `3/3 (K=2)`."""
     bytes_in: int = 0
     """Into the syncer, all shards together, but for what came in the last seconds before one of them ended."""
     bytes_out: int = 0
+    """Out of the syncer, all shards together, but for what went in the last seconds before one of them ended."""
     earlier_bytes_in: int = 0
-    """Of these, those that pods of the syncer counted which have ended."""
+    """Of `bytesIn`, those that pods of the syncer counted which have ended."""
     earlier_bytes_out: int = 0
+    """Of `bytesOut`, those that pods of the syncer counted which have ended."""
     gbit_per_second_in: float = 0.0
     """Into the syncer, all shards together; the mean of about half a minute."""
     gbit_per_second_out: float = 0.0
+    """Out of the syncer, all shards together; the mean of about half a minute."""
     restarts: int = 0
     """Restarts of all units, in place or by a new gang, also of those that are gone."""
     lost: CostStatus | None = None
-    """What failures cost all units, also those that are gone; None before the first."""
+    """What failures cost all units, also those that are gone; absent before the first."""
     departed: DepartedStatus | None = None
-    """The part of units that are gone; None before the first that had any."""
+    """The part of units that are gone; absent before the first that had any."""
     last_heal_seconds: float | None = None
+    """Of the unit that failed last and has healed: from its failure to the first merge after it."""
     syncer_restarts: int = 0
     """Times that shards resumed from their journals, all shards together."""
     syncer_shards: int = 0
@@ -294,17 +319,23 @@ class TrainingRunStatus(Report):
     syncer_layout: int = 0
     """Changes of the number of shards; each has journals of its own."""
     ledger: LedgerStatus | None = None
-    """What became of all units' tokens."""
+    """What became of all units' tokens, in token-fragments: divide by `fragments` for tokens."""
     checkpoint: CheckpointStatus = CheckpointStatus()
     evaluation: EvaluationStatus | None = None
     final_checkpoint: Annotated[str, Field(max_length=1024)] = ""
+    """URI of the checkpoint of the last step; empty until the run has reached its target."""
     start_time: Time | None = None
+    """When the operator first made something of the run."""
     suspend_time: Time | None = None
     """While `spec.suspend` is true: since when."""
     completion_time: Time | None = None
+    """When the run was Complete or Failed."""
     estimated_seconds_left: int | None = None
+    """Until the target, at the speed of now; absent while that is not known."""
     conditions: Conditions = ()
+    """States with their reasons (docs/trainingrun.md)."""
     observed_generation: int = 0
+    """`metadata.generation` of the spec that this status follows from."""
 
 
 class TrainingRun(Report):

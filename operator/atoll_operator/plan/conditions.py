@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from atoll_operator.api.conditions import Condition
 from atoll_operator.api.group import Object
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, IMAGE_PULL
+from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, CONTAINER_CREATING, IMAGE_PULL
 from atoll_operator.plan.kueue import QUEUED
 
 MESSAGE_LIMIT = 4096
@@ -31,7 +31,9 @@ SUMMARY = "unitsSummary"
 """Says nothing that the counts do not."""
 
 
-HOLDS = frozenset({CAPACITY_UNAVAILABLE, QUEUED, IMAGE_PULL, "ObjectRefused", "SpecInvalid"})
+HOLDS = frozenset(
+    {CAPACITY_UNAVAILABLE, QUEUED, IMAGE_PULL, CONTAINER_CREATING, "ObjectRefused", "SpecInvalid"}
+)
 """Reasons for which a unit waits until somebody else acts."""
 
 

@@ -29,6 +29,8 @@ POD_DELETED = "PodDeleted"
 UNEXPECTED_EXIT = "UnexpectedExit"
 FENCED = "Fenced"
 STARTUP_TIMED_OUT = "StartupTimedOut"
+CONTAINER_CREATING = "ContainerCreating"
+_CREATION = (CONTAINER_CREATING, "PodInitializing")
 HANG = "Hang"
 IMAGE_PULL = "ImagePull"
 CAPACITY_UNAVAILABLE = "CapacityUnavailable"
@@ -102,19 +104,21 @@ def terminated(pod: PodView) -> tuple[str, str]:
         return match[1], match[2]
     if pod.exit_reason == "OOMKilled":
         return OUT_OF_MEMORY, "the container used more memory than its limit"
-    if pod.exit_code is not None and pod.exit_code > SIGNALLED:
+    if pod.exit_code is not None and 0 < pod.exit_code - SIGNALLED < signal.NSIG:
         return APP_ERROR, pod.exit_message or f"ended by {_signal(pod.exit_code - SIGNALLED)}"
     return APP_ERROR, pod.exit_message or f"ended with exit status {pod.exit_code}"
 
 
 def hindrance(pod: PodView) -> str:
     """Why a pod of a StatefulSet does not run, in words; empty when nothing is known to be wrong."""
+    if pod.started_at is not None:  # how it ended before is over
+        return ""
     if pod.unschedulable:
         return f"{pod.name}: {pod.unschedulable}"
     if pod.exit_code:
         reason, message = terminated(pod)
         return f"{pod.name} ended: {reason}: {message}"
-    if pod.waiting and pod.waiting not in ("ContainerCreating", "PodInitializing"):
+    if pod.waiting and pod.waiting not in _CREATION:
         return f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
     return ""
 
@@ -190,6 +194,20 @@ def waiting(pods: Sequence[PodView]) -> tuple[str, str] | None:
         if pod.waiting in _IMAGE:
             return IMAGE_PULL, f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
     for pod in pods:
-        if pod.waiting and pod.waiting not in ("ContainerCreating", "PodInitializing"):
+        if pod.waiting and pod.waiting not in _CREATION:
             return re.sub(r"[^A-Za-z0-9]", "", pod.waiting) or "Waiting", f"{pod.name}: {pod.waiting_message}"
+    return None
+
+
+def in_creation(pod: PodView) -> bool:
+    """It has a node, and its kubelet says no more than that it is at it."""
+    return bool(pod.node) and not pod.ended and pod.started_at is None and pod.waiting in ("", *_CREATION)
+
+
+def creating(pods: Sequence[PodView], seconds: float, now: float) -> tuple[str, str] | None:
+    """A container that its kubelet has not started for longer than `seconds`: a volume or a sandbox fails there."""
+    for pod in pods:
+        if in_creation(pod) and pod.scheduled_at is not None and pod.scheduled_at + seconds <= now:
+            message = f"not started {seconds:g} s after it got node {pod.node}; the pod's Events say why"
+            return CONTAINER_CREATING, f"{pod.name}: {message}"
     return None

@@ -40,6 +40,11 @@ def follow(
     return pace
 
 
+def stepped(pace: Pace | None, incarnation: int) -> float | None:
+    """Unix seconds at which a step of this incarnation was last seen to have ended."""
+    return pace.since if pace is not None and pace.stepped and pace.incarnation == incarnation else None
+
+
 def deadline(pace: Pace | None, incarnation: int, recovery: RecoverySpec) -> float | None:
     """Unix seconds at which this incarnation hangs unless a step ends before; None when it is not judged.
 

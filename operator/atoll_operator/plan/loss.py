@@ -29,7 +29,8 @@ def find_loss(
             wake = earliest(wake, patient)
         else:
             pods.append(nodes.told_by_host(pod, unit.nodes))
-    silent, suspicion = nodes.lost(pods, unit.nodes, orders.recovery.node_lost_seconds, now)
+    stepped = hang.stepped(unit.pace, unit.status.incarnation)
+    silent, suspicion = nodes.lost(pods, unit.nodes, orders.recovery.node_lost_seconds, now, stepped)
     last = [nodes.told_by_host(unit.departed[name], unit.nodes) for name in missing if name in unit.departed]
     told = [pod for pod in last if failure.classify(pod, unit.status.incarnation) is not None]
     mute = set(missing) - {pod.name for pod in told}
@@ -60,6 +61,24 @@ def _overdue(
     return _told(unit, stepping, Cause(failure.HANG, message, first.name, first.node, process=True), now)
 
 
+def _unstarted(
+    late: list[PodView], hosts: int, orders: Orders, now: float
+) -> tuple[Cause | None, float | None]:
+    """A host that cannot start a container while its peers can is left for another one. Where none can the place is
+    not the matter (`failure.creating` tells of it)."""
+    times = [pod.scheduled_at for pod in late if pod.scheduled_at is not None and failure.in_creation(pod)]
+    if len(times) < len(late):
+        return None, None
+    moment = max(times) + orders.recovery.startup_seconds
+    if moment > now:
+        return None, moment
+    if len(late) == hosts:
+        return None, None
+    first = min(late, key=lambda pod: pod.host)
+    message = f"its container has not started {orders.recovery.startup_seconds} s after it got its node; others have"
+    return Cause(failure.STARTUP_TIMED_OUT, message, first.name, first.node), None
+
+
 def _due(moment: float, cause: Cause, now: float) -> tuple[Cause | None, float | None]:
     return (None, moment) if moment > now else (cause, None)
 
@@ -84,6 +103,8 @@ def _disconnected(
         message = f"the last incarnation still runs {remedy.RENEWAL_SECONDS:.0f} s after the order to restart in place"
         cause = Cause(failure.STARTUP_TIMED_OUT, message, behind[0].name, behind[0].node)
         return _due(restarted + remedy.RENEWAL_SECONDS, cause, now)
+    if restarted is None and (late := [pod for pod in current.values() if pod.started_at is None]):
+        return _unstarted(late, len(current), orders, now)
     begun = [unit.answering_since, *(pod.started_at or restarted for pod in current.values())]
     moments = [moment for moment in begun if moment is not None]
     if len(moments) < len(begun):

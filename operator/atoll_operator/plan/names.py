@@ -10,6 +10,8 @@ MAX_INCARNATION = 999_999
 NAMES_LIMIT = LABEL_LIMIT - len(f"--{MAX_UNITS - 1}-{MAX_INCARNATION}-{MAX_HOSTS - 1}")
 """Characters that the names of run and pool may have together: `<run>-<pool>-<index>-<gang>-<host>`; a gang's
 number is the incarnation for which it was made."""
+EVALUATED_LIMIT = LABEL_LIMIT - len("-evaluator-") - 10
+"""Characters of a run that is evaluated: the StatefulSet's controller labels its pod with its name and a hash."""
 UNIT_NAME_LIMIT = LABEL_LIMIT - len(f"-{MAX_INCARNATION}-{MAX_HOSTS - 1}")
 """Characters of a unit that somebody makes by hand."""
 

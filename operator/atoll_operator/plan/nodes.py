@@ -24,6 +24,8 @@ ACTIVE_MAINTENANCE = "cloud.google.com/active-node-maintenance"
 """Label, `ONGOING` while GKE stops the workloads of a node."""
 
 
+PROOF_SECONDS = 30.0
+"""For which a step proves that its unit lives: the syncer of a large run is asked every 15 s, and a step takes some."""
 Kind = tuple[str, str]
 """Accelerator and topology, as GKE's labels name them."""
 
@@ -97,13 +99,20 @@ def gone(node: NodeView) -> NodeView:
 
 
 def lost(
-    pods: Iterable[PodView], nodes: Mapping[str, NodeView], seconds: float, now: float
+    pods: Iterable[PodView],
+    nodes: Mapping[str, NodeView],
+    seconds: float,
+    now: float,
+    stepped: float | None = None,
 ) -> tuple[list[Cause], float | None]:
     """Pods that are lost with their nodes, and when to look again; a pod that has ended has its own story.
 
     Args:
         seconds: for which a node may be not ready.
+        stepped: Unix seconds at which the pods' unit was last seen to step. While it steps on after its node fell
+            silent nothing is wrong but that its kubelet is not heard, as none is that cannot reach the API server.
     """
+    proven = 0.0 if stepped is None else stepped + max(seconds, PROOF_SECONDS)
     causes, wake = [], None
     for pod in pods:
         node = nodes.get(pod.node)
@@ -113,6 +122,8 @@ def lost(
             causes.append(_cause(pod, "does not exist any more"))
         elif node.out_of_service:
             causes.append(_cause(pod, f"bears the taint {OUT_OF_SERVICE}"))
+        elif node.silent_since is not None and (stepped or 0.0) > node.silent_since and proven > now:
+            wake = earliest(wake, proven)
         elif node.silent_since is not None and node.silent_since + seconds <= now:
             causes.append(_cause(pod, f"has not been ready for {seconds:g} s: {node.silence}"))
         elif node.silent_since is not None:

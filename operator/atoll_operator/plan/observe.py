@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from atoll_operator.api.group import (
@@ -17,8 +18,10 @@ from atoll_operator.api.group import (
 )
 from atoll_operator.plan.capacity import SPOT
 from atoll_operator.plan.clock import parse_time
+from atoll_operator.plan.podspec import CONTAINER
 from atoll_runtime.contract import LastWords
 
+_NUMBER = re.compile("[0-9]{1,18}", re.ASCII)
 STOPPED = "TerminationTarget"
 """Kueue's condition on a pod whose admission it takes back. Its reason may be anything; its message says why."""
 
@@ -86,7 +89,8 @@ def view(pod: Object) -> PodView:
     stopped = conditions.get(STOPPED, {})
     scheduled = conditions.get("PodScheduled", {})
     unplaced = scheduled if scheduled.get("reason") == "Unschedulable" else None
-    container: Object = next(iter(status.get("containerStatuses", [])), {})
+    containers = status.get("containerStatuses", [])
+    container: Object = next((item for item in containers if item.get("name") == CONTAINER), {})
     state = container.get("state", {})
     ended = state.get("terminated") or container.get("lastState", {}).get("terminated") or {}
     waiting = state.get("waiting", {})
@@ -132,7 +136,8 @@ def view(pod: Object) -> PodView:
 
 
 def _number(text: str | None) -> int:
-    return int(text) if text and text.isdigit() else 0
+    """Of a label or annotation that anybody may have written; 0 for what is none of ours."""
+    return int(text) if text and _NUMBER.fullmatch(text) else 0
 
 
 def _time(text: str | None) -> float | None:

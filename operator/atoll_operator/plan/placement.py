@@ -54,7 +54,7 @@ class Spot:
     near: bool = False
     """In the pool of its gang's other pods of the slice: an affinity, for want of the pool's name."""
     avoid: tuple[str, ...] = ()
-    """Pools that lack hosts, and are taken only where no other one has room."""
+    """Pools that lack hosts or have an old pod on one, and are taken only where no other one has room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,8 @@ class Gathering:
     """Those of the gang that exist."""
     former: tuple[PodView, ...] = ()
     """Those of gangs before it, to whose pools it may return; empty when it should not."""
+    stale: tuple[PodView, ...] = ()
+    """Those of other gangs that are still there, and hold their hosts until they have ended."""
     nodes: Mapping[str, NodeView]
     sound_chips: Mapping[str, int] = field(default_factory=dict)
     """By node pool of the right kind, the chips of the nodes that stay; empty where nobody may see nodes."""
@@ -86,6 +88,11 @@ class Gathering:
         """Pools without the hosts for a slice."""
         needed = self.shape.hosts * self.shape.chips_per_host
         return tuple(sorted(pool for pool, chips in self.sound_chips.items() if chips < needed))
+
+    def crowded(self) -> tuple[str, ...]:
+        """Pools in which pods of the unit's other gangs still run."""
+        known = (self.nodes.get(pod.node) for pod in self.stale if not pod.ended)
+        return tuple(sorted({node.pool for node in known if node is not None and node.pool}))
 
 
 def spots(gang: Gathering, now: float) -> dict[int, Spot]:
@@ -113,7 +120,7 @@ def _spots(gang: Gathering, hosts: range) -> dict[int, Spot]:
         return dict.fromkeys(hosts, Spot(pool, holds=True))
     if gang.at_once or (here and leader is None):
         return dict.fromkeys(hosts, Spot(holds=True, near=True))
-    return {hosts[0]: Spot(holds=True, avoid=gang.lacking()[:AVOIDED])}
+    return {hosts[0]: Spot(holds=True, avoid=(*gang.crowded(), *gang.lacking())[:AVOIDED])}
 
 
 def _left(former: list[PodView], nodes: Mapping[str, NodeView]) -> str:
@@ -147,20 +154,25 @@ def overdue(gang: Gathering, now: float) -> tuple[str, float | None]:
     """
     wake = gang.not_before if now < gang.not_before else None
     bound = {pod.host // gang.shape.hosts for pod in gang.pods if pod.node}
-    lacking = gang.lacking() if NODE_POOL not in gang.spec.node_selector else ()
+    ours = NODE_POOL not in gang.spec.node_selector  # the operator's to choose
+    lacking, crowded = (gang.lacking(), gang.crowded()) if ours else ((), ())
     for pod in gang.pods:
         if pod.unschedulable_since is None:
             continue
         number, host = divmod(pod.host, gang.shape.hosts)
         leader = next((other for other in gang.pods if other.host == pod.host - host), pod)
-        if leader.pool and NODE_POOL not in gang.spec.node_selector:
+        if leader.pool and ours:
             end = pod.unschedulable_since + RETURN_SECONDS
             why = f"node pool {leader.pool}, where the unit was before, has no room: {pod.unschedulable}"
         elif host and pod.pool in lacking and len(lacking) < len(gang.sound_chips):
             end = pod.unschedulable_since + HOSTS_SECONDS
             why = f"node pool {pod.pool} lacks hosts, and another one does not: {pod.unschedulable}"
+        elif host and pod.pool in crowded and len(gang.sound_chips) > 1:
+            end = pod.unschedulable_since + HOSTS_SECONDS
+            why = f"an old pod of the unit still has a host of node pool {pod.pool}: {pod.unschedulable}"
         elif host == 0 and bound - {number}:
-            end = pod.unschedulable_since + SLICES_SECONDS * (1 + gang.spread)
+            held = max(other.scheduled_at or 0.0 for other in gang.pods if other.node)
+            end = max(pod.unschedulable_since, held) + SLICES_SECONDS * (1 + gang.spread)
             why = f"{len(bound)} of {gang.spec.slices} slices have a place and are given back: {pod.unschedulable}"
         else:
             continue

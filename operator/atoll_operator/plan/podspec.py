@@ -13,6 +13,8 @@ from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.plan.names import config_map, tls_secret
 from atoll_runtime.contract import INCARNATION_FILE, JOURNAL_DIR, RUN_FILE, TERMINATION_LOG, TLS_DIR
 
+CONTAINER = "main"
+"""Of every pod that the operator makes. Others may be injected, and the kubelet tells of all by name."""
 USER = 65532
 RUN_DIR = RUN_FILE.rpartition("/")[0]
 POD_DIR = INCARNATION_FILE.rpartition("/")[0]
@@ -66,12 +68,12 @@ def container(
     resources: Resources,
     extra_resources: Mapping[str, str],
 ) -> Object:
-    """The one container, called `main`: variables of the pod beat those of the run, and those the operator's own."""
+    """The one container: variables of the pod beat those of the run, and those the operator's own."""
     plain = {name: {"name": name, "value": value} for name, value in settings.environment.items()}
     added = {item.name: literals(item) for item in settings.template.env}
     own = {name: {"name": name, "value": value} for name, value in {"HOME": "/tmp", **environment}.items()}
     return {
-        "name": "main",
+        "name": CONTAINER,
         "image": settings.image,
         "imagePullPolicy": settings.pull_policy,
         "command": list(command),

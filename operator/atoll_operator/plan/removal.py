@@ -15,6 +15,8 @@ DRAIN_SECONDS = 60
 between two steps, its hosts together: a step of the largest models takes some seconds, and the links get 5 s to end."""
 STUCK_SECONDS = 30.0
 """After its deletion time a pod is stuck: a kubelet that lives needs a few seconds."""
+CLOCK_SECONDS = 10.0
+"""By which the API server's clock may be ahead of ours."""
 LOST_GRACE_SECONDS = 5
 """For a pod whose node may yet come back and hear that it is to go."""
 
@@ -33,7 +35,8 @@ class Removal:
 def removals(
     pods: Iterable[PodView], grace: int, force: bool, now: float
 ) -> tuple[tuple[Removal, ...], float | None]:
-    """Each pod once, and once more without grace when it is stuck and `force` is wanted; when the next may be stuck.
+    """Each pod once, once more where somebody else has given it longer than `grace`, and without any when it is stuck
+    and `force` is wanted; when the next may be stuck.
 
     By force the object goes without a word from the kubelet: the scheduler then takes the chips of a node for free
     on which the process may still run. No heal waits for it in either case.
@@ -41,7 +44,8 @@ def removals(
     remove: list[Removal] = []
     wake: float | None = None
     for pod in pods:
-        if pod.deletion_time is None:
+        patient = not pod.ended and (pod.deletion_time or 0.0) > now + grace + CLOCK_SECONDS
+        if pod.deletion_time is None or patient:
             remove.append(Removal(pod.name, pod.uid, 0 if pod.ended else grace))
             wake = earliest(wake, now + grace + STUCK_SECONDS if force else None)
         elif not force:

@@ -58,6 +58,8 @@ class RunPlan:
     apply: tuple[Object, ...] = ()
     units: tuple[Object, ...] = ()
     """LearnerUnits to create where there are none, or to give a new spec."""
+    evaluator: tuple[Object, ...] = ()
+    """Objects to apply after all others: what becomes of them is no matter of the run's training."""
     renew: tuple[Reference, ...] = ()
     """Pods that their StatefulSet is to make anew."""
     release: tuple[Removal, ...] = ()
@@ -168,7 +170,8 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
     shards = 0 if rests else run.spec.syncer.shards
     return RunPlan(
         status=status,
-        apply=(*objects(run, shards, _layout(run)), *evaluator_objects(run, evaluation.replicas)),
+        apply=tuple(objects(run, shards, _layout(run))),
+        evaluator=tuple(evaluator_objects(run, evaluation.replicas)),
         renew=(*_anew(run.syncer_pods, syncer_digest(run), shards), *_evaluator_anew(run, evaluation)),
         units=tuple(
             unit_body(run, name, spec)
@@ -247,7 +250,7 @@ def _ended(run: RunObserved, status: TrainingRunStatus, evaluation: EvaluationPl
         return RunPlan(status=status, delete=True)
     plan = RunPlan(
         status=status,
-        apply=tuple(evaluator_objects(run, evaluation.replicas)),
+        evaluator=tuple(evaluator_objects(run, evaluation.replicas)),
         renew=_evaluator_anew(run, evaluation),
         remove=_without_evaluator(run, evaluation),
         notices=evaluation.notices,
@@ -255,6 +258,6 @@ def _ended(run: RunObserved, status: TrainingRunStatus, evaluation: EvaluationPl
         wake=earliest(gone, evaluation.wake),
     )
     if run.status.phase == "Failed":
-        return replace(plan, apply=(*objects(run, 0, _layout(run)), *plan.apply))
+        return replace(plan, apply=tuple(objects(run, 0, _layout(run))))
     name = syncer_name(run.name)
     return replace(plan, remove=(Reference("StatefulSet", name), Reference("Service", name), *plan.remove))

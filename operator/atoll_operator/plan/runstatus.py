@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from atoll_operator.api.conditions import Condition
+from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import RunPhase, TrainingRunStatus
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import HOLDS, State, clip, find, state, states_of, transition
@@ -131,15 +133,23 @@ def _degraded(facts: RunFacts) -> State:
     failed = sorted(name for name, unit in facts.units.items() if unit.phase == "Failed")
     if failed:
         return state(True, "UnitFailed", f"{', '.join(failed)}: {facts.units[failed[0]].message}")
+    held = {name: hold for name, unit in sorted(facts.units.items()) if (hold := _hold(unit)) is not None}
     healing = sorted(name for name, unit in facts.units.items() if unit.phase == "Healing")
-    if healing:
+    if healing and not held.keys() & set(healing):
         return state(True, "UnitHealing", f"{', '.join(healing)}: {facts.units[healing[0]].message}")
-    for name, unit in sorted(facts.units.items()):
-        for part in ("Scheduled", "PodsReady"):
-            held = find(unit.conditions, part)
-            if held is not None and held.status == "False" and held.reason in HOLDS:
-                return state(True, held.reason, f"{name}: {held.message}")
+    if held:
+        name = min(held, key=lambda name: (name not in healing, name))
+        return state(True, held[name].reason, f"{name}: {held[name].message}")
     return state(False, "AsExpected")
+
+
+def _hold(unit: LearnerUnitStatus) -> Condition | None:
+    """What the unit waits for until somebody else acts."""
+    for part in ("Scheduled", "PodsReady"):
+        found = find(unit.conditions, part)
+        if found is not None and found.status == "False" and found.reason in HOLDS:
+            return found
+    return None
 
 
 def _suspended(suspension: Suspension) -> dict[str, State]:
@@ -148,7 +158,9 @@ def _suspended(suspension: Suspension) -> dict[str, State]:
         "Ready": state(False, reason, "" if suspension.done else suspension.message),
         "Progressing": state(False, reason),
         "Degraded": state(False, reason),
-        "Suspended": state(suspension.done, reason, suspension.message),
+        "Suspended": state(
+            suspension.done, suspension.reason if suspension.done else reason, suspension.message
+        ),
         "Complete": state(False, "NotFinished"),
         "Failed": state(False, "NotFailed"),
         "Stalled": state(False, "NotStalled"),
@@ -188,12 +200,18 @@ def _over(
 
 
 def with_problem(
-    status: TrainingRunStatus, old: TrainingRunStatus, reason: str, message: str, now: float
+    status: TrainingRunStatus, old: TrainingRunStatus, condition: str, message: str, now: float
 ) -> TrainingRunStatus:
-    """The same status, Degraded for a reason that only the API server knew; `old` is the one before this pass."""
-    shown = states_of(status.conditions) | {"Degraded": state(True, reason, message)}
+    """The same status with an object that the API server refused; `old` is the one before this pass.
+
+    Args:
+        condition: what suffers from it.
+    """
+    degraded = condition == "Degraded"
+    shown = states_of(status.conditions) | {condition: state(degraded, "ObjectRefused", message)}
     conditions = transition(old.conditions, shown, status.observed_generation, now)
-    return status.model_copy(update={"message": clip(message), "conditions": conditions})
+    told = clip(message) if degraded else status.message
+    return status.model_copy(update={"message": told, "conditions": conditions})
 
 
 def invalid(old: TrainingRunStatus, generation: int, message: str, now: float) -> TrainingRunStatus:

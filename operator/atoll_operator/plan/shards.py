@@ -112,6 +112,15 @@ def cut_step(shards: Sequence[FeedState], old: CutOrder | None) -> int | None:
     return max(reached, -1 if newest is None else newest + 1)
 
 
+def follows(first: FeedState, step: int) -> bool:
+    """Whether the other shards may be asked for the cut of `step` as well.
+
+    Shard 0 alone begins final cuts and gives them up. The others do not know of one that has begun whether it still
+    comes to stand: they follow once shard 0 is past it.
+    """
+    return first.status is not None and first.status.checkpoint.orderable >= step
+
+
 def heard(old: FeedState, status: SyncerStatus, now: float) -> FeedState:
     """One shard after a good answer. One that starts again has no figures yet: those from before stand."""
     if status.phase == "Starting" and old.status is not None:
@@ -187,6 +196,12 @@ def _absence(shard: FeedState) -> str:
     if shard.answers and shard.status is not None:
         return f"starts: {shard.status.message}" if shard.status.message else "starts"
     return shard.message or "has not answered yet"
+
+
+def finishing(status: SyncerStatus) -> bool:
+    """No unit is needed any more. Shards hear of each other's end and of the final cut from units alone, so several
+    need them until the last one is at its end."""
+    return status.phase == "Finished" or (status.phase == "Finishing" and status.shards == 1)
 
 
 def _merged(shards: Sequence[FeedState]) -> SyncerStatus | None:

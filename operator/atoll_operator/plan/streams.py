@@ -1,8 +1,8 @@
 """Which stream of the data each unit reads, for as long as the run lives.
 
 A unit keeps its stream when others come and go, and gets it back when it comes back itself: running units are not
-touched, and a unit that was scaled away goes on where it stopped. `atoll_runtime.data.stream` says why a finer division
-repeats nothing.
+touched, and a unit that was scaled away goes on where it stopped. `atoll_runtime.data.stream` says how much of an
+epoch a finer division repeats; a stream whose unit is away is read by nobody.
 """
 
 from __future__ import annotations

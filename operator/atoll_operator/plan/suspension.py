@@ -15,6 +15,8 @@ from atoll_operator.plan.runobjects import RunObserved, UnitFacts
 LIMIT_SECONDS = 180.0
 """For all of it: a pod's grace period, a lost pod's removal, and a cut of some gigabytes. The journal has the state in
 any case, so a bucket that cannot be written does not hold the syncer's pods for longer."""
+NOT_SAVED = "NotSaved"
+"""Reason of `Suspended` where the newest checkpoint lacks merges: the journals alone have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,8 @@ class Suspension:
     operator that took over before would have no word of the cut, and the syncer come back for another."""
     cut: bool = False
     """Whether the syncer is to save a cut of everything now."""
+    reason: str = "Suspended"
+    """When it is done."""
     message: str = ""
     wake: float | None = None
 
@@ -40,8 +44,8 @@ def plan_suspension(run: RunObserved, now: float) -> Suspension | None:
     old = run.status
     since = old.suspend_time or format_time(now)
     if is_true(old.conditions, "Suspended"):
-        known = next(item.message for item in old.conditions if item.type == "Suspended")
-        return Suspension(since=since, done=True, message=known)
+        known = next(item for item in old.conditions if item.type == "Suspended")
+        return Suspension(since=since, done=True, reason=known.reason, message=known.message)
     end = parse_time(since) + LIMIT_SECONDS
     kept = "spec.suspend is true: no pods, the journal is kept"
     if not _begun(run) or old.syncer_shards not in (0, run.spec.syncer.shards):
@@ -49,12 +53,12 @@ def plan_suspension(run: RunObserved, now: float) -> Suspension | None:
     order, report = run.cut, run.feed.status
     if order is not None and order.refused:
         message = f"{kept}; the syncer saved no checkpoint of the last step: {order.refused}"
-        return Suspension(since=since, done=True, written=False, message=message)
+        return Suspension(since=since, done=True, written=False, reason=NOT_SAVED, message=message)
     saved = report.checkpoint.newest_step if report is not None and report.checkpoint.current else None
     if order is not None and order.step == saved:
         message = f"{kept}, checkpoint of step {order.step}"
         return Suspension(since=since, done=True, written=False, message=message)
-    staying = [unit.name for unit in run.units.values() if not _left(unit)]
+    staying = [unit.name for unit in run.units.values() if unit.run == run.name and not _left(unit)]
     waits = (
         f"waits until the pods of {', '.join(sorted(staying)[:4])} are gone"
         if staying
@@ -65,7 +69,7 @@ def plan_suspension(run: RunObserved, now: float) -> Suspension | None:
         message = (
             f"{kept}; no checkpoint of the last step after {LIMIT_SECONDS:.0f} s ({waits}) {why}".rstrip()
         )
-        return Suspension(since=since, done=True, message=message)
+        return Suspension(since=since, done=True, reason=NOT_SAVED, message=message)
     return Suspension(since=since, done=False, cut=not staying, message=waits, wake=end)
 
 

@@ -41,7 +41,7 @@ def plan_unit(unit: UnitObserved, now: float) -> UnitPlan:
     except ValueError as error:
         return rest.idle(unit, now, "Pending", "SpecInvalid", str(error))
     if unit.status.incarnation == 0 or rest.rested(unit.status) or _changed(unit):
-        return _advance(unit, unit.status, now)
+        return _advance(unit, _mended(unit.status), now)
     current = {pod.name: pod for pod in unit.pods if pod.gang == unit.status.gang}
     if _draining(unit.status):
         return _drain(unit, orders, current, now)
@@ -72,7 +72,7 @@ def plan_unit(unit: UnitObserved, now: float) -> UnitPlan:
     return UnitPlan(
         status=status,
         service=gang.service(),
-        create=gang.pods(spots(gathering, now)),
+        create=() if orders.finishing else gang.pods(spots(gathering, now)),
         remove=remove,
         renew=remedy.renewals(current.values(), status.incarnation),
         notices=notices,
@@ -85,6 +85,11 @@ def plan_unit(unit: UnitObserved, now: float) -> UnitPlan:
 def _changed(unit: UnitObserved) -> bool:
     """Somebody changed the unit's spec after the status was written: the pods are those of the old one."""
     return unit.status.observed_generation not in (0, unit.generation)
+
+
+def _mended(status: LearnerUnitStatus) -> LearnerUnitStatus:
+    """A unit that was given up has its whole budget again: what failed was the old spec."""
+    return status.model_copy(update={"restarts": ()}) if status.phase == "Failed" else status
 
 
 def _gang(unit: UnitObserved, orders: Orders) -> Gang:
@@ -114,6 +119,7 @@ def _gathering(unit: UnitObserved, gang: Gang, current: Mapping[str, PodView]) -
         shape=gang.slice,
         pods=tuple(current.values()),
         former=tuple(pod for pod in seen if pod.gang < gang.number),
+        stale=tuple(pod for pod in unit.pods if pod.gang != gang.number),
         nodes=unit.nodes,
         sound_chips=unit.sound_chips,
         at_once=queued or not unit.sees_nodes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -30,7 +31,7 @@ class Orders:
 
     stop: Literal["", "Suspended", "Finished"]
     finishing: bool
-    """The target is reached: pods may end with 0."""
+    """The target is reached, and what is left is the syncer's: pods may end, and none is made again."""
     recovery: RecoverySpec
     settings: PodSettings
 
@@ -56,9 +57,9 @@ class UnitObserved:
     share: float | None = None
     """Of all tokens merged, 0 to 1; as last known."""
     answering_since: float | None = None
+    """Unix seconds since which all of the syncer answers; None while any of it does not."""
     heard: float | None = None
     """Unix seconds of the syncer's last answer, which `report` is of; None: now."""
-    """Unix seconds since which all of the syncer answers; None while any of it does not."""
     pace: Pace | None = None
     """Of the unit's steps; None while nothing is known."""
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
@@ -90,7 +91,8 @@ def describe(
     """The status of a gang that is not lost, the seconds of a heal that is done now, and what is to be told."""
     pods = tuple(current.values())
     hosts = len(gang.names())
-    waiting = failure.waiting(pods)
+    patience = unit.orders.recovery.startup_seconds if unit.orders is not None else math.inf
+    waiting = failure.waiting(pods) or failure.creating(pods, patience, now)
     scheduled = not missing and all(pod.node for pod in pods)
     renewed = hosts if connected(unit, hosts) else sum(remedy.renewed(pod, status) for pod in pods)
     ready = scheduled and renewed == hosts and all(pod.ready for pod in pods)

@@ -81,7 +81,7 @@ class Bucket:
             return
         with self._named(path, self._timeout):
             where = Path(self._where(path))
-            where.parent.mkdir(parents=True, exist_ok=True)
+            files.make(where.parent)
             files.replace(where, data)
 
     def delete(self, path: str) -> None:

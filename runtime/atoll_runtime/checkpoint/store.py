@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,11 @@ from atoll_runtime.checkpoint.bucket import Bucket, Damaged, StoreError
 from atoll_runtime.checkpoint.cut import Cut, Skipped
 from atoll_runtime.checkpoint.parts import Kind, Part, Slice
 from atoll_runtime.sync import clocks
+
+READING_SECONDS = 600.0
+"""That a reader of the newest checkpoint has at least: as long as a unit tries to be seeded from one."""
+MOST_KEPT = 4
+"""Times `keep`, where cuts follow each other so fast that more of them are younger."""
 
 
 class GlobalStore:
@@ -153,21 +159,35 @@ class GlobalStore:
                 skipped.append(Skipped(step, str(error)))
         return None, skipped
 
-    def prune(self, keep: int) -> None:
-        """Keeps the newest `keep` complete ones; of the rest, the manifest goes first.
+    def prune(self, keep: int, saved: int, now: float) -> None:
+        """Keeps the newest `keep` complete ones up to `saved`, just completed; of the rest, the manifest goes first.
 
-        Half-written leftovers older than the newest complete one go too; newer ones may be a save under way.
+        Besides, those that were the newest less than `READING_SECONDS` before `now`, in Unix seconds: whoever began
+        to read one of them may be at it yet. Those are few where cuts are rare, and MOST_KEPT times `keep` at most.
+        What is newer than `saved` belongs to a history that was rolled back, perhaps because it cannot be read: it
+        stays, for the run finds it again, and takes nobody's place. Half-written leftovers older than the newest that
+        is kept go too; newer ones may be a save under way.
         """
         paths = self.bucket.list(layout.GLOBAL)
-        complete = layout.complete_steps(paths)
-        if not complete:
+        own = [step for step in layout.complete_steps(paths) if step <= saved]
+        if not own:
             return
-        kept = set(complete[:keep])
+        kept = {*own[:keep], *self._being_read(own[keep - 1 : MOST_KEPT * keep], now)}
         for step in layout.all_steps(paths):
-            if step in kept or step > complete[0]:
+            if step in kept or step > own[0]:
                 continue
             self.bucket.delete(layout.manifest(step))
             self.bucket.delete_tree(layout.step_folder(step))
+
+    def _being_read(self, steps: Sequence[int], now: float) -> Iterator[int]:
+        """Those behind the first that have not been succeeded for long; the one before each is its successor."""
+        for successor, step in pairwise(steps):
+            try:
+                if now - self._manifest(successor).time >= READING_SECONDS:
+                    return
+            except Damaged:
+                return
+            yield step
 
     def _manifest(self, step: int) -> manifest.Manifest:
         name = layout.manifest(step)

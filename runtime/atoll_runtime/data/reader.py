@@ -21,16 +21,17 @@ CACHED_BLOCKS = 1024
 READ_SECONDS = 15.0
 """For one block, the client's own retries included: 35 kbit/s."""
 ATTEMPTS = 6
-FILE_READERS = 1
-"""A read takes less time than a hand-over between threads."""
-BUCKET_READERS = 16
-"""Measured on two cores: 358 examples a second at 20 ms of latency, 282 at 50 ms (`atoll bench data`)."""
 FIRST_WAIT = 0.2
 """Seconds before the second attempt; doubles, with jitter: at most 9.3 s in all."""
 
 
 class Reader:
     """Examples of `length` + 1 tokens: inputs and, one to the right, targets. Safe to use from several threads."""
+
+    readers = 16
+    """Threads that reading is worth. Measured on two cores: 358 examples a second at 20 ms of latency, 282 at 50 ms
+    (`atoll bench data`). A path may be a network's volume, whose reads take milliseconds; of a fast disk 16 threads
+    read no fewer batches than one, nor disturb the loop more."""
 
     def __init__(self, uri: str, split: str, length: int, *, cached_blocks: int = CACHED_BLOCKS) -> None:
         """Raises `DataError` for a data set that cannot serve, `StoreError` for a silent bucket."""
@@ -49,8 +50,6 @@ class Reader:
         self._cached_blocks = cached_blocks
         self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._lock = threading.Lock()
-        self.readers = FILE_READERS if uri.startswith("file://") else BUCKET_READERS
-        """Threads that reading is worth."""
         if self.examples < 1:
             raise DataError(f"{uri}: splits.{split}: {found.tokens} tokens hold no example of {length} + 1")
 

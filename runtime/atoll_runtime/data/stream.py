@@ -3,7 +3,8 @@
 A run that grows deals further streams and changes none that is read. Stream s of n is the examples s, s + n, s + 2n, …
 of the epoch's permutation: its first half is stream s of 2n, its second half stream s + n of 2n from the end. So the
 two divisions fit together: a unit that joins with s + n of 2n begins with what the reader of s of n comes to last, and
-the two meet when both halves have been read once.
+the two meet when both halves have been read once. After that they read the same ones: of each epoch examples / 2n, the
+half of the unit that joined, are read by both in the end.
 """
 
 from __future__ import annotations

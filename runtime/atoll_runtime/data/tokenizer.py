@@ -80,6 +80,10 @@ class HuggingFace:
         """See `Tokenizer`."""
         return str(self._model.decode(tokens.tolist(), skip_special_tokens=False))
 
+    def name(self, token: int) -> str:
+        """As `tokenizer.json` writes it, which need not be the text that it stands for."""
+        return str(self._model.id_to_token(token))
+
 
 class SentencePiece:
     """A SentencePiece `.model`."""

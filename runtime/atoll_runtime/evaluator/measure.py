@@ -14,7 +14,7 @@ from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.data import Reader
 from atoll_runtime.data.packing import segments
 from atoll_runtime.model import check, describe
-from atoll_runtime.model.tasks import objective
+from atoll_runtime.model.objective import objective
 
 ROWS = 16
 """Examples of one call of the program, fewer where they are long."""

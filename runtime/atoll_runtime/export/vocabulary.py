@@ -6,11 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from atoll_runtime.checkpoint import Bucket
 from atoll_runtime.data import open_catalogue
-from atoll_runtime.data.tokenizer import of_data
+from atoll_runtime.data.tokenizer import HuggingFace, of_data
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +33,10 @@ def read_vocabulary(uri: str) -> Vocabulary:
     bucket = Bucket(uri)
     found = of_data(bucket, open_catalogue(bucket))
     files: dict[str, bytes] = {}
-    if found.kind == "tokenizers":
-        end = found.decode(np.array([found.separator], np.uint32))
+    if isinstance(found, HuggingFace):
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": end,
+            "eos_token": found.name(found.separator),
             "model_input_names": ["input_ids", "attention_mask"],  # neither model takes token types
         }
         files = {"tokenizer.json": found.file, "tokenizer_config.json": json.dumps(config, indent=2).encode()}

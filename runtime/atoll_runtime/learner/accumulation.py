@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from atoll_runtime.data.packing import counted
-from atoll_runtime.model.tasks import Loss, Tensors
+from atoll_runtime.model.objective import Loss, Tensors
 
 Gradient = Callable[[Tensors, dict[str, Array], Array], tuple[Array, Any]]
 

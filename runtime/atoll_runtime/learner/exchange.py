@@ -42,6 +42,8 @@ class Greeting:
     cursor: int
     versions: tuple[int, ...]
     """Of every fragment; of a shard that did not answer, what this host held."""
+    merged: int = 0
+    """Tokens, at the shard that has most."""
 
 
 class Exchange:
@@ -133,6 +135,7 @@ class Exchange:
             max(answer.inner_step for answer in known),
             max(answer.cursor for answer in known),
             tuple(versions),
+            max(answer.merged for answer in known),
         )
 
     def begin(self, beginning: Beginning) -> None:
@@ -209,6 +212,11 @@ class Exchange:
         """The unit has recorded itself for a cut: passes the marker on to every shard."""
         for box in self._boxes:
             box.put_mark(cut, trained)
+
+    def merged(self) -> int:
+        """Tokens merged at the shard that has most, as far as this host has heard: the first to reach the target ends
+        the run."""
+        return max(box.merged for box in self._boxes)
 
     def stop(self) -> Stop | None:
         """Every shard's final cut is safe: leave cleanly."""

@@ -22,7 +22,7 @@ from atoll_runtime.learner.accumulation import accumulated
 from atoll_runtime.learner.compilation import Wrap, as_it_is
 from atoll_runtime.model.axes import ROWS, everywhere, over_rows, placement
 from atoll_runtime.model.decoder import Batch
-from atoll_runtime.model.tasks import objective
+from atoll_runtime.model.objective import objective
 
 
 class Inner:
@@ -141,9 +141,10 @@ class Inner:
         rng = jax.random.key(seed)
         for number in rest:
             rng = jax.random.fold_in(rng, number)
-        value, gradient = self._gradient(theta, batch, rng)
-        update, state = self._optimiser.update(gradient, state, theta)
-        theta = jax.tree.map(lambda old, change: old - rate * change, theta, update)
+        with self._objective.products():
+            value, gradient = self._gradient(theta, batch, rng)
+        update, state = self._optimiser.update(gradient, state, theta, rate=rate)
+        theta = jax.tree.map(jnp.subtract, theta, update)
         # A bad gradient spoils θ a step before the loss shows it.
         return theta, state, jnp.where(jnp.isfinite(optax.tree.norm(gradient)), value, jnp.nan)
 

@@ -6,8 +6,9 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -220,11 +221,23 @@ def _start(exchange: Exchange, agreement: Agreement, cut: Cut, unit: str, cold: 
             max((record.get(name, 0) for record in records), default=0)
             for name in ("merged_step", "merged_cursor")
         )
-        mine = [cut.step, step, cursor, *cut.versions]
+        merged = max((_merged(machine) for machine in cut.meta.get("machines", [])), default=0)
+        mine = [cut.step, step, cursor, merged, *cut.versions]
     else:
-        mine = [welcome.global_step, welcome.inner_step, welcome.cursor, *welcome.versions]
-    global_step, inner_step, cursor, *targets = agreement.from_first(np.array(mine, np.int64)).tolist()
-    return Start(cut.versions, tuple(targets), global_step, inner_step, cursor, cold and global_step > 0)
+        known = welcome.global_step, welcome.inner_step, welcome.cursor, welcome.merged
+        mine = [*known, *welcome.versions]
+    global_step, inner_step, cursor, merged, *targets = agreement.from_first(
+        np.array(mine, np.int64)
+    ).tolist()
+    cold = cold and global_step > 0
+    return Start(cut.versions, tuple(targets), global_step, inner_step, cursor, merged, cold)
+
+
+def _merged(machine: Mapping[str, Any]) -> int:
+    """Tokens that a shard had merged when it recorded itself so."""
+    accounts = [record["account"] for record in machine.get("units", {}).values() if "account" in record]
+    owned = max((account["fragments"] for account in accounts), default=0)
+    return sum(int(account["merged"]) for account in accounts) // max(owned, 1)
 
 
 def _refusal(ending: Ending, exchange: Exchange) -> Exception:

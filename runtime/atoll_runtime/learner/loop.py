@@ -23,7 +23,7 @@ from atoll_runtime.learner.errors import LossNotFinite
 from atoll_runtime.learner.exchange import Arrival, Exchange
 from atoll_runtime.learner.fragments import Fragments, host_part
 from atoll_runtime.learner.inner import Inner
-from atoll_runtime.learner.proposal import NOTHING, Ending, Proposal
+from atoll_runtime.learner.proposal import NOTHING, WHOLE, Ending, Proposal
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.learner.snapshot import Facts, Snapshots
 from atoll_runtime.sync.events import CutId
@@ -47,6 +47,8 @@ class Start:
     inner_step: int = 0
     cursor: int = 0
     """Sequences of the unit's stream that are consumed."""
+    merged: int = 0
+    """Tokens, of all units of the run."""
     cold: bool = False
     """It goes on from a trained model with moments of zero."""
 
@@ -91,6 +93,8 @@ class Loop:
         self.step = self.start.inner_step
         self._cursor = self.start.cursor
         self._seen = self.start.global_step, self.step
+        self._done = self._of_target(self.start.merged)
+        """How much of the target in tokens is merged, of `WHOLE`; on all hosts the same."""
         self._arrivals: dict[int, Arrival] = {}
         """Not agreed upon yet."""
         self._finished: float | None = None
@@ -119,6 +123,7 @@ class Loop:
         agreed = self._agree()
         if agreed.ending is not Ending.NONE:
             return agreed.ending
+        self._done = max(self._done, agreed.done)
         self._record(agreed.cut)
         parcels = self._extract(agreed.pulls)
         self._receive(agreed.arrivals)
@@ -137,7 +142,9 @@ class Loop:
     def _agree(self) -> Proposal:
         """What all hosts of the unit do before the next step. The cut is asked for after the arrivals."""
         capture = self.snapshots.wanted(self.progress.versions)
-        offer = Proposal(self._arrivals, self.exchange.pulls(), self.exchange.cut(), capture, self._ending())
+        done = self._of_target(self.exchange.merged())
+        pulls, cut = self.exchange.pulls(), self.exchange.cut()
+        offer = Proposal(self._arrivals, pulls, cut, capture, self._ending(), done)
         return offer.agreed(*self.agreement.extremes(offer.values(len(self.start.versions))))
 
     def _record(self, cut: CutId) -> None:
@@ -198,7 +205,12 @@ class Loop:
             newest + min(self.step - since, self.run.outer.interval),
             self.step - self.start.inner_step,
             healed=self.start.cold,
+            done=self._done / WHOLE,
         )
+
+    def _of_target(self, merged: int) -> int:
+        target = self.run.target.tokens
+        return 0 if target is None else min(merged, target) * WHOLE // target
 
     def _send(self, parcels: list[Parcel]) -> None:
         """Hands this host's parts to the exchange, beneath the step that is under way."""

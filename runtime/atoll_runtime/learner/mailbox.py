@@ -19,6 +19,7 @@ from atoll_runtime.transport.messages import (
     Clock,
     Down,
     Fenced,
+    FetchHead,
     Mark,
     Marker,
     Over,
@@ -94,6 +95,12 @@ class Mailbox:
         """The newest cut that the shard has recorded itself for, as far as this host has seen."""
         with self.lock:
             return self._link.cut
+
+    @property
+    def merged(self) -> int:
+        """Tokens that the shard has merged, as far as this host has heard."""
+        with self.lock:
+            return self._link.merged
 
     @property
     def clock(self) -> ShardClock:
@@ -205,7 +212,8 @@ class Mailbox:
                     self.stop = message
                 case Fenced() | Refused():
                     self.error = message
-            tell(self._link, message)
+            if tell(self._link, message):
+                self._arrivals.clear()
             self.lock.notify_all()
 
     def due(self) -> list[Report | Mark]:
@@ -226,12 +234,12 @@ class Mailbox:
         with self.lock:
             self._link.postpone(errand)
 
-    def put_arrival(self, errand: Errand, arrival: Arrival, cut: CutId, size: int) -> None:
-        """A fetched fragment, the newest cut that the shard had recorded itself for when it sent it, and the bytes that
-        came."""
+    def put_arrival(self, errand: Errand, arrival: Arrival, head: FetchHead) -> None:
+        """A fetched fragment, and what the shard said when it sent it."""
         with self.lock:
-            self.counters.bytes_in += size
-            if self._link.fetched(errand, arrival.version, cut):
+            self.counters.bytes_in += head.size
+            self._link.counted(head.merged)
+            if self._link.fetched(errand, arrival.version, head.cut):
                 self._arrivals[errand.fragment] = arrival
 
     def next_push(self, timeout: float | None = None) -> tuple[PushHead, NDArray[Any]] | None:
@@ -260,16 +268,18 @@ class Mailbox:
 
     def _welcomed(self, message: Welcome) -> None:
         self.counters.connections += 1
-        if self._link.lineage and self._link.lineage != message.lineage:
-            self._arrivals.clear()
         self.welcome = self.welcome or message
 
 
-def tell(link: Link, message: Down) -> None:
-    """What a shard's message says of fragments, rounds, cuts and clocks; of the rest nothing."""
+def tell(link: Link, message: Down) -> bool:
+    """What a shard's message says of fragments, rounds, cuts and clocks; of the rest nothing.
+
+    True when what arrived before it is of a history that ended, see `Link.welcomed`.
+    """
     match message:
         case Welcome():
-            link.welcomed(message.lineage, message.global_step, message.versions, message.cut)
+            link.counted(message.merged)
+            return link.welcomed(message.lineage, message.global_step, message.versions, message.cut)
         case Pull(round_id, least):
             link.asked(round_id, least)
         case Over(round_id):
@@ -283,3 +293,4 @@ def tell(link: Link, message: Down) -> None:
         case Stop(clock=ShardClock() as clock, cut=cut):
             link.told(clock)
             link.marked(cut)
+    return False

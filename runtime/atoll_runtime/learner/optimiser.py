@@ -1,4 +1,4 @@
-"""The inner optimiser without its learning rate: AdamW, or any of optax's by name and arguments.
+"""The inner optimiser, told its learning rate at each step: AdamW, or any of optax's by name and arguments.
 
 A unit saves up to two tensors for each parameter and counts of steps. What an optimiser keeps beyond that, such as
 Adafactor's factored moments, begins anew in a healed unit, after a short warm-up.
@@ -21,6 +21,7 @@ SAVED = 2
 MASKS = ("mask", "weight_decay_mask")
 """Optax's names for which tensors decay."""
 
+Rate = jax.typing.ArrayLike
 State = Any
 Tensors = Mapping[str, Any]
 
@@ -29,8 +30,11 @@ class OptimiserError(ValueError):
     """An optimiser that cannot be built; the message names the field."""
 
 
-def build(spec: InnerSpec, matrices: Mapping[str, bool]) -> optax.GradientTransformation:
-    """What a gradient becomes before it is multiplied by the learning rate and taken from θ.
+def build(spec: InnerSpec, matrices: Mapping[str, bool]) -> optax.GradientTransformationExtraArgs:
+    """What of a gradient is taken from θ, at the learning rate that `update` is given as `rate`.
+
+    Optax's own optimiser is made for each rate, for some take momentum of what the rate has scaled already, and a
+    factor afterwards would be another optimiser when the rate changes.
 
     Args:
         matrices: which tensors decay, by flat name.
@@ -39,13 +43,18 @@ def build(spec: InnerSpec, matrices: Mapping[str, bool]) -> optax.GradientTransf
         OptimiserError: an unknown optimiser or argument, or a value of the wrong kind.
     """
     clip = optax.clip_by_global_norm(spec.clip_norm)
-    if spec.optimizer is None:
-        return optax.chain(
-            clip,
-            optax.scale_by_adam(b1=spec.beta1, b2=spec.beta2),
-            optax.add_decayed_weights(spec.weight_decay, mask=dict(matrices)),
-        )
-    return optax.chain(clip, _named(spec.optimizer, dict(matrices)), optax.scale(-1.0))
+    chosen = spec.optimizer or OptimizerSpec(
+        name="adamw", arguments={"b1": spec.beta1, "b2": spec.beta2, "weight_decay": spec.weight_decay}
+    )
+    make = _named(chosen, dict(matrices))
+
+    def update(
+        gradient: Any, state: State, theta: Any = None, *, rate: Rate = 1.0, **_: Any
+    ) -> tuple[Any, State]:
+        change, state = optax.chain(clip, make(rate)).update(gradient, state, theta)
+        return jax.tree.map(jnp.negative, change), state
+
+    return optax.GradientTransformationExtraArgs(optax.chain(clip, make(1.0)).init, update)
 
 
 def slots(state: State, theta: Tensors) -> list[dict[str, Any]] | None:
@@ -81,7 +90,8 @@ def shardings(state: State, theta: Tensors, elsewhere: Any) -> State:
     return jax.tree.unflatten(structure, placed)
 
 
-def _named(spec: OptimizerSpec, matrices: dict[str, bool]) -> optax.GradientTransformation:
+def _named(spec: OptimizerSpec, matrices: dict[str, bool]) -> Callable[[Rate], optax.GradientTransformation]:
+    """Optax's optimiser of that name, by its learning rate."""
     if spec.name not in OPTIMIZERS:
         raise OptimiserError(f"inner.optimizer.name: {spec.name!r} is not one of {', '.join(OPTIMIZERS)}")
     make: Callable[..., Any] = getattr(optax, spec.name)
@@ -108,7 +118,7 @@ def _named(spec: OptimizerSpec, matrices: dict[str, bool]) -> optax.GradientTran
     for name in MASKS:
         if name in inspect.signature(make).parameters:
             arguments[name] = matrices
-    return make(learning_rate=1.0, **arguments)
+    return lambda rate: make(learning_rate=rate, **arguments)
 
 
 def _kind(parameter: inspect.Parameter) -> type[bool] | type[int] | type[float] | None:

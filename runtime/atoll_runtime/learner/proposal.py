@@ -14,6 +14,8 @@ from atoll_runtime.sync.link import Ask
 
 NOTHING = -1
 """No arrival, no pull."""
+WHOLE = 2**30
+"""All of a target, where hosts agree on how much of it is done: they agree in int32, and tokens are more."""
 
 
 class Ending(IntEnum):
@@ -40,26 +42,28 @@ class Proposal:
     capture: int = NOTHING
     """The fragment to take a snapshot of."""
     ending: Ending = Ending.NONE
+    done: int = 0
+    """How much of the target in tokens is merged, of `WHOLE`."""
 
     def values(self, fragments: int) -> np.ndarray:
-        """int32 [4·fragments + 3]: versions, their lineages, round steps, round attempts, cut, capture, ending."""
+        """int32 [4·fragments + 4]: versions, their lineages, round steps, attempts; cut, capture, ending, done."""
         table = np.full((4, fragments), NOTHING, np.int32)
         for number, arrival in self.arrivals.items():
             table[:2, number] = arrival.version, zlib.crc32(arrival.lineage.encode()) >> 1
         for number, pull in self.pulls.items():
             table[2:, number] = pull.round.step, pull.round.attempt
-        facts = [2 * self.cut.step + self.cut.final, self.capture, self.ending]
+        facts = [2 * self.cut.step + self.cut.final, self.capture, self.ending, self.done]
         return np.append(table.reshape(-1), np.array(facts, np.int32))
 
     def agreed(self, low: np.ndarray, high: np.ndarray) -> Proposal:
         """What every host proposed: where minimum and maximum over the hosts are equal.
 
         A cut that any host has seen counts for all, for a message sent after it may be next at any of them; and
-        what any host would copy, all copy, for it is a collective program.
+        what any host would copy, all copy, for it is a collective program. Of the target, what all know is done.
         """
         same = np.where(low == high, low, NOTHING)
-        table = same[:-3].reshape(4, -1)
-        step, final = divmod(int(high[-3]), 2)
+        table = same[:-4].reshape(4, -1)
+        step, final = divmod(int(high[-4]), 2)
         return Proposal(
             arrivals={
                 number: one
@@ -72,6 +76,7 @@ class Proposal:
                 if table[2, number] >= 0 and table[3, number] >= 0
             },
             cut=CutId(step, bool(final)),
-            capture=int(high[-2]),
-            ending=Ending(int(high[-1])),
+            capture=int(high[-3]),
+            ending=Ending(int(high[-2])),
+            done=int(low[-1]),
         )

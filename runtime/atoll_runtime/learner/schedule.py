@@ -1,4 +1,4 @@
-"""The inner learning rate: by the *global* step, so that a healed unit goes on where the others are."""
+"""The inner learning rate: by the *global* step and the tokens merged, so that a healed unit is where others are."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ REWARM = 20
 are as long as the learning rate allows in every coordinate."""
 
 
-def learning_rate(inner: InnerSpec, target: int | None, step: float, since_seed: int, healed: bool) -> float:
+def learning_rate(
+    inner: InnerSpec, target: int | None, step: float, since_seed: int, healed: bool, done: float = 0.0
+) -> float:
     """Learning rate of one inner step.
 
     Args:
-        target: global steps of the run; `None` (a target in tokens alone) means constant after the warm-up.
+        target: global steps of the run; `None`: its target is in tokens alone.
         step: the global step as far as this unit knows it.
         since_seed: inner steps of this incarnation.
         healed: whether this incarnation began after step 0 with moments of zero.
+        done: the part of the target in tokens that is merged, 0 without one. Whichever target is nearer counts, for it
+            ends the run.
     """
     rate = inner.learning_rate
     if step < inner.warmup_steps:
         rate *= (step + 1) / inner.warmup_steps
-    elif inner.schedule == "Cosine" and target is not None and target > inner.warmup_steps:
-        progress = min(1.0, (step - inner.warmup_steps) / (target - inner.warmup_steps))
+    elif inner.schedule == "Cosine":
+        progress = done
+        if target is not None and target > inner.warmup_steps:
+            progress = max(progress, (step - inner.warmup_steps) / (target - inner.warmup_steps))
         floor = inner.final_fraction
-        rate *= floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+        rate *= floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
     if healed:
         rate *= min(1.0, (since_seed + 1) / REWARM)
     return rate

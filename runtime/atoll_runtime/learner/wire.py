@@ -155,7 +155,7 @@ class Wire:
             else:
                 attempt = 0
                 arrival = Arrival(head.version, part, errand.lineage)
-                self._box.put_arrival(errand, arrival, head.cut, head.size)
+                self._box.put_arrival(errand, arrival, head)
 
     def _push_all(self) -> None:
         while (waiting := self._box.next_push()) is not None:

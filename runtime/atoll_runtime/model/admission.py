@@ -12,18 +12,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from atoll_runtime.model import axes
+from atoll_runtime.model.decoder import Batch
 from atoll_runtime.model.presets import ModelError
-
-if TYPE_CHECKING:
-    from atoll_runtime.model.decoder import Batch
-    from atoll_runtime.model.tasks import Task
+from atoll_runtime.model.tasks import Task
+from atoll_runtime.sync.fragments import TensorInfo
 
 WHOLE = ("layers", "scale")
 """Names of dimensions that no rule splits."""
@@ -63,6 +63,27 @@ class Admitted:
         params = self._tree(theta)
         found: Array = self.task.loss(params, batch, jax.random.key(0)) if own is None else own(params, batch)
         return found
+
+    def describe(self) -> list[TensorInfo]:
+        """Its tensors as the protocol cuts them. A scalar has no first axis."""
+        return [
+            TensorInfo(
+                name, self.shapes[name], stacked=each[:1] == ("layers",), embedding="vocabulary" in each
+            )
+            for name, each in self.axes.items()
+        ]
+
+    def initial(self, seed: int) -> dict[str, np.ndarray]:
+        """First values, float32, made on the CPU.
+
+        Raises:
+            ModelError: `init`, which could be traced, fails when it computes.
+        """
+        with told(self.path, "init"), jax.default_device(jax.local_devices(backend="cpu")[0]):
+            leaves = jax.tree.leaves(jax.jit(self.task.init)(jax.random.key(seed)))
+            return {
+                name: np.asarray(leaf, np.float32) for name, leaf in zip(self.shapes, leaves, strict=True)
+            }
 
     def check(self, length: int, packed: bool, trained: bool = True) -> None:
         """Traces what will be computed for one row of `length` tokens.

@@ -83,8 +83,8 @@ class Decoder:
 
     def _forward(self, params: Params, inputs: Batch, weights_BT: Array) -> tuple[Array, Array]:
         segments_BT = inputs.get("segments")
-        table_VD = self._gather("embedding/table", params["embedding"]["table"])
-        x_BTD = self._place(table_VD[inputs["tokens"]])
+        table_VD = params["embedding"]["table"]
+        x_BTD = self._place(self._embed(table_VD, inputs["tokens"]))
         at = jnp.arange(x_BTD.shape[1]) if segments_BT is None else positions(segments_BT)
         rotation = rotary(at, params["layers"]["attention"]["wq"].shape[-1])
 
@@ -104,9 +104,19 @@ class Decoder:
 
         x_BTD, losses_L = jax.lax.scan(REMAT[self.remat](layer), x_BTD, params["layers"])
         x_BTD = normalise(x_BTD, params["final"]["norm"])
-        head_DV = self._gather("head/table", params["head"]["table"]) if "head" in params else table_VD.T
+        head_DV = (
+            self._gather("head/table", params["head"]["table"])
+            if "head" in params
+            else self._gather("embedding/table", table_VD).T
+        )
         logits_BTV = jnp.matmul(x_BTD, head_DV, preferred_element_type=jnp.float32)
         return self._place(logits_BTV, "vocabulary"), jnp.mean(losses_L)
+
+    def _embed(self, table_VD: Array, tokens_BT: Array) -> Array:
+        """The tokens' rows, rounded once they are chosen: a row's gradient is a sum over all places of its token, which
+        in bf16 stands still from a few hundred of them on."""
+        whole_VD = constrain(self.mesh, table_VD, AXES["embedding/table"], (TENSOR,))
+        return whole_VD[tokens_BT].astype(self.dtype)
 
     def _attention(
         self, weights: Params, x_BTD: Array, rotation: tuple[Array, Array], segments_BT: Array | None
@@ -121,7 +131,7 @@ class Decoder:
 
     def _gather(self, name: str, weight: Array, skip: int = 0) -> Array:
         """A parameter as a layer uses it: in the products' dtype, and whole but for the tensor and expert axes."""
-        if not name.endswith("/router"):
+        if not name.endswith(("/router", "/norm")):
             weight = weight.astype(self.dtype)
         along = (TENSOR, EXPERT) if "experts" in AXES[name] else (TENSOR,)
         return constrain(self.mesh, weight, AXES[name][skip:], along)
@@ -131,9 +141,10 @@ class Decoder:
 
 
 def normalise(x_BTD: Array, scale_D: Array) -> Array:
-    """RMSNorm; the mean square is taken in float32."""
-    mean_BT1 = jnp.mean(jnp.square(x_BTD.astype(jnp.float32)), axis=-1, keepdims=True)
-    return x_BTD * jax.lax.rsqrt(mean_BT1 + NORM_EPSILON).astype(x_BTD.dtype) * scale_D.astype(x_BTD.dtype)
+    """RMSNorm in float32 throughout: the gradient of `scale_D`, too, is a sum over all tokens."""
+    exact_BTD = x_BTD.astype(jnp.float32)
+    mean_BT1 = jnp.mean(jnp.square(exact_BTD), axis=-1, keepdims=True)
+    return (exact_BTD * jax.lax.rsqrt(mean_BT1 + NORM_EPSILON) * scale_D).astype(x_BTD.dtype)
 
 
 def mlp(weights: Params, y_BTD: Array) -> Array:

@@ -15,6 +15,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 from atoll_runtime.model.axes import EXPERT, ROWS, TENSOR
 
+EXACT = jax.lax.Precision.HIGHEST
+
 
 class Routes(NamedTuple):
     """Where each token goes, and what the router pays for it."""
@@ -30,16 +32,17 @@ class Routes(NamedTuple):
 
 
 def route(router_DE: Array, x_BTD: Array, count: int, weights_BT: Array) -> Routes:
-    """The `count` best experts of each token; float32 throughout. Losses are means over tokens by their weight."""
-    logits_BTE = jnp.einsum("BTD,DE->BTE", x_BTD, router_DE, preferred_element_type=jnp.float32)
+    """The `count` best experts of each token; float32 throughout, also on chips that multiply in bf16 where nothing
+    is said. Losses are means over tokens by their weight."""
+    logits_BTE = jnp.einsum("BTD,DE->BTE", x_BTD.astype(jnp.float32), router_DE, precision=EXACT)
     chances_BTE = jax.nn.softmax(logits_BTE)
     best_BTC, experts_BTC = jax.lax.top_k(chances_BTE, count)
     shares_BTC = best_BTC / jnp.sum(best_BTC, axis=-1, keepdims=True)
 
     weights_BT = weights_BT / jnp.maximum(jnp.sum(weights_BT), 1e-6)
     taken_BTE = jnp.sum(jax.nn.one_hot(experts_BTC, chances_BTE.shape[-1]), axis=2) / count
-    load_E = jnp.einsum("BTE,BT->E", taken_BTE, weights_BT)
-    chance_E = jnp.einsum("BTE,BT->E", chances_BTE, weights_BT)
+    load_E = jnp.einsum("BTE,BT->E", taken_BTE, weights_BT, precision=EXACT)
+    chance_E = jnp.einsum("BTE,BT->E", chances_BTE, weights_BT, precision=EXACT)
     balance = chances_BTE.shape[-1] * jnp.sum(load_E * chance_E)
     z = jnp.sum(jnp.square(jax.nn.logsumexp(logits_BTE, axis=-1)) * weights_BT)
     return Routes(experts_BTC, shares_BTC, balance, z)
@@ -83,10 +86,11 @@ def _own(gate: Array, up: Array, down: Array, x_BTD: Array, experts_BTC: Array, 
     order_M = jnp.argsort(experts_M, stable=True)
     sizes_E = jnp.bincount(experts_M, length=count + 1)[:count].astype(jnp.int32)
 
-    x_MD = x_SD[order_M // chosen]
+    # Rows that belong to no group are whatever the chip left there, in the products and in their gradients.
+    grouped_M1 = (jnp.arange(experts_M.size) < jnp.sum(sizes_E))[:, None]
+    x_MD = jnp.where(grouped_M1, x_SD[order_M // chosen], 0)
     inner_MF = jax.nn.silu(jax.lax.ragged_dot(x_MD, gate, sizes_E)) * jax.lax.ragged_dot(x_MD, up, sizes_E)
     y_MD = jax.lax.ragged_dot(inner_MF, down, sizes_E)
-    # Rows that belong to no group are whatever the chip left there.
     shares_M = jnp.where(here_M, shares_BTC.reshape(-1), 0).astype(y_MD.dtype)
     y_MD = jnp.where(here_M[:, None], y_MD[jnp.argsort(order_M)], 0) * shares_M[:, None]
     return jnp.sum(y_MD.reshape(-1, chosen, y_MD.shape[-1]), axis=1).reshape(x_BTD.shape)

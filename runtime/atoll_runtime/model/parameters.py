@@ -1,19 +1,17 @@
-"""The parameters by flat name: axes, shapes, first values, and the way to and from a nested tree.
+"""The decoder's parameters by flat name: axes, shapes, first values, and the way to and from a nested tree.
 
-Numpy only, for a decoder: the syncer makes Θ of step 0 from here and needs no accelerator.
+Numpy only: the syncer makes Θ of step 0 from here and needs no accelerator.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from atoll_runtime.contract import Dimensions, ModelSpec
-from atoll_runtime.model.presets import ModelError, resolve
+from atoll_runtime.contract import Dimensions
 from atoll_runtime.sync.fragments import TensorInfo
 
 Axes = Mapping[str, tuple[str, ...]]
@@ -65,14 +63,8 @@ def shapes(size: Dimensions) -> dict[str, tuple[int, ...]]:
     }
 
 
-def describe(spec: ModelSpec) -> list[TensorInfo]:
-    """The tensors as the protocol cuts them: layers apart, embedding and head averaged directly.
-
-    Raises:
-        ModelError: see `resolve`; of a task, see `atoll_runtime.model.tasks`.
-    """
-    if spec.task is not None:
-        return _tasks(spec.task).describe(spec)  # type: ignore[no-any-return]
+def describe(size: Dimensions) -> list[TensorInfo]:
+    """The tensors as the protocol cuts them: layers apart, embedding and head averaged directly."""
     return [
         TensorInfo(
             name=name,
@@ -80,46 +72,13 @@ def describe(spec: ModelSpec) -> list[TensorInfo]:
             stacked=AXES[name][0] == "layers",
             embedding=name in ("embedding/table", "head/table"),
         )
-        for name, shape in shapes(resolve(spec)).items()
+        for name, shape in shapes(size).items()
     ]
 
 
-def check(spec: ModelSpec, length: int, packing: str, trained: bool = True) -> None:
-    """Traces what a task of the user's own computes, which `describe` does not; of a decoder nothing is left to check.
-
-    Args:
-        length: tokens of an example.
-        packing: of the data, as in the contract.
-        trained: its loss and the gradient too, not its evaluation alone.
-
-    Raises:
-        ModelError: see `atoll_runtime.model.admission`.
-    """
-    if spec.task is not None:
-        _tasks(spec.task).check(spec.task, length, packing == "Documents", trained)
-
-
-def initial(spec: ModelSpec) -> dict[str, np.ndarray]:
-    """First values, float32: the same for a seed on every machine and in any order of tensors.
-
-    Raises:
-        ModelError: of a task, see `atoll_runtime.model.tasks`.
-    """
-    if spec.task is not None:
-        return _tasks(spec.task).initial(spec)  # type: ignore[no-any-return]
-    size = resolve(spec)
-    return {name: _first(name, shape, size, spec.seed) for name, shape in shapes(size).items()}
-
-
-def _tasks(path: str) -> ModuleType:
-    """It imports JAX, which the syncer of a decoder and a planner on a laptop do without."""
-    try:
-        from atoll_runtime.model import tasks
-    except ImportError as error:
-        raise ModelError(
-            f"model.task: {path!r} is described with JAX: {error}; install atoll[runtime]"
-        ) from error
-    return tasks
+def initial(size: Dimensions, seed: int) -> dict[str, np.ndarray]:
+    """First values, float32: the same for a seed on every machine and in any order of tensors."""
+    return {name: _first(name, shape, size, seed) for name, shape in shapes(size).items()}
 
 
 def _first(name: str, shape: tuple[int, ...], size: Dimensions, seed: int) -> np.ndarray:

@@ -28,11 +28,25 @@ def facts_of(path: Path) -> Facts:
         for stored in read(tape, name):
             if isinstance(stored.record, Opening):
                 return stored.record.facts
-    raise TapeError(f"{path}: no whole record of an event tape")
+    raise nothing_whole(path)
 
 
 def records(path: Path) -> Iterator[dict[str, object]]:
-    """Each record as a JSON object to be read, without its arrays."""
+    """Each record as a JSON object to be read, without its arrays.
+
+    Raises:
+        TapeError: no tape, or a damaged one.
+        OSError: it cannot be read.
+    """
+    some = False
     for name, tape in load(path):
         for stored in read(tape, name):
+            some = True
             yield {"segment": name, "byte": stored.start, **plain(stored.record)}
+    if not some:
+        raise nothing_whole(path)
+
+
+def nothing_whole(path: Path) -> TapeError:
+    """What to say of a path below which no record can be read."""
+    return TapeError(f"{path}: no whole record of an event tape")

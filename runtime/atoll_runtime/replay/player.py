@@ -8,7 +8,7 @@ from pathlib import Path
 
 from atoll_runtime.contract import TapeDepth
 from atoll_runtime.replay.arrays import Held, arrays, recompute, sums
-from atoll_runtime.replay.folder import load
+from atoll_runtime.replay.folder import load, nothing_whole
 from atoll_runtime.sync.encoding import TapeError, encode, plain
 from atoll_runtime.sync.events import Member, Merge, MergeFailed, Persisted, RoundId
 from atoll_runtime.sync.failures import Happening, Watch
@@ -101,7 +101,7 @@ def replay(path: Path, at: Sequence[int] | None = None) -> Replay:
             player.torn = len(tape) - end
             player.replay.torn += player.torn
     if player is None:
-        raise TapeError(f"{path}: no whole record of an event tape")
+        raise nothing_whole(path)
     return player.replay
 
 

@@ -27,6 +27,8 @@ class Errand:
     fragment: int
     version: int
     lineage: str
+    setbacks: int = 0
+    """Of the shard, before it was thought of."""
 
 
 @dataclass
@@ -42,29 +44,47 @@ class Link:
     empty: frozenset[int] = frozenset()
     """Fragments without elements: there is nothing of them to fetch."""
     foreign: set[int] = field(default_factory=set)
-    """Fragments whose adopted version belongs to another lineage than the shard's."""
+    """Fragments whose adopted version is none of the shard's: of another lineage, or of merges that it has lost."""
+    offered: list[int] = field(default_factory=list)
+    """Newest version of each fragment that the shard is known to have."""
+    setbacks: int = 0
+    """Times that the shard came back with less than it had shown: its volume was restored, or lost a record."""
     wanted: dict[int, int] = field(default_factory=dict)
     asks: dict[int, Ask] = field(default_factory=dict)
     open: set[RoundId] = field(default_factory=set)
     cut: CutId = NO_CUT
     """The newest cut that the shard is known to have recorded itself for."""
     clock: ShardClock = CLOCK_ZERO
+    merged: int = 0
+    """Tokens that the shard has merged, of all units, by the furthest that it said."""
 
     def __post_init__(self) -> None:
         self.adopted = self.adopted or list(self.held)
+        self.offered = self.offered or list(self.held)
 
-    def welcomed(self, lineage: str, step: int, versions: Sequence[int], cut: CutId) -> None:
-        """A session begins. A shard that lost its journal shows another lineage: its versions are other arrays."""
-        if self.lineage and self.lineage != lineage:
+    def welcomed(self, lineage: str, step: int, versions: Sequence[int], cut: CutId) -> bool:
+        """A session begins; true when what was fetched and not adopted yet is of a history that ended.
+
+        A shard that lost its journal shows another lineage: its versions are other arrays. One that lost its newest
+        merges alone shows the same, with older versions: what is newer here is known to it no more.
+        """
+        ended = bool(self.lineage) and self.lineage != lineage
+        if ended:
             self.foreign = set(range(len(self.held)))
             self.wanted.clear()
-        elif not self.lineage:
-            self.foreign = {p for p, version in enumerate(versions) if self.held[p] > version}
-        self.lineage = lineage
+        elif any(held > version for held, version in zip(self.held, versions, strict=True)):
+            ended = True
+            self.setbacks += 1
+            self.foreign |= {p for p, version in enumerate(versions) if self.adopted[p] > version}
+            # What has not been adopted is thrown away, on whichever host it is.
+            self.held = list(self.adopted)
+            self.wanted.clear()
+        self.lineage, self.offered = lineage, list(versions)
         self.marked(cut)
         self.told(ShardClock(step, 0))
         for p, version in enumerate(versions):
             self.announced(p, version)
+        return ended
 
     def disconnected(self) -> None:
         """A session ended: its rounds are void, the next one brings them anew."""
@@ -86,6 +106,7 @@ class Link:
 
     def announced(self, p: int, version: int) -> None:
         """A version can be fetched."""
+        self.offered[p] = max(version, self.offered[p])
         if p not in self.empty and (version > self.held[p] or p in self.foreign):
             self.wanted[p] = max(version, self.wanted.get(p, 0))
 
@@ -98,10 +119,14 @@ class Link:
         step, cut = max(self.clock.step, clock.step), max(self.clock.cut, clock.cut)
         self.clock = ShardClock(step, clock.ending, clock.goal, cut)
 
+    def counted(self, merged: int) -> None:
+        """The shard's merged tokens. A shard that fell back does not lead the learning rate back."""
+        self.merged = max(self.merged, merged)
+
     def errand(self) -> Errand | None:
         """The fragment to fetch next."""
         for p, version in self.wanted.items():
-            return Errand(p, version, self.lineage)
+            return Errand(p, version, self.lineage, self.setbacks)
         return None
 
     def postpone(self, errand: Errand) -> None:
@@ -110,11 +135,12 @@ class Link:
             self.wanted[errand.fragment] = self.wanted.pop(errand.fragment)
 
     def fetched(self, errand: Errand, version: int, cut: CutId) -> bool:
-        """A fragment came; true when it is news. What belongs to a lineage that ended is fetched again."""
+        """A fragment came; true when it is news. What belongs to a history that ended is fetched again."""
         p = errand.fragment
-        if errand.lineage != self.lineage:
+        if (errand.lineage, errand.setbacks) != (self.lineage, self.setbacks):
             return False
         self.marked(cut)
+        self.offered[p] = max(version, self.offered[p])
         if self.wanted.get(p, 0) <= max(errand.version, version):
             self.wanted.pop(p, None)
         if p not in self.foreign and version <= self.held[p]:
@@ -124,9 +150,14 @@ class Link:
 
     def adopt(self, p: int, version: int, lineage: str) -> None:
         """The training loop has taken what an errand in `lineage` brought: it is the anchor now."""
-        if lineage == self.lineage:
-            self.adopted[p] = version
+        if lineage != self.lineage:
+            return
+        self.adopted[p] = version
+        if version <= self.offered[p]:
             self.foreign.discard(p)
+        else:  # the hosts had agreed on it when the shard came back without it
+            self.foreign.add(p)
+            self.announced(p, self.offered[p])
 
     def answerable(self) -> dict[int, Ask]:
         """Open rounds whose least anchor the training loop has taken."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from atoll_runtime.sync import clocks, ledger, schedule
+from atoll_runtime.sync import clocks, schedule
 from atoll_runtime.sync.cuts import Cuts
+from atoll_runtime.sync.doubts import Doubts, doubt
 from atoll_runtime.sync.events import (
     CLOCK_ZERO,
     NO_CUT,
@@ -46,9 +46,6 @@ from atoll_runtime.sync.units import Unit
 COORDINATOR = 0
 """The shard that begins cuts."""
 
-ATTEMPTS_IN_DOUBT = 3
-"""Of a round, after which a shard believes all its learners rather than itself."""
-
 
 @dataclass
 class Syncer:
@@ -62,8 +59,7 @@ class Syncer:
     """URI of the final cut; not empty once finished."""
     committed: dict[str, Any] = field(default_factory=dict)
     """The record of the newest durable merge: what a cut holds, together with the durable fragments."""
-    doubted: dict[tuple[str, int], CutId] = field(default_factory=dict)
-    """Of connected hosts, by unit: a cut further on than any shard is known to be."""
+    doubts: Doubts = field(default_factory=Doubts)
     _told: ShardClock = CLOCK_ZERO
     _final_cut: CutId = NO_CUT
     """Begun elsewhere; recorded here once no round is in flight."""
@@ -112,15 +108,14 @@ class Syncer:
         return self.reached or self._final_awaits or self.cuts.newest.final
 
     @property
-    def reopened(self) -> bool:
-        """This shard has begun a final cut, which it does not know to stand, and the run has another target now."""
-        began = self.rules.shard == COORDINATOR and self.cuts.newest.final and not self.final
-        return began and self.cuts.goal != self.rules.goal
+    def outdated(self) -> bool:
+        """The newest cut is a final one, which is not known to stand, and the run has another target now."""
+        return self.cuts.newest.final and not self.final and self.cuts.goal != self.rules.goal
 
     @property
     def orderable(self) -> int:
-        """The least step of a cut that can hold all that is merged here."""
-        return self.cuts.newest.step + (self.cuts.merges != self.rounds.merges)
+        """The least step of a cut that can hold all that is merged here and does not end the run."""
+        return self.cuts.newest.step + (self.outdated or self.cuts.merges != self.rounds.merges)
 
     @property
     def clock(self) -> ShardClock:
@@ -183,7 +178,7 @@ class Syncer:
         name = subject(event)
         self.rounds.look(name, now)
         if not self.final:
-            if self.doubted:
+            if self.doubts.told:
                 self._believe()
             self._advance(now, name)
         return effects
@@ -211,64 +206,6 @@ class Syncer:
             "units": {name: unit.record() for name, unit in self.units.items()},
         }
 
-    @classmethod
-    def restore(cls, rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any]) -> Syncer:
-        """The machine as `record` left it: no host connected, no round in flight."""
-        machine = cls.begin(rules, sizes, list(record["versions"]), record["step"])
-        rounds = machine.rounds
-        rounds.history = [list(versions) for versions in record["history"]]
-        rounds.merges, rounds.last_quorum = record["merges"], record["last_quorum"]
-        rounds.units = {
-            name: Unit.restore(name, owned(sizes), state) for name, state in record["units"].items()
-        }
-        machine.final = record["final"]
-        machine.cuts.newest = CutId(*record["cut"])
-        machine.cuts.merges, machine.cuts.goal = record["cut_merges"], record["cut_goal"]
-        machine.committed = machine.record()
-        return machine
-
-    @classmethod
-    def continued(
-        cls,
-        rules: Rules,
-        sizes: tuple[int, ...],
-        machines: Sequence[Mapping[str, Any]],
-        versions: Sequence[int],
-        step: int,
-        uri: str,
-    ) -> Syncer:
-        """The beginning of another lineage: a cut goes on, in whatever number of shards it was taken.
-
-        Args:
-            machines: records of all shards in the cut.
-            versions: of this shard's fragments in it.
-            step: the cut's.
-            uri: the cut's address; where it is the final one, the run is finished. Empty: it has more to do since.
-        """
-        same = len(machines) == rules.shards
-        final = bool(uri) and all(machine["cut"][1] for machine in machines)
-        record = dict(machines[rules.shard] if same else machines[0])
-        record["versions"] = list(versions)
-        record["history"] = [[version] for version in versions]
-        record["step"] = max(step, *versions)
-        record["final"], record["cut"] = uri if final else "", [step, final]
-        record["cut_merges"], record["cut_goal"] = record["merges"], rules.goal
-        # Every unit receives every fragment anew, so no anchor is spent.
-        record["units"] = {
-            name: {**unit, "spent": [], "marks": [], "joined": []} for name, unit in record["units"].items()
-        }
-        if not same:
-            count = len(owned(sizes))
-            for name, unit in record["units"].items():
-                accounts = [each["units"][name]["account"] for each in machines if name in each["units"]]
-                unit["account"] = ledger.carried(accounts, count)
-        machine = cls.restore(rules, sizes, record)
-        if final:
-            for each in machine.units.values():
-                each.account.finish()
-            machine.committed = machine.record()
-        return machine
-
     def _joined(self, event: Joined) -> None:
         unit = self.units.get(event.unit)
         if unit is None:
@@ -289,7 +226,7 @@ class Syncer:
         if unit is not None and event.incarnation == unit.incarnation:
             unit.leave(event)
             self.cuts.drop(event.unit, event.host)
-            self.doubted.pop((event.unit, event.host), None)
+            self.doubts.drop(event.unit, event.host)
             self._note("left", unit=event.unit, incarnation=event.incarnation, host=event.host)
 
     def _reported(self, event: Reported, now: float) -> None:
@@ -326,13 +263,13 @@ class Syncer:
         self.rounds.effects.append(SendMarkers(cut))
 
     def _ordered(self, cut: CutId) -> None:
-        """Records this shard's state. A final cut holds all that there is, and goes before."""
+        """Records this shard's state. A final cut of this target holds all that there is, and goes before."""
         newest = self.cuts.newest
-        if self.final or newest.final or self._final_awaits:
+        if self.final or self._final_awaits or (newest.final and not self.outdated):
             return
         if cut > newest:
             self._see(cut)
-        elif self.cuts.saving != newest and self.cuts.merges == self.rounds.merges:
+        elif not newest.final and self.cuts.saving != newest and self.cuts.merges == self.rounds.merges:
             # The process ended while it saved the cut. Nothing was merged since, so the state is still the cut's.
             self._record_cut(newest)
 
@@ -347,7 +284,7 @@ class Syncer:
 
     def _heard(self, heard: tuple[ShardClock, ...]) -> None:
         self.pace.hear(heard)
-        self.doubted = {host: cut for host, cut in self.doubted.items() if self._heed(cut)}
+        self._heed_doubted()
 
     def _part(self, part: Part, now: float) -> None:
         doubt = self._heed(part.cut)
@@ -358,43 +295,36 @@ class Syncer:
         self.rounds.take(part, now)
 
     def _doubt(self, cut: CutId, held: int = 0) -> str:
-        """Why a cut that a learner tells of is not believed; empty when it is.
-
-        Cuts are named by a shard's clock, or follow one another where it stands still. One that was away hears of the
-        others' clocks after the cut, and one that lost its journal has nothing but what learners hold of it.
-        """
+        """Why a cut that a learner tells of, which holds this shard at the step `held`, is not believed."""
         known = max(self.step, self.pace.ahead, self.pace.cut, self.cuts.newest.step, held)
-        if cut.step <= known + max(self.rules.cut_interval, self.rules.interval):
-            return ""
-        return f"cut: {cut.step}, but no shard is known to be beyond global step {known}"
+        return doubt(cut, known, self.rules)
 
     def _heed(self, cut: CutId, held: int = 0) -> str:
         """Records this shard's state for a cut that a learner tells of, or says why not."""
-        doubt = self._doubt(cut, held)
-        if not doubt:
+        why = self._doubt(cut, held)
+        if not why:
             self._see(cut)
-        return doubt
+        return why
+
+    def _heed_doubted(self) -> None:
+        """More is known now."""
+        told = self.doubts.told
+        self.doubts.told = {host: cut for host, cut in told.items() if self._heed(cut)}
 
     def _told_of(self, event: Joined | Marked, held: int = 0) -> None:
-        """A host tells of a cut. One that is not believed is looked at again when more is known of the other shards."""
-        self.doubted.pop((event.unit, event.host), None)
-        doubt = self._heed(event.cut, held)
-        if doubt:
-            self.doubted[event.unit, event.host] = event.cut
-            self._note("refused", unit=event.unit, host=event.host, why=doubt)
+        """A host tells of a cut."""
+        self.doubts.drop(event.unit, event.host)
+        why = self._heed(event.cut, held)
+        if why:
+            self.doubts.told[event.unit, event.host] = event.cut
+            self._note("refused", unit=event.unit, host=event.host, why=why)
 
     def _believe(self) -> None:
-        """Takes the word of learners whom nobody contradicts: every live unit tells of a cut that is doubted, and for
-        some attempts nothing was merged for it. A shard that lost its journal twice would doubt them for ever."""
-        if max((held.attempt for held in self.rounds.held), default=0) < ATTEMPTS_IN_DOUBT:
-            return
-        told: dict[str, CutId] = {}
-        for (unit, _), cut in self.doubted.items():
-            told[unit] = min(cut, told.get(unit, cut))
-        live = self.rounds.roster.live.keys()
-        if live and live <= told.keys():
-            self._see(min(told[name] for name in live))
-            self.doubted = {host: cut for host, cut in self.doubted.items() if self._heed(cut)}
+        attempts = max((held.attempt for held in self.rounds.held), default=0)
+        cut = self.doubts.unanimous(self.rounds.roster.live.keys(), attempts)
+        if cut is not None:
+            self._see(cut)
+            self._heed_doubted()
 
     def _marked(self, event: Marked) -> None:
         self._told_of(event)
@@ -445,8 +375,10 @@ class Syncer:
         following = max(self.step, newest.step + 1)
         if self._final_awaits:
             self._see(self._final_cut)
-        elif self.reopened:  # any later cut takes the place of a final one, at every shard that it comes to
-            self._see(CutId(following))
+        elif self.outdated and self.rules.shard == COORDINATOR:
+            self._see(
+                CutId(following)
+            )  # which takes the place of the final one, at every shard that it comes to
         elif newest.final:
             if self.cuts.saving != newest:  # recorded before a restart; nothing was merged since
                 self._record_cut(newest)

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from atoll_runtime.sync.events import RoundId
 from atoll_runtime.sync.least import Least
+from atoll_runtime.sync.round import Round
 from atoll_runtime.sync.units import Unit
-
-if TYPE_CHECKING:
-    from atoll_runtime.sync.rounds import Round
 
 
 class Roster:

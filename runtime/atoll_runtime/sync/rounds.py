@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from atoll_runtime.sync import anchors, quorum
-from atoll_runtime.sync.contributions import Contributions
 from atoll_runtime.sync.events import (
     Effect,
     Joined,
-    Member,
     Merge,
     Merged,
     Note,
@@ -25,39 +23,13 @@ from atoll_runtime.sync.events import (
 )
 from atoll_runtime.sync.grace import Ema, Timing, grace
 from atoll_runtime.sync.roster import Roster
+from atoll_runtime.sync.round import Round
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.units import HISTORY, Unit
 
 LEAST_REST = 0.1
 """Seconds, or the slowest unit's step where that is longer: doubles with each attempt whose answers were not taken."""
 MOST_DOUBLINGS = 10
-
-
-@dataclass
-class Round:
-    """A round in flight."""
-
-    id: RoundId
-    opened: float
-    expires: float
-    rests: float
-    """Until when it is kept though nobody is left to wait for."""
-    stage: Literal["Collecting", "Merging", "Writing"] = "Collecting"
-    contributions: Contributions = field(default_factory=Contributions)
-    grace_until: float | None = None
-    """Set when the quorum is met."""
-    members: tuple[Member, ...] = ()
-    frozen: float = 0.0
-    pulled: set[tuple[str, int]] = field(default_factory=set)
-    """(unit, incarnation) asked so far."""
-    declined: set[str] = field(default_factory=set)
-    """Units whose answer was not taken: not waited for any more."""
-    record: Mapping[str, Any] = field(default_factory=dict)
-    """What is being written with its merge."""
-
-    def answered(self, unit: str) -> bool:
-        """The unit is not waited for: its contribution is in, or was not taken."""
-        return unit in self.contributions.members or unit in self.declined
 
 
 @dataclass

@@ -17,13 +17,13 @@ import google_crc32c
 import msgspec
 
 from atoll_runtime.contract import RunContract, TapeDepth
-from atoll_runtime.sync.encoding import TapeError, decode, encode
+from atoll_runtime.sync.encoding import TapeError, decode, packed
 from atoll_runtime.sync.events import Effect, Event, Member, RoundId
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.merge import Codec, Rule
 
-FORMAT = 1
+FORMAT = 2
 MAGIC = b"ATT1"
 FRAME = struct.Struct("<4sIIQ")
 """Magic, crc32c of all that follows it, bytes of the head, bytes of the body."""
@@ -150,7 +150,7 @@ def decisions(effects: Sequence[Effect]) -> tuple[Effect, ...]:
 
     def short(effect: Any) -> Effect:
         if hasattr(effect, "record"):
-            effect = dataclasses.replace(effect, record={"crc32c": checksum(encode(effect.record))})
+            effect = dataclasses.replace(effect, record={"crc32c": checksum(packed(effect.record))})
         return effect  # type: ignore[no-any-return]
 
     return tuple(short(effect) for effect in effects)

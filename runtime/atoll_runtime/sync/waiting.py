@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from atoll_runtime.sync import quorum
 from atoll_runtime.sync.machine import Syncer
-from atoll_runtime.sync.rounds import Round
+from atoll_runtime.sync.round import Round
 
 
 def why(machine: Syncer, now: float) -> str:

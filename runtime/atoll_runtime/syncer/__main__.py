@@ -32,6 +32,7 @@ from atoll_runtime.sync.fragments import Layout, LayoutError, build_layout
 from atoll_runtime.sync.merge import warm
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer.backoff import Backoff
+from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.errors import JournalError, Terminal
 from atoll_runtime.syncer.folders import forget_others
 from atoll_runtime.syncer.recovery import Start, Store, recover
@@ -111,15 +112,15 @@ async def run_service(
     store, start = await recovered(run, layout, rules, directory / "journal", status)
     await asyncio.to_thread(forget_others, directory)
     await asyncio.to_thread(warm, run.outer.codec)
-    service = Service(run, layout, start, store, Tape(directory / "tape", run.tape))
-    status.service = service
+    driver = Driver(run, layout, start, store, Tape(directory / "tape", run.tape))
+    service = status.service = Service(driver)
     server = GrpcServer(service, tls, run.shards[rules.shard].port)
     try:
         await server.start()
-        service.start()
-        await service.failed
+        driver.start()
+        await driver.failed
     finally:
-        await service.close()
+        await driver.close()
         await server.stop(GRACE_SECONDS)
 
 

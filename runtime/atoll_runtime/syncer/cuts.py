@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +49,8 @@ class Cuts:
         meta: Callable[[], Mapping[str, Any]],
         ended: Callable[[CutId, bool], None],
     ) -> None:
-        """`meta`: of the manifest; `ended`: called on the event loop when a cut is whole, or was given up (False)."""
+        """`meta`: of the manifest; `ended`: when a cut is whole, or was given up (False). Both are called on the event
+        loop."""
         self.newest, self.error = newest, ""
         self.merges: int | None = None
         """Merges in the newest one; None while none was saved since the start."""
@@ -96,12 +98,13 @@ class Cuts:
         backoff = Backoff(*POLL_SECONDS)
         while self._next is None:
             try:
-                waiting = await asyncio.to_thread(self._gather, job)
+                meta = dict(self._meta()) if self._coordinator else {}  # on the loop, which writes to it
+                waiting = await asyncio.to_thread(self._gather, job, meta)
             except StoreError as error:
                 waiting = str(error)
             if not waiting:
                 if self._coordinator:
-                    await asyncio.to_thread(self._prune)
+                    await asyncio.to_thread(self._prune, job.cut.step)
                 return True
             if given_up(job.cut, self.newest, clock() - begun, GATHER_SECONDS):
                 self._fail(f"checkpoint of global step {job.cut.step} given up: {waiting}", waiting)
@@ -117,8 +120,8 @@ class Cuts:
             verify(part, self._store.read_part(part.step, part.shard, part.shards), self._store.uri)
         return saved
 
-    def _gather(self, job: Job) -> str:
-        """What the cut lacks to be whole; empty when it is."""
+    def _gather(self, job: Job, meta: dict[str, Any]) -> str:
+        """What the cut lacks to be whole; empty when it is. `meta`: of the manifest."""
         step = job.cut.step
         if not self._coordinator:
             whole = not job.cut.final or self._store.is_complete(step)
@@ -126,13 +129,14 @@ class Cuts:
         missing = self._store.missing(step, self._shards)
         if missing:
             return f"no part of shard {', '.join(map(str, missing))} for the cut of global step {step}"
-        self._store.complete(step, self._shards, dict(self._meta()))
+        self._store.complete(step, self._shards, meta)
         return ""
 
-    def _prune(self) -> None:
-        """Removes older cuts. What cannot be removed harms none that stands; the next cut tries again."""
+    def _prune(self, saved: int) -> None:
+        """Removes cuts before the one that was saved. What cannot be removed harms none that stands; the next cut
+        tries again."""
         try:
-            self._store.prune(self._spec.keep)
+            self._store.prune(self._spec.keep, saved, time.time())
         except StoreError as error:
             log.warning("older checkpoints were not removed, the next cut tries again: %s", error)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 from pathlib import Path
+
+from atoll_runtime.files import sync
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +45,3 @@ def set_aside(directory: Path, uid: str) -> None:
     sync(directory.parent)
     directory.mkdir()
     log.warning("%s held the journal of run %s: set aside as %s, not used", directory, uid, target.name)
-
-
-def sync(directory: Path) -> None:
-    """Makes what was created, renamed and removed in it durable."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

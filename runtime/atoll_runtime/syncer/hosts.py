@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from atoll_runtime.contract import RunContract, identity
-from atoll_runtime.sync.events import Heard, Joined, Part, Reported
+from atoll_runtime.sync.events import NO_CUT, Heard, Joined, Marked, Part, Reported
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.syncer.sessions import Session
-from atoll_runtime.transport.messages import PROTOCOL, Hello, PushHead, Refused, Report
+from atoll_runtime.transport.messages import PROTOCOL, Hello, Mark, PushHead, Refused, Report
 from atoll_runtime.transport.transport import Peer
 
 LONGEST_STEP = 86400.0
 """Seconds of an inner step."""
 LAST_STEP = 10**12
 """Of a shard's clock: further than any run comes, and far from what does not fit into a record."""
+NOTHING = -1
+"""In the place of a version: of this fragment a host holds none."""
+MOST_TOKENS = 10**15
+"""Of an incarnation: as far from both, also when a ledger has counted them for every fragment."""
+BOUNDS = {
+    **dict.fromkeys(("incarnation", "seeded_step", "step", "steps", "anchor", "inner_step"), LAST_STEP),
+    **dict.fromkeys(("tokens", "trained", "cursor"), MOST_TOKENS),
+}
+"""What a host may count up to, by the field of its message."""
 GOAL_LIMIT = 128
 """Characters of the name of a target."""
 MOST_UNITS = 8192
@@ -23,6 +32,18 @@ MOST_HOSTS = 4096
 """Of a unit."""
 MESSAGE_LIMIT = 400
 """Characters of what a unit says of its seed: it stands in every record of the journal."""
+
+
+def beyond(message: Hello | Report | Mark | PushHead) -> str:
+    """The field whose number no host of a run can have come to, and so must not stand in a journal; else empty."""
+    for field, most in BOUNDS.items():
+        found = getattr(message, field, 0)
+        if not 0 <= found <= most:
+            return f"{field}: {found} must be within 0 … {most}"
+    cut = NO_CUT if isinstance(message, Report) else message.cut
+    if not NO_CUT.step <= cut.step <= LAST_STEP:
+        return f"cut: {cut.step} must be within 0 … {LAST_STEP}"
+    return ""
 
 
 def stranger(run: RunContract, peer: Peer, unit: str) -> str:
@@ -52,6 +73,10 @@ def refusal(
             return Refused(f"{field}: {found!r} where this run has {want!r}")
     if hello.incarnation < 1 or not 0 <= hello.host < hello.hosts:
         return Refused(f"host {hello.host} of {hello.hosts}, incarnation {hello.incarnation}: no such host")
+    if found := beyond(hello):
+        return Refused(found)
+    if not all(NOTHING <= version <= LAST_STEP for version in hello.versions):
+        return Refused(f"versions: {hello.versions} must be within {NOTHING} … {LAST_STEP}")
     if hello.hosts > MOST_HOSTS:
         return Refused(f"{hello.hosts} hosts: a unit has {MOST_HOSTS} at most")
     if hello.unit not in units and len(units) >= MOST_UNITS:
@@ -122,8 +147,10 @@ def reported(session: Session, report: Report) -> Reported:
     """The machine's view of a report.
 
     Raises:
-        ValueError: its step took a time that no step takes.
+        ValueError: its step took a time that no step takes, or it counts further than a host can.
     """
+    if wrong := beyond(report):
+        raise ValueError(wrong)
     if not 0 <= report.step_seconds <= LONGEST_STEP:  # nor is NaN
         raise ValueError(f"step_seconds: {report.step_seconds} must be within 0 … {LONGEST_STEP:g}")
     return Reported(
@@ -137,3 +164,14 @@ def reported(session: Session, report: Report) -> Reported:
         report.step_seconds,
         report.cursor,
     )
+
+
+def marked(session: Session, mark: Mark) -> Marked:
+    """The machine's view of a marker.
+
+    Raises:
+        ValueError: it counts further than a host can.
+    """
+    if wrong := beyond(mark):
+        raise ValueError(wrong)
+    return Marked(session.unit, session.incarnation, session.host, mark.cut, mark.trained)

@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from atoll_runtime.files import sync
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.syncer import records
 from atoll_runtime.syncer.errors import JournalError, Terminal
-from atoll_runtime.syncer.folders import segments, set_aside, sync, tidy
+from atoll_runtime.syncer.folders import segments, set_aside, tidy
 from atoll_runtime.syncer.records import Head
 from atoll_runtime.syncer.segments import Volume
 from atoll_runtime.syncer.state import Version

@@ -54,8 +54,12 @@ def write(file: int, head: Head, *arrays: memoryview) -> int:
 
     Raises:
         OSError: the record may be there in part.
+        JournalError: a number does not fit into a record; nothing was written.
     """
-    encoded = msgspec.msgpack.encode(head)
+    try:
+        encoded = msgspec.msgpack.encode(head)
+    except OverflowError as error:
+        raise JournalError(f"a record of a {head.kind} cannot be written: {error}") from error
     # As numpy bytes, the checksum takes them without a copy.
     bodies = [np.frombuffer(array, np.uint8) for array in arrays if array.nbytes]
     lengths = LENGTHS.pack(len(encoded), sum(body.size for body in bodies))
@@ -131,6 +135,7 @@ def whole(file: BinaryIO, start: int, size: int, path: Path) -> Iterator[Record]
 def remedy(path: Path) -> str:
     """What to do with a journal that cannot be used whole."""
     return (
-        "nothing is cut off, for learners may have seen those merges. Restore the volume; or, to lose them and "
-        f"go on from the newest checkpoint in the bucket, move {path.parent} away"
+        "nothing is cut off, for learners may have seen those merges. Restore the volume, as new as there is: merges "
+        "that it then lacks are lost, and learners take the versions before them. Or, to lose more and go on from the "
+        f"newest checkpoint in the bucket, move {path.parent} away"
     )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from atoll_runtime.checkpoint import Cut, Part, Skipped, StoreError
 from atoll_runtime.contract import RunContract
+from atoll_runtime.sync import restoring
 from atoll_runtime.sync.events import CutId
 from atoll_runtime.sync.fragments import Layout, translate
 from atoll_runtime.sync.machine import Syncer
@@ -37,7 +38,7 @@ class Store(Protocol):
     def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None: ...
     def is_complete(self, step: int) -> bool: ...
     def newest(self) -> tuple[Cut | None, list[Skipped]]: ...
-    def prune(self, keep: int) -> None: ...
+    def prune(self, keep: int, saved: int, now: float) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,9 @@ def recover(
         Terminal: journal or checkpoint are of another layout, or the volume is too small for the journal.
         JournalError: the volume fails.
     """
+    series = (
+        uuid.uuid4().hex
+    )  # of this life alone: what a volume says may have been another life's before it came back
     layout = whole.shard(rules.shard)
     sizes = tuple(fragment.size for fragment in layout.fragments)
     owner = run.uid if rules.shards == 1 else f"{run.uid}.{rules.shard}-of-{rules.shards}"
@@ -83,12 +87,11 @@ def recover(
         restarts = int(replay.machine["restarts"]) + 1
         newest = replay.machine["newest_cut"]
         journal.remember(durable(machine.record(), restarts, newest))
-        state = State(layout, run.outer.codec, replay.fragments, f"{journal.lineage}.{restarts}")
+        state = State(layout, run.outer.codec, replay.fragments, series)
         message = f"resumed from the journal at global step {machine.step}"
         return Start(machine, state, journal, restarts, newest, message)
 
     lineage = uuid.uuid4().hex
-    series = f"{lineage}.0"
     cut, skipped = store.newest()
     message = "; ".join(str(each) for each in skipped)
     if cut is None:
@@ -122,9 +125,9 @@ def resumed(
     rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any], complete: Callable[[int], bool]
 ) -> Syncer:
     """The machine from the journal. `complete`: whether the cut of a step stands whole in the bucket."""
-    machine = Syncer.restore(rules, sizes, record)
-    if machine.reopened and complete(machine.cuts.newest.step):  # the run had ended before its target changed
-        machine = Syncer.restore(rules, sizes, {**record, "cut_goal": rules.goal})
+    machine = restoring.restore(rules, sizes, record)
+    if machine.outdated and complete(machine.cuts.newest.step):  # the run had ended before its target changed
+        machine = restoring.restore(rules, sizes, {**record, "cut_goal": rules.goal})
     return machine
 
 
@@ -184,7 +187,7 @@ def restored(
     if cut.meta.get("run_uid") != run.uid:  # an earlier run's model; its units are not ours to fence
         return Syncer.begin(rules, sizes, list(versions), cut.step)
     same = cut.meta.get("target") == target_of(run)
-    return Syncer.continued(rules, sizes, cut.meta["machines"], versions, cut.step, uri if same else "")
+    return restoring.continued(rules, sizes, cut.meta["machines"], versions, cut.step, uri if same else "")
 
 
 def join(*parts: str) -> str:

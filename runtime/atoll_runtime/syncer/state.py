@@ -43,11 +43,9 @@ class Version:
         return Version(version, merged.theta, merged.momentum, merged.wire, change)
 
     def part(self, start: int, stop: int, codec: str) -> memoryview:
-        """Wire bytes of elements [start, stop) of the padded fragment: zeros beyond its end."""
+        """Wire bytes of elements [start, stop) of the fragment, without a copy: none beyond its end."""
         width = codecs.DTYPES[codec].itemsize
-        inside = self.wire[start * width : stop * width]
-        missing = (stop - start) * width - len(inside)
-        return memoryview(bytes(inside) + bytes(missing)) if missing else inside
+        return self.wire[start * width : stop * width]
 
 
 class State:
@@ -79,14 +77,16 @@ class State:
             fragments.append(Version.make(version, flat, b, codec))
         return cls(layout, codec, fragments, series)
 
-    def fetch(self, p: int, start: int, stop: int, held: int, series: str) -> tuple[int, memoryview]:
+    def fetch(self, p: int, start: int, stop: int, held: int, series: str) -> tuple[int, int, memoryview]:
         """A part of the newest version for a host that holds `held` of `series`: the version that the body is a change
-        of, or WHOLE, and the body."""
+        of, or WHOLE; its bytes; and the body, behind which zeros come up to so many."""
         found = self.fragments[p]
         change = found.change
         if change is not None and (change.base, self.series) == (held, series):
-            return change.base, change.part(start, stop)
-        return WHOLE, found.part(start, stop, self.codec)
+            body = change.part(start, stop)
+            return change.base, body.nbytes, body
+        size = (stop - start) * codecs.DTYPES[self.codec].itemsize
+        return WHOLE, size, found.part(start, stop, self.codec)
 
     @property
     def versions(self) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ class Status:
                 checkpoint=CheckpointReport(uri=self.run.checkpoint.uri),
                 time=time.time(),
             )
-        machine, now = service.machine, service.now()
+        machine, now = service.machine, service.driver.now()
         phase: Phase = "Finished" if machine.final else "Finishing" if machine.finishing else "Running"
         live = machine.live(now)
         return SyncerStatus(
@@ -75,12 +75,12 @@ class Status:
             real_interval=machine.rounds.interval.value or 0.0,
             bytes_in=service.bytes_in,
             bytes_out=service.bytes_out,
-            restarts=service.restarts,
+            restarts=service.driver.restarts,
             checkpoint=CheckpointReport(
-                newest_step=service.cuts.newest,
+                newest_step=service.driver.cuts.newest,
                 uri=self.run.checkpoint.uri,
-                error=service.cuts.error,
-                current=service.cuts.merges == machine.rounds.merges,
+                error=service.driver.cuts.error,
+                current=service.driver.cuts.merges == machine.rounds.merges,
                 orderable=machine.orderable,
             ),
             units={
@@ -184,5 +184,5 @@ class StatusServer(WebServer[SyncerStatus]):
             return web.Response(status=400, text=f"not an order: {error}\n")
         if service is None:
             return web.Response(status=503, text=f"{self._status.message}\n")
-        service.cut(order.cut)
+        service.driver.cut(order.cut)
         return web.Response(status=202)

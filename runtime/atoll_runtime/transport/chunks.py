@@ -15,11 +15,19 @@ MESSAGE_LIMIT = 4 << 20
 """Bytes of one gRPC message."""
 
 
-def split(body: memoryview) -> Iterator[bytes]:
-    """Encoded chunks of `body`, in order."""
+def split(body: memoryview, size: int = 0) -> Iterator[bytes]:
+    """Encoded chunks of `body`, in order, and of zeros behind it up to `size` bytes: nobody copies it for them."""
     for offset in range(0, len(body), CHUNK):
         data = body[offset : offset + CHUNK]
         yield encode(Chunk(offset, _crc(data), data))
+    for offset in range(len(body), size, CHUNK):
+        zeros = memoryview(bytes(min(CHUNK, size - offset)))
+        yield encode(Chunk(offset, _crc(zeros), zeros))
+
+
+def filled(body: memoryview, size: int) -> memoryview:
+    """A copy of `body` with zeros behind it up to `size` bytes, as it arrives at the other end."""
+    return memoryview(bytearray(body).ljust(size, b"\0"))
 
 
 class Assembly:

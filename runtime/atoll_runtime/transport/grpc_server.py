@@ -129,7 +129,7 @@ class GrpcServer:
             await abort(context, grpc.StatusCode.FAILED_PRECONDITION, found)
         head, body = found
         yield encode(head)
-        for chunk in split(body):
+        for chunk in split(body, head.size):
             yield chunk
 
     async def _directory(self, data: bytes, context: grpc.aio.ServicerContext) -> bytes:

@@ -8,6 +8,7 @@ import queue
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
+from atoll_runtime.transport.chunks import filled
 from atoll_runtime.transport.messages import (
     DirectoryReply,
     DirectoryRequest,
@@ -60,7 +61,8 @@ class InProcessTransport:
         found = self._call(call())
         if isinstance(found, str):
             raise TransportError(found)
-        return found[0], memoryview(bytearray(found[1]))
+        head, body = found
+        return head, filled(body, head.size)
 
     def directory(self, request: DirectoryRequest) -> DirectoryReply:
         """See `Transport`."""

@@ -90,6 +90,8 @@ class Welcome(Message, frozen=True, tag=True):
     inner_step: int
     cut: CutId = NO_CUT
     """The newest cut that the shard has recorded itself for."""
+    merged: int = 0
+    """Tokens, of all units: the learning rate follows a target in tokens by them."""
 
 
 class Marker(Message, frozen=True, tag=True):
@@ -216,6 +218,8 @@ class FetchHead(Message, frozen=True, tag=True):
     """Names the life of a shard: versions of two lives are not the same bits."""
     cut: CutId = NO_CUT
     """The newest cut that the shard had recorded itself for."""
+    merged: int = 0
+    """Tokens, as in `Welcome`."""
 
 
 class DirectoryRequest(Message, frozen=True, tag=True):

@@ -81,7 +81,7 @@ class Endpoint(Protocol):
         """Takes an admitted part; None gives the reservation back (the body did not arrive whole)."""
 
     def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview] | str:
-        """The encoded part, or why there is none."""
+        """The encoded part, or why there is none. The body may be shorter than it says: zeros follow it."""
 
     def directory(self, peer: Peer, request: DirectoryRequest) -> DirectoryReply | str:
         """Units to seed from, or why the peer may not ask."""

@@ -17,6 +17,7 @@ from atoll_runtime.sync.weights import weight
 if TYPE_CHECKING:
     from atoll_runtime.simulate.schedules.shard import ShardProcess
     from atoll_runtime.simulate.schedules.unit import UnitProcess
+    from atoll_runtime.simulate.schedules.volume import ShardSlot
     from atoll_runtime.simulate.schedules.world import World
 
 Mark = tuple[CutId, int, tuple[Value, ...]]
@@ -58,6 +59,16 @@ class Checks:
             if value.version != machine.versions[p]:
                 raise Violation(f"{process}: restored {value} as {machine.versions[p]}")
         self.judge(process)
+
+    def went_back(self, slot: ShardSlot) -> None:
+        """Its volume was restored: what is newer than it is lost for that reason, and its versions may come again."""
+        assert slot.volume is not None
+        self.lost_volumes += 1
+        for value in slot.volume.values:
+            key = value.shard, value.fragment, value.lineage
+            self._seen[key] = value
+            for number in [n for n in self._numbers if n[:3] == key and n[3] > value.version]:
+                del self._numbers[number]
 
     def handled(self, process: ShardProcess, event: Event) -> None:
         """An event was taken in; its effects are not carried out yet."""
@@ -179,9 +190,10 @@ class Checks:
         self._marks.setdefault(unit.who, []).append((cut, unit.trained, tuple(unit.anchors)))
 
     def adopted(self, unit: UnitProcess, number: int, value: Value) -> None:
-        """A unit takes a version: never an older one of the same lineage."""
+        """A unit takes a version: never an older one of the same lineage, unless the newer one is lost."""
         before = unit.anchors[number]
-        if value.lineage == before.lineage and value.version < before.version:
+        known = self._numbers.get((value.shard, value.fragment, value.lineage, before.version))
+        if value.lineage == before.lineage and known is before and value.version < before.version:
             raise Violation(f"{unit}: {value} after {before}")
 
     def left(self, unit: UnitProcess) -> None:

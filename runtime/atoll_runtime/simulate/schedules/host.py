@@ -109,14 +109,13 @@ class HostLink:
         match message:
             case Welcome():
                 self._dials = 0
-                if link.lineage and link.lineage != message.lineage:
-                    self._arrivals.clear()
                 self.welcome = self.welcome or message
             case Stop():
                 self.stop = message
             case Fenced() | Refused():
                 self.error = message
-        tell(link, message)
+        if tell(link, message):
+            self._arrivals.clear()
         self.unit.heard(message)
         self._fetch()
 

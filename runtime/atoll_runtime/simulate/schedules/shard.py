@@ -1,4 +1,4 @@
-"""A shard's process in simulated time: it drives `Syncer` as `syncer/service.py` does."""
+"""A shard's process in simulated time: it drives `Syncer` as `syncer/driver.py` does."""
 
 from __future__ import annotations
 

@@ -36,8 +36,9 @@ class Suspension:
                 world.checks.suspended(process, saved)
             self._end()
         elif world.now - max(self._began, world.calm_since or 0.0) > PATIENCE_SECONDS:
-            # An order does not go before a final cut, which may need units to be whole.
-            if world.calm_since is not None and not any(process.machine.finishing for process in processes):
+            # An order does not go before a final cut of the run's target, which may need units to be whole.
+            ends = any(each.machine.finishing and not each.machine.outdated for each in processes)
+            if world.calm_since is not None and not ends:
                 raise Violation(
                     f"no cut {PATIENCE_SECONDS:g} s after all units have left: {world.checks.why()}"
                 )
@@ -57,7 +58,8 @@ class Suspension:
             return newest
         step = reached if newest is None or newest < reached else newest + 1
         for s, process in enumerate(processes):
-            if self._ordered.get(s) != (process, step):
+            follows = s == 0 or processes[0].machine.orderable >= step
+            if follows and self._ordered.get(s) != (process, step):
                 self._ordered[s] = process, step
                 process.feed(CutOrdered(CutId(step)))
         return None

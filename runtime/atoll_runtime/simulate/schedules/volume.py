@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from atoll_runtime.simulate.schedules.content import Value
+from atoll_runtime.sync import restoring
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import Rules
 
@@ -26,6 +27,10 @@ class Volume:
 
     def write(self, record: Mapping[str, Any], newest_cut: int | None) -> None:
         self.record, self.newest_cut = record, newest_cut
+
+    def snapshot(self) -> Volume:
+        """As it is now, to be restored later."""
+        return replace(self, values=list(self.values))
 
 
 @dataclass
@@ -61,6 +66,12 @@ class ShardSlot:
         self.crash()
         self.volume = None
 
+    def restore_volume(self, snapshot: Volume) -> None:
+        """The volume is as it was when `snapshot` was taken: later merges are lost, in the same lineage."""
+        self.crash()
+        self.volume = snapshot
+        self.world.checks.went_back(self)
+
 
 def new_lineage(slot: ShardSlot) -> tuple[Volume, Syncer]:
     """What a shard without a volume starts from: the newest whole cut, else the initial model."""
@@ -77,5 +88,5 @@ def new_lineage(slot: ShardSlot) -> tuple[Volume, Syncer]:
         values = [value.copy(lineage) for value in cut.parts[slot.number].values]
         machines = [part.record for part in cut.parts]
         own = [value.version for value in values]
-        machine = Syncer.continued(slot.rules, slot.sizes, machines, own, cut.step, f"cut/{cut.step}")
+        machine = restoring.continued(slot.rules, slot.sizes, machines, own, cut.step, f"cut/{cut.step}")
     return Volume(lineage, values, machine.record(), None if cut is None else cut.step), machine

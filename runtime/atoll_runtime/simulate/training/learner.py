@@ -85,6 +85,7 @@ class Learner(Session):
             greeting.global_step,
             greeting.inner_step,
             greeting.cursor,
+            greeting.merged,
             cold=moments is None and greeting.global_step > 0,
         )
         sizes = [fragment.size for fragment in programs.layout.fragments]
@@ -161,7 +162,7 @@ class Learner(Session):
         held = self._holdings.of(p)
         head, body = self._world.shard.fetch(p, *self._bounds[p], held.version, held.series)
         arrival = Arrival(head.version, self._holdings.take(head, body), errand.lineage)
-        self._box.put_arrival(errand, arrival, head.cut, head.size)
+        self._box.put_arrival(errand, arrival, head)
         self._fetch()
 
     def _save(self, snapshot: Snapshot) -> None:

@@ -13,7 +13,7 @@ from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import describe, initial
-from atoll_runtime.model.tasks import objective
+from atoll_runtime.model.objective import objective
 from atoll_runtime.sync.fragments import Array, build_layout
 
 HELD_OUT = 1024

@@ -31,6 +31,7 @@ from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.parts import Held, Parts, gradients, read
 from atoll_runtime.syncer.sessions import Session, Sessions
 from atoll_runtime.syncer.state import State, Version
+from atoll_runtime.transport.chunks import filled
 from atoll_runtime.transport.messages import FetchHead, Hello, PushHead, Welcome
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ UNLIMITED = 1 << 62
 
 
 class Shard:
-    """Carries out what the machine asks for, as `syncer/service.py` does."""
+    """Carries out what the machine asks for, as `syncer/driver.py` does."""
 
     def __init__(self, world: World) -> None:
         programs = self._programs = world.programs
@@ -84,6 +85,7 @@ class Shard:
             unit.merged_cursor,
             unit.merged_step,
             self.machine.cuts.newest,
+            self.machine.tokens,
         )
 
     def leave(self, session: Session) -> None:
@@ -101,8 +103,9 @@ class Shard:
     def fetch(self, p: int, start: int, stop: int, held: int, series: str) -> tuple[FetchHead, memoryview]:
         """The newest durable version of a fragment, for one who has `held` of `series`."""
         version = self.state.fragments[p].version
-        base, body = self.state.fetch(p, start, stop, held, series)
-        return FetchHead(p, version, body.nbytes, base, self.state.series, self.machine.cuts.newest), body
+        base, size, body = self.state.fetch(p, start, stop, held, series)
+        cut, merged = self.machine.cuts.newest, self.machine.tokens
+        return FetchHead(p, version, size, base, self.state.series, cut, merged), filled(body, size)
 
     def feed(self, event: Event) -> None:
         """One step of the machine."""

@@ -27,7 +27,7 @@ from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.island import _data
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import initial
-from atoll_runtime.model.tasks import objective
+from atoll_runtime.model.objective import objective
 
 SIZE = Dimensions(layers=1, width=16, heads=2, kv_heads=1, hidden=32)
 SPEC = ModelSpec(dimensions=SIZE)

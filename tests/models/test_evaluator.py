@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from atoll_runtime.evaluator.measure import Loss, Measure, WrongTensors
 from atoll_runtime.evaluator.results import Measured, Results
 from atoll_runtime.evaluator.status import metrics
 from atoll_runtime.model import initial
-from atoll_runtime.model.tasks import objective
+from atoll_runtime.model.objective import objective
 
 DATA = DataSpec(uri="file:///data", sequence_length=32)
 SPLIT = Split(shards=(Shard(file="heldout-0.bin", tokens=1000, crc32c=7),))
@@ -100,7 +101,7 @@ def test_one_that_comes_back_knows_what_was_evaluated_and_what_was_skipped(world
     first = world.evaluator()
     first.advance()
     world.save(20, 30)
-    world.store.prune(1)  # of those that go 0 was listed and waited for its turn
+    world.store.prune(1, 30, math.inf)  # of those that go 0 was listed and waited for its turn
     before = work(first)
     assert (before.skipped, before.evaluated, world.measured) == (1, 1, [10, 30])
     again = world.evaluator()
@@ -115,7 +116,7 @@ def test_a_clean_up_that_fails_is_tried_again_and_counts_nothing_twice(world: Wo
     follower.advance()
     follower.advance()
     world.save(30)
-    world.store.prune(1)
+    world.store.prune(1, 30, math.inf)
 
     def silent(*_: object) -> None:
         raise StoreError("gs://b: no answer within 60 s")
@@ -134,7 +135,7 @@ def test_results_go_with_their_checkpoints_and_no_clean_up_trips_over_them(world
     follower = world.evaluator()
     work(follower)
     assert world.objects() == ["evaluations/0.json", "evaluations/10.json", "evaluations/20.json"]
-    world.store.prune(2)
+    world.store.prune(2, 20, math.inf)
     assert world.store.steps() == [20, 10]
     work(follower)
     assert world.objects() == ["evaluations/10.json", "evaluations/20.json"]

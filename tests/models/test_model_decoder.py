@@ -1,5 +1,7 @@
 """First values, and the decoder's mathematics."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from pydantic import ValidationError
 from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec
 from atoll_runtime.model import ModelError, attention, describe, fits, flat, initial, resolve, tree
 from atoll_runtime.model.decoder import REMAT, Decoder
-from atoll_runtime.model.tasks import objective
+from atoll_runtime.model.objective import objective
 
 SMALL = Dimensions(layers=2, width=16, heads=4, kv_heads=2, hidden=24, vocabulary=32)
 SPEC = ModelSpec(dimensions=SMALL)
@@ -180,6 +182,20 @@ def test_bf16_is_near_float32_and_its_gradient_is_float32(batch, params):
     assert {value.dtype for value in flat(gradient).values()} == {jnp.dtype("float32")}
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_bf16_gradients_are_near_those_of_float32_in_every_tensor_however_often_a_token_comes(tied):
+    """A sum in bf16 over all places of a token, or over all tokens, stands still from a few hundred of them on."""
+    often = np.random.default_rng(0).geometric(0.3, (64, 129)).clip(max=SMALL.vocabulary) - 1
+    batch = {"tokens": jnp.asarray(often, jnp.int32), "weights": jnp.ones((64, 128))}
+    theta, exact = initial(sized(tied=tied)), Decoder(dtype=jnp.float32).loss
+    params, half = tree(theta), Decoder(dtype=jnp.bfloat16).loss
+    wanted, found = (flat(jax.jit(jax.grad(loss))(params, batch)) for loss in (exact, half))
+    apart = {
+        name: np.linalg.norm(found[name] - value) / np.linalg.norm(value) for name, value in wanted.items()
+    }
+    assert max(apart.values()) < 0.02, apart
+
+
 def test_the_z_loss_adds_the_mean_square_of_the_normaliser(batch, params):
     logits = LOGITS(params, {"tokens": batch["tokens"][:, :-1]})
     square = float(jnp.mean(jax.nn.logsumexp(logits, axis=-1) ** 2))
@@ -199,6 +215,40 @@ def test_the_precision_that_is_asked_for_is_that_of_the_products(batch, inner, s
     target = objective(SPEC, inner)
     program = str(jax.make_jaxpr(target.loss)(initial(SPEC), batch, RNG))
     assert (":bf16" in program) == (saved == "bf16")
+
+
+def lowered(precision):
+    """The precisions of a mixture's products of float32 by float32, and of all, in a program for a TPU."""
+    size = SMALL.model_copy(update={"experts": 4, "expert_hidden": 8})
+    target = objective(ModelSpec(dimensions=size), InnerSpec(precision=precision))
+    theta = {
+        info.name: jax.ShapeDtypeStruct(info.shape, jnp.float32)
+        for info in describe(ModelSpec(dimensions=size))
+    }
+    batch = {
+        "tokens": jax.ShapeDtypeStruct((3, 9), jnp.int32),
+        "weights": jax.ShapeDtypeStruct((3, 8), jnp.float32),
+    }
+    found = []
+    for of in (
+        jax.grad(lambda *given: target.loss(*given, jax.random.key(0))),
+        lambda *given: target.evaluate(*given),
+    ):
+        program = jax.jit(of).trace(theta, batch).lower(lowering_platforms=("tpu",)).as_text()
+        found += re.findall(r"precision = \[(\w+), \w+\] : \((tensor<\w+>), (tensor<\w+>)\)", program)
+    assert found
+    return {how for how, *operands in found if all("xf32" in each for each in operands)}, {
+        how for how, *_ in found
+    }
+
+
+def test_a_product_of_float32_is_one_on_a_tpu_too():
+    """Where nothing is said a TPU multiplies bf16 roundings of it."""
+    assert lowered("float32") == ({"HIGHEST"}, {"HIGHEST"})
+
+
+def test_among_products_in_bf16_those_of_the_router_are_float32():
+    assert lowered("bf16") == ({"HIGHEST"}, {"DEFAULT", "HIGHEST"})
 
 
 @pytest.mark.parametrize(

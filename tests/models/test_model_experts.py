@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from atoll_runtime.contract import Dimensions, ModelSpec
 from atoll_runtime.model import initial, tree
 from atoll_runtime.model.decoder import BALANCE_LOSS, ROUTER_Z_LOSS, Decoder
-from atoll_runtime.model.experts import Routes, mix, route
+from atoll_runtime.model.experts import Routes, _own, mix, route
 
 SPEC = ModelSpec(
     dimensions=Dimensions(
@@ -18,6 +18,7 @@ SPEC = ModelSpec(
     )
 )
 B, T, D, E, F = 2, 5, 8, 4, 6
+RAGGED_DOT = jax.lax.ragged_dot
 
 
 def weights(random):
@@ -89,6 +90,51 @@ def test_its_gradient_is_that_of_the_dense_sum_over_all_experts():
 
     got, wanted = jax.jit(jax.grad(sorted_out))(w), jax.jit(jax.grad(dense_out))(w)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-2), got, wanted)
+
+
+def whatever_is_left_there(rows, weights, sizes):
+    """`ragged_dot` as a chip may have it: rows of no group are NaN in what it gives, and in its gradient too."""
+    grouped = (jnp.arange(rows.shape[0]) < sizes.sum())[:, None]
+
+    @jax.custom_vjp
+    def product(rows, weights):
+        return jnp.where(grouped, RAGGED_DOT(rows, weights, sizes), jnp.nan)
+
+    def backward(given, cotangent):
+        rows, weights = given
+        _, pull = jax.vjp(lambda *each: RAGGED_DOT(*each, sizes), jnp.where(grouped, rows, 0), weights)
+        of_rows, of_weights = pull(jnp.where(grouped, cotangent, 0))
+        return jnp.where(grouped, of_rows, jnp.nan), of_weights
+
+    product.defvjp(lambda *given: (product(*given), given), backward)
+    return product(rows, weights)
+
+
+@pytest.mark.parametrize("chips", [1, 2])
+def test_rows_of_no_group_reach_neither_the_sum_nor_a_gradient(chips):
+    """With the experts split over chips, a token's other experts stand in no group of this chip."""
+    random = np.random.default_rng(7)
+    w, x = weights(random), jnp.asarray(random.standard_normal((B, T, D)), jnp.float32)
+
+    def found(w, x, product):
+        routes = route(w["router"], x, 2, jnp.ones((B, T)))
+        each = E // chips
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("atoll_runtime.model.experts.jax.lax.ragged_dot", product)
+            shares = [
+                _own(
+                    *(w[name][first : first + each] for name in ("gate", "up", "down")),
+                    x,
+                    routes.experts_BTC - first,
+                    routes.shares_BTC,
+                )
+                for first in range(0, E, each)
+            ]
+        return jnp.sum(sum(shares) ** 2)
+
+    both = jax.value_and_grad(found, argnums=(0, 1))
+    wanted, got = both(w, x, RAGGED_DOT), both(w, x, whatever_is_left_there)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, wanted)
 
 
 def test_an_even_load_costs_one_and_a_single_expert_costs_all():

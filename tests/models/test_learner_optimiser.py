@@ -50,11 +50,11 @@ def gradients(count):
     ]
 
 
-def descend(made, theta, state, steps):
-    """θ - 0.1 · update, as the inner step does."""
-    for gradient in steps:
-        update, state = made.update(gradient, state, theta)
-        theta = jax.tree.map(lambda old, change: old - 0.1 * change, theta, update)
+def descend(made, theta, state, steps, rates=None):
+    """As the inner step does."""
+    for gradient, rate in zip(steps, rates or [0.1] * len(steps), strict=True):
+        update, state = made.update(gradient, state, theta, rate=rate)
+        theta = jax.tree.map(jnp.subtract, theta, update)
     return theta, state
 
 
@@ -71,18 +71,47 @@ def test_the_contract_names_every_optimiser_of_optax_whose_learning_rate_is_a_fa
     )
 
 
+RATES = (0.01, 0.1, 0.3, 0.02)
+OTHERS = {
+    "adadelta": {"weight_decay": 0.1},
+    "adafactor": {"momentum": 0.9, "min_dim_size_to_factor": 2},
+    "adamw": {"b1": 0.7, "nesterov": 1},
+    "lars": {"momentum": 0.7, "weight_decay": 0.1},
+    "optimistic_adam_v2": {"alpha": 0.5},
+    "optimistic_gradient_descent": {"alpha": 0.5, "beta": 0.8},
+    "rmsprop": {"momentum": 0.9, "centered": 1},
+    "sgd": {"momentum": 0.9, "nesterov": 1},
+    "sm3": {"momentum": 0.5},
+}
+"""Arguments besides optax's own values; momentum, above all."""
+
+
+@pytest.mark.parametrize("given", ["as optax has them", "others"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimiser_of_the_list_goes_where_optax_goes_with_the_same_learning_rate(theta, name):
-    """Which would not be so if its learning rate were anything but a factor of its update."""
-    made, optax_own = optimiser.build(named(name), MATRICES), getattr(optax, name)(learning_rate=0.1)
-    ours, _ = descend(made, theta, made.init(theta), gradients(2))
+def test_every_optimiser_of_the_list_goes_where_optax_goes_with_the_same_learning_rates(theta, name, given):
+    """Which some would not if their rate, which changes, were a factor of what optax makes with another one."""
+    arguments = OTHERS.get(name, {}) if given == "others" else {}
+    masks = {
+        mask: MATRICES
+        for mask in optimiser.MASKS
+        if mask in inspect.signature(getattr(optax, name)).parameters
+    }
+    plain = {
+        key: bool(value) if key in ("nesterov", "centered") else value for key, value in arguments.items()
+    }
+    own = getattr(optax, name)
+    if name == "sm3":  # which takes no schedule
+        own = optax.inject_hyperparams(own)
+    optax_own = own(learning_rate=lambda count: jnp.array(RATES)[count], **masks, **plain)
+    made = optimiser.build(named(name, **arguments), MATRICES)
+    ours, _ = descend(made, theta, made.init(theta), gradients(len(RATES)), RATES)
     theirs, state = theta, optax_own.init(theta)
-    for gradient in gradients(2):
+    for gradient in gradients(len(RATES)):
         clipped, _ = optax.clip_by_global_norm(1.0).update(gradient, optax.EmptyState())
         update, state = optax_own.update(clipped, state, theirs)
         theirs = optax.apply_updates(theirs, update)
     assert not np.array_equal(ours["matrix"], theta["matrix"])
-    np.testing.assert_allclose(ours["matrix"], theirs["matrix"], rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), ours, theirs)
 
 
 def test_the_default_is_optax_adamw_with_the_fields_of_the_spec(theta):

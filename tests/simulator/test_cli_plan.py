@@ -406,3 +406,13 @@ def test_a_total_of_units_is_shared_out_as_the_operator_does(tmp_path: Path) -> 
     path.write_text(yaml.safe_dump(body))
     last = body["spec"]["pools"][-1]["name"]
     assert {pool.name: pool.units for pool in read_run(path).pools} == {**own, last: own[last] - 1}
+
+
+def test_a_run_that_has_given_every_chip_back_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(tmp_path, "spec.units", 0)
+    assert main(["simulate", "plan", str(path)]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert told.err.startswith(f"atoll: {path}: spec.units: 0: nothing trains")

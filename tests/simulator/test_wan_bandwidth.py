@@ -10,7 +10,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from atoll_runtime.contract import ModelSpec
-from atoll_runtime.model.parameters import describe
+from atoll_runtime.model import describe
 from atoll_runtime.simulate.wan.bandwidth import need, sustains, utilization
 from atoll_runtime.simulate.wan.link import hidden_step, outlook
 from atoll_runtime.simulate.wan.published import GRID_RATIO, Comparison, comparisons

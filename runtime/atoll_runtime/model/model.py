@@ -1,0 +1,61 @@
+"""What `spec.model` names, the decoder or a task of the user's own: its tensors and their first values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from atoll_runtime.contract import ModelSpec
+from atoll_runtime.model import parameters
+from atoll_runtime.model.presets import ModelError, resolve
+from atoll_runtime.sync.fragments import TensorInfo
+
+if TYPE_CHECKING:
+    from atoll_runtime.model.admission import Admitted
+
+
+def describe(spec: ModelSpec) -> list[TensorInfo]:
+    """The tensors as the protocol cuts them. Of a task `init` is traced: no device is touched.
+
+    Raises:
+        ModelError: see `resolve`; of a task, see `admit`.
+    """
+    return parameters.describe(resolve(spec)) if spec.task is None else _admitted(spec.task).describe()
+
+
+def check(spec: ModelSpec, length: int, packing: str, trained: bool = True) -> None:
+    """Traces what a task of the user's own computes, which `describe` does not; of a decoder nothing is left to check.
+
+    Args:
+        length: tokens of an example.
+        packing: of the data, as in the contract.
+        trained: its loss and the gradient too, not its evaluation alone.
+
+    Raises:
+        ModelError: see `admit` and `Admitted.check`.
+    """
+    if spec.task is not None:
+        _admitted(spec.task).check(length, packing == "Documents", trained)
+
+
+def initial(spec: ModelSpec) -> dict[str, np.ndarray]:
+    """First values, float32: of the decoder the same for a seed on every machine.
+
+    Raises:
+        ModelError: see `resolve`; of a task, see `admit` and `Admitted.initial`.
+    """
+    if spec.task is None:
+        return parameters.initial(resolve(spec), spec.seed)
+    return _admitted(spec.task).initial(spec.seed)
+
+
+def _admitted(path: str) -> Admitted:
+    """By JAX, which the syncer of a decoder and a planner on a laptop do without."""
+    try:
+        from atoll_runtime.model.admission import admit
+    except ImportError as error:
+        raise ModelError(
+            f"model.task: {path!r} is described with JAX: {error}; install atoll[runtime]"
+        ) from error
+    return admit(path)

@@ -1,0 +1,67 @@
+"""A shard's machine from what survives its process: the record of its journal, or of a cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from atoll_runtime.sync import ledger
+from atoll_runtime.sync.events import CutId
+from atoll_runtime.sync.machine import Syncer, owned
+from atoll_runtime.sync.rules import Rules
+from atoll_runtime.sync.units import Unit
+
+
+def restore(rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any]) -> Syncer:
+    """The machine as `record` left it: no host connected, no round in flight."""
+    machine = Syncer.begin(rules, sizes, list(record["versions"]), record["step"])
+    rounds = machine.rounds
+    rounds.history = [list(versions) for versions in record["history"]]
+    rounds.merges, rounds.last_quorum = record["merges"], record["last_quorum"]
+    rounds.units = {name: Unit.restore(name, owned(sizes), state) for name, state in record["units"].items()}
+    machine.final = record["final"]
+    machine.cuts.newest = CutId(*record["cut"])
+    machine.cuts.merges, machine.cuts.goal = record["cut_merges"], record["cut_goal"]
+    machine.committed = machine.record()
+    return machine
+
+
+def continued(
+    rules: Rules,
+    sizes: tuple[int, ...],
+    machines: Sequence[Mapping[str, Any]],
+    versions: Sequence[int],
+    step: int,
+    uri: str,
+) -> Syncer:
+    """The beginning of another lineage: a cut goes on, in whatever number of shards it was taken.
+
+    Args:
+        machines: records of all shards in the cut.
+        versions: of this shard's fragments in it.
+        step: the cut's.
+        uri: the cut's address; where it is the final one, the run is finished. Empty: it has more to do since.
+    """
+    same = len(machines) == rules.shards
+    final = bool(uri) and all(machine["cut"][1] for machine in machines)
+    record = dict(machines[rules.shard] if same else machines[0])
+    record["versions"] = list(versions)
+    record["history"] = [[version] for version in versions]
+    record["step"] = max(step, *versions)
+    record["final"], record["cut"] = uri if final else "", [step, final]
+    record["cut_merges"], record["cut_goal"] = record["merges"], rules.goal
+    # Every unit receives every fragment anew, so no anchor is spent.
+    record["units"] = {
+        name: {**unit, "spent": [], "marks": [], "joined": []} for name, unit in record["units"].items()
+    }
+    if not same:
+        count = len(owned(sizes))
+        for name, unit in record["units"].items():
+            accounts = [each["units"][name]["account"] for each in machines if name in each["units"]]
+            unit["account"] = ledger.carried(accounts, count)
+    machine = restore(rules, sizes, record)
+    if final:
+        for each in machine.units.values():
+            each.account.finish()
+        machine.committed = machine.record()
+    return machine

@@ -1,0 +1,269 @@
+"""Drives a shard's state machine: events in, effects out to sessions, worker and disk.
+
+Everything here runs on one event loop, but merges and journal writes, which one worker thread does in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from atoll_runtime.contract import RunContract
+from atoll_runtime.sync.buffers import Buffers
+from atoll_runtime.sync.events import (
+    CutEnded,
+    CutId,
+    CutOrdered,
+    Effect,
+    Event,
+    Evict,
+    FinalCut,
+    Merge,
+    Merged,
+    MergeFailed,
+    Note,
+    Persist,
+    Persisted,
+    Publish,
+    RecordCut,
+    Release,
+    Remember,
+    RoundId,
+    SendClock,
+    SendMarkers,
+    SendPull,
+    StopAll,
+    Tick,
+    Wake,
+)
+from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.sync.machine import COORDINATOR
+from atoll_runtime.sync.merge import MergeError, merge_step
+from atoll_runtime.sync.tape import Facts
+from atoll_runtime.syncer.cuts import Cuts, Job
+from atoll_runtime.syncer.parts import Parts, budget, gradients
+from atoll_runtime.syncer.recovery import Start, Store, durable, meta_of, part_of
+from atoll_runtime.syncer.sessions import Sessions
+from atoll_runtime.syncer.state import Version
+from atoll_runtime.syncer.tape import Snapshot, Tape
+from atoll_runtime.transport.messages import Stop
+
+log = logging.getLogger(__name__)
+
+VERSION_BYTES = 12
+"""An element of a version, at most: Θ, momentum and the wire, with room to spare."""
+
+
+class Driver:
+    """A recovered shard at work. `failed` is set when the process must end."""
+
+    def __init__(
+        self,
+        run: RunContract,
+        whole: Layout,
+        start: Start,
+        store: Store,
+        tape: Tape,
+        byte_budget: int | None = None,
+    ) -> None:
+        self.run, self.machine, self.state = run, start.machine, start.state
+        self.machine.rounds.lineage = start.journal.lineage
+        self.restarts = start.restarts
+        self.journal, self.tape = start.journal, tape
+        self.sessions = Sessions()
+        self.parts = Parts(budget() if byte_budget is None else byte_budget)
+        rules = start.machine.rules
+        self.cuts = Cuts(
+            run.checkpoint,
+            store,
+            start.newest_cut,
+            rules.shards,
+            rules.shard == COORDINATOR,
+            lambda: meta_of(run, whole, self.machine.cuts.clocks()),
+            self._cut_ended,
+        )
+        self._store = store
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._worker = ThreadPoolExecutor(1, "syncer-worker")
+        self._helpers = len(os.sched_getaffinity(0)) - 1
+        self._mergers = ThreadPoolExecutor(max(1, self._helpers), "syncer-merge")
+        largest = max(fragment.size for fragment in start.state.layout.fragments)
+        self._buffers = Buffers(run.outer.overlap * VERSION_BYTES * largest)
+        self._fresh: dict[RoundId, Version] = {}
+        self._written: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begins to save cuts; a run that is at its target goes on to its end."""
+        self.tape.begin(Facts.of(self.run, self.machine.rules.shard, self.state.layout), self._tape_snapshot)
+        self._spawn(self.cuts.serve())
+        if self.cuts.newest is None:  # units are seeded from it
+            self.feed(CutOrdered(CutId(self.machine.orderable)))
+        self.feed(Tick())
+
+    async def close(self) -> None:
+        """Ends sessions, lets the worker finish what it is writing, closes the journal."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.failed.cancel()
+        self.sessions.end_all()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(self._worker.shutdown)
+        await asyncio.to_thread(self._mergers.shutdown)
+        await asyncio.to_thread(self.tape.close)
+        self.journal.close()
+
+    def cut(self, step: int) -> None:
+        """Records a cut of all that is durable; the report says when it stands in the bucket."""
+        self.feed(CutOrdered(CutId(step)))
+
+    def now(self) -> float:
+        """The machine's clock."""
+        return time.monotonic()
+
+    def feed(self, event: Event) -> None:
+        """Hands an event to the machine, and carries out what it asks for."""
+        if self.failed.done():
+            return
+        now = self.now()
+        effects = self.machine.handle(event, now)
+        self.tape.event(event, now, effects)
+        for effect in effects:
+            self._carry_out(effect)
+
+    async def durable(self) -> None:
+        """Waits until everything handed to the disk so far is there."""
+        if self._written is not None:
+            await asyncio.shield(self._written)
+
+    def stop(self, step: int) -> Stop:
+        """What a learner is told at the end."""
+        return Stop(step, self.machine.clock, self.machine.cuts.newest)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case SendPull() | Publish() | SendMarkers() | SendClock() | Evict():
+                self.sessions.carry_out(effect)
+            case Merge():
+                self._spawn(self._merge(effect))
+            case Release(round_id, unit):
+                self.parts.release(round_id, unit)
+                self.sessions.carry_out(effect)
+            case Persist(round_id, record):
+                self._persist(round_id, self._facts(record))
+            case Remember(record):
+                self._write(functools.partial(self.journal.remember, self._facts(record)))
+            case RecordCut(cut, record):
+                self._record(cut, record)
+            case StopAll(step):
+                self._spawn(self._stop_all(step))
+            case Note(entry):
+                log.log(logging.WARNING if entry["event"] == "refused" else logging.DEBUG, "%s", entry)
+            case Wake(at):
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = self._loop.call_later(max(0.0, at - self.now()), self.feed, Tick())
+
+    async def _merge(self, effect: Merge) -> None:
+        p = effect.round.fragment
+        parts, old, spec = self.parts.take(effect.round), self.state.fragments[p], self.run.outer
+        fragment = self.state.layout.fragments[p]
+
+        bodies = {key: (held.head.start, held.body) for key, held in parts.items()}
+        self.tape.contributions(effect.round, effect.members, bodies)
+
+        def compute() -> Version:
+            merged = merge_step(
+                fragment,
+                gradients(effect.members, parts),
+                old.theta,
+                old.momentum,
+                codec=spec.codec,
+                rule=spec.merge,
+                learning_rate=spec.learning_rate,
+                outer_momentum=spec.momentum,
+                buffers=self._buffers,
+                pool=self._mergers,
+                helpers=self._helpers,
+            )
+            return old.next(effect.round.step, merged, spec.codec, self._mergers)
+
+        try:
+            new = await self._loop.run_in_executor(self._worker, compute)
+        except MergeError as error:
+            log.error("the merge of %s was given up: %s", effect.round, error)
+            self.feed(MergeFailed(effect.round, str(error)))
+        else:
+            self._fresh[effect.round] = new
+            self.tape.merged(effect.round, new.theta, new.momentum)
+            self.feed(Merged(effect.round, time.time()))
+
+    def _persist(self, round_id: RoundId, facts: dict[str, Any]) -> None:
+        """Hands the write over at once: in the machine's order, no record tells of a later merge."""
+        new = self._fresh.pop(round_id)
+        written = self._write(functools.partial(self.journal.merge, round_id.fragment, new, facts))
+
+        async def publish() -> None:
+            await written
+            self.state.fragments[round_id.fragment] = new
+            self.feed(Persisted(round_id))
+
+        self._spawn(publish())
+
+    def _record(self, cut: CutId, record: Mapping[str, Any]) -> None:
+        """Fixes the durable fragments, which are never written to, and has them saved."""
+        fragments, layout, rules = self.state.snapshot(), self.state.layout, self.machine.rules
+        run, lineage = self.run, self.journal.lineage
+        job = Job(
+            cut, record["merges"], lambda: part_of(run, rules, layout, cut.step, fragments, record, lineage)
+        )
+
+        async def submit() -> None:
+            await self.durable()  # a cut that stands in the bucket must not be forgotten by its shard
+            self.cuts.submit(job)
+
+        self._spawn(submit())
+
+    def _tape_snapshot(self) -> Snapshot:
+        return Snapshot(self.machine, self.now(), self.state.snapshot())
+
+    def _cut_ended(self, cut: CutId, whole: bool) -> None:
+        if cut.final and whole:
+            self.feed(FinalCut(f"{self._store.uri}/global/{cut.step}"))
+        else:
+            self.feed(CutEnded(cut, whole))
+
+    async def _stop_all(self, step: int) -> None:
+        await self.durable()
+        log.info("finished at global step %d: %s", step, self.machine.final)
+        self.sessions.send_all(self.stop(step))
+
+    def _facts(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        return durable(record, self.restarts, self.cuts.newest)
+
+    def _write(self, job: Callable[[], None]) -> asyncio.Future[None]:
+        """Hands a write to the worker, which does them in order. A volume that fails ends the process."""
+        self._written = self._loop.run_in_executor(self._worker, job)
+        self._written.add_done_callback(self._check)
+        return self._written
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._check)
+
+    def _check(self, done: asyncio.Future[None]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if error is not None and not self.failed.done():
+            self.failed.set_exception(error)

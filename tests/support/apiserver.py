@@ -1,0 +1,129 @@
+"""The API server, as an administrator asks it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import ssl
+import tempfile
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from atoll_local.controlplane import ControlPlane
+
+Object = dict[str, Any]
+PATHS = {
+    "TrainingRun": "/apis/atoll.dev/v1alpha1/namespaces/{ns}/trainingruns",
+    "LearnerUnit": "/apis/atoll.dev/v1alpha1/namespaces/{ns}/learnerunits",
+    "StatefulSet": "/apis/apps/v1/namespaces/{ns}/statefulsets",
+    "Pod": "/api/v1/namespaces/{ns}/pods",
+    "Service": "/api/v1/namespaces/{ns}/services",
+    "ConfigMap": "/api/v1/namespaces/{ns}/configmaps",
+    "Secret": "/api/v1/namespaces/{ns}/secrets",
+    "Event": "/api/v1/namespaces/{ns}/events",
+    "ServiceAccount": "/api/v1/namespaces/{ns}/serviceaccounts",
+}
+
+
+class Refusal(Exception):
+    """The API server's no; the text is its message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Api:
+    """The API server, by an administrator's certificate."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        config = yaml.safe_load(plane.kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        self.server = plane.server
+        self.authority = _content(cluster, "certificate-authority")
+        self.context = ssl.create_default_context(cadata=self.authority.decode())
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(_content(user, "client-certificate") + b"\n" + _content(user, "client-key"))
+            file.flush()
+            self.context.load_cert_chain(file.name)
+        self._idle: list[http.client.HTTPSConnection] = []
+        """Connections that nobody uses now: a new one costs both sides more than most calls."""
+        weakref.finalize(self, _close, self._idle)
+
+    def call(
+        self, method: str, path: str, body: Object | None = None, kind: str = "application/json"
+    ) -> Object:
+        """Tries again for a minute while nobody answers, or asks to come again."""
+        data = None if body is None else json.dumps(body).encode()
+        deadline = time.monotonic() + 60
+        while True:
+            connection = self._connect()
+            try:
+                connection.request(method, path, data, {"Content-Type": kind})
+                with connection.getresponse() as answer:
+                    found = dict(json.loads(answer.read()))
+            except (OSError, http.client.HTTPException, json.JSONDecodeError):  # the last while it starts
+                connection.close()
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+                continue
+            self._idle.append(connection)
+            if answer.status < 400:
+                return found
+            # A definition that was just applied, or an API server that is not ready.
+            if answer.status not in (429, 503) or time.monotonic() > deadline:
+                raise Refusal(answer.status, found["message"])
+            time.sleep(0.1)
+
+    def _connect(self) -> http.client.HTTPSConnection:
+        with contextlib.suppress(IndexError):  # other threads take from it too
+            return self._idle.pop()
+        host, port = self.server.removeprefix("https://").split(":")
+        return http.client.HTTPSConnection(host, int(port), timeout=30, context=self.context)
+
+    def path(self, kind: str, namespace: str, name: str = "") -> str:
+        path = PATHS[kind].format(ns=namespace)
+        return f"{path}/{name}" if name else path
+
+    def get(self, kind: str, namespace: str, name: str) -> Object:
+        return self.call("GET", self.path(kind, namespace, name))
+
+    def list(self, kind: str, namespace: str) -> list[Object]:
+        return list(self.call("GET", self.path(kind, namespace))["items"])
+
+    def create(self, body: Object, namespace: str, query: str = "") -> Object:
+        return self.call("POST", self.path(body["kind"], namespace) + query, body)
+
+    def patch(self, kind: str, namespace: str, name: str, change: Object, subresource: str = "") -> Object:
+        path = self.path(kind, namespace, name) + subresource
+        return self.call("PATCH", path, change, "application/merge-patch+json")
+
+    def delete(self, kind: str, namespace: str, name: str, grace: int | None = None) -> Object:
+        body = {} if grace is None else {"gracePeriodSeconds": grace}
+        return self.call("DELETE", self.path(kind, namespace, name), body)
+
+    def collect(self, kind: str, namespace: str, name: str) -> None:
+        """The garbage collector's part: deletes what the operator or the kubelet may have deleted by now."""
+        try:
+            self.delete(kind, namespace, name)
+        except Refusal as refusal:
+            if refusal.status != 404:
+                raise
+
+
+def _content(part: Object, key: str) -> bytes:
+    if data := part.get(f"{key}-data"):
+        return base64.b64decode(data)
+    return Path(part[key]).read_bytes()
+
+
+def _close(connections: list[http.client.HTTPSConnection]) -> None:
+    for connection in connections:
+        connection.close()
