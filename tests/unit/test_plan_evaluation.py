@@ -34,6 +34,7 @@ def make_run(evaluation: dict[str, Any] | None = None, **changes: Any) -> RunObs
         "name": "r", "namespace": "ns", "uid": "u", "generation": 3, "status": TrainingRunStatus(),
         "spec": TrainingRunSpec.model_validate(spec), "units": {},
         "settings": PodSettings(run="r", image="runtime:1", pull_policy="Always", environment={"X": "1"}),
+        "evaluator_pods": (PodView(name="r-evaluator-0"),),
     }  # fmt: skip
     return RunObserved(**(values | changes))
 
@@ -120,6 +121,11 @@ def test_the_runs_own_image_is_the_default_and_other_pods_are_not_told_of_the_ev
         pytest.param(
             {"evaluator": EvaluatorState(None, UNAVAILABLE, "refused")},
             ("False", "EvaluatorStarting", "refused"), id="no-answer-yet",
+        ),
+        pytest.param(
+            {"evaluator": EvaluatorState(None, UNAVAILABLE, "refused"), "evaluator_pods": ()},
+            ("False", "EvaluatorStarting", "no pod r-evaluator-0: see kubectl describe statefulset r-evaluator"),
+            id="no-pod",
         ),
         pytest.param(
             {

@@ -54,6 +54,7 @@ def make_run(**changes: Any) -> RunObserved:
         "name": "r", "namespace": "ns", "uid": "u", "generation": 3, "spec": spec, "status": TrainingRunStatus(),
         "settings": PodSettings(run="r", image="i", pull_policy="Always", environment={}),
         "units": {name: facts(name) for name in ("r-a-0", "r-b-0", "r-b-1")},
+        "syncer_pods": (PodView(name="r-syncer-0"),),
     }  # fmt: skip
     return RunObserved(**(values | changes))
 
@@ -311,6 +312,15 @@ def test_an_operator_that_hears_nothing_of_a_syncer_does_not_believe_the_past_fo
     assert (ready.status, degraded.status, degraded.reason) == ("False", "True", "SyncerUnavailable")
     silent = replace(begun, feed=FeedState(reason="SyncerUnavailable", message="no route"))
     assert said(plan_run(silent, NOW + 61).status, "Ready")[0].status == "False"
+
+
+def test_a_syncer_whose_pods_its_statefulset_does_not_make_says_where_to_look() -> None:
+    silent = make_run(feed=SILENT, spec={"syncer": {"shards": 2}}, syncer_pods=(PodView(name="r-syncer-1"),))
+    ready = said(plan_run(silent, NOW).status, "Ready")[0]
+    assert ready.message == "no pod r-syncer-0: see kubectl describe statefulset r-syncer"
+    waits = replace(silent, syncer_pods=(PodView(name="r-syncer-1", unschedulable="0/3 nodes: cpu"),))
+    ready = said(plan_run(waits, NOW).status, "Ready")[0]
+    assert ready.message.startswith("r-syncer-1: 0/3 nodes: cpu; no pod r-syncer-0: ")
 
 
 def test_a_run_that_is_resumed_is_not_what_it_was_in_its_suspension() -> None:

@@ -11,7 +11,8 @@ from atoll_operator.api.trainingrun import EvaluationStatus
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import State, find, state
 from atoll_operator.plan.evaluator import UNAVAILABLE
-from atoll_operator.plan.failure import hindrance
+from atoll_operator.plan.failure import hindrance, hindrances
+from atoll_operator.plan.names import evaluator
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.runobjects import RunObserved
 from atoll_runtime.contract import EvaluationReport
@@ -125,7 +126,8 @@ def _trouble(run: RunObserved) -> str:
     said = run.evaluator
     if said.status is not None and not said.reason:
         return said.status.error
-    return "; ".join(filter(None, map(hindrance, run.evaluator_pods))) or said.message
+    asked = int(said.reason == UNAVAILABLE)
+    return hindrances(evaluator(run.name), asked, run.evaluator_pods) or said.message
 
 
 def _told(text: str, why: str) -> str:

@@ -123,6 +123,20 @@ def hindrance(pod: PodView) -> str:
     return ""
 
 
+def hindrances(name: str, replicas: int, pods: Sequence[PodView]) -> str:
+    """What keeps pods of a StatefulSet from running: their own words, and which of them its controller has not made.
+
+    Its controller tells of a quota, or of a webhook that refuses its pods, in events alone.
+
+    Args:
+        replicas: of them it should have made by now.
+    """
+    there = {pod.name for pod in pods}
+    missing = [f"{name}-{ordinal}" for ordinal in range(replicas) if f"{name}-{ordinal}" not in there]
+    absent = f"no pod {', '.join(missing)}: see kubectl describe statefulset {name}" if missing else ""
+    return "; ".join(filter(None, (*map(hindrance, pods), absent)))
+
+
 def _signal(number: int) -> str:
     try:
         return signal.Signals(number).name

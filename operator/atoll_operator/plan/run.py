@@ -13,7 +13,7 @@ from atoll_operator.plan.clock import earliest, format_time, parse_time
 from atoll_operator.plan.conditions import is_true
 from atoll_operator.plan.departure import plan_departure
 from atoll_operator.plan.evaluation import EvaluationPlan, plan_evaluation
-from atoll_operator.plan.failure import hindrance, terminated
+from atoll_operator.plan.failure import hindrances, terminated
 from atoll_operator.plan.names import evaluator as evaluator_name
 from atoll_operator.plan.names import syncer as syncer_name
 from atoll_operator.plan.notice import Notice
@@ -35,6 +35,7 @@ from atoll_operator.plan.runobjects import (
 from atoll_operator.plan.runstart import start_end
 from atoll_operator.plan.runstatus import describe
 from atoll_operator.plan.runtime import runtime_status
+from atoll_operator.plan.shards import UNAVAILABLE
 from atoll_operator.plan.suspension import plan_suspension
 from atoll_operator.plan.turnover import outdated
 from atoll_runtime.contract import EXIT_TERMINAL
@@ -148,7 +149,7 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
         starts=starts_until is not None,
         awaited=run.feed.awaited(run.seen, now),
         shards_down=run.feed.down,
-        syncer_wait="; ".join(filter(None, map(hindrance, run.syncer_pods))),
+        syncer_wait=hindrances(syncer_name(run.name), _asked(run), run.syncer_pods),
         evaluation=evaluation.status,
         evaluated=evaluation.states,
     )
@@ -204,6 +205,11 @@ def _layout(run: RunObserved) -> int:
 def _taken(run: RunObserved, wanted: Iterable[str]) -> tuple[str, ...]:
     """Names of our units that another run's units bear."""
     return tuple(name for name in wanted if name in run.units and run.units[name].run != run.name)
+
+
+def _asked(run: RunObserved) -> int:
+    """Pods of the syncer that should be there, for they have been asked in vain."""
+    return run.spec.syncer.shards if run.feed.reason == UNAVAILABLE else 0
 
 
 def _outcome(run: RunObserved, lost: QuorumLost | None, started: float, now: float) -> Outcome | None:
