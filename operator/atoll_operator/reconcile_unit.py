@@ -170,6 +170,7 @@ class UnitReconciler:
             stop="Finished" if over else "Suspended" if spec.suspend else "",
             finishing=finishing,
             recovery=spec.recovery,
+            begun=status.get("globalStep", 0) > 0,
             settings=pod_settings(
                 run["metadata"]["name"],
                 spec,

@@ -224,6 +224,7 @@ def orders(run: RunObserved) -> Orders:
         stop="Finished" if over else "Suspended" if run.spec.suspend else "",
         finishing=False,
         recovery=run.spec.recovery,
+        begun=run.status.global_step > 0,
         settings=run.settings,
     )
 

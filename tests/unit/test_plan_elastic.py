@@ -15,7 +15,7 @@ from atoll_operator.api.learnerunit import MAX_STREAM, Failure, LearnerUnitSpec,
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.errors import NamespaceEnding, Refused, of_status
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.conditions import find
+from atoll_operator.plan.conditions import find, state, transition
 from atoll_operator.plan.podspec import PodSettings
 from atoll_operator.plan.pools import sizes
 from atoll_operator.plan.run import RunPlan, plan_run
@@ -254,6 +254,48 @@ def test_a_unit_that_learns_is_not_taken_away_from_the_quorum(changes, told) -> 
     assert told in find(plan.status.conditions, "Progressing").message
 
 
+def test_units_that_a_syncer_has_lost_for_a_moment_are_not_all_changed_at_once() -> None:
+    """A new image restarts the syncer too, and until units are connected again none of them learns."""
+    run = grown(make_run(make_spec({"a": 4})), make_spec({"a": 4}))
+    lost = learning(False).model_copy(update={"phase": "Joining", "merged_incarnation": 1})
+    spec = make_spec({"a": 4}, image="new", quorum={"min": 3})
+    away = replace(
+        run, spec=spec, units={name: replace(unit, status=lost) for name, unit in run.units.items()}
+    )
+    plan = plan_run(away, NOW)
+    assert plan.units == ()
+    assert "0 of 4 do" in find(plan.status.conditions, "Progressing").message
+    back = {**run.units, "r-a-2": away.units["r-a-2"]}
+    [body] = plan_run(replace(away, units=back), NOW).units
+    assert body["metadata"]["name"] == "r-a-2", "the one that is lost first, for it costs least"
+    anew = lost.model_copy(update={"incarnation": 2})
+    idle = {**away.units, "r-a-1": replace(away.units["r-a-1"], status=anew)}
+    [body] = plan_run(replace(away, units=idle), NOW).units
+    assert body["metadata"]["name"] == "r-a-1", "nothing of this incarnation is merged yet"
+
+
+def test_a_unit_that_finds_no_hosts_holds_up_a_rollout_for_ten_minutes_and_one_that_failed_for_good() -> None:
+    run = grown(make_run(make_spec({"a": 3})), make_spec({"a": 3}))
+    run = replace(run, spec=make_spec({"a": 3}, image="new", quorum={"min": 1}))
+    run = carried_out(run, plan_run(run, NOW))
+
+    def after(seconds: float, status: LearnerUnitStatus) -> list[str]:
+        first = replace(run.units["r-a-0"], status=status)
+        plan = plan_run(replace(run, units={**run.units, "r-a-0": first}), NOW + seconds)
+        return [body["metadata"]["name"] for body in plan.units]
+
+    states = {
+        "Scheduled": state(False, "CapacityUnavailable"),
+        "Learning": state(False, "CapacityUnavailable"),
+    }
+    waits = LearnerUnitStatus(
+        phase="Scheduling", incarnation=2, observed_generation=2, conditions=transition((), states, 2, NOW)
+    )
+    assert after(599, waits) == []
+    assert after(600, waits) == ["r-a-1"]
+    assert after(10**6, out_of_restarts(0)) == []
+
+
 def test_units_from_before_a_section_existed_are_as_good_as_those_that_say_nothing_in_it() -> None:
     run = grown(make_run(make_spec({"a": 3})), make_spec({"a": 3}))
     olden = {
@@ -301,12 +343,17 @@ def test_a_run_below_its_quorum_says_so_and_waits_by_default() -> None:
 def test_a_run_below_its_quorum_fails_after_its_time_when_the_spec_says_so() -> None:
     policy = {"belowQuorum": "Fail", "belowQuorumSeconds": 60}
     assert plan_run(broken(policy, {"r-a-0": 0}), NOW + 10**6).status.phase == "Running"
-    run = broken(policy, {"r-a-0": 0, "r-a-2": 5})
+    run = broken(policy, {"r-a-0": -(10**6), "r-a-2": -(10**6)})
+    seen = plan_run(run, NOW + 5)
+    assert (seen.status.phase, seen.wake) == ("Running", NOW + 65), "it may have lost its quorum only now"
+    run = replace(run, status=seen.status)
     assert plan_run(run, NOW + 64).wake == NOW + 65
     assert plan_run(run, NOW + 64).status.phase == "Running"
     suspended = replace(run, spec=run.spec.model_copy(update={"suspend": True}))
     assert plan_run(suspended, NOW + 65).status.phase == "Suspending"
     assert (plan_run(suspended, NOW + 65).wake or 0) > NOW + 65
+    resumed = replace(run, status=plan_run(suspended, NOW + 65).status)
+    assert plan_run(resumed, NOW + 3600).status.phase == "Running"
     failed = plan_run(run, NOW + 65).status
     assert (failed.phase, find(failed.conditions, "Failed").reason) == ("Failed", "QuorumLost")
 

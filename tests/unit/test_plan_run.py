@@ -273,6 +273,21 @@ def test_a_deadline_fails_the_run_and_wakes_us_for_it() -> None:
     assert find(plan_run(late, NOW + 61).status.conditions, "Failed").reason == "DeadlineExceeded"
 
 
+def test_a_deadline_stands_still_while_the_run_is_suspended() -> None:
+    spec = {"activeDeadlineSeconds": 60}
+    run = make_run(spec=spec | {"suspend": True})
+    for later in (0, 3600):
+        plan = plan_run(run, NOW + later)
+        assert (plan.status.phase, plan.wake) == ("Suspended", None)
+        run = replace(run, status=plan.status)
+    resumed = make_run(spec=spec, status=run.status)
+    plan = plan_run(resumed, NOW + 3610)
+    assert plan.status.suspended_seconds == 3610
+    resumed = replace(resumed, status=plan.status, feed=feed())
+    assert plan_run(resumed, NOW + 3669).status.phase == "Running"
+    assert plan_run(resumed, NOW + 3670).status.phase == "Failed"
+
+
 def test_a_second_look_changes_nothing() -> None:
     run = make_run(feed=feed())
     status = plan_run(run, NOW).status

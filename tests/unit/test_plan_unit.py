@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from objects import TWO_HOSTS as SPEC
 
 from atoll_operator.api.common import LedgerStatus
-from atoll_operator.api.learnerunit import LearnerUnitStatus
+from atoll_operator.api.learnerunit import LearnerUnitStatus, Restart
 from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.conditions import document, find, is_true
+from atoll_operator.plan.conditions import document, find, is_true, state, transition
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.podspec import PodSettings
@@ -146,9 +146,60 @@ def test_an_exhausted_budget_is_final() -> None:
     plan = plan_unit(make_unit(pods, orders=orders), NOW)
     assert plan.status.phase == "Failed"
     assert "no meta.json" in plan.status.message
-    later = plan_unit(make_unit(pods, status=plan.status), NOW + 1_000_000)
+    later = plan_unit(make_unit(pods, status=plan.status, orders=orders), NOW + 1_000_000)
     assert later.status == plan.status
     assert [removal.name for removal in later.remove] == ["r-two-0-1-1"]
+
+
+def test_a_larger_budget_gives_a_failed_unit_what_it_adds() -> None:
+    spent = tuple(Restart(time=format_time(NOW - 60 * ago), reason="AppError") for ago in (2, 1))
+    begun = LearnerUnitStatus(phase="Joining", incarnation=3, gang=3, placed_gang=3, restarts=spent)
+    gone = (make_pod(incarnation=3, phase="Failed", exit_code=1), make_pod(incarnation=3, host=1))
+
+    def look(status: LearnerUnitStatus, most: int, later: float) -> UnitPlan:
+        orders = replace(ORDERS, recovery=RecoverySpec(max_restarts=most))
+        return plan_unit(make_unit(gone, status=status, orders=orders), NOW + later)
+
+    failed = look(begun, 2, 0).status
+    assert failed.phase == "Failed"
+    assert not look(failed, 2, 10**6).advance, "its window has passed, and nobody has changed anything"
+    tried = look(failed, 3, 10**6)
+    assert tried.advance
+    assert (tried.status.phase, tried.status.incarnation, len(tried.status.restarts)) == ("Pending", 4, 2)
+
+
+def test_a_unit_made_anew_waits_for_the_syncer_of_a_run_that_has_begun() -> None:
+    """The journal may know its name with a later incarnation, or with the very one that a guess would give."""
+    begun = replace(ORDERS, begun=True)
+    unit = make_unit((), status=LearnerUnitStatus(), orders=begun)
+    waits = plan_unit(unit, NOW)
+    assert not waits.advance and not waits.create
+    assert (waits.status.phase, waits.status.incarnation) == ("Pending", 0)
+    assert find(waits.status.conditions, "Scheduled").reason == "SyncerUnavailable"
+    assert plan_unit(replace(unit, answering_since=NOW), NOW).status.incarnation == 1
+    known = UnitReport(incarnation=7, hosts=0, state="Gone")
+    assert plan_unit(replace(unit, answering_since=NOW, report=known), NOW).status.incarnation == 8
+    assert plan_unit(replace(unit, orders=ORDERS), NOW).advance, "nothing is merged: nobody knows its name"
+
+
+def test_a_gang_that_the_syncer_would_fence_off_is_made_anew_at_no_cost() -> None:
+    status = LearnerUnitStatus(phase="Starting", incarnation=1, gang=1)
+    plan = plan_unit(make_unit(status=status, report=UnitReport(incarnation=7, hosts=0, state="Gone")), NOW)
+    assert plan.advance
+    assert (plan.status.incarnation, plan.status.restart_count, plan.status.restarts) == (8, 0, ())
+
+
+def test_a_unit_that_drains_ends_between_two_steps_though_its_spec_changes() -> None:
+    pods = (make_pod(host=0), make_pod(host=1))
+    draining = transition((), {"Draining": state(True, "HostMaintenance")}, 1, NOW)
+    status = LearnerUnitStatus(
+        phase="Healing", incarnation=1, gang=1, placed_gang=1, observed_generation=1, conditions=draining
+    )
+    plan = plan_unit(make_unit(pods, status=status, generation=2), NOW)
+    assert not plan.advance
+    assert [removal.grace_seconds for removal in plan.remove] == [60, 60]
+    ended = tuple(replace(pod, phase="Succeeded", exit_code=0) for pod in pods)
+    assert plan_unit(make_unit(ended, status=status, generation=2), NOW).advance
 
 
 def test_a_pod_that_ends_with_zero_is_given_time_and_then_replaced() -> None:

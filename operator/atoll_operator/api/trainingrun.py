@@ -179,7 +179,7 @@ class TrainingRunSpec(Section):
     """True: units and syncer give their nodes back; the journal and a checkpoint of the last step stay. False again:
     the run goes on at that step."""
     active_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
-    """From the start of the run; time in suspension counts."""
+    """From the start of the run; time in suspension does not count."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = None
     """After which a run that is complete or has failed is deleted; the bucket stays. Never where not given."""
 
@@ -328,6 +328,10 @@ class TrainingRunStatus(Report):
     """When the operator first made something of the run."""
     suspend_time: Time | None = None
     """While `spec.suspend` is true: since when."""
+    suspended_seconds: int = 0
+    """Of all suspensions that are over; `spec.activeDeadlineSeconds` does not count them."""
+    quorum_lost_time: Time | None = None
+    """While units out of restarts leave fewer than `spec.quorum.min`: since when."""
     completion_time: Time | None = None
     """When the run was Complete or Failed."""
     estimated_seconds_left: int | None = None

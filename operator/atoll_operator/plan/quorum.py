@@ -15,7 +15,7 @@ class QuorumLost:
     """No round can be merged until somebody acts."""
 
     since: float
-    """Unix seconds of the last failure of the unit that was one too many."""
+    """Unix seconds at which that was seen first."""
     fails_at: float | None
     """When the run is given up; None: never."""
     message: str
@@ -25,27 +25,26 @@ class QuorumLost:
 
 
 def quorum_lost(
-    spec: TrainingRunSpec, wanted: int, units: Mapping[str, LearnerUnitStatus]
+    spec: TrainingRunSpec, wanted: int, units: Mapping[str, LearnerUnitStatus], known: str | None, now: float
 ) -> QuorumLost | None:
     """None while enough units learn or may yet come back; fewer than K by the user's own wish are not lost.
 
     Args:
         wanted: units that the spec asks for.
         units: those of them that exist.
+        known: RFC 3339, since when the status says so. Units may have failed long before they were too many.
     """
     needed = spec.quorum.min
-    ends = sorted(
-        parse_time(unit.last_failure.time)
-        for unit in units.values()
-        if unit.phase == "Failed" and unit.last_failure is not None
-    )
+    failed = sum(unit.phase == "Failed" for unit in units.values())
     spare = wanted - needed
-    if spare < 0 or len(ends) <= spare:
+    if spare < 0 or failed <= spare:
         return None
     recovery = spec.recovery
-    since = ends[spare]
+    since = now if known is None else parse_time(known)
     fails_at = since + recovery.below_quorum_seconds if recovery.below_quorum == "Fail" else None
-    told = f"{len(ends)} of {wanted} units are out of restarts, {wanted - len(ends)} are left, quorum.min is {needed}"
+    told = (
+        f"{failed} of {wanted} units are out of restarts, {wanted - failed} are left, quorum.min is {needed}"
+    )
     help_ = "delete a failed LearnerUnit to try it again, add units or lower quorum.min"
     then = "the run waits" if fails_at is None else f"the run fails at {format_time(fails_at)}"
     return QuorumLost(since, fails_at, f"{told}; {then}: {help_}", told)

@@ -26,6 +26,10 @@ KIND = ("accelerator", "topology", "machine_type", "slices")
 """Fields that make it another slice. A pool of the same name that was removed and added again may have others."""
 
 
+HOMELESS_SECONDS = 600.0
+"""After which a unit that finds no hosts is not waited for. Every resync looks at it again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rollout:
     """What to change now, and what is still to come."""
@@ -39,12 +43,18 @@ class Rollout:
 
 
 def plan_rollout(
-    units: Mapping[str, UnitFacts], wanted: Mapping[str, LearnerUnitSpec], quorum: int, merging: bool
+    units: Mapping[str, UnitFacts],
+    wanted: Mapping[str, LearnerUnitSpec],
+    quorum: int,
+    merging: bool,
+    now: float,
 ) -> Rollout:
     """The next step.
 
-    A unit that does not learn has nothing to lose and is changed at once: so a broken image can be mended. One that
-    learns is changed when every other one learns and K others are left; so at most one is away at a time.
+    An idle unit has nothing to lose and is changed at once: so a broken image can be mended. One that learns, or did
+    and has lost the syncer, is changed when every other one learns and K others are left; so at most one is away at a
+    time. A unit with the new spec that has found no hosts for ten minutes holds nobody up (before that its chips may
+    have been lost by the rollout itself), one that failed with it does.
 
     Args:
         units: those that exist; of those made by hand it counts who learns.
@@ -54,11 +64,16 @@ def plan_rollout(
     """
     own = {name: unit for name, unit in units.items() if unit.owned and name in wanted}
     outdated = tuple(name for name, unit in sorted(own.items()) if _differs(unit, wanted[name], ROLLED))
-    idle = tuple(name for name in outdated if not own[name].learning)
+    idle = tuple(name for name in outdated if own[name].idle)
     if not outdated:
         return Rollout()
     others = {name: unit for name, unit in units.items() if unit.by_hand}
-    learning = sum(unit.learning for unit in (own | others).values())
+    learning = {name for name, unit in (own | others).items() if unit.learning}
+    homeless = {
+        name
+        for name, unit in own.items()
+        if name not in outdated and (unit.homeless_since or now) + HOMELESS_SECONDS <= now
+    }
     total = len(wanted.keys() | others.keys())
     waiting = [name for name in outdated if name not in idle]
     if idle or not waiting:
@@ -68,15 +83,16 @@ def plan_rollout(
     left = f"{len(waiting)} of {total} units have yet to be made anew for the new spec"
     if not merging:
         return Rollout((), outdated, f"{left}; waits for the syncer")
-    if learning < total:
-        return Rollout((), outdated, f"{left}; waits until all others learn, {learning} of {total} do")
-    if learning - 1 < quorum:
+    chosen = min(waiting, key=lambda name: (name in learning, name))
+    if len((learning | homeless) - {chosen}) < total - 1:
+        return Rollout((), outdated, f"{left}; waits until all others learn, {len(learning)} of {total} do")
+    if len(learning - {chosen}) < quorum:
         return Rollout(
             (),
             outdated,
             f"{left}; quorum.min {quorum} of {total} units spares none: lower it or add a unit",
         )
-    return Rollout((waiting[0],), outdated, left)
+    return Rollout((chosen,), outdated, left)
 
 
 def of_another_kind(unit: UnitFacts, wanted: LearnerUnitSpec) -> bool:

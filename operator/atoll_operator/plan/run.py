@@ -11,6 +11,7 @@ from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.keys import Kind
 from atoll_operator.plan.clock import earliest, format_time, parse_time
 from atoll_operator.plan.conditions import is_true
+from atoll_operator.plan.deadline import deadline_end, suspended_seconds
 from atoll_operator.plan.departure import plan_departure
 from atoll_operator.plan.evaluation import EvaluationPlan, plan_evaluation
 from atoll_operator.plan.failure import hindrances, terminated
@@ -109,12 +110,17 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
     wanted = unit_specs(run, streams)
     units = {name: unit for name, unit in run.units.items() if unit.run == run.name}
     expected = wanted.keys() | {name for name, unit in units.items() if unit.by_hand}
-    rollout = plan_rollout(units, wanted, run.spec.quorum.min, run.feed.serves and not run.feed.down)
+    rollout = plan_rollout(units, wanted, run.spec.quorum.min, run.feed.serves and not run.feed.down, now)
     suspension = plan_suspension(run, now)
     present = {name: unit.status for name, unit in units.items() if name in expected}
-    lost = None if run.spec.suspend else quorum_lost(run.spec, len(expected), present)
+    lost = (
+        None
+        if run.spec.suspend
+        else quorum_lost(run.spec, len(expected), present, run.status.quorum_lost_time, now)
+    )
     suspended = suspension is not None and suspension.done
-    outcome = _outcome(run, lost, parse_time(started), now)
+    deadline = deadline_end(run.spec, run.status, now)
+    outcome = _outcome(run, lost, deadline, now)
     evaluation = plan_evaluation(run, outcome.phase if outcome is not None else "", suspended, now)
     departure = plan_departure(run, units, wanted if outcome is None else None, now)
     starts_until = start_end(run.spec, run.status, now)
@@ -130,6 +136,8 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
                 "runtime": runtime_status(run.spec, run.settings),
                 "streams": streams,
                 "suspend_time": suspension.since if suspension is not None else None,
+                "suspended_seconds": suspended_seconds(run.spec, run.status, now),
+                "quorum_lost_time": format_time(lost.since) if lost is not None else None,
             }
         ),
         wanted=len(expected),
@@ -166,7 +174,6 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
             doubtful=departure.totals.doubtful,
         )
     status = describe(facts, now)
-    deadline = run.spec.active_deadline_seconds
     rests = suspension is not None and suspension.done and suspension.written
     shards = 0 if rests else run.spec.syncer.shards
     return RunPlan(
@@ -188,7 +195,7 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
         evaluate=evaluation.ask,
         cut=suspension is not None and suspension.cut,
         wake=earliest(
-            parse_time(started) + deadline if deadline is not None else None,
+            deadline,
             suspension.wake if suspension is not None else None,
             starts_until,
             lost.fails_at if lost is not None else None,
@@ -212,7 +219,7 @@ def _asked(run: RunObserved) -> int:
     return run.spec.syncer.shards if run.feed.reason == UNAVAILABLE else 0
 
 
-def _outcome(run: RunObserved, lost: QuorumLost | None, started: float, now: float) -> Outcome | None:
+def _outcome(run: RunObserved, lost: QuorumLost | None, deadline: float | None, now: float) -> Outcome | None:
     if run.status.phase in ("Complete", "Failed"):
         return Outcome(run.status.phase, known=True)
     report = run.feed.status
@@ -225,9 +232,9 @@ def _outcome(run: RunObserved, lost: QuorumLost | None, started: float, now: flo
     if not run.spec.suspend and dead is not None:
         reason, message = terminated(dead)
         return Outcome("Failed", reason, f"{dead.name} cannot go on: {message}")
-    deadline = run.spec.active_deadline_seconds
-    if deadline is not None and started + deadline <= now:
-        return Outcome("Failed", "DeadlineExceeded", f"not finished {deadline} s after the start")
+    if deadline is not None and deadline <= now:
+        seconds = run.spec.active_deadline_seconds
+        return Outcome("Failed", "DeadlineExceeded", f"not finished {seconds} s after the start")
     if lost is not None and lost.fails_at is not None and lost.fails_at <= now:
         waited = f"for {run.spec.recovery.below_quorum_seconds} s"
         return Outcome("Failed", "QuorumLost", f"{lost.counts}, {waited}")

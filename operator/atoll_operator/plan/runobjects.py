@@ -18,8 +18,11 @@ from atoll_operator.api.group import (
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import Pool, StreamsStatus, TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan import capacity, evaluator, syncer
-from atoll_operator.plan.conditions import is_true
+from atoll_operator.plan.clock import parse_time
+from atoll_operator.plan.conditions import find, is_true
 from atoll_operator.plan.evaluator import EvaluatorState
+from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE
+from atoll_operator.plan.kueue import QUEUED
 from atoll_operator.plan.names import config_map, shard_host, unit_name
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.observe import PodView
@@ -30,6 +33,9 @@ from atoll_operator.plan.streams import deal, streams_of, table
 from atoll_operator.plan.totals import Account
 from atoll_operator.plan.turnover import digest, said
 from atoll_runtime.contract import RunContract, SyncerAddress, brief
+
+GANG_PHASES = ("Scheduling", "Starting", "Joining", "Learning")
+"""Of a unit whose gang is there, or on its way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +62,24 @@ class UnitFacts:
         return self.status.observed_generation == self.generation and is_true(
             self.status.conditions, "Learning"
         )
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is lost with its pods: it has none, or they have not been merged yet.
+
+        Not learning alone is no sign of that: for seconds no unit does whenever the syncer comes back from a restart.
+        """
+        status = self.status
+        merged = 0 < status.merged_incarnation == status.incarnation
+        return not self.learning and not (status.phase in GANG_PHASES and merged)
+
+    @property
+    def homeless_since(self) -> float | None:
+        """Unix seconds since which it waits for hosts, with no spec of its run at fault; None: it does not."""
+        scheduled = find(self.status.conditions, "Scheduled")
+        if scheduled is None or scheduled.reason not in (CAPACITY_UNAVAILABLE, QUEUED):
+            return None
+        return parse_time(scheduled.last_transition_time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

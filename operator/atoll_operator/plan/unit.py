@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from atoll_operator.api.learnerunit import Failure, LearnerUnitStatus, Restart
 from atoll_operator.plan import budget, heal, nodes, remedy, rest, timeline
-from atoll_operator.plan.clock import earliest, format_time
+from atoll_operator.plan.clock import earliest, format_time, parse_time
 from atoll_operator.plan.conditions import clip, find, state
 from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, EVICTED, HOST_MAINTENANCE, POD_DELETED, Cause
 from atoll_operator.plan.gang import Gang
@@ -33,18 +33,23 @@ def plan_unit(unit: UnitObserved, now: float) -> UnitPlan:
         return rest.without_run(unit, now)
     if orders.stop:
         return rest.stopped(unit, orders, orders.stop, now)
-    if unit.status.phase == "Failed" and not _changed(unit):
+    if unit.status.phase == "Failed" and not _changed(unit) and not _spared(unit, orders):
         return rest.failed(unit, orders, now)
     try:
         gang = _gang(unit, orders)
         gang.check()
     except ValueError as error:
         return rest.idle(unit, now, "Pending", "SpecInvalid", str(error))
+    if unit.status.incarnation == 0 and orders.begun and not _heard(unit):
+        why = "the syncer does not answer: it may know incarnations of an earlier unit of this name"
+        return rest.idle(unit, now, "Pending", "SyncerUnavailable", why)
+    current = {pod.name: pod for pod in unit.pods if pod.gang == unit.status.gang}
+    if _draining(unit.status):  # also where its spec has changed: its hosts are sound, and end together
+        return _drain(unit, orders, current, now)
     if unit.status.incarnation == 0 or rest.rested(unit.status) or _changed(unit):
         return _advance(unit, _mended(unit.status), now)
-    current = {pod.name: pod for pod in unit.pods if pod.gang == unit.status.gang}
-    if _draining(unit.status):
-        return _drain(unit, orders, current, now)
+    if unit.status.phase == "Failed" or _overtaken(unit):
+        return _advance(unit, unit.status, now)
     missing = tuple(name for name in gang.names() if name not in current)
     placed = unit.status.placed_gang == unit.status.gang
     move = None if orders.finishing else nodes.leaving(current.values(), unit.nodes)
@@ -85,6 +90,23 @@ def plan_unit(unit: UnitObserved, now: float) -> UnitPlan:
 def _changed(unit: UnitObserved) -> bool:
     """Somebody changed the unit's spec after the status was written: the pods are those of the old one."""
     return unit.status.observed_generation not in (0, unit.generation)
+
+
+def _spared(unit: UnitObserved, orders: Orders) -> bool:
+    """A unit was given up that would not have been under the budget of now."""
+    failure = unit.status.last_failure
+    return failure is not None and not _verdict(unit, orders, parse_time(failure.time)).exhausted
+
+
+def _heard(unit: UnitObserved) -> bool:
+    """What the syncer knows of units of this name is known."""
+    return unit.report is not None or unit.answering_since is not None
+
+
+def _overtaken(unit: UnitObserved) -> bool:
+    """The syncer knows a later incarnation, of an earlier unit of this name: it fences this one off, by no fault of
+    the unit."""
+    return unit.report is not None and unit.report.incarnation > unit.status.incarnation
 
 
 def _mended(status: LearnerUnitStatus) -> LearnerUnitStatus:

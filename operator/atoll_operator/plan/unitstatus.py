@@ -34,6 +34,8 @@ class Orders:
     """The target is reached, and what is left is the syncer's: pods may end, and none is made again."""
     recovery: RecoverySpec
     settings: PodSettings
+    begun: bool = False
+    """Something is merged, so that the syncer may know incarnations of a unit that is new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
