@@ -337,6 +337,48 @@ def test_a_roll_out_that_would_break_the_quorum_waits_and_says_why(learning) -> 
     bench.until("one goes", lambda: uids(bench) != before, WAIT)
 
 
+def test_a_roll_out_waits_while_the_syncer_has_lost_its_units_and_does_not_change_all_at_once(
+    learning,
+) -> None:
+    bench, run, status = learning
+    for unit in status["units"].values():
+        unit.update(state="Gone", hosts=0)
+    bench.until("none learns", lambda: run_status(bench).get("unitsSummary") == "0/3", WAIT)
+    before = uids(bench)
+    change(bench, quorum={"min": 2}, image=IMAGE)
+    bench.until(
+        "it says why", lambda: "0 of 3 do" in bench.condition("TrainingRun", "r", "Progressing")[2], WAIT
+    )
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        assert uids(bench) == before
+    with Learners(bench, run, status):
+        bench.until("all have it", lambda: run_status(bench).get("unitsUpdated") == 3, WAIT)
+        bench.until("all learn", lambda: run_status(bench).get("unitsSummary") == "3/3", WAIT)
+
+
+def test_a_unit_made_anew_while_the_syncer_is_away_waits_for_the_number_of_its_next_incarnation(
+    learning, collector
+) -> None:
+    bench, _, status = learning
+    path = f"{bench.namespace}/r/0"
+    del bench.syncers.statuses[path]
+    bench.until(
+        "it is missed", lambda: bench.condition("TrainingRun", "r", "Ready")[1] == "SyncerUnavailable", WAIT
+    )
+    bench.api.delete("LearnerUnit", bench.namespace, "r-one-0")
+    bench.until(
+        "it says why",
+        lambda: bench.condition("LearnerUnit", "r-one-0", "Scheduled")[1] == "SyncerUnavailable",
+        WAIT,
+    )
+    bench.until("the old pod is gone", lambda: not bench.pods("r-one-0"), WAIT)
+    status["units"]["r-one-0"].update(incarnation=4, state="Gone", hosts=0)
+    bench.syncers.statuses[path] = status
+    bench.until("it goes on above what was", lambda: list(bench.pods("r-one-0")) == ["r-one-0-5-0"], WAIT)
+    assert bench.get("LearnerUnit", "r-one-0")["status"]["restartCount"] == 0
+
+
 def test_the_quorum_changes_live_by_a_restart_of_the_syncer_alone(learning) -> None:
     bench, _, _ = learning
     before = uids(bench)
