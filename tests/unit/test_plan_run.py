@@ -9,7 +9,7 @@ import pytest
 
 from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.conditions import RUN_CONDITIONS, Condition
-from atoll_operator.api.learnerunit import LearnerUnitStatus
+from atoll_operator.api.learnerunit import Heal, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import document, find
@@ -264,6 +264,28 @@ def test_a_failed_run_keeps_its_journal() -> None:
     sets = [body for body in plan.apply if body["kind"] == "StatefulSet"]
     assert [body["spec"]["replicas"] for body in sets] == [0]
     assert not plan.remove
+
+
+def test_a_unit_on_its_way_out_is_not_counted_among_those_that_are_wanted() -> None:
+    run = make_run(feed=feed())
+    fewer = make_run(feed=feed(), spec={"units": 1}, units=run.units)
+    status = plan_run(fewer, NOW).status
+    assert (status.units_summary, find(status.conditions, "Ready").message[:20]) == (
+        "1/1",
+        "1 of 1 units learn, ",
+    )
+
+
+def test_the_last_heal_of_a_run_is_that_which_began_last_though_its_unit_is_not_the_last_to_fail() -> None:
+    def healed(at: float, seconds: float) -> Heal:
+        return Heal(incarnation=2, reason="AppError", started_at=format_time(NOW + at), seconds=seconds)
+
+    units = {
+        "r-a-0": facts("r-a-0", last_heal=healed(0, 5.0)),
+        "r-b-0": facts("r-b-0", last_heal=healed(60, 7.0)),
+        "r-b-1": facts("r-b-1"),
+    }
+    assert plan_run(make_run(units=units, feed=feed()), NOW + 90).status.last_heal_seconds == 7.0
 
 
 def test_a_deadline_fails_the_run_and_wakes_us_for_it() -> None:

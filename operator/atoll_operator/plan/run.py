@@ -141,7 +141,7 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
             }
         ),
         wanted=len(expected),
-        learning=sum(is_true(unit.status.conditions, "Learning") for unit in units.values()),
+        learning=sum(is_true(status.conditions, "Learning") for status in present.values()),
         units={name: unit.status for name, unit in units.items()},
         totals=departure.totals,
         outdated=len(rollout.outdated),

@@ -14,6 +14,7 @@ from atoll_operator.api.trainingrun import (
     TrainingRunStatus,
 )
 from atoll_operator.plan import ledger
+from atoll_operator.plan.clock import parse_time
 from atoll_operator.plan.conditions import State, clip
 from atoll_operator.plan.shards import Traffic
 from atoll_operator.plan.suspension import Suspension
@@ -142,8 +143,8 @@ def _seconds_left(facts: RunFacts, report: SyncerStatus) -> int | None:
 def _last_heal(facts: RunFacts) -> float | None:
     """Seconds of the heal whose failure is the latest."""
     heals = [
-        (unit.last_failure.time, unit.last_heal_seconds)
+        (parse_time(unit.last_heal.started_at), unit.last_heal.seconds)
         for unit in facts.units.values()
-        if unit.last_failure is not None and unit.last_heal_seconds is not None
+        if unit.last_heal is not None
     ]
     return max(heals)[1] if heals else None
