@@ -1,5 +1,8 @@
 """Documents that share an example: which tokens belong together, and what a unit makes of it."""
 
+import sys
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +16,7 @@ from atoll_runtime.contract import (
     Dimensions,
     InnerSpec,
     ModelSpec,
+    OptimizerSpec,
     OuterSpec,
     QuorumSpec,
     RunContract,
@@ -22,6 +26,7 @@ from atoll_runtime.contract import (
 )
 from atoll_runtime.data import Prefetch, Reader, Stream, write_text
 from atoll_runtime.data.packing import segments
+from atoll_runtime.evaluator.measure import Measure
 from atoll_runtime.learner.errors import Terminal
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.island import _data
@@ -70,6 +75,45 @@ def test_a_unit_that_keeps_documents_apart_learns_each_from_itself_alone():
     nats = float(jax.jit(objective(SPEC, spec).evaluate)(theta, alone))
     assert float(apart.step(whole, 1e-3)) == pytest.approx(nats, rel=1e-5)
     assert float(joined.step(whole, 1e-3)) != pytest.approx(nats, rel=1e-5)
+
+
+class Pairs:
+    """A task as docs/models.md has it: a mean by the batch's weights. A token sees itself alone."""
+
+    def init(self, rng):
+        return {"table": jax.random.normal(rng, (256, 256))}
+
+    def loss(self, params, batch, rng):
+        inputs, targets = batch["tokens"][:, :-1], batch["tokens"][:, 1:]
+        chances = jax.nn.log_softmax(params["table"][inputs])
+        nats = -jnp.take_along_axis(chances, targets[..., None], axis=-1)[..., 0]
+        return jnp.sum(nats * batch["weights"]) / jnp.sum(batch["weights"])
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_task_of_the_users_trains_on_the_loss_that_it_is_evaluated_by_whole_or_in_parts(
+    tokens, monkeypatch, parts
+):
+    module = types.ModuleType("mine")
+    module.Pairs = Pairs
+    monkeypatch.setitem(sys.modules, "mine", module)
+    spec = ModelSpec(task="mine:Pairs")
+    inner = InnerSpec(optimizer=OptimizerSpec(name="sgd"), clip_norm=1e6, accumulation=parts)
+    first = initial(spec)
+    held = types.SimpleNamespace(
+        readers=1, examples=4, catalogue=types.SimpleNamespace(separator=0), example=lambda i: tokens[i]
+    )
+    measure = Measure(spec, held, LENGTH, 4 * LENGTH, "Documents")
+    unit = Inner(span(jax.devices()), spec, inner, first, 4, LENGTH, separator=0)
+    assert float(unit.step(tokens, 1.0)) == pytest.approx(measure(first).nats, rel=1e-5)
+
+    counts = tokens[:, :-1] != 0
+    gradient = first["table"] - np.asarray(unit.theta["table"])
+    np.testing.assert_array_equal(gradient[0], 0, "no first token of a document is predicted")
+    chance = np.exp(jax.nn.log_softmax(first["table"][tokens[:, :-1]]))
+    wanted = np.zeros_like(gradient)
+    np.add.at(wanted, tokens[:, :-1], (chance - np.eye(256)[tokens[:, 1:]]) * counts[..., None])
+    np.testing.assert_allclose(gradient, wanted / counts.sum(), atol=1e-6)
 
 
 @pytest.fixture(scope="module")

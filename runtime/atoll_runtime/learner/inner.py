@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from atoll_runtime.checkpoint.units import Moments
 from atoll_runtime.contract import InnerSpec, ModelSpec
-from atoll_runtime.data.packing import segments
+from atoll_runtime.data.packing import counted, segments
 from atoll_runtime.learner import optimiser
 from atoll_runtime.learner.accumulation import accumulated
 from atoll_runtime.learner.compilation import Wrap, as_it_is
@@ -137,6 +137,7 @@ class Inner:
     ) -> tuple[dict[str, Array], Any, Array]:
         if self._separator is not None:
             batch = batch | {"segments": segments(batch["tokens"], self._separator)}
+            batch = batch | {"weights": counted(batch)}  # a task's own loss weighs by these alone
         seed, *rest = when
         rng = jax.random.key(seed)
         for number in rest:
