@@ -107,6 +107,12 @@ def raising(*_):
             id="init-integer",
         ),
         pytest.param(
+            {"init": lambda self, rng: {"w": jnp.zeros((3, 8)), "bias": jnp.zeros((0, 4))}},
+            "parameter 'bias' has the shape (0, 4), and so no elements",
+            "leave it out of what init returns",
+            id="init-no-elements",
+        ),
+        pytest.param(
             {"init": lambda self, rng: {"a": {"b": jnp.zeros(1)}, "a/b": jnp.zeros(1)}},
             "two parameters are named 'a/b'",
             "",

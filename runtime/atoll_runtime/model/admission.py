@@ -198,6 +198,11 @@ def _structure(task: Task, path: str) -> tuple[dict[str, tuple[int, ...]], Any]:
         name = jax.tree_util.keystr(keys, simple=True, separator="/")
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ModelError(f"model.task: {path!r}: parameter {name!r} is {leaf.dtype}; it must be floating")
+        if 0 in leaf.shape:
+            raise ModelError(
+                f"model.task: {path!r}: parameter {name!r} has the shape {tuple(leaf.shape)}, and so no elements; "
+                "a checkpoint cannot hold it: leave it out of what init returns"
+            )
         if name in shapes:
             raise ModelError(f"model.task: {path!r}: two parameters are named {name!r}")
         shapes[name] = tuple(leaf.shape)
