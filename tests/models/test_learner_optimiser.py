@@ -1,6 +1,9 @@
 """Inner optimisers by name: what they do to θ, what a unit saves of them, and what is refused."""
 
 import inspect
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +11,9 @@ import numpy as np
 import optax
 import pytest
 
-from atoll_runtime.contract import OPTIMIZERS, InnerSpec, OptimizerSpec
-from atoll_runtime.learner import optimiser
+from atoll_runtime.contract import OPTIMIZERS, InnerSpec, ModelSpec, OptimizerSpec, OuterSpec
+from atoll_runtime.learner import island, optimiser
+from atoll_runtime.learner.errors import Terminal
 from atoll_runtime.learner.optimiser import OptimiserError
 
 MATRICES = {"matrix": True, "norm": False}
@@ -183,3 +187,36 @@ def test_arguments_are_numbers_of_their_kind(theta):
 def test_what_optax_would_not_understand_is_refused_by_field(spec, named_in_it):
     with pytest.raises(OptimiserError, match=named_in_it):
         optimiser.build(spec, MATRICES)
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        pytest.param(named("radam", b2=1.0), "radam cannot be computed with b2: 1: ZeroDivisionError", id="made"),
+        pytest.param(
+            named("adafactor", decay_offset=1e30),
+            "adafactor cannot be computed with decay_offset: 1e+30: OverflowError",
+            id="traced",
+        ),
+    ],
+)  # fmt: skip
+def test_a_value_that_optax_cannot_compute_with_ends_a_unit_for_good_before_it_asks_for_anything(spec, told):
+    run = SimpleNamespace(
+        model=ModelSpec(preset="250k"), inner=spec, outer=OuterSpec(fragments=4), shards=[None]
+    )
+    with pytest.raises(Terminal) as caught:
+        island._layout(run)
+    assert caught.value.reason == "ModelInvalid"
+    assert str(caught.value).startswith(f"inner.optimizer.arguments: {told}")
+
+
+def test_no_optimiser_takes_a_device_when_it_is_built_for_then_hosts_could_not_join():
+    program = (
+        "from jax._src.xla_bridge import backends_are_initialized\n"
+        "from atoll_runtime.contract import OPTIMIZERS, InnerSpec, OptimizerSpec\n"
+        "from atoll_runtime.learner import optimiser\n"
+        "for name in OPTIMIZERS:\n"
+        "    optimiser.build(InnerSpec(optimizer=OptimizerSpec(name=name)), {'matrix': True, 'norm': False})\n"
+        "    assert not backends_are_initialized(), name\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -179,8 +179,9 @@ def _peers(
 
 def _layout(run: RunContract) -> Layout:
     try:
-        layout = build_layout(describe(run.model), run.outer.fragments, len(run.shards))
-        optimiser.build(run.inner, {})
+        tensors = describe(run.model)
+        layout = build_layout(tensors, run.outer.fragments, len(run.shards))
+        optimiser.build(run.inner, {tensor.name: len(tensor.shape) > 1 for tensor in tensors})
         if run.model.task is not None:
             return layout
         fits(resolve(run.model), run.inner.mesh)

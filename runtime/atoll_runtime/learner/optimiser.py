@@ -18,6 +18,8 @@ from atoll_runtime.contract import OPTIMIZERS, InnerSpec, OptimizerSpec
 
 SAVED = 2
 """Tensors for each parameter that a unit saves."""
+LONGEST = 300
+"""Characters of an error of optax that are repeated."""
 MASKS = ("mask", "weight_decay_mask")
 """Optax's names for which tensors decay."""
 
@@ -40,7 +42,7 @@ def build(spec: InnerSpec, matrices: Mapping[str, bool]) -> optax.GradientTransf
         matrices: which tensors decay, by flat name.
 
     Raises:
-        OptimiserError: an unknown optimiser or argument, or a value of the wrong kind.
+        OptimiserError: an unknown optimiser or argument, or a value that it cannot have.
     """
     clip = optax.clip_by_global_norm(spec.clip_norm)
     chosen = spec.optimizer or OptimizerSpec(
@@ -54,7 +56,20 @@ def build(spec: InnerSpec, matrices: Mapping[str, bool]) -> optax.GradientTransf
         change, state = optax.chain(clip, make(rate)).update(gradient, state, theta)
         return jax.tree.map(jnp.negative, change), state
 
-    return optax.GradientTransformationExtraArgs(optax.chain(clip, make(1.0)).init, update)
+    def init(theta: Any) -> State:
+        return optax.chain(clip, make(1.0)).init(theta)
+
+    one = {name: jax.ShapeDtypeStruct((1, 1), jnp.float32) for name in matrices}
+    # Traced: no device may be taken before the hosts have joined. Optax makes use of some values only here.
+    try:
+        jax.eval_shape(lambda theta: update(theta, init(theta), theta), one)
+    except (ArithmeticError, ValueError, TypeError) as error:
+        given = ", ".join(f"{name}: {value:g}" for name, value in chosen.arguments.items())
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
+        raise OptimiserError(
+            f"inner.optimizer.arguments: {chosen.name} cannot be computed with {given}: {reason}"
+        ) from error
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def slots(state: State, theta: Tensors) -> list[dict[str, Any]] | None:
