@@ -2,17 +2,21 @@
 
 import itertools
 import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import dying_trial
 import pytest
 
-from atoll_bench.parity import cases, proof, report
+from atoll_bench.parity import cases, proof, report, worker
 from atoll_bench.parity.sizes import SIZES
 from atoll_bench.parity.store import Store, StoreError
 from atoll_bench.parity.trials import Trial
 from atoll_cli.__main__ import main
+from atoll_cli.bench import parity
 
 PLAIN = Trial("a", "30k", "data-parallel", 1, "none", 0, 200, 4e-3)
 EIGHT = Trial("b", "30k", "decoupled", 8, "bf16", 0, 200, 4e-3)
@@ -30,7 +34,7 @@ def rate(*_) -> float:
 
 
 def test_every_decoupled_trial_has_a_data_parallel_one_to_be_held_against() -> None:
-    for stages in (cases.REDUCED, cases.WHOLE):
+    for stages in (cases.REDUCED, cases.WHOLE, cases.NAMED, cases.DEVICE, cases.NAMED_DEVICE):
         every = cases.trials(stages, "abcdef", rate)
         plain = {(t.size, t.steps, t.seed) for t in every if t.method == "data-parallel"}
         assert {(t.size, t.steps, t.seed) for t in every} == plain
@@ -54,6 +58,17 @@ def test_budgets_of_a_size_are_doubled_and_each_has_three_seeds() -> None:
         assert all(b == 2 * a for a, b in itertools.pairwise(budgets))
         assert min(len(stage.seeds) for stage in mine) >= 3
     assert {stage.size for stage in (*cases.WHOLE, *cases.REDUCED)} <= SIZES.keys()
+
+
+def test_every_size_is_reached_by_its_name_and_the_plans_without_one_are_as_they_were() -> None:
+    here, device = cases.sizes(), cases.sizes(device=True)
+    assert sorted(here + device) == sorted(SIZES), "each in one of the two"
+    for size in SIZES:
+        letters = "".join(stage.cases for stage in cases.stages(size, device=size in device))
+        assert set(letters) >= set("d" if size.startswith("moe") else "ab"), size
+    assert cases.stages(None) == cases.WHOLE and cases.stages(None, device=True) == cases.DEVICE
+    assert not {"1m", "350m", "1b", "moe-125m"} & {stage.size for stage in cases.WHOLE + cases.DEVICE}
+    assert cases.stages(None, reduced=True) == cases.REDUCED and cases.sizes(reduced=True) == ["30k"]
 
 
 def test_the_learning_rate_of_least_loss_is_taken(tmp_path) -> None:
@@ -100,7 +115,8 @@ def test_what_chose_the_rates_and_defaults_has_a_file_of_its_own(tmp_path) -> No
     assert len(Store(path).rows) == 3
 
 
-RESULTS = json.loads((Path(__file__).parents[2] / "docs/results/parity.json").read_text())
+FOLDER = Path(__file__).parents[2] / "docs/results"
+RESULTS = json.loads((FOLDER / "parity.json").read_text())
 
 
 def test_the_committed_results_are_of_the_cases_and_of_equal_tokens() -> None:
@@ -199,6 +215,149 @@ def test_a_data_set_that_cannot_be_used_is_one_line_before_a_trial_takes_a_proce
     assert main(["bench", "parity", "--reduced", "--data", small, *out]) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"atoll: --data: {small}: splits: 'heldout' is missing") and err.count("\n") == 1
+
+
+def described(folder, vocabulary: int, train: int, held_out: int) -> str:
+    """A data set by its `meta.json` alone; splits of so many tokens."""
+    folder.mkdir()
+    splits = {
+        name: {"shards": [{"file": f"{name}/0.tokens", "tokens": tokens, "crc32c": 0}]}
+        for name, tokens in (("train", train), ("heldout", held_out))
+    }
+    catalogue = {"dtype": "uint16", "tokenizer": "tokenizers", "vocabulary": vocabulary, "splits": splits}
+    (folder / "meta.json").write_text(json.dumps(catalogue))
+    return f"file://{folder}"
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "train", "held_out", "message"),
+    [
+        pytest.param(600, 9999, 9999, "vocabulary: 600, and 30k has 256; data of 256 or less", id="vocabulary"),
+        pytest.param(
+            256, 8 * 64, 9999,
+            "splits.train: 7 examples of 64 tokens, which 30k reads; 8 or more are wanted", id="train",
+        ),
+        pytest.param(
+            256, 9999, 64 * 64,
+            "splits.heldout: 63 examples of 64 tokens, which 30k reads; 64 or more are wanted", id="heldout",
+        ),
+    ],
+)  # fmt: skip
+def test_data_that_a_size_cannot_be_trained_on_is_one_line_before_a_trial_takes_a_process(
+    tmp_path, capsys, monkeypatch, vocabulary, train, held_out, message
+) -> None:
+    monkeypatch.setattr(proof, "prove", lambda *_: pytest.fail("a trial was begun"))
+    uri = described(tmp_path / "data", vocabulary, train, held_out)
+    options = ["--reduced", "--data", uri, "--out", str(tmp_path / "results")]
+    assert main(["bench", "parity", *options]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"atoll: --data: {uri}: {message}") and err.count("\n") == 1
+    proof.look_into(described(tmp_path / "enough", 256, 8 * 64 + 1, 64 * 64 + 1), cases.REDUCED)
+
+
+@pytest.fixture
+def ran(monkeypatch) -> list[Trial]:
+    """Trials that would have been run: here they end at once. The standard library is of Python 3.11.9."""
+    begun: list[Trial] = []
+
+    def run_all(trials, *_):
+        begun.extend(trials)
+        return ((trial, found(2.0)) for trial in trials[:1])
+
+    monkeypatch.setattr(proof, "run_all", run_all)
+    monkeypatch.setattr(proof, "write", lambda *_: None)
+    library = SimpleNamespace(source="standard library of Python 3.11.9")
+    monkeypatch.setattr(proof, "write_stdlib", lambda _: library)
+    return begun
+
+
+def request(folder, data: str = "") -> proof.Request:
+    return proof.Request(cases.REDUCED, "ab", folder, jobs=1, resume=True, flag="--reduced", data=data)
+
+
+def said(_: str) -> None:
+    pass
+
+
+def test_results_on_another_data_set_are_never_resumed_as_this_ones(tmp_path, ran) -> None:
+    uri = "file:///some/text"
+    (row,) = [row for row in proof.prove(request(tmp_path / "a", uri), said) if row["case"] == "a"]
+    assert row["data"] == uri
+    assert row["command"] == f"atoll bench parity --json --reduced --data {uri} --size 30k --case a"
+    before = len(ran)
+    for other in ("gs://other/text", ""):
+        source = other or "standard library of Python 3.11.9"
+        with pytest.raises(
+            StoreError, match=rf"parity.json: has results on the data '{uri}', and .*'{source}'"
+        ):
+            list(proof.prove(request(tmp_path / "a", other), said))
+    assert len(ran) == before
+    list(proof.prove(request(tmp_path / "a", f"{uri}/"), said))
+    assert len(ran) > before, "the same data set goes on"
+
+
+@pytest.mark.parametrize(("version", "goes_on"), [("3.11.7", True), ("3.12.7", False)])
+def test_results_on_the_standard_library_go_on_with_another_patch_of_python_alone(
+    tmp_path, ran, version, goes_on
+) -> None:
+    row = found(2.0) | {"data": f"standard library of Python {version}"}
+    Store(tmp_path / "parity.json").add(EIGHT, row)
+    if goes_on:
+        list(proof.prove(request(tmp_path), said))
+        assert ran
+    else:
+        with pytest.raises(StoreError, match=r"'standard library of Python 3\.12\.7', and this run's is"):
+            list(proof.prove(request(tmp_path), said))
+
+
+def test_the_committed_results_go_on_with_the_default_data(tmp_path, ran) -> None:
+    for name in ("parity.json", "parity-tuning.json"):
+        shutil.copy(FOLDER / name, tmp_path / name)
+    finished = {Trial.of(row) for row in RESULTS}
+    list(proof.prove(replace(request(tmp_path), stages=cases.WHOLE, flag=""), said))
+    assert not finished & set(ran)
+
+
+def test_a_reduced_proof_is_not_written_into_the_whole_ones_folder(tmp_path, monkeypatch, capsys) -> None:
+    folders = []
+
+    def prove(request, say):
+        folders.append(str(request.folder))
+        (request.folder / "parity.md").write_text("")
+        return ()
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(parity, "REDUCED_RESULTS", str(tmp_path / "reduced"))
+    monkeypatch.setattr(proof, "prove", prove)
+    assert main(["bench", "parity", "--reduced"]) == main(["bench", "parity"]) == 0
+    assert folders == [str(tmp_path / "reduced"), "docs/results"]
+
+
+def test_a_proof_says_where_its_results_go(tmp_path, ran) -> None:
+    words: list[str] = []
+    list(proof.prove(request(tmp_path), words.append))
+    assert words[0] == f"results go to {tmp_path}"
+
+
+def test_a_trial_whose_process_is_killed_is_named_with_what_to_do(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(worker, "_begin", dying_trial.begin)
+    monkeypatch.setattr(worker, "run_one", dying_trial.finished_but_of_seed_1)
+    kept = []
+    with pytest.raises(worker.Killed) as caught:
+        for trial, _ in worker.run_all([PLAIN, replace(EIGHT, case="tune", seed=1), EIGHT], "", "", 1, None):
+            kept.append(trial)
+    assert kept == [PLAIN]
+    assert str(caught.value) == (
+        "a trial's process was killed, out of memory perhaps; under way: M=8 bf16 K=M 30k 200 steps seed 1 rate 0.004; "
+        "--jobs 1 takes the least memory, and --resume goes on with what is finished"
+    )
+
+    def prove(*_):
+        raise caught.value
+
+    monkeypatch.setattr(proof, "prove", prove)
+    assert main(["bench", "parity", "--reduced", "--out", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"atoll: {caught.value}\n"
 
 
 def test_what_diverged_is_shown_in_the_tuning_and_never_chosen_or_counted(tmp_path) -> None:

@@ -61,12 +61,30 @@ DEVICE = (
     Stage("125m", (1000,), "ab", learners=(8,)),
 )
 """What an accelerator does, some ten minutes a trial."""
+NAMED = (Stage("1m", (800, 1600), "ab"),)
+"""Run where `--size` names it, and not else."""
+NAMED_DEVICE = (
+    Stage("350m", (1000,), "ab", learners=(8,)),
+    Stage("1b", (1000,), "ab", learners=(2,)),
+    Stage("moe-125m", (1000,), "d", learners=(8,)),
+)
+"""So on an accelerator; two learners of 1b, for one process holds the moments of all."""
 
 
 def stages(size: str | None, reduced: bool = False, device: bool = False) -> tuple[Stage, ...]:
-    """Those of a size, or all."""
-    every = REDUCED if reduced else DEVICE if device else WHOLE
-    return tuple(stage for stage in every if size in (None, stage.size))
+    """Those of a size, or all that are run where none is named."""
+    if size is not None:
+        return tuple(stage for stage in _every(reduced, device) if stage.size == size)
+    return REDUCED if reduced else DEVICE if device else WHOLE
+
+
+def sizes(reduced: bool = False, device: bool = False) -> list[str]:
+    """All that may be named."""
+    return list(dict.fromkeys(stage.size for stage in _every(reduced, device)))
+
+
+def _every(reduced: bool, device: bool) -> tuple[Stage, ...]:
+    return REDUCED if reduced else DEVICE + NAMED_DEVICE if device else WHOLE + NAMED
 
 
 def tuning(plan: Sequence[Stage]) -> list[Trial]:

@@ -74,6 +74,12 @@ def label(row: Row) -> str:
     return " ".join(words)
 
 
+def name(trial: Trial) -> str:
+    """Tells it from the others, in words."""
+    rate = f" rate {trial.rate:g}" if trial.case == "tune" else ""
+    return f"{label(trial.identity())} {trial.size} {trial.steps} steps seed {trial.seed}{rate}"
+
+
 def markdown(rows: Sequence[Row], command: str) -> str:
     """The whole table, and the tuning that led to it."""
     lines = [

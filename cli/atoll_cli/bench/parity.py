@@ -18,13 +18,19 @@ if TYPE_CHECKING:
     from atoll_bench.parity.cases import Stage
 
 RESULTS = "docs/results"
+REDUCED_RESULTS = "/tmp/parity"
+"""Never those of the whole table."""
 LETTERS = "abcdef"
 
 
 def add_options(parity: argparse.ArgumentParser) -> None:
     """The options of the proof."""
     parity.add_argument("--json", action="store_true", help="one JSON line a trial")
-    parity.add_argument("--size", metavar="NAME", help="one size alone; default: all of the plan")
+    parity.add_argument(
+        "--size",
+        metavar="NAME",
+        help="one size alone, also 1m or, with --device, 350m, 1b or moe-125m; default: all of the plan",
+    )
     parity.add_argument("--case", metavar="C,…", help="default a,b,c,d,e,f")
     parity.add_argument("--hours", metavar="N", help="begin no trial after so long; default: no limit")
     parity.add_argument("--resume", action="store_true", help="leave out what is in the results already")
@@ -40,7 +46,7 @@ def add_options(parity: argparse.ArgumentParser) -> None:
     )
     parity.add_argument("--data", metavar="URI", help="default: this Python's standard library")
     parity.add_argument("--jobs", metavar="N", help="trials at a time, a core each; default: all cores")
-    parity.add_argument("--out", metavar="FOLDER", help=f"default {RESULTS}")
+    parity.add_argument("--out", metavar="FOLDER", help=f"default {RESULTS}, of --reduced {REDUCED_RESULTS}")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,12 +54,13 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         UsageError: an option's value cannot be used.
-        CommandError: the results cannot be read.
+        CommandError: the results cannot be read or are of other data, or a trial was killed.
     """
     try:
         from atoll_bench.cores import usable
         from atoll_bench.parity import cases, plan, proof
         from atoll_bench.parity.store import StoreError
+        from atoll_bench.parity.worker import Killed
     except ImportError as error:
         raise lacking(
             error, "bench parity needs the packages of runtime and simulator", "runtime,simulate"
@@ -61,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     _refuse_together(options)
     chosen = cases.stages(options.size, options.reduced, options.device)
     if not chosen:
-        every = dict.fromkeys(stage.size for stage in cases.stages(None, options.reduced, options.device))
+        every = cases.sizes(options.reduced, options.device)
         raise UsageError(f"--size {options.size!r}: one of {', '.join(every)} is wanted")
     letters = _letters(options.case, "".join(stage.cases for stage in chosen))
     jobs = 1 if options.device else len(usable())
@@ -75,14 +82,15 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.data is not None:
         _look_into(options.data, chosen)
+    default = REDUCED_RESULTS if options.reduced else RESULTS
     request = proof.Request(
         stages=chosen,
         cases=letters,
-        folder=_folder(RESULTS if options.out is None else options.out),
+        folder=_folder(default if options.out is None else options.out),
         jobs=jobs,
         seconds=None if hours is None else 3600 * hours,
         resume=options.resume,
-        flag="--reduced " if options.reduced else "--device " if options.device else "",
+        flag="--reduced" if options.reduced else "--device" if options.device else "",
         data=options.data or "",
         sweep=options.sweep,
     )
@@ -90,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
         for row in proof.prove(request, lambda text: print(text, file=sys.stderr, flush=True)):
             if options.json:
                 print(json.dumps(row), flush=True)
-    except StoreError as error:
+    except (StoreError, Killed) as error:
         raise CommandError(str(error)) from error
     if not options.json:
         print((request.folder / f"{proof.NAME}.md").read_text(), end="")

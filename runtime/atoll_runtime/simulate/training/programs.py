@@ -14,12 +14,8 @@ from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import describe, initial
 from atoll_runtime.model.objective import objective
+from atoll_runtime.simulate.training.setting import HELD_OUT, TOGETHER
 from atoll_runtime.sync.fragments import Array, build_layout
-
-HELD_OUT = 1024
-"""Sequences of the held-out split by which a model is judged: its examples at even distances, always the same."""
-TOGETHER = 64
-"""Of them in one evaluation."""
 
 
 class Programs:

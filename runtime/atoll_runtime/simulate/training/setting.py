@@ -22,6 +22,11 @@ from atoll_runtime.simulate.fleet.rounds import Costs
 STREAMS = 8
 """Streams of data, dealt to the learners in turns: so many learners at most. Whatever their number, all together read
 the same examples in the same global step, as long as they step together."""
+HELD_OUT = 1024
+"""Sequences of the held-out split by which a model is judged, at most: its examples at even distances, always the
+same."""
+TOGETHER = 64
+"""Of them in one evaluation; what fills none is left out."""
 FIRST_STEPS = 1
 """Inner steps more than global ones: two reports make a pace, after which the syncer's clock makes up for lost time."""
 COSTS = Costs()
