@@ -29,6 +29,12 @@ def make(folder: Path) -> None:
     sync(folder.parent)
 
 
+def tidy(folder: Path) -> None:
+    """Deletes what `replace` left there when its process was killed; while another one writes there its file, too."""
+    for beside in folder.glob(f".*{PARTIAL}"):
+        beside.unlink(missing_ok=True)
+
+
 def replace(path: Path, data: bytes) -> None:
     """Written beside, then renamed: who is killed or out of space leaves the file that stood before.
 

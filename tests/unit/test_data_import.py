@@ -41,6 +41,11 @@ def everything(uri):
     return {name: bucket.read(name) for name in bucket.list()}
 
 
+def beside(folder):
+    """What a killed write left, which no list of the bucket tells."""
+    return [str(path.relative_to(folder)) for path in folder.rglob("*.partial")]
+
+
 def documents(uri, split):
     """What a split holds, by its separators."""
     bucket = Bucket(uri)
@@ -63,8 +68,10 @@ def test_killed_at_any_write_and_started_again_it_writes_the_same_bytes(killer, 
     for write in range(1000):
         uri = f"file://{tmp_path}/{write}"
         killed = killer.killed_at(write, half, uri, order)
+        assert bool(beside(tmp_path / str(write))) == killed
         run_import(uri, order)
         assert everything(uri) == expected
+        assert beside(tmp_path / str(write)) == []
         if not killed:
             break
     shards = [name for name in expected if name.endswith(".tokens")]
@@ -79,6 +86,19 @@ def test_killed_at_its_every_third_write_it_ends_all_the_same(killer, order, tmp
         assert kills < 200
     assert kills > 3
     assert everything(uri) == everything(f"file://{tmp_path}/whole")
+
+
+def test_an_import_that_was_done_before_leaves_nothing_of_a_killed_write_either(order, tmp_path):
+    uri = f"file://{tmp_path}/set"
+    run_import(uri, order)
+    mine = tmp_path / "set" / "mine"
+    mine.mkdir()
+    for folder in ("", "train", "heldout", "mine"):
+        (tmp_path / "set" / folder / f".00000.tokens.{'0' * 32}.partial").touch()
+    run_import(uri, order)
+    assert beside(tmp_path / "set") == [f"mine/.00000.tokens.{'0' * 32}.partial"], (
+        "that is none of the import's"
+    )
 
 
 @pytest.mark.parametrize("half", [False, True])

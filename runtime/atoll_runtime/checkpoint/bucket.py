@@ -91,6 +91,13 @@ class Bucket:
         except MissingObject:
             return
 
+    def tidy(self, prefix: str) -> None:
+        """Removes what writers that were killed left directly in `prefix`, which `list` does not tell; no other writer
+        may be at work there."""
+        if not self._files.async_impl:
+            with self._named(prefix, self._timeout):
+                files.tidy(Path(self._where(prefix)))
+
     def delete_tree(self, prefix: str) -> None:
         """Removes everything below `prefix`."""
         try:

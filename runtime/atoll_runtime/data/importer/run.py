@@ -95,7 +95,7 @@ def run_import(
     if not marks:
         done = _done(bucket, plan, under_way=journal.stands)
         if done is not None:
-            journal.end()  # an import may have been killed when all but this was done
+            _end(bucket, journal)  # an import may have been killed when all but this was done
             if found:
                 found()
             return done
@@ -127,7 +127,7 @@ def run_import(
     if not all(track.shards for track in tracks.values()):
         for track in tracks.values():
             track.remove()
-        journal.end()
+        _end(bucket, journal)
         raise DataError(f"{bucket.uri}: {_empty(tracks, order)}")
     catalogue = Catalogue(
         dtype=width_of(order.tokenizer),
@@ -140,7 +140,7 @@ def run_import(
         splits={name: Split(shards=tuple(track.shards)) for name, track in tracks.items()},
     )
     bucket.write(META, catalogue.model_dump_json(indent=1).encode())
-    journal.end()
+    _end(bucket, journal)
     return catalogue
 
 
@@ -217,6 +217,13 @@ def _begin(bucket: Bucket, journal: Journal) -> None:
         journal.record({"train": Mark()})
     except MissingObject as error:
         raise StoreError(f"{bucket.uri}: cannot be written: there is no such bucket or folder") from error
+
+
+def _end(bucket: Bucket, journal: Journal) -> None:
+    """Leaves the data set alone in its place."""
+    journal.end()
+    for folder in ("", *get_args(SplitName)):
+        bucket.tidy(folder)
 
 
 def _empty(tracks: Mapping[SplitName, Track], order: Order) -> str:
