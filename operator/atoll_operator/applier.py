@@ -36,7 +36,8 @@ class Applier:
         self._cluster = cluster
         self._store = store
         self._inherit = inherit
-        self._applied: dict[tuple[str, str, str], _Applied] = {}
+        self._applied: dict[str, dict[Key, _Applied]] = {}
+        """By the owner's uid."""
 
     async def apply(self, uid: str, body: Object) -> None:
         """Unless the very same was applied and is there as it was left.
@@ -45,15 +46,15 @@ class Applier:
             Retry: an object of an earlier owner of this name has not gone yet.
             Refused: somebody else has one of this name.
         """
-        kind, name = body["kind"], (uid, body["kind"], body["metadata"]["name"])
+        kind, key = body["kind"], key_of(body["kind"], body)
         digest = hashlib.sha256(msgspec.json.encode(body)).hexdigest()
-        sight, applied = self._store.sight(key_of(kind, body)), self._applied.get(name)
+        sight, applied = self._store.sight(key), self._applied.get(uid, {}).get(key)
         if sight is not None and applied == _Applied(digest, sight):
             return
         if applied is None or sight is None or applied.sight[0] != sight[0]:
             await self._check(body)
         answer = await self._cluster.apply(body)
-        self._applied[name] = _Applied(digest, sight_of(kind, answer))
+        self._applied.setdefault(uid, {})[key] = _Applied(digest, sight_of(kind, answer))
         self._store.put(kind, answer)
 
     async def _check(self, body: Object) -> None:
@@ -74,13 +75,9 @@ class Applier:
             return
         with contextlib.suppress(NotFound, Conflict):
             await self._cluster.delete(key.kind, namespace, key.name, sight[0])
-        self._applied.pop((uid, key.kind, key.name), None)
+        self._applied.get(uid, {}).pop(key, None)
         self._store.drop(key.kind, {"metadata": {"namespace": namespace, "name": key.name, "uid": sight[0]}})
 
-    def review(self) -> None:
-        """Has every object applied again."""
-        self._applied.clear()
-
     def forget(self, uid: str) -> None:
-        """The owner is gone."""
-        self._applied = {name: applied for name, applied in self._applied.items() if name[0] != uid}
+        """The owner is gone, or is to have every object applied again."""
+        self._applied.pop(uid, None)

@@ -23,6 +23,8 @@ from atoll_operator.paths import OUR_PREFIX, PLURALS, collection, item
 from atoll_operator.window import Window
 
 CONNECTIONS = 32
+AT_ONCE = CONNECTIONS // 4
+"""Units or Secrets of a run that are looked for, made or deleted at a time; the other connections are for pods."""
 FIRST = 8
 """Requests at a time after a rest."""
 REST_SECONDS = 1.0

@@ -25,7 +25,7 @@ from atoll_operator.api.group import (
     owner,
 )
 from atoll_operator.certs import Authorities, Pair, client_context
-from atoll_operator.cluster import Cluster
+from atoll_operator.cluster import AT_ONCE, Cluster
 from atoll_operator.errors import AlreadyExists, NotFound, Refused
 from atoll_operator.keys import Key, Sight, sight_of
 from atoll_operator.logs import tell
@@ -115,7 +115,7 @@ class Identities:
                 await self._issue(authorities, namespace, run, uid, member),
             )
 
-        await together(map(issue, missing))
+        await together(map(issue, missing), AT_ONCE)
         return known.context
 
     async def add(self, namespace: str, run: str, uid: str, unit: str) -> None:
@@ -130,9 +130,9 @@ class Identities:
             sight = await self._issue(known.authorities, namespace, run, uid, member, new=True)
             known.issued[unit] = (member, sight)
 
-    def review(self) -> None:
-        """Has every Secret looked for again; a resync calls this."""
-        for known in self._known.values():
+    def review(self, uid: str) -> None:
+        """Has every Secret of the run looked for again; a resync calls this."""
+        if known := self._known.get(uid):
             known.authorities = None
             known.issued.clear()
 

@@ -16,7 +16,7 @@ from atoll_operator.api.group import Object, controller_uid
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import RecoverySpec, TrainingRunSpec, TrainingRunStatus
 from atoll_operator.applier import Applier
-from atoll_operator.cluster import CONNECTIONS, Cluster
+from atoll_operator.cluster import AT_ONCE, Cluster
 from atoll_operator.errors import Conflict, NotFound, Refused, Retry
 from atoll_operator.evaluations import Evaluations
 from atoll_operator.feed import Feeds
@@ -36,9 +36,6 @@ from atoll_operator.store import Store
 from atoll_operator.together import together
 from atoll_operator.watches import take_stock
 from atoll_operator.workqueue import WorkQueue
-
-AT_ONCE = CONNECTIONS // 4
-"""Units of a run that are made or deleted at a time; the other connections are for their pods."""
 
 
 class RunReconciler:
@@ -113,10 +110,11 @@ class RunReconciler:
         if problem or trouble:
             raise Retry(5.0, problem or trouble)
 
-    def review(self) -> None:
-        """Has every object applied again; a resync calls this."""
-        self._applier.review()
-        self._identities.review()
+    def review(self, key: Key) -> None:
+        """Has every object of the run applied again, and its Secrets looked for; a resync calls this."""
+        uid, _ = self._seen.get(key, ("", 0.0))
+        self._applier.forget(uid)
+        self._identities.review(uid)
 
     async def _lives(self, key: Key, uid: str) -> bool:
         """Asked before units are made: that a run is gone is told by another watch than that its units are."""

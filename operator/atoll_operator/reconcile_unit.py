@@ -54,13 +54,17 @@ class UnitReconciler:
         # A Service holds nothing of its unit: whoever deletes a unit to try it again need not wait for the collector.
         self._applier = Applier(cluster, store, inherit=True)
         self._paces: dict[Key, hang.Pace] = {}
+        self._uids: dict[Key, str] = {}
+        """Of the units that were there at their last pass."""
 
     async def __call__(self, key: Key) -> None:
         body = self._store.live(key)
         if body is None:
             self._status.forget(key)
             self._paces.pop(key, None)
+            self._applier.forget(self._uids.pop(key, ""))
             return
+        self._uids[key] = body["metadata"]["uid"]
         now = time.time()
         unit = self._observe(key, body, now)
         plan = plan_unit(unit, now)
@@ -93,9 +97,9 @@ class UnitReconciler:
         """Between two looks at a unit of which only figures moved."""
         return self._status.figures_seconds
 
-    def review(self) -> None:
-        """Has every Service applied again; a resync calls this."""
-        self._applier.review()
+    def review(self, key: Key) -> None:
+        """Has the unit's Service applied again; a resync calls this."""
+        self._applier.forget(self._uids.get(key, ""))
 
     async def _confirmed(self, key: Key, body: Object, now: float) -> UnitPlan:
         """The plan by a fresh list of pods: a watch that lags behind another operator must not cost an incarnation."""

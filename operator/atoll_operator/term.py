@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
+import zlib
 from collections.abc import Iterable
 
 from atoll_operator.announce import Announcer
@@ -23,6 +25,8 @@ from atoll_operator.workqueue import WorkQueue
 
 UNIT_SECONDS = 1.0
 """Between two passes over a unit whose pods come up: a status that says how far they are need not be quicker."""
+TURN_SECONDS = 1.0
+"""Between two turns of a resync, roughly: a failure waits for what is looked at in one of them."""
 
 
 class Term:
@@ -66,20 +70,28 @@ class Term:
 
     async def _reconcile(self, key: Key) -> None:
         started = time.monotonic()
-        reconciler = self._runs if key.kind == "TrainingRun" else self._units
         try:
-            await reconciler(key)
+            await self._reconciler(key)(key)
         finally:
             self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started)
 
     async def _resync(self) -> None:
-        """Looks at everything again, also at what no watch tells of."""
-        while True:
-            await asyncio.sleep(self._settings.resync_seconds)
-            self._runs.review()
-            self._units.review()
+        """Looks at everything again, also at what no watch tells of: at each once in the time, not at all of it
+        together, for a failure in that moment would wait behind it."""
+        seconds = self._settings.resync_seconds
+        turns = max(1, round(seconds / TURN_SECONDS))
+        for turn in itertools.cycle(range(turns)):
+            await asyncio.sleep(seconds / turns)
             for key in self._store.keys("TrainingRun", "LearnerUnit"):
-                self.queue.add(key)
+                if zlib.crc32(str(key).encode()) % turns == turn:
+                    self._review(key)
+
+    def _review(self, key: Key) -> None:
+        self._reconciler(key).review(key)
+        self.queue.add(key)
+
+    def _reconciler(self, key: Key) -> RunReconciler | UnitReconciler:
+        return self._runs if key.kind == "TrainingRun" else self._units
 
     def _fed(self, run: Key, news: FeedNews) -> None:
         """Figures wait until there is a turn to write them: of many units they all move with every answer."""

@@ -40,6 +40,7 @@ class World:
 
     def __init__(self) -> None:
         self.there: dict[str, Object] = {}
+        self.applied: list[str] = []
         self.store = Store()
         self.applier: Applier
 
@@ -50,6 +51,12 @@ class World:
         if wanted.get("uid", found["metadata"]["uid"]) != found["metadata"]["uid"]:
             return web.json_response({"reason": "Conflict"}, status=409)
         return web.json_response(self.there.pop(request.path))
+
+    async def apply(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.applied.append(body["metadata"]["name"])
+        body["metadata"] |= {"uid": body["metadata"]["name"], "resourceVersion": str(len(self.applied))}
+        return web.json_response(body)
 
     def make(self, kind: Kind, uid: str, owner: str, version: int, seen: bool = True) -> None:
         body = thing(kind, uid, owner, version)
@@ -71,6 +78,7 @@ async def world() -> AsyncIterator[World]:
     one = World()
     application = web.Application()
     application.router.add_delete("/{path:.*}", one.delete)
+    application.router.add_patch("/{path:.*}", one.apply)
     runner = web.AppRunner(application)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -98,7 +106,7 @@ async def test_what_others_made_under_a_name_of_the_run_outlives_its_resyncs(
     world.make("Service", "b", owner, 7)
     world.make("StatefulSet", "c", owner, 8)
     for _ in range(2):
-        world.applier.review()
+        world.applier.forget("run")
         await world.remove()
     assert world.uids() == {"b", "c"}
 
@@ -114,3 +122,25 @@ async def test_what_nobody_knows_is_not_deleted_by_its_name(world: World) -> Non
     world.make("StatefulSet", "a", "run", 3, seen=False)
     await world.remove()
     assert world.uids() == {"a"}
+
+
+async def test_the_review_of_one_owner_has_nothing_of_another_applied_again(world: World) -> None:
+    services = {owner: thing("Service", "", owner, 0) for owner in ("one", "two")}
+    for owner, service in services.items():
+        service["metadata"] = {
+            "name": owner,
+            "namespace": "n",
+            "labels": {"atoll.dev/run": "r"},
+            "ownerReferences": service["metadata"]["ownerReferences"],
+        }
+
+    async def applied() -> list[str]:
+        world.applied.clear()
+        for owner, service in services.items():
+            await world.applier.apply(owner, service)
+        return world.applied
+
+    assert await applied() == ["one", "two"]
+    world.applier.forget("one")
+    assert await applied() == ["one"]
+    assert await applied() == []

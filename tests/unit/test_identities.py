@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from aiohttp import web
 from answering import answering
 
-from atoll_operator.cluster import Cluster
+from atoll_operator.cluster import AT_ONCE, Cluster
 from atoll_operator.credentials import Credentials
 from atoll_operator.errors import Refused
 from atoll_operator.identities import Identities
@@ -26,9 +28,14 @@ class Secrets:
     def __init__(self) -> None:
         self.bodies: dict[str, dict[str, Any]] = {}
         self.asked: list[str] = []
+        self.under_way = self.most_at_once = 0
         self._version = 0
 
     async def handle(self, request: web.Request) -> web.Response:
+        self.under_way += 1
+        self.most_at_once = max(self.most_at_once, self.under_way)
+        await asyncio.sleep(0.001)
+        self.under_way -= 1
         name = request.path.rpartition("/")[2]
         if request.method == "GET":
             self.asked.append(name)
@@ -66,3 +73,22 @@ async def test_a_secret_of_somebody_else_has_no_other_asked_for_again(
     secrets.asked.clear()
     await identities.ensure("ns", "r", "run", 1, UNITS)
     assert secrets.asked == []
+
+
+async def test_a_review_looks_for_all_secrets_of_one_run_and_leaves_connections_to_others(
+    world: tuple[Secrets, Identities],
+) -> None:
+    secrets, identities = world
+    many = {f"r-one-{number}": "" for number in range(5 * AT_ONCE)}
+
+    async def asked() -> Counter[str]:
+        secrets.asked.clear()
+        await identities.ensure("ns", "r", "run", 1, many)
+        await identities.ensure("ns", "q", "other", 1, {})
+        return Counter(name[0] for name in secrets.asked)
+
+    assert await asked() == {"r": len(many) + 2, "q": 2}
+    identities.review("run")
+    assert await asked() == {"r": len(many) + 2}
+    assert await asked() == {}
+    assert secrets.most_at_once <= AT_ONCE
