@@ -128,6 +128,44 @@ def test_a_manifest_that_does_not_say_whose_it_is_is_named_with_the_field(uri):
     assert skipped[0].reason == f"{uri}/{name}: run_uid: Field required"
 
 
+@pytest.fixture
+def listings(monkeypatch):
+    """What is listed, from then on."""
+    listed, real = [], Bucket.list
+
+    def listing(self, prefix=""):
+        listed.append(prefix)
+        return real(self, prefix)
+
+    monkeypatch.setattr(Bucket, "list", listing)
+    return listed
+
+
+def test_a_unit_lists_no_saves_but_its_own_when_it_saves_and_when_it_is_seeded(uri, agreement, listings):
+    checkpoint(uri, 10, "new")
+    for unit in ("b", "a", "aa"):
+        for cut in (10, 20, 30):
+            write(uri, cut, unit=unit)
+    assert held(uri) == {30: 1, 20: 1}
+    listings.clear()
+    write(uri, 40)
+    assert seeded(uri, agreement).message == "seeded from step 10; moments from step 40 of a"
+    folders = [prefix for prefix in listings if prefix.startswith("units")]
+    assert folders and all(folder == "units/a" or folder.startswith("units/a/") for folder in folders)
+
+
+def test_a_unit_without_a_save_lists_those_of_all_once_and_looks_at_a_few_only(uri, agreement, listings):
+    checkpoint(uri, 10, "new")
+    for number in range(seed.LOOKS + 8):
+        write(uri, 10, "old", unit=f"old-{number:02}", keep=0)
+    write(uri, 10, unit="x")
+    listings.clear()
+    assert seeded(uri, agreement).message == "seeded from step 10; moments of zero"
+    assert [prefix for prefix in listings if prefix.startswith("units")] == ["units/a", "units"]
+    write(uri, 20, unit="x")
+    assert seeded(uri, agreement).message == "seeded from step 10; moments from step 20 of x"
+
+
 @pytest.fixture(scope="module")
 def agreement():
     return Agreement(span(jax.devices()[:1]))

@@ -125,19 +125,29 @@ class UnitStore:
         self.bucket.write(own, whole.model_dump_json().encode())
 
     def saves(self) -> dict[str, dict[int, int]]:
-        """By unit, its cuts, newest first, and their hosts: 0 of a half-written one. One listing."""
+        """By unit, its cuts, newest first, and their hosts: 0 of a half-written one. A listing of all units' saves,
+        which takes the longer the more units there are."""
         return layout.unit_saves(self.bucket.list(layout.UNITS))
 
+    def cuts(self, unit: str) -> dict[int, int]:
+        """As `saves` of one unit, by a listing of its own ones alone."""
+        return layout.unit_saves(self.bucket.list(f"{layout.UNITS}/{unit}")).get(unit, {})
+
     def newest(
-        self, unit: str, wanted: Layout, runs: Collection[str] = ()
+        self,
+        unit: str,
+        wanted: Layout,
+        runs: Collection[str] = (),
+        cuts: Mapping[int, int] | None = None,
     ) -> tuple[UnitSave | None, list[Skipped]]:
         """The unit's newest save that loads whole, and those newer ones that do not, with the reason.
 
         Args:
             runs: whose saves count besides this run's; those of others are as good as not there.
+            cuts: the unit's, where they are known; None: they are listed.
         """
         skipped: list[Skipped] = []
-        for cut, hosts in self.saves().get(unit, {}).items():
+        for cut, hosts in (self.cuts(unit) if cuts is None else cuts).items():
             if not hosts:
                 skipped.append(Skipped(cut, "half-written: not every host's manifest stands", complete=False))
                 continue
@@ -156,7 +166,7 @@ class UnitStore:
         complete, was left by another run or by a history that was rolled back: it goes, once one of `saved` or before
         is complete. Half-written ones older than that go too; newer ones may be under way on other hosts.
         """
-        saves = self.saves().get(unit, {})
+        saves = self.cuts(unit)
         complete = [cut for cut, hosts in saves.items() if hosts]
         own = [cut for cut in complete if cut <= saved]
         if not own:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -27,6 +27,8 @@ LONGEST_WAIT = 8.0
 NO_STEP = -1
 OTHERS = 4
 """Units whose saves are tried in vain where the unit has none of its own; those of other runs are not tried."""
+LOOKS = 32
+"""Units whose saves are looked at then, those of other runs too: each costs a few reads before the unit trains."""
 
 log = logging.getLogger(__name__)
 
@@ -163,14 +165,18 @@ def _newest_moments(
     reasons: list[str] = []
     tried = 0
     try:
-        newest = {name: max(complete, default=NO_STEP) for name, complete in _complete(units).items()}
-        others = sorted((name for name in newest if name != unit), key=lambda name: (-newest[name], name))
-        for name in [unit, *others]:
-            save, skipped = units.newest(name, layout, runs)
+        save, skipped = units.newest(unit, layout, runs)
+        reasons += [f"{unit} {one}" for one in skipped]
+        if save is not None:
+            return save, "; ".join(reasons)
+        saves = units.saves()
+        newest = {name: _newest_complete(cuts) for name, cuts in saves.items() if name != unit}
+        for name in sorted(newest, key=lambda name: (-newest[name], name))[:LOOKS]:
+            save, skipped = units.newest(name, layout, runs, saves[name])
             reasons += [f"{name} {one}" for one in skipped]
             if save is not None:
                 return save, "; ".join(reasons)
-            tried += name != unit and bool(skipped)
+            tried += bool(skipped)
             if tried == OTHERS:
                 break
     except StoreError as error:
@@ -178,8 +184,8 @@ def _newest_moments(
     return None, "; ".join(reasons)
 
 
-def _complete(units: UnitStore) -> dict[str, list[int]]:
-    return {name: [cut for cut, hosts in cuts.items() if hosts] for name, cuts in units.saves().items()}
+def _newest_complete(cuts: Mapping[int, int]) -> int:
+    return max((cut for cut, hosts in cuts.items() if hosts), default=NO_STEP)
 
 
 def _spread(agreement: Agreement, layout: Layout, count: int, moments: Moments | None) -> Moments:
