@@ -101,6 +101,8 @@ class Reflector:
         self._version = ""
         """To watch from; empty: all has to be listed."""
         self._complaint = ""
+        self._watching_since: float | None = None
+        """By the loop's clock, when the API server accepted the watch of this try; None: it has not."""
         self.filled = asyncio.Event()
         self.refusal = ""
         """That we may not watch, in the words of the API server; empty while we may, or nobody answers."""
@@ -111,7 +113,7 @@ class Reflector:
         failures = 0
         async with aiohttp.ClientSession(auto_decompress=False) as session:
             while True:
-                started, wait = loop.time(), 0.0
+                self._watching_since, wait = None, 0.0
                 try:
                     if not self._version:
                         await self._list(session)
@@ -122,7 +124,9 @@ class Reflector:
                 except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError) as error:
                     self._metrics.api_errors.labels("unreachable").inc()
                     self._complain(f"{type(error).__name__}: {error}")
-                failures = 0 if loop.time() - started >= STEADY_SECONDS else failures + 1
+                since = self._watching_since
+                steady = since is not None and loop.time() - since >= STEADY_SECONDS
+                failures = 0 if steady else failures + 1
                 await asyncio.sleep(max(wait, _back_off(failures)))
 
     async def _list(self, session: aiohttp.ClientSession) -> None:
@@ -156,6 +160,7 @@ class Reflector:
         }
         async with self._get(session, parameters, STREAM_TIME_OUT, self._watch_type) as response:
             await _check(response)
+            self._watching_since = asyncio.get_running_loop().time()
             self._complaint = self.refusal = ""
             async for line in _lines(response.content):
                 event = _decode(line)

@@ -208,6 +208,17 @@ async def test_an_api_server_that_is_ill_is_asked_again_and_is_no_matter_of_righ
     assert world.known == {"a": "7"} and not reflector.refusal
 
 
+async def test_only_a_watch_makes_the_tries_after_it_quick_again_and_no_failure_however_slow(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[int] = []
+    monkeypatch.setattr(module, "STEADY_SECONDS", 0.0)  # as if every try lasted long
+    monkeypatch.setattr(module, "_back_off", lambda count: failures.append(count) or 0.0)
+    refused, watched = refusal(504), stream()
+    await world.follow(refused, refused, page(7, "a"), refused, watched, refused, asked=7)
+    assert failures == [1, 2, 3, 0, 1]
+
+
 async def test_a_server_that_asks_for_patience_gets_it(world: World) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
