@@ -41,8 +41,13 @@ class App:
         self._metrics = Metrics()
         self._store = Store()
         self._cluster = Cluster(credentials, self._metrics, may_write=self._may_write)
-        time_out = aiohttp.ClientTimeout(total=settings.lease_seconds / LEASE_TRIES)
-        self._lease_cluster = Cluster(credentials, self._metrics, time_out=time_out)
+        try_seconds = settings.lease_seconds / LEASE_TRIES
+        self._lease_cluster = Cluster(
+            credentials,
+            self._metrics,
+            time_out=aiohttp.ClientTimeout(total=try_seconds),
+            patience=try_seconds,
+        )
         self._leadership = Leadership(
             self._lease_cluster,
             self._metrics,

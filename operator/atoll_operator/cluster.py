@@ -20,6 +20,7 @@ from atoll_operator.errors import Conflict, NotFound, NotLeading, Refused, Unrea
 from atoll_operator.keys import version_of
 from atoll_operator.metrics import Metrics
 from atoll_operator.paths import OUR_PREFIX, PLURALS, collection, item
+from atoll_operator.patience import patience
 from atoll_operator.window import Window
 
 CONNECTIONS = 32
@@ -30,6 +31,8 @@ FIRST = 8
 REST_SECONDS = 1.0
 TRIES = 5
 BACK_OFF_SECONDS = 0.2
+PATIENCE_SECONDS = 10.0
+"""Between two tries at most, however long the API server asks to be left alone: heals wait for it."""
 TIME_OUT = aiohttp.ClientTimeout(total=20, sock_connect=5)
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
@@ -51,6 +54,7 @@ class Cluster:
 
     Args:
         time_out: of one try.
+        patience: seconds between two tries for which the API server may ask at most.
         may_write: asked before each try of a write, so that a process that was paused writes nothing late.
     """
 
@@ -60,11 +64,13 @@ class Cluster:
         metrics: Metrics,
         *,
         time_out: aiohttp.ClientTimeout = TIME_OUT,
+        patience: float = PATIENCE_SECONDS,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         self._credentials = credentials
         self._metrics = metrics
         self._time_out = time_out
+        self._patience = patience
         self._may_write = may_write
         self._session: aiohttp.ClientSession | None = None
         self._slots = Window(FIRST, CONNECTIONS, REST_SECONDS)
@@ -190,16 +196,18 @@ class Cluster:
         return await self._call(_Request("DELETE", item(kind, namespace, name), options))
 
     async def _call(self, request: _Request) -> Object:
-        """With tries on 401, 429, 5xx and lost connections; back-off doubles, with full jitter on top."""
-        problem = ""
+        """With tries on 401, 429, 5xx and lost connections; back-off doubles, with full jitter on top, and is as long
+        as the API server asks for."""
+        problem, asked = "", 0.0
         for attempt in range(TRIES):
             if attempt:
-                await asyncio.sleep(BACK_OFF_SECONDS * 2**attempt * random.uniform(0.5, 1.0))
+                await asyncio.sleep(max(asked, BACK_OFF_SECONDS * 2**attempt * random.uniform(0.5, 1.0)))
+            asked = 0.0
             try:
                 async with self._slots:
                     if request.method != "GET" and not self._may_write():
                         raise NotLeading(f"{request.method} {request.path}: another operator may lead by now")
-                    status, answer = await self._send(request)
+                    status, answer, asked = await self._send(request)
             except (aiohttp.ClientError, TimeoutError) as error:
                 self._metrics.api_errors.labels("unreachable").inc()
                 problem = f"{type(error).__name__}: {error}"
@@ -214,7 +222,8 @@ class Cluster:
                 raise of_status(status, str(answer.get("reason", "")), problem, _cause(answer))
         raise Unreachable(f"{request.method} {request.path}: {problem}")
 
-    async def _send(self, request: _Request) -> tuple[int, Object]:
+    async def _send(self, request: _Request) -> tuple[int, Object, float]:
+        """Status, answer, and the seconds for which the API server asks to be left alone."""
         if self._session is None:
             raise RuntimeError("the cluster is used outside its context")
         async with self._session.request(
@@ -231,7 +240,7 @@ class Cluster:
                 answer: Any = msgspec.json.decode(content)
             except msgspec.DecodeError:
                 answer = {"message": content[:500].decode(errors="replace")}
-            return response.status, answer
+            return response.status, answer, patience(response.headers, self._patience)
 
 
 _OURS = {"fieldManager": FIELD_MANAGER, "force": "true"}

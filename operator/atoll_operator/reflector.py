@@ -20,6 +20,7 @@ from atoll_operator.api.group import Object
 from atoll_operator.credentials import Credentials
 from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
+from atoll_operator.patience import patience
 
 PAGE = 250
 """Objects of one answer: 2 MB of pods."""
@@ -230,9 +231,7 @@ async def _check(response: aiohttp.ClientResponse) -> None:
         message = str(msgspec.json.decode(text)["message"])
     except (msgspec.MsgspecError, KeyError, TypeError):
         message = text[:500]
-    after = response.headers.get("Retry-After", "")
-    wait = min(float(after), MAX_BACK_OFF_SECONDS) if after.isdigit() else 0.0
-    raise _Refusal(response.status, message, wait)
+    raise _Refusal(response.status, message, patience(response.headers, MAX_BACK_OFF_SECONDS))
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:

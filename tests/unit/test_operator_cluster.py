@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -28,11 +29,13 @@ class Server:
         self.answers: list[Answer] = []
         self.requests: list[tuple[str, str, str]] = []
         self.address = ""
+        self.retry_after = ""
 
     async def handle(self, request: web.Request) -> web.Response:
         self.requests.append((request.method, request.path, request.headers.get("Authorization", "")))
         status, body = self.answers.pop(0)(request) if self.answers else (200, {})
-        return web.json_response(body, status=status)
+        headers = {"Retry-After": self.retry_after} if self.retry_after and status >= 400 else {}
+        return web.json_response(body, status=status, headers=headers)
 
 
 @pytest.fixture
@@ -75,6 +78,18 @@ async def test_a_busy_server_is_asked_again(server: Server, status: int) -> None
     async with connect(server) as cluster:
         assert (await cluster.get("Pod", "n", "p"))["name"] == "x"
     assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_server_that_asks_for_patience_gets_it_within_bounds(server: Server, status: int) -> None:
+    server.answers = [says(status), says(200, name="x")]
+    server.retry_after = "3600"
+    access = Credentials(server.address, ssl.create_default_context())
+    loop = asyncio.get_running_loop()
+    async with Cluster(access, Metrics(), patience=0.1) as cluster:
+        began = loop.time()
+        await cluster.get("Pod", "n", "p")
+    assert 0.1 <= loop.time() - began < 5
 
 
 async def test_a_server_that_never_recovers_is_given_up(server: Server) -> None:
