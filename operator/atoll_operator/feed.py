@@ -211,7 +211,7 @@ class Feeds:
         if (status.shard, status.shards) != (place.shard, place.shards):
             answer = f"shard {status.shard} of {status.shards} answers, not {place.shard} of {place.shards}"
             return self._lost(old, place, MISPLACED, answer)
-        return heard(old, status, time.time())
+        return heard(old, status, time.time(), time.monotonic())
 
     def _lost(self, old: FeedState, place: _Place, reason: str, message: str) -> FeedState:
         self._metrics.feed_errors.labels(reason).inc()

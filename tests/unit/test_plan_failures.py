@@ -23,11 +23,12 @@ from atoll_operator.plan.nodes import IMPENDING_TERMINATION, PROOF_SECONDS, Node
 from atoll_operator.plan.observe import PodView, view
 from atoll_operator.plan.podspec import PodSettings
 from atoll_operator.plan.removal import DRAIN_SECONDS
+from atoll_operator.plan.shards import FeedState, heard
 from atoll_operator.plan.unit import plan_unit
 from atoll_operator.plan.unitplan import UnitPlan
 from atoll_operator.plan.unitstatus import Orders, UnitObserved
 from atoll_operator.store import Store
-from atoll_runtime.contract import UnitReport
+from atoll_runtime.contract import SyncerStatus, UnitReport
 
 NOW = 1_700_000_000.0
 SETTINGS = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={})
@@ -305,6 +306,27 @@ def test_a_silent_syncer_is_no_hang_and_the_count_starts_again_after_it() -> Non
     assert hang.follow(pace, learning(), None, NOW + 500) is None
     again = hang.follow(None, learning(), NOW + 700, NOW + 700)
     assert not plan_unit(make_unit(report=learning(), answering_since=NOW, pace=again), NOW + 701).advance
+
+
+@pytest.mark.parametrize("jump", [-700, 700, 86_400])
+def test_a_clock_that_is_set_makes_no_unit_hang_and_lets_none_hang_longer(jump: int) -> None:
+    told = SyncerStatus(run_uid="run", phase="Running", units={"r-two-0": learning()})
+    feed, pace, verdicts = FeedState(), None, {}
+    for seconds in (0, 10, 20, 300, 619, 620):
+        now = NOW + seconds + (jump if seconds >= 20 else 0)
+        feed = heard(feed, told, now, float(seconds))
+        pace = hang.follow(pace, learning(), feed.answering_since, now)
+        unit = make_unit(report=learning(), answering_since=feed.answering_since, heard=now, pace=pace)
+        verdicts[seconds] = plan_unit(unit, now).advance
+    assert verdicts == {0: False, 10: False, 20: False, 300: False, 619: False, 620: True}
+
+
+def test_a_clock_that_is_slewed_lets_the_count_go_on() -> None:
+    told = SyncerStatus(run_uid="run", phase="Running", units={"r-two-0": learning()})
+    feed = FeedState()
+    for seconds in range(0, 3600, 15):
+        feed = heard(feed, told, NOW + 1.0005 * seconds, float(seconds))
+    assert feed.answering_since == NOW
 
 
 @pytest.mark.parametrize("change", [{"step": 41}, {"incarnation": 2}, {"loss": None}], ids=str)

@@ -19,7 +19,7 @@ def report(time: float, received: int, sent: int = 0, shard: int = 0) -> SyncerS
 def after(reports: list[SyncerStatus]) -> FeedState:
     state = FeedState()
     for each in reports:
-        state = heard(state, each, each.time)
+        state = heard(state, each, each.time, each.time)
     return state
 
 
@@ -32,8 +32,8 @@ def test_traffic_is_a_mean_that_follows_a_steady_rate() -> None:
 
 def test_a_shard_that_starts_anew_has_no_negative_traffic_and_the_same_report_changes_nothing() -> None:
     before = after([report(0, 0), report(2, 10**9)])
-    assert heard(before, report(4, 10), 4).traffic == before.traffic
-    assert heard(before, report(2, 10**9), 3).traffic == before.traffic
+    assert heard(before, report(4, 10), 4, 4).traffic == before.traffic
+    assert heard(before, report(2, 10**9), 3, 3).traffic == before.traffic
 
 
 def test_the_traffic_of_shards_that_answer_is_added_up() -> None:
@@ -46,7 +46,7 @@ def test_the_traffic_of_shards_that_answer_is_added_up() -> None:
 
 def test_shares_are_of_the_tokens_that_were_merged() -> None:
     one, two = LedgerReport(trained=90, merged=30), LedgerReport(trained=90, merged=60)
-    state = heard(FeedState(), report(1, 0).model_copy(update={"ledger": {"a": one, "b": two}}), 0.0)
+    state = heard(FeedState(), report(1, 0).model_copy(update={"ledger": {"a": one, "b": two}}), 0.0, 0.0)
     assert ledger.share(two, state.merged) == pytest.approx(2 / 3)
     assert ledger.share(two, combine([state, state]).merged) == pytest.approx(1 / 3)
     assert ledger.share(None, state.merged) is None

@@ -84,7 +84,7 @@ def test_a_shard_that_was_never_heard_of_is_named_too() -> None:
 def test_a_shard_that_starts_again_keeps_its_figures_and_serves_nobody() -> None:
     before = says(global_step=12, tokens=500, restarts=1, units={"a": unit()})
     again = heard(
-        before, status("Starting", global_step=0, fragments=0, message="reads the journal"), NOW + 5
+        before, status("Starting", global_step=0, fragments=0, message="reads the journal"), NOW + 5, 5
     )
     assert (again.status.global_step, again.status.tokens, again.status.units) == (12, 500, {})
     feed = combine([says(global_step=20, tokens=900, units={"a": unit()}), again])

@@ -27,17 +27,18 @@ class Pace:
 def follow(
     known: Pace | None, report: UnitReport | None, answering_since: float | None, now: float
 ) -> Pace | None:
-    """The pace after one more look; None while the syncer does not answer or has not heard of the unit."""
+    """The pace after one more look; None while the syncer does not answer or has not heard of the unit.
+
+    A step that was seen before the syncer answered, or later than now, counts as seen now: it was away meanwhile, or
+    the clock was set.
+    """
     if report is None or answering_since is None:
         return None
     pace = Pace(report.incarnation, report.step, report.loss is not None, now)
-    if known is not None and (known.incarnation, known.step, known.stepped) == (
-        pace.incarnation,
-        pace.step,
-        pace.stepped,
-    ):
-        return known
-    return pace
+    if known is None or not answering_since <= known.since <= now:
+        return pace
+    same = (known.incarnation, known.step, known.stepped) == (pace.incarnation, pace.step, pace.stepped)
+    return known if same else pace
 
 
 def stepped(pace: Pace | None, incarnation: int) -> float | None:

@@ -22,6 +22,8 @@ AWAITED_SECONDS = 30.0
 """For which an operator that has just begun may know nothing of a syncer: two polls that time out take 15."""
 MISSES = 2
 """Polls in a row without an answer after which a shard counts as gone: one alone may be a lost packet."""
+STEP_SECONDS = 1.0
+"""By which the wall clock moves against the steady one, from one answer to the next, only when somebody sets it."""
 GROUPS = 4
 """Different messages of shards that are told at once."""
 
@@ -61,6 +63,8 @@ class FeedState:
     traffic: Traffic = Traffic()
     heard: float | None = field(default=None, compare=False)
     """Unix seconds of the last good answer; of several shards, of the one that was heard of longest ago."""
+    clock: float | None = field(default=None, compare=False)
+    """Unix seconds less those of the steady clock, at a shard's last good answer."""
     merged: int = field(default=0, compare=False)
     """Token-fragments merged of all units, by the ledger in `status`."""
     misses: int = field(default=0, compare=False)
@@ -121,16 +125,26 @@ def follows(first: FeedState, step: int) -> bool:
     return first.status is not None and first.status.checkpoint.orderable >= step
 
 
-def heard(old: FeedState, status: SyncerStatus, now: float) -> FeedState:
-    """One shard after a good answer. One that starts again has no figures yet: those from before stand."""
+def heard(old: FeedState, status: SyncerStatus, now: float, steady: float) -> FeedState:
+    """One shard after a good answer. One that starts again has no figures yet: those from before stand.
+
+    Where the wall clock was set since the last answer, what was noted by it before cannot be compared with now: the
+    shard answers since now, and what is counted from there is counted anew.
+
+    Args:
+        steady: seconds of a clock that nobody sets.
+    """
+    clock = now - steady
+    was_set = old.clock is not None and abs(clock - old.clock) > STEP_SECONDS
     if status.phase == "Starting" and old.status is not None:
         change = {"phase": status.phase, "message": status.message, "units": {}}
         status = old.status.model_copy(update=change)
     traffic = old.traffic.next(old.status, status) if old.status is not None else old.traffic
     return FeedState(
         status=status,
-        answering_since=old.answering_since or now,
+        answering_since=now if was_set else old.answering_since or now,
         heard=now,
+        clock=clock,
         traffic=traffic,
         merged=ledger.merged(status.ledger.values()),
     )
