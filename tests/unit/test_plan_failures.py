@@ -523,6 +523,26 @@ def test_hosts_that_are_wanted_back_use_up_no_budget_but_wait_like_the_rest(why:
     assert not budget.judge(restarts(3), recovery, NOW + 3600, 0.5).exhausted
 
 
+@pytest.mark.parametrize("ahead", [120, 3600, 86_400])
+def test_a_restart_that_a_clock_ahead_of_ours_noted_stops_no_heal_and_counts_all_the_same(ahead: int) -> None:
+    noted = restarts(3)
+    late = [item.model_copy(update={"time": format_time(NOW + ahead)}) for item in noted]
+    verdict = budget.judge(late, RecoverySpec(), NOW, 0.5)
+    assert (verdict.not_before, verdict.exhausted, len(verdict.recent)) == (NOW, False, 3)
+    assert budget.judge(late, RecoverySpec(max_restarts=3), NOW, 0.5).exhausted
+    written = (*verdict.recent, Restart(time=format_time(NOW), reason="AppError"))
+    for look in (NOW + 1, NOW + 9):
+        assert budget.judge(written, RecoverySpec(), look, 0.5).not_before == NOW + 40
+    window = RecoverySpec().window_seconds
+    assert budget.judge(written, RecoverySpec(), NOW + window + 1, 0.5).recent == ()
+
+
+def test_a_clock_that_is_a_little_behind_waits_a_little_longer_and_no_look_moves_it() -> None:
+    late = [Restart(time=format_time(NOW + 30), reason="AppError")]
+    for look in (NOW, NOW + 5):
+        assert budget.judge(late, RecoverySpec(), look, 0.5).not_before == NOW + 35
+
+
 def test_the_jitter_of_a_wait_is_the_same_at_each_look_and_not_the_same_for_all_units() -> None:
     values = {budget.jitter(f"uid-{number}", 3) for number in range(50)}
     assert len(values) > 40

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from atoll_operator.api.learnerunit import MAX_RESTARTS, Restart
 from atoll_operator.api.trainingrun import RecoverySpec
-from atoll_operator.plan.clock import parse_time
+from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, HOST_MAINTENANCE, PREEMPTED
 from atoll_runtime.contract import VERSION_MISMATCH
 
@@ -16,6 +16,8 @@ BASE_SECONDS = 5.0
 MAX_SECONDS = 300.0
 SPREAD = 0.2
 """Of a wait, either way: units that failed together do not come back together."""
+SKEW_SECONDS = 60.0
+"""By which the clock of an operator before this one may be ahead. A restart noted later was noted by a wrong clock."""
 UNCOUNTED = frozenset({HOST_MAINTENANCE, PREEMPTED, CAPACITY_UNAVAILABLE, VERSION_MISMATCH})
 """The hosts are wanted back, no room for the pods, or an image that has to be another: no fault of the unit. They make
 a back-off all the same."""
@@ -35,18 +37,29 @@ class Verdict:
 def judge(restarts: Sequence[Restart], recovery: RecoverySpec, now: float, jitter: float) -> Verdict:
     """The first heal in a window is immediate; the n-th after it waits 5 s · 2ⁿ⁻¹, at most 300 s, after the last.
 
+    A restart of a time that has yet to come counts as one of now, which the next one writes down; no wait is counted
+    from it, for each look would move that.
+
     Args:
         jitter: from 0 to 1; the same for the same wait, or each look at it would move it.
     """
-    recent = tuple(item for item in restarts if parse_time(item.time) > now - recovery.window_seconds)
+    recent = tuple(
+        item if parse_time(item.time) <= now + SKEW_SECONDS else _noted(item, now)
+        for item in restarts
+        if parse_time(item.time) > now - recovery.window_seconds
+    )
     recent = recent[-(MAX_RESTARTS - 1) :]
     counted = sum(item.reason not in UNCOUNTED for item in recent)
     exhausted = counted >= recovery.max_restarts
-    if not recent:
+    if not recent or recent[-1] != restarts[-1]:  # none, or the last one's own time is not believed
         return Verdict(not_before=now, exhausted=exhausted, recent=recent)
     wait = min(BASE_SECONDS * 2.0 ** min(len(recent) - 1, 16), MAX_SECONDS)
     wait *= 1 + SPREAD * (2 * jitter - 1)
     return Verdict(not_before=parse_time(recent[-1].time) + wait, exhausted=exhausted, recent=recent)
+
+
+def _noted(restart: Restart, now: float) -> Restart:
+    return restart.model_copy(update={"time": format_time(now)})
 
 
 def jitter(uid: str, incarnation: int) -> float:
