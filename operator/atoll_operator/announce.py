@@ -28,6 +28,8 @@ class Announcer:
         self._cluster = cluster
         self._told: OrderedDict[str, None] = OrderedDict()
         self._waiting: deque[Object] = deque(maxlen=REMEMBERED)
+        self._dropped = 0
+        """Events that gave way to later ones, and nobody was told of yet."""
         self._wake = asyncio.Event()
 
     def tell(self, body: Object, notices: Iterable[Notice], now: float) -> None:
@@ -42,6 +44,13 @@ class Announcer:
             self._wake.clear()
             while self._waiting:
                 await self._write(self._waiting.popleft())
+            if self._dropped:
+                dropped, self._dropped = self._dropped, 0
+                tell(
+                    logging.WARNING,
+                    "more Events waited than are kept; the oldest were dropped",
+                    events=dropped,
+                )
 
     def _tell(self, body: Object, notice: Notice, now: float) -> None:
         metadata = body["metadata"]
@@ -55,6 +64,7 @@ class Announcer:
         level = logging.INFO if notice.type == "Normal" else logging.WARNING
         about = f"{body['kind']} {metadata['namespace']}/{metadata['name']}"
         tell(level, notice.message, object=about, reason=notice.reason)
+        self._dropped += len(self._waiting) == REMEMBERED
         self._waiting.append(_event(body, notice, name, now))
         self._wake.set()
 
