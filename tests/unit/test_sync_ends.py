@@ -32,6 +32,7 @@ from atoll_runtime.sync.events import (
     Persisted,
     RecordCut,
     Remember,
+    RememberJoin,
     Reported,
     RoundId,
     SendPull,
@@ -83,7 +84,8 @@ class Story:
 
     def remembered(self) -> dict[str, object]:
         """What stands in the journal."""
-        return dict([effect for effect in self.effects if isinstance(effect, Remember)][-1].record)
+        last = [effect for effect in self.effects if isinstance(effect, Remember | RememberJoin)][-1]
+        return dict(last.record) if isinstance(last, Remember) else self.machine.record()
 
 
 def joined(unit: str, incarnation: int = 1, host: int = 0, hosts: int = 1, cut: CutId = NO_CUT) -> Joined:

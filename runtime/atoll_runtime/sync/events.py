@@ -262,9 +262,15 @@ class Persist:
 
 @dataclass(frozen=True)
 class Remember:
-    """Write `record` to the disk before the unit is welcomed: a higher incarnation was seen."""
+    """Write `record` to the disk before what follows it: a cut that begins, or the end."""
 
     record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RememberJoin:
+    """A higher incarnation was seen: the machine's record, as it is by then, is on the disk before the unit is
+    welcomed. It is long, and one serves all joins before it."""
 
 
 @dataclass(frozen=True)
@@ -332,6 +338,7 @@ Effect = (
     | Release
     | Persist
     | Remember
+    | RememberJoin
     | Publish
     | Evict
     | RecordCut

@@ -29,6 +29,7 @@ from atoll_runtime.sync.events import (
     Persisted,
     RecordCut,
     Remember,
+    RememberJoin,
     Reported,
     RoundId,
     SendClock,
@@ -218,7 +219,7 @@ class Syncer:
         renewed = unit.join(event, self.step)
         self.rounds.joined(event, renewed)
         if renewed:
-            self.rounds.effects += [Evict(event.unit, event.incarnation), Remember(self.record())]
+            self.rounds.effects += [Evict(event.unit, event.incarnation), RememberJoin()]
         self._note("joined", unit=event.unit, incarnation=event.incarnation, host=event.host)
 
     def _left(self, event: Left) -> None:

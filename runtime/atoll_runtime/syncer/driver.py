@@ -34,6 +34,7 @@ from atoll_runtime.sync.events import (
     RecordCut,
     Release,
     Remember,
+    RememberJoin,
     RoundId,
     SendClock,
     SendMarkers,
@@ -98,6 +99,8 @@ class Driver:
         self._buffers = Buffers(run.outer.overlap * VERSION_BYTES * largest)
         self._fresh: dict[RoundId, Version] = {}
         self._written: asyncio.Future[None] | None = None
+        self._joins: asyncio.Task[None] | None = None
+        """Will write the record of joins that no record tells of yet."""
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -142,7 +145,9 @@ class Driver:
             self._carry_out(effect)
 
     async def durable(self) -> None:
-        """Waits until everything handed to the disk so far is there."""
+        """Waits until everything handed to the disk so far is there, with all joins."""
+        if self._joins is not None:
+            await asyncio.shield(self._joins)
         if self._written is not None:
             await asyncio.shield(self._written)
 
@@ -163,6 +168,8 @@ class Driver:
                 self._persist(round_id, self._facts(record))
             case Remember(record):
                 self._write(functools.partial(self.journal.remember, self._facts(record)))
+            case RememberJoin():
+                self._joins = self._joins or self._spawn(self._remember_joins())
             case RecordCut(cut, record):
                 self._record(cut, record)
             case StopAll(step):
@@ -207,6 +214,13 @@ class Driver:
             self._fresh[effect.round] = new
             self.tape.merged(effect.round, new.theta, new.momentum)
             self.feed(Merged(effect.round, time.time()))
+
+    async def _remember_joins(self) -> None:
+        """After the write that is under way: the units that join meanwhile, hundreds after a restart, are in it too."""
+        if self._written is not None:
+            await asyncio.shield(self._written)
+        self._joins = None
+        self._write(functools.partial(self.journal.remember, self._facts(self.machine.record())))
 
     def _persist(self, round_id: RoundId, facts: dict[str, Any]) -> None:
         """Hands the write over at once: in the machine's order, no record tells of a later merge."""
@@ -257,11 +271,12 @@ class Driver:
         self._written.add_done_callback(self._check)
         return self._written
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(self._check)
+        return task
 
     def _check(self, done: asyncio.Future[None]) -> None:
         error = None if done.cancelled() else done.exception()

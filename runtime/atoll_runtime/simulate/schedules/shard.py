@@ -30,6 +30,7 @@ from atoll_runtime.sync.events import (
     RecordCut,
     Release,
     Remember,
+    RememberJoin,
     RoundId,
     SendClock,
     SendMarkers,
@@ -214,6 +215,8 @@ class ShardProcess:
                 self._write(self._persisted, round_id, record)
             case Remember(record):
                 self._write(self._remembered, record)
+            case RememberJoin():
+                self._write(self._remembered, self.machine.record())
             case Publish(p, version):
                 self.world.checks.published(self, p, version)
                 self.sessions.carry_out(effect)
