@@ -25,13 +25,13 @@ def uri(tmp_path):
     return f"file://{tmp_path}/run"
 
 
-def write(uri, cut, run="new", unit="a", host=0, hosts=1, inner_step=None, keep=KEEP):
+def write(uri, cut, run="new", unit="a", host=0, hosts=1, inner_step=None, keep=KEEP, incarnation=1):
     """What one host saves, with `cut` as its moments, and what host 0 then removes."""
     store = UnitStore(uri, run)
     facts = HostManifest(
         run_uid=run,
         unit=unit,
-        incarnation=1,
+        incarnation=incarnation,
         host=host,
         hosts=hosts,
         cut=cut,
@@ -48,7 +48,7 @@ def write(uri, cut, run="new", unit="a", host=0, hosts=1, inner_step=None, keep=
     start = host * len(values)
     store.save(facts, {0: FragmentPart(start, start + len(values), cut, values, values)})
     if host == 0 and keep:
-        store.prune(unit, keep, cut)
+        store.prune(unit, keep, cut, incarnation)
 
 
 def held(uri, unit="a"):
@@ -88,6 +88,23 @@ def test_saves_of_a_history_that_was_rolled_back_go_too(uri):
         write(uri, cut)
         assert newest(uri) == (cut, [])
     assert held(uri) == {16: 1, 14: 1}
+
+
+def test_an_incarnation_that_thaws_removes_nothing_of_its_successors(uri):
+    write(uri, 80)
+    for cut in (60, 120, 140):  # the successor began before the cut at which the other one was frozen
+        write(uri, cut, incarnation=2, keep=0)
+    write(uri, 100)
+    assert held(uri) == {140: 1, 120: 1, 100: 1, 80: 1, 60: 1}
+    assert newest(uri) == (140, [])
+    write(uri, 160, incarnation=2)
+    assert held(uri) == {160: 1, 140: 1}
+
+
+def test_a_later_incarnation_of_another_run_keeps_nothing_from_going(uri):
+    write(uri, 5000, "old", incarnation=7)
+    write(uri, 100)
+    assert held(uri) == {100: 1}
 
 
 def test_another_runs_saves_are_not_there_but_those_of_the_run_that_took_the_checkpoint(uri):
@@ -223,18 +240,49 @@ def test_a_fresh_model_never_gets_an_earlier_runs_moments_and_finds_its_own_behi
     assert seeded(uri, agreement).message == "seeded from step 10; moments from step 10 of b"
 
 
-def test_a_bucket_that_is_silent_for_a_moment_seeds_nothing_older(uri, agreement, monkeypatch):
-    checkpoint(uri, 10, "new")
-    checkpoint(uri, 20, "new")
-    monkeypatch.setattr(seed, "FIRST_WAIT", 0.01)
-    real, silent = Bucket.read, ["global/20/manifest.json", "global/20/shard-0-of-1.json"]
+def silent(monkeypatch, silence):
+    """The bucket does not answer reads of these objects, as often as each is named; they are taken out."""
+    real = Bucket.read
 
     def read(self, path, *span):
-        if path in silent:
-            silent.remove(path)
+        if path in silence:
+            silence.remove(path)
             raise StoreError(f"{self.address(path)}: no answer within 60 s")
         return real(self, path, *span)
 
     monkeypatch.setattr(Bucket, "read", read)
+
+
+def test_a_bucket_that_is_silent_for_a_moment_seeds_nothing_older(uri, agreement, monkeypatch):
+    checkpoint(uri, 10, "new")
+    checkpoint(uri, 20, "new")
+    monkeypatch.setattr(seed, "FIRST_WAIT", 0.01)
+    silence = ["global/20/manifest.json", "global/20/shard-0-of-1.json"]
+    silent(monkeypatch, silence)
     assert seeded(uri, agreement).cut.step == 20
-    assert not silent
+    assert not silence
+
+
+@pytest.mark.parametrize("object_", ["host-0-of-1.json", "host-0-of-1/0"])
+def test_a_bucket_that_is_silent_for_a_moment_gives_no_older_moments(uri, agreement, monkeypatch, object_):
+    checkpoint(uri, 20, "new")
+    write(uri, 10)
+    write(uri, 20)
+    monkeypatch.setattr(seed, "FIRST_WAIT", 0.01)
+    silence = [f"units/a/20/{object_}"] * 2
+    silent(monkeypatch, silence)
+    found = seeded(uri, agreement)
+    assert (found.message, found.moments.count) == ("seeded from step 20; moments from step 20 of a", 20)
+    assert not silence
+
+
+def test_a_unit_begins_without_moments_where_the_bucket_stays_silent_and_says_so(uri, agreement, monkeypatch):
+    checkpoint(uri, 20, "new")
+    write(uri, 10)
+    write(uri, 20)
+    monkeypatch.setattr(seed, "FIRST_WAIT", 0.01)
+    silent(monkeypatch, ["units/a/20/host-0-of-1.json"] * seed.MOMENTS_ATTEMPTS)
+    found = seeded(uri, agreement)
+    assert found.moments is None
+    assert found.message.startswith("seeded from step 20; moments of zero; file://")
+    assert found.message.endswith("units/a/20/host-0-of-1.json: no answer within 60 s")

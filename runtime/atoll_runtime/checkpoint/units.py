@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from atoll_runtime.checkpoint import layout, manifest
-from atoll_runtime.checkpoint.bucket import Bucket, Damaged, StoreError
+from atoll_runtime.checkpoint.bucket import Bucket, Damaged
 from atoll_runtime.checkpoint.cut import Skipped
 from atoll_runtime.sync.fragments import Array, Layout
 
@@ -140,11 +140,14 @@ class UnitStore:
         runs: Collection[str] = (),
         cuts: Mapping[int, int] | None = None,
     ) -> tuple[UnitSave | None, list[Skipped]]:
-        """The unit's newest save that loads whole, and those newer ones that do not, with the reason.
+        """The unit's newest save that loads whole, and those newer ones that are damaged, with the reason.
 
         Args:
             runs: whose saves count besides this run's; those of others are as good as not there.
             cuts: the unit's, where they are known; None: they are listed.
+
+        Raises:
+            StoreError: the bucket does not answer.
         """
         skipped: list[Skipped] = []
         for cut, hosts in (self.cuts(unit) if cuts is None else cuts).items():
@@ -155,21 +158,22 @@ class UnitStore:
                 parts = self._manifests(unit, cut, hosts)
                 if parts[0].run_uid in {self.run_uid, *runs}:
                     return self._load(parts, wanted), skipped
-            except StoreError as error:
+            except Damaged as error:
                 skipped.append(Skipped(cut, str(error)))
         return None, skipped
 
-    def prune(self, unit: str, keep: int, saved: int) -> None:
+    def prune(self, unit: str, keep: int, saved: int, incarnation: int) -> None:
         """Keeps the unit's newest `keep` complete saves; of the rest, manifests go first.
 
-        A unit saves its cuts in their order. So what is newer than `saved`, which host 0 has just written, and
+        An incarnation saves its cuts in their order. So what is newer than `saved`, which host 0 has just written, and
         complete, was left by another run or by a history that was rolled back: it goes, once one of `saved` or before
         is complete. Half-written ones older than that go too; newer ones may be under way on other hosts.
+        Nothing goes where a later incarnation has saved, for then the unit's saves are no more this one's to remove.
         """
         saves = self.cuts(unit)
         complete = [cut for cut, hosts in saves.items() if hosts]
         own = [cut for cut in complete if cut <= saved]
-        if not own:
+        if not own or any(self._succeeded(unit, cut, saves[cut], incarnation) for cut in complete):
             return
         for cut in saves:
             if cut in own[:keep] or (cut > own[0] and cut not in complete):
@@ -179,8 +183,16 @@ class UnitStore:
                 self.bucket.delete(path)
             self.bucket.delete_tree(folder)
 
+    def _succeeded(self, unit: str, cut: int, hosts: int, incarnation: int) -> bool:
+        """The save is a later incarnation's, of this run."""
+        try:
+            first = self._manifest(unit, cut, 0, hosts)
+        except Damaged:
+            return False
+        return first.run_uid == self.run_uid and first.incarnation > incarnation
+
     def _manifests(self, unit: str, cut: int, hosts: int) -> list[HostManifest]:
-        """Of all hosts; raises `StoreError`: one is not there, or they are not of one save."""
+        """Of all hosts; raises `Damaged`: one is not there, or they are not of one save."""
         parts = [self._manifest(unit, cut, host, hosts) for host in range(hosts)]
         where = self.bucket.address(layout.unit_folder(unit, cut))
         for name in ("run_uid", "incarnation", "inner_step"):
@@ -193,12 +205,13 @@ class UnitStore:
         """Reads and verifies one save, as whole tensors.
 
         Raises:
-            StoreError: a part is missing, unreadable, damaged, or of another layout.
+            Damaged: a part is missing or damaged, or all are of another layout.
+            StoreError: the bucket does not answer.
         """
         first = parts[0]
         where = self.bucket.address(layout.unit_folder(first.unit, first.cut))
         if first.fingerprint != wanted.fingerprint:
-            raise StoreError(
+            raise Damaged(
                 f"{where}: fragment layout {first.fingerprint!r} where {wanted.fingerprint!r} is wanted"
             )
         saved = wanted if first.shards == wanted.shards else wanted.split(first.shards)

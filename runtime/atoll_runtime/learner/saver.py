@@ -113,6 +113,6 @@ class Saver:
     def _prune(self, cut: int) -> None:
         """Removes older saves. What cannot be removed harms none that stands; the next save tries again."""
         try:
-            self._store.prune(self._unit.unit, KEEP, cut)
+            self._store.prune(self._unit.unit, KEEP, cut, self._unit.incarnation)
         except StoreError as error:
             log.warning("older moments were not removed, the next save tries again: %s", error)

@@ -24,6 +24,8 @@ DEADLINE = 600.0
 """Seconds until a unit without a checkpoint gives up; the syncer may still be writing step 0."""
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 8.0
+MOMENTS_ATTEMPTS = 5
+"""At the moments, while the bucket does not answer. A unit trains without any, too."""
 NO_STEP = -1
 OTHERS = 4
 """Units whose saves are tried in vain where the unit has none of its own; those of other runs are not tried."""
@@ -161,26 +163,40 @@ def _for_shards(cut: Cut, layout: Layout) -> Cut:
 def _newest_moments(
     units: UnitStore, unit: str, layout: Layout, runs: Collection[str]
 ) -> tuple[UnitSave | None, str]:
-    """Without any the unit trains too, so that a bucket that fails here is only told of."""
+    """A bucket that does not answer is asked again, and in the end only told of; no older moments are taken for it."""
+    wait = FIRST_WAIT
+    for attempts in range(1, MOMENTS_ATTEMPTS + 1):
+        try:
+            return _whole_moments(units, unit, layout, runs)
+        except StoreError as error:
+            why = str(error)
+        if attempts < MOMENTS_ATTEMPTS:
+            log.info("waiting for moments: %s", why)
+            time.sleep(wait * random.uniform(0.5, 1.5))
+            wait = min(wait * 2, LONGEST_WAIT)
+    return None, why
+
+
+def _whole_moments(
+    units: UnitStore, unit: str, layout: Layout, runs: Collection[str]
+) -> tuple[UnitSave | None, str]:
+    """Raises `StoreError`: the bucket does not answer."""
     reasons: list[str] = []
     tried = 0
-    try:
-        save, skipped = units.newest(unit, layout, runs)
-        reasons += [f"{unit} {one}" for one in skipped]
+    save, skipped = units.newest(unit, layout, runs)
+    reasons += [f"{unit} {one}" for one in skipped]
+    if save is not None:
+        return save, "; ".join(reasons)
+    saves = units.saves()
+    newest = {name: _newest_complete(cuts) for name, cuts in saves.items() if name != unit}
+    for name in sorted(newest, key=lambda name: (-newest[name], name))[:LOOKS]:
+        save, skipped = units.newest(name, layout, runs, saves[name])
+        reasons += [f"{name} {one}" for one in skipped]
         if save is not None:
             return save, "; ".join(reasons)
-        saves = units.saves()
-        newest = {name: _newest_complete(cuts) for name, cuts in saves.items() if name != unit}
-        for name in sorted(newest, key=lambda name: (-newest[name], name))[:LOOKS]:
-            save, skipped = units.newest(name, layout, runs, saves[name])
-            reasons += [f"{name} {one}" for one in skipped]
-            if save is not None:
-                return save, "; ".join(reasons)
-            tried += bool(skipped)
-            if tried == OTHERS:
-                break
-    except StoreError as error:
-        reasons.append(str(error))
+        tried += bool(skipped)
+        if tried == OTHERS:
+            break
     return None, "; ".join(reasons)
 
 
