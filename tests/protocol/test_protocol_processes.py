@@ -5,13 +5,18 @@ from __future__ import annotations
 import logging
 import math
 import signal
+import socket
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 from atoll_runtime.checkpoint import GlobalStore
+from atoll_runtime.checkpoint.bucket import TIMEOUT
 from atoll_runtime.contract import (
+    EXIT_OK,
+    CheckpointSpec,
     SyncerStatus,
     TargetSpec,
     identity,
@@ -96,3 +101,18 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
     assert eventually(process.status).phase == "Finished"
     assert process.end(signal.SIGTERM) == 0
     assert list((process.folder / "volume/tape").iterdir())
+
+
+def test_a_syncer_that_is_asked_to_end_waits_for_no_bucket(
+    make_run: Any, authority: Any, syncer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("localhost", 0)) as bucket:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://localhost:{bucket.getsockname()[1]}")
+        run = make_run(checkpoint=CheckpointSpec(uri="gs://silent/run"))
+        process = syncer(run, authority("walk").issue("syncer", identity("default", "walk", "syncer", "0")))
+        bucket.settimeout(60)
+        call, _ = bucket.accept()  # it is asked for the newest checkpoint, and says nothing
+        with call:
+            asked = time.monotonic()
+            assert process.end(signal.SIGTERM) == EXIT_OK
+            assert time.monotonic() - asked < TIMEOUT / 2

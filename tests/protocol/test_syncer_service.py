@@ -247,6 +247,16 @@ async def test_only_what_no_restart_mends_is_told_as_the_runs_failure(
     assert str(tmp_path / "journal") in status.report().message
 
 
+async def test_a_volume_on_which_no_folder_can_be_made_is_told_as_the_journals_failure(
+    make_run: Any, authority: Any, tmp_path: Path
+) -> None:
+    run = make_run()
+    tls = Tls.read(authority("walk").issue("syncer", identity(run.namespace, run.name, "syncer", "0")))
+    (tmp_path / "volume").touch()
+    with pytest.raises(JournalError, match="volume/layout-1: Not a directory"):
+        await main.serve(run, whole(run), Rules.of(run), tls, tmp_path / "volume" / "layout-1")
+
+
 def test_a_run_outlives_a_failing_bucket_and_the_loss_of_its_journal(
     make_run: Any, begin: Any, store: Shelf, loop: Loop, numpy_unit: Any, eventually: Any, tmp_path: Path
 ) -> None:

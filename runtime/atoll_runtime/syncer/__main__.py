@@ -55,7 +55,9 @@ def main() -> int:
     try:
         run, layout, rules = contract()
         tls = Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))
-        asyncio.run(serve(run, layout, rules, tls, Path(os.environ.get(ENV_JOURNAL_DIR, JOURNAL_DIR))))
+        directory = Path(os.environ.get(ENV_JOURNAL_DIR, JOURNAL_DIR))
+        # Not `asyncio.run`: it would wait for threads, and one may wait for a silent bucket for minutes.
+        asyncio.new_event_loop().run_until_complete(serve(run, layout, rules, tls, directory))
     except Terminal as error:
         return fail(EXIT_TERMINAL, error.reason, error)
     except VersionMismatch as error:
@@ -108,7 +110,10 @@ async def run_service(
     run: RunContract, layout: Layout, rules: Rules, tls: Tls, directory: Path, status: Status
 ) -> None:
     """Recovers and serves learners, until cancelled or failed."""
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise JournalError(f"{directory}: {error.strerror or error}") from error
     store, start = await recovered(run, layout, rules, directory / "journal", status)
     await asyncio.to_thread(forget_others, directory)
     await asyncio.to_thread(warm, run.outer.codec)
@@ -150,4 +155,7 @@ async def recovered(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # the interpreter's own exit would wait for a thread that still asks the bucket
