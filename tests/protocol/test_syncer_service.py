@@ -39,7 +39,7 @@ from atoll_runtime.syncer.status import Status, metrics
 from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport.chunks import Assembly, split
 from atoll_runtime.transport.inprocess import PEER, InProcessTransport
-from atoll_runtime.transport.messages import PROTOCOL, FetchRequest, Hello, PushHead, Refused
+from atoll_runtime.transport.messages import PROTOCOL, FetchRequest, Hello, PushHead, PushReply, Refused
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer, TransportError
 
@@ -354,21 +354,18 @@ async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(
         assembly.add(chunk)
     assert assembly.whole and bytes(assembly.body) == bytes(body) + bytes(2 * (filled - size))
     assert "filled up by" in service.fetch(PEER, FetchRequest("a", 1, 0, 0, 0, beyond, "bf16"))
-    assert service.driver.parts.reserve(90) == "" and "100 bytes are in use" in service.driver.parts.reserve(
-        20
-    )
-    service.driver.parts.unreserve(90)
+    first, second = replace(head, stop=45, size=90), replace(head, host=1, stop=10, size=20)
+    assert service.driver.parts.reserve(first) == ""
+    assert "100 bytes are in use" in service.driver.parts.reserve(second)
+    service.driver.parts.unreserve(first)
     assert service.driver.parts.used == 0
     await service.driver.close()
 
 
-async def test_a_push_whose_client_goes_while_it_is_read_gives_its_bytes_back(
-    make_run: Any, begin: Any, store: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = make_run()
-    service = Service(
-        Driver(run, whole(run), begin(run, store), store, Tape(tmp_path / "tape", run.tape), 10**9)
-    )
+async def being_read(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> tuple[PushHead, memoryview, asyncio.Task[PushReply], threading.Event]:
+    """Unit a's part of an open round has arrived and is being read, until the event is set."""
     service.driver.start()
     for event in (
         Joined("a", 1, 0, 1, 0, ""),
@@ -393,6 +390,17 @@ async def test_a_push_whose_client_goes_while_it_is_read_gives_its_bytes_back(
     assert service.admit(PEER, head) == "" and service.driver.parts.used == 2 * size
     delivery = asyncio.create_task(service.deliver(PEER, head, body))
     await asyncio.to_thread(reads.wait, 60)
+    return head, body, delivery, go_on
+
+
+async def test_a_push_whose_client_goes_while_it_is_read_gives_its_bytes_back(
+    make_run: Any, begin: Any, store: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run()
+    service = Service(
+        Driver(run, whole(run), begin(run, store), store, Tape(tmp_path / "tape", run.tape), 10**9)
+    )
+    head, body, delivery, go_on = await being_read(service, monkeypatch)
     delivery.cancel()
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
@@ -400,6 +408,24 @@ async def test_a_push_whose_client_goes_while_it_is_read_gives_its_bytes_back(
     assert service.driver.parts.used == 0
     assert service.admit(PEER, head) == ""
     assert (await service.deliver(PEER, head, body)).accepted
+    await service.driver.close()
+
+
+async def test_a_push_that_is_begun_anew_while_it_is_read_counts_once_and_its_unit_is_waited_for(
+    make_run: Any, begin: Any, store: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run()
+    service = Service(
+        Driver(run, whole(run), begin(run, store), store, Tape(tmp_path / "tape", run.tape), 10**9)
+    )
+    head, body, delivery, go_on = await being_read(service, monkeypatch)
+    again = replace(head)
+    assert service.admit(PEER, again) == "" and service.driver.parts.used == head.size
+    go_on.set()
+    assert await delivery == PushReply(False, "the push was begun anew")
+    assert service.driver.parts.used == head.size
+    assert "a" not in service.machine.rounds.held[head.round].declined
+    assert (await service.deliver(PEER, again, body)).accepted
     await service.driver.close()
 
 

@@ -45,7 +45,7 @@ from atoll_runtime.sync.pace import Pace
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer.parts import Parts
 from atoll_runtime.syncer.recovery import resumed
-from atoll_runtime.transport.messages import Stop
+from atoll_runtime.transport.messages import PushHead, Stop
 
 RULES = Rules(
     fragments=1,
@@ -349,8 +349,8 @@ def test_a_unit_of_which_one_host_connects_anew_in_a_round_is_in_it_with_what_al
 def test_a_part_that_takes_the_place_of_an_earlier_one_takes_its_bytes_too() -> None:
     parts = Parts(100)
     for step, size in ((3, 40), (5, 60)):
-        head = SimpleNamespace(round=RoundId(1, 0, 0), unit="a", host=0, trained=step)
-        assert parts.reserve(size) == ""
+        head = PushHead("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 1, 0, 0, 0, size // 2, 30, step, "bf16", size)
+        assert parts.reserve(head) == ""
         parts.hold(SimpleNamespace(head=head, body=memoryview(bytes(size))))  # type: ignore[arg-type]
     assert parts.used == 60
     parts.release(RoundId(1, 0, 0), None)

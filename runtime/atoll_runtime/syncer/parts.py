@@ -32,20 +32,36 @@ class Parts:
 
     def __init__(self, budget: int) -> None:
         self.budget, self.used = budget, 0
+        self._reserved: dict[tuple[RoundId, str, int], PushHead] = {}
+        """Of each part the push that is under way."""
         self._rounds: dict[RoundId, dict[tuple[str, int], Held]] = {}
 
-    def reserve(self, size: int) -> str:
-        """Why `size` bytes cannot be held now; empty when they can, and are reserved."""
-        if self.used + size > self.budget:
-            return f"{size} bytes do not fit: {self.used} of {self.budget} bytes are in use"
-        self.used += size
+    def reserve(self, head: PushHead) -> str:
+        """Why a part cannot be held now; empty when it can, and its bytes are reserved.
+
+        A host has them once for a part: an earlier push of the same part, which is under way, loses them.
+        """
+        older, size = self._reserved.get(head.part), room(head)
+        used = self.used - (0 if older is None else room(older))
+        if used + size > self.budget:
+            return f"{size} bytes do not fit: {used} of {self.budget} bytes are in use"
+        self.used = used + size
+        self._reserved[head.part] = head
         return ""
 
-    def unreserve(self, size: int) -> None:
-        self.used -= size
+    def reserved(self, head: PushHead) -> bool:
+        """This push still has its bytes: the same object, for the one that took its place may be equal to it."""
+        return self._reserved.get(head.part) is head
+
+    def unreserve(self, head: PushHead) -> None:
+        """Gives the bytes of this push back, if it still has them."""
+        if self.reserved(head):
+            del self._reserved[head.part]
+            self.used -= room(head)
 
     def hold(self, held: Held) -> None:
         """Keeps a part whose bytes are reserved, in place of an earlier one of the same host."""
+        del self._reserved[held.head.part]
         parts, key = self._rounds.setdefault(held.head.round, {}), (held.head.unit, held.head.host)
         if key in parts:
             self.used -= parts[key].body.nbytes

@@ -11,7 +11,7 @@ from atoll_runtime.sync.fragments import MOST_PADDING
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.beginnings import Beginnings
 from atoll_runtime.syncer.driver import Driver
-from atoll_runtime.syncer.parts import Held, read, room
+from atoll_runtime.syncer.parts import Held, read
 from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (
@@ -108,7 +108,7 @@ class Service:
                 f"{head.size} bytes of {head.codec} for [{head.start}, {head.stop}), not {self.state.codec}"
             )
         part = hosts.part_of(head)
-        refusal = hosts.beyond(head) or self.machine.admit(part) or self.driver.parts.reserve(room(head))
+        refusal = hosts.beyond(head) or self.machine.admit(part) or self.driver.parts.reserve(head)
         if refusal:
             self.driver.feed(Declined(part, refusal))
         return refusal
@@ -116,20 +116,22 @@ class Service:
     async def deliver(self, peer: Peer, head: PushHead, body: memoryview | None) -> PushReply:
         """See `Endpoint`."""
         if body is None:
-            self.driver.parts.unreserve(room(head))
+            self.driver.parts.unreserve(head)
             return PushReply(False, "the body did not arrive whole")
         self.bytes_in += len(body)
         fragment = self.state.layout.fragments[head.round.fragment]
         part, taken = hosts.part_of(head), False
         try:
             held, found = await asyncio.to_thread(read, fragment, head, body)
+            if not self.driver.parts.reserved(head):
+                return PushReply(False, "the push was begun anew")
             refusal = self.machine.admit(part) if found.finite else "the outer gradient is not finite"
             if not refusal:
                 self.driver.parts.hold(Held(head, held, found))
                 taken = True
         finally:  # it is cancelled when the client goes
             if not taken:
-                self.driver.parts.unreserve(room(head))
+                self.driver.parts.unreserve(head)
         if refusal:
             self.driver.feed(Declined(part, refusal))
             return PushReply(False, refusal)

@@ -25,7 +25,7 @@ from atoll_runtime.transport.messages import (
     encode,
 )
 from atoll_runtime.transport.tls import Tls
-from atoll_runtime.transport.transport import Link, TransportError
+from atoll_runtime.transport.transport import TRANSFER_SECONDS, Link, TransportError
 
 OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),
@@ -41,8 +41,6 @@ OPTIONS = (
 )
 CALL_SECONDS = 10.0
 """Deadline of a small call."""
-TRANSFER_SECONDS = 600.0
-"""Deadline of one part, either way: 1 GB at 14 Mbit/s."""
 
 
 class GrpcTransport:

@@ -10,7 +10,7 @@ from typing import NoReturn
 import grpc
 import grpc.aio
 
-from atoll_runtime.transport.chunks import MESSAGE_LIMIT, Assembly, split
+from atoll_runtime.transport.chunks import MESSAGE_LIMIT, split
 from atoll_runtime.transport.messages import (
     DirectoryRequest,
     FetchRequest,
@@ -24,6 +24,7 @@ from atoll_runtime.transport.messages import (
     decode,
     encode,
 )
+from atoll_runtime.transport.pushes import Pushes
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Endpoint, Peer
 
@@ -47,6 +48,7 @@ class GrpcServer:
 
     def __init__(self, endpoint: Endpoint, tls: Tls, port: int) -> None:
         self._endpoint = endpoint
+        self._pushes = Pushes()
         self._server = grpc.aio.server(options=OPTIONS)
         self._server.add_generic_rpc_handlers(
             (
@@ -102,14 +104,12 @@ class GrpcServer:
             return encode(PushReply(False, refusal))
         body: memoryview | None = None
         try:
-            assembly = Assembly(head.size)
-            async for data in stream:
-                assembly.add(data)
-            if not assembly.whole:
-                raise WireError(f"the body ended after {assembly.filled} of {head.size} bytes")
-            body = assembly.body
+            body = await self._pushes.body(head, stream)
         except WireError as error:
             await abort(context, grpc.StatusCode.DATA_LOSS, str(error))
+        except TimeoutError:
+            detail = "the body took too long, or its push was begun anew"
+            await abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, detail)
         finally:
             if body is None:
                 await asyncio.shield(self._endpoint.deliver(peer, head, None))

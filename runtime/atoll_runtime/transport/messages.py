@@ -182,6 +182,11 @@ class PushHead(Message, frozen=True, tag=True):
     """Bytes of the body."""
     cut: CutId = NO_CUT
 
+    @property
+    def part(self) -> tuple[RoundId, str, int]:
+        """Which part it is, of all that a shard can be sent."""
+        return self.round, self.unit, self.host
+
 
 class PushReply(Message, frozen=True, tag=True):
     """What became of a part."""

@@ -18,6 +18,9 @@ from atoll_runtime.transport.messages import (
     Up,
 )
 
+TRANSFER_SECONDS = 600.0
+"""Deadline of one part, either way, at both ends of a push: 1 GB at 14 Mbit/s."""
+
 
 class TransportError(Exception):
     """The syncer was not reached, or the link broke; worth another try later. The message says why."""
@@ -75,7 +78,8 @@ class Endpoint(Protocol):
         """Serves one host until either side ends."""
 
     def admit(self, peer: Peer, head: PushHead) -> str:
-        """Why the part is not wanted, before its body is read; empty when it is: its bytes are reserved."""
+        """Why the part is not wanted, before its body is read; empty when it is: its bytes are reserved, in place of
+        those for an earlier push of the same part that is under way."""
 
     async def deliver(self, peer: Peer, head: PushHead, body: memoryview | None) -> PushReply:
         """Takes an admitted part; None gives the reservation back (the body did not arrive whole)."""

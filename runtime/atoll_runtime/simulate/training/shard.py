@@ -96,7 +96,7 @@ class Shard:
     def deliver(self, head: PushHead, body: memoryview) -> None:
         """A contribution has come whole."""
         part, fragment = hosts.part_of(head), self._programs.layout.fragments[head.round.fragment]
-        if not self.machine.admit(part):
+        if not (self.machine.admit(part) or self._parts.reserve(head)):
             self._parts.hold(Held(head, *read(fragment, head, body)))
         self.feed(part)
 

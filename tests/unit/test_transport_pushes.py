@@ -1,0 +1,70 @@
+"""Pushes that a host begins and does not end: they hold no more memory than one that it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from msgspec.structs import replace
+
+from atoll_runtime.sync.events import RoundId
+from atoll_runtime.syncer.parts import Parts
+from atoll_runtime.transport.chunks import split
+from atoll_runtime.transport.messages import PushHead, WireError
+from atoll_runtime.transport.pushes import Pushes
+
+HEAD = PushHead("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 8, 8, 1, 0, 4, 4, 8, "bf16", 8)
+BODY = bytes(range(8))
+
+
+async def whole() -> AsyncIterator[bytes]:
+    for chunk in split(memoryview(BODY)):
+        yield chunk
+
+
+async def silent() -> AsyncIterator[bytes]:
+    await asyncio.Event().wait()
+    yield b""
+
+
+async def test_a_body_that_does_not_come_ends_when_its_sender_would_wait_no_longer() -> None:
+    with pytest.raises(TimeoutError):
+        await Pushes(0.01).body(HEAD, silent())
+
+
+async def test_a_push_that_is_begun_anew_ends_the_earlier_one_of_the_same_part_alone() -> None:
+    pushes = Pushes()
+    other = asyncio.create_task(pushes.body(replace(HEAD, host=1), silent()))
+    earlier = [asyncio.create_task(pushes.body(HEAD, silent()))]
+    for _ in range(2):
+        await asyncio.sleep(0)
+        earlier.append(asyncio.create_task(pushes.body(replace(HEAD), silent())))
+    await asyncio.sleep(0)
+    assert bytes(await pushes.body(HEAD, whole())) == BODY
+    for each in earlier:
+        with pytest.raises(TimeoutError):
+            await each
+    assert not other.done()
+    other.cancel()
+
+
+async def test_a_body_that_is_too_short_is_refused() -> None:
+    with pytest.raises(WireError, match="the body ended after 8 of 9 bytes"):
+        await Pushes().body(replace(HEAD, size=9), whole())
+
+
+def test_a_host_has_bytes_reserved_once_for_a_part_however_often_it_begins_its_push() -> None:
+    parts = Parts(20)
+    pushes = [replace(HEAD) for _ in range(32)]
+    assert [parts.reserve(push) for push in pushes] == [""] * 32
+    assert parts.used == 8
+    assert [parts.reserved(push) for push in pushes] == [False] * 31 + [True]
+    assert parts.reserve(replace(HEAD, unit="b")) == ""
+    for push in pushes[:-1]:
+        parts.unreserve(push)
+    assert parts.used == 16, "those that had lost their bytes gave none back"
+    assert parts.reserve(replace(HEAD, stop=7)) == "14 bytes do not fit: 8 of 20 bytes are in use"
+    assert parts.reserved(pushes[-1]), "what does not fit takes nothing away"
+    parts.unreserve(pushes[-1])
+    assert parts.used == 8
