@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from atoll_runtime.learner.proposal import Proposal
 from atoll_runtime.sync import restoring
 from atoll_runtime.sync.events import (
     NO_CUT,
@@ -138,10 +139,32 @@ def test_learners_whom_nobody_contradicts_are_believed_after_a_few_attempts(othe
     assert shard.recorded == [CutId(700)] * (not others)
 
 
-def test_a_shard_that_lost_its_journal_records_the_cut_of_learners_that_hold_what_it_had() -> None:
+def test_what_a_host_says_that_it_holds_is_no_proof_of_the_cut_that_it_tells_of() -> None:
+    """One Hello would name a cut for the whole run that no clock ever comes to."""
     shard = Shard()
-    hello = Hello(PROTOCOL, "r", "b", 1, 0, 1, "f", "bf16", (690,), 0, "", CutId(700))
+    wild = hosts.LAST_STEP
+    hello = Hello(PROTOCOL, "r", "b", 1, 0, 1, "f", "bf16", (wild,), 0, "", CutId(wild))
+    assert not hosts.beyond(hello)
     shard.tell(hosts.joined(hello))
-    assert shard.recorded == [CutId(700)]
-    shard.tell(Marked("b", 1, 0, CutId(700), 20), part(shard.round, CutId(700)))
+    assert shard.recorded == [] and shard.machine.cuts.newest == CutId(0)
+    assert f"cut: {wild}, but no shard is known to be beyond global step 1" in shard.notes
+
+
+def test_a_shard_that_lost_its_journal_records_the_next_cut_after_its_newest_whole_one_at_once() -> None:
+    """The next one came with the first merge after an interval; learners alone know of it."""
+    shard = Shard()
+    following = CutId(shard.machine.step + RULES.cut_interval + RULES.interval)
+    shard.tell(Joined("b", 1, 0, 1, 0, "", following))
+    assert shard.recorded == [following]
+    shard.tell(Marked("b", 1, 0, following, 20), part(shard.round, following))
     assert not any(shard.notes) and shard.machine.units["a"].dropped == 0
+
+
+def test_the_last_cut_that_a_shard_takes_from_a_host_and_those_after_it_are_ones_that_hosts_agree_on() -> (
+    None
+):
+    """In int32: a marker that does not fit would end every learner of the run, and again after each restart."""
+    for step in (hosts.LAST_STEP, hosts.LAST_STEP + 1000):
+        cut = CutId(step, True)
+        values = Proposal({}, {}, cut).values(1)
+        assert Proposal({}, {}).agreed(values, values).cut == cut

@@ -17,6 +17,7 @@ from atoll_runtime.syncer.sessions import Session, Sessions
 from atoll_runtime.transport.messages import (
     PROTOCOL,
     Announce,
+    Beginning,
     Fenced,
     Hello,
     Mark,
@@ -38,11 +39,32 @@ def test_what_a_unit_says_of_its_seed_is_kept_in_few_characters(length: int) -> 
     assert said.startswith(kept.removesuffix("…")) and kept.endswith("…") == (length > hosts.MESSAGE_LIMIT)
 
 
-@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 86_401.0])
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 1e-310, 9e-7, 86_401.0])
 def test_a_report_of_a_step_that_took_a_time_that_no_step_takes_is_refused_by_name(seconds: float) -> None:
     report = Report(1, 1, 8, 5.0, seconds, 8, ())
-    with pytest.raises(ValueError, match=r"step_seconds: .* must be within 0 … 86400"):
+    with pytest.raises(ValueError, match=r"step_seconds: .* must be 0, or within 1e-06 … 86400"):
         hosts.reported(Session("a", 1, 0), report)
+
+
+@pytest.mark.parametrize("seconds", [0.0, hosts.SHORTEST_STEP, 1.0, 86_400.0])
+def test_a_report_of_a_step_that_took_its_time_or_does_not_tell_it_is_taken(seconds: float) -> None:
+    assert hosts.reported(Session("a", 1, 0), Report(1, 1, 8, 5.0, seconds, 8)).step_seconds == seconds
+
+
+BEGINNING = Beginning(1.7e9, 1.7e9 + 60, 42.5, 3, 2)
+
+
+@pytest.mark.parametrize("field", Beginning.__struct_fields__)
+def test_a_beginning_that_no_unit_has_had_is_refused_by_the_name_of_its_field(field: str) -> None:
+    """The operator could not read the status of any unit with it."""
+    session, report = Session("a", 1, 0), Report(1, 1, 8, 5.0, 1.0, 8, beginning=BEGINNING)
+    assert hosts.reported(session, report).steps == 1
+    for found in (math.nan, math.inf, -1, 10**18):
+        wrong = replace(report, beginning=replace(BEGINNING, **{field: found}))
+        with pytest.raises(
+            ValueError, match=rf"beginning\.{field}: {found} must be within 0 … 1000000000000"
+        ):
+            hosts.reported(session, wrong)
 
 
 GOOD: dict[type[Message], Message] = {
@@ -71,7 +93,7 @@ def test_a_number_that_no_host_can_have_come_to_is_refused_by_the_name_of_its_fi
 @pytest.mark.parametrize("kind", [Hello, Mark, PushHead])
 def test_a_cut_further_than_any_run_comes_is_refused_by_name(kind: type[Any]) -> None:
     wrong = replace(GOOD[kind], cut=CutId(hosts.LAST_STEP + 1))
-    assert hosts.beyond(wrong) == "cut: 1000000000001 must be within 0 … 1000000000000"
+    assert hosts.beyond(wrong) == "cut: 1072693249 must be within 0 … 1072693248"
 
 
 def test_a_report_and_a_mark_of_what_no_host_has_trained_are_refused() -> None:

@@ -19,10 +19,11 @@ ATTEMPTS = 3
 def doubt(cut: CutId, known: int, rules: Rules) -> str:
     """Why a cut is not believed where no shard is known to be beyond the global step `known`; empty when it is.
 
-    Cuts are named by a shard's clock, or follow one another where it stands still. A shard that was away hears of the
-    others' clocks after the cut, and one that lost its journal has nothing but what learners hold of it.
+    Cuts are named by a shard's clock, or follow one another where it stands still; the next one comes with the first
+    merge after an interval. A shard that was away hears of the others' clocks after the cut, and one that lost its
+    journal knows its newest cut that is whole. What a host says to hold itself proves nothing: it is the same word.
     """
-    if cut.step <= known + max(rules.cut_interval, rules.interval):
+    if cut.step <= known + rules.cut_interval + rules.interval:
         return ""
     return f"cut: {cut.step}, but no shard is known to be beyond global step {known}"
 

@@ -63,8 +63,6 @@ class Joined:
     """The newest cut that the host knows of."""
     address: str = ""
     """Where other units get this host's snapshots."""
-    held: int = 0
-    """The newest version that the host holds of any fragment of the shard, which may have lost its journal since."""
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,7 @@ class Syncer:
         if event.incarnation < unit.incarnation:
             self.rounds.effects.append(Evict(event.unit, unit.incarnation))
             return
-        self._told_of(event, event.held)
+        self._told_of(event)
         self._told = CLOCK_ZERO  # the host may have missed it, and it may not change any more
         renewed = unit.join(event, self.step)
         self.rounds.joined(event, renewed)
@@ -295,14 +295,14 @@ class Syncer:
         self.cuts.received(part.unit, part.host)
         self.rounds.take(part, now)
 
-    def _doubt(self, cut: CutId, held: int = 0) -> str:
-        """Why a cut that a learner tells of, which holds this shard at the step `held`, is not believed."""
-        known = max(self.step, self.pace.ahead, self.pace.cut, self.cuts.newest.step, held)
+    def _doubt(self, cut: CutId) -> str:
+        """Why a cut that a learner tells of is not believed. What that one says besides is no proof of it."""
+        known = max(self.step, self.pace.ahead, self.pace.cut, self.cuts.newest.step)
         return doubt(cut, known, self.rules)
 
-    def _heed(self, cut: CutId, held: int = 0) -> str:
+    def _heed(self, cut: CutId) -> str:
         """Records this shard's state for a cut that a learner tells of, or says why not."""
-        why = self._doubt(cut, held)
+        why = self._doubt(cut)
         if not why:
             self._see(cut)
         return why
@@ -312,10 +312,10 @@ class Syncer:
         told = self.doubts.told
         self.doubts.told = {host: cut for host, cut in told.items() if self._heed(cut)}
 
-    def _told_of(self, event: Joined | Marked, held: int = 0) -> None:
+    def _told_of(self, event: Joined | Marked) -> None:
         """A host tells of a cut."""
         self.doubts.drop(event.unit, event.host)
-        why = self._heed(event.cut, held)
+        why = self._heed(event.cut)
         if why:
             self.doubts.told[event.unit, event.host] = event.cut
             self._note("refused", unit=event.unit, host=event.host, why=why)

@@ -8,13 +8,13 @@ from atoll_runtime.contract import RunContract, identity
 from atoll_runtime.sync.events import NO_CUT, Heard, Joined, Marked, Part, Reported
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.syncer.sessions import Session
-from atoll_runtime.transport.messages import PROTOCOL, Hello, Mark, PushHead, Refused, Report
+from atoll_runtime.transport.messages import PROTOCOL, Beginning, Hello, Mark, PushHead, Refused, Report
 from atoll_runtime.transport.transport import Peer
 
-LONGEST_STEP = 86400.0
-"""Seconds of an inner step."""
-LAST_STEP = 10**12
-"""Of a shard's clock: further than any run comes, and far from what does not fit into a record."""
+SHORTEST_STEP, LONGEST_STEP = 1e-6, 86400.0
+"""Seconds of an inner step. 0 where it is not known."""
+LAST_STEP = 2**30 - 2**20
+"""Of a shard's clock: further than any target (10⁹). Hosts of a unit agree on twice a cut's step in int32."""
 NOTHING = -1
 """In the place of a version: of this fragment a host holds none."""
 MOST_TOKENS = 10**15
@@ -24,6 +24,8 @@ BOUNDS = {
     **dict.fromkeys(("tokens", "trained", "cursor"), MOST_TOKENS),
 }
 """What a host may count up to, by the field of its message."""
+LAST_SECOND = 10**12
+"""Unix time; also of what a unit's beginning counts besides."""
 GOAL_LIMIT = 128
 """Characters of the name of a target."""
 MOST_UNITS = 8192
@@ -95,7 +97,6 @@ def joined(hello: Hello) -> Joined:
         shortened(hello.seed_message),
         hello.cut,
         hello.address,
-        max(hello.versions, default=0),
     )
 
 
@@ -147,12 +148,15 @@ def reported(session: Session, report: Report) -> Reported:
     """The machine's view of a report.
 
     Raises:
-        ValueError: its step took a time that no step takes, or it counts further than a host can.
+        ValueError: its step took a time that no step takes, it counts further than a host can, or no unit has begun so.
     """
     if wrong := beyond(report):
         raise ValueError(wrong)
-    if not 0 <= report.step_seconds <= LONGEST_STEP:  # nor is NaN
-        raise ValueError(f"step_seconds: {report.step_seconds} must be within 0 … {LONGEST_STEP:g}")
+    seconds = report.step_seconds
+    if seconds != 0 and not SHORTEST_STEP <= seconds <= LONGEST_STEP:  # nor is NaN
+        raise ValueError(f"step_seconds: {seconds} must be 0, or within {SHORTEST_STEP:g} … {LONGEST_STEP:g}")
+    if report.beginning is not None and (wrong := impossible(report.beginning)):
+        raise ValueError(wrong)
     return Reported(
         session.unit,
         session.incarnation,
@@ -164,6 +168,15 @@ def reported(session: Session, report: Report) -> Reported:
         report.step_seconds,
         report.cursor,
     )
+
+
+def impossible(beginning: Beginning) -> str:
+    """The field whose number no beginning has, and which JSON may not have either; else empty."""
+    for field in beginning.__struct_fields__:
+        found = getattr(beginning, field)
+        if not 0 <= found <= LAST_SECOND:
+            return f"beginning.{field}: {found} must be within 0 … {LAST_SECOND}"
+    return ""
 
 
 def marked(session: Session, mark: Mark) -> Marked:
