@@ -163,7 +163,7 @@ class Rounds:
             return f"fragment {p}: {stale}"
         if part.hosts != unit.hosts_wanted or part.padded < self.sizes[p]:
             return f"part of {part.hosts} hosts, {part.padded} elements: {self.sizes[p]} elements are wanted"
-        return held.contributions.admit(part)
+        return held.contributions.admit(part) or unit.disputed(part)
 
     def take(self, part: Part, now: float) -> None:
         """A part whose body is here; declined when it is not wanted any more."""

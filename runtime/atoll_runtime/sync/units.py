@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from atoll_runtime.sync.events import Joined, Left, Member, Reported, RoundId
+from atoll_runtime.sync.events import Joined, Left, Member, Part, Reported, RoundId
 from atoll_runtime.sync.ledger import Account, Span
 from atoll_runtime.sync.steptime import StepTime
 
@@ -142,6 +142,15 @@ class Unit:
         self.account.advance(event.tokens)
         self.loss = event.loss
         self.reported = now
+
+    def disputed(self, part: Part) -> str:
+        """Why the part cannot hold the tokens that it says; empty when it can: none that have their fate already."""
+        begun, settled = part.trained - part.tokens, self.account.settled.get(part.round.fragment, 0)
+        if begun < settled:
+            return (
+                f"tokens: [{begun}, {part.trained}) begin before {settled}, where each has its fate already"
+            )
+        return ""
 
     def freeze(self, p: int, member: Member) -> None:
         """Its contribution is in a round whose membership is frozen."""
