@@ -26,7 +26,9 @@ from atoll_runtime.transport.messages import (
     Down,
     FetchHead,
     FetchRequest,
+    Over,
     Pull,
+    PushReply,
     Welcome,
     decode,
 )
@@ -59,7 +61,7 @@ class Broken:
         self._reach("fetch")
         return FetchHead(0, request.version, 8), memoryview(bytes(8))
 
-    def push(self, head: Any, body: memoryview) -> Any:
+    def push(self, head: Any, body: memoryview, wanted: Callable[[], bool]) -> Any:
         self._reach("push")
 
     def close(self) -> None:
@@ -86,6 +88,40 @@ def test_what_ends_a_links_thread_ends_the_training_loop_too(
     exchange.close(10)
     assert not any(thread.is_alive() for thread in exchange._wires[0]._threads)
     assert "the link to shard 0 of the syncer failed" in caplog.text and "Traceback" in caplog.text
+
+
+def test_a_part_whose_round_is_over_gives_the_link_to_the_next_one(
+    make_run: Any, eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first of two rounds is merged without this unit, whose link has become slow."""
+
+    class Slow(Broken):
+        begun, whole = list[RoundId](), list[RoundId]()
+
+        def push(self, head: Any, body: memoryview, wanted: Callable[[], bool]) -> Any:
+            self.begun.append(head.round)
+            if head.round == ROUND:
+                eventually(lambda: not wanted())
+                raise TransportError("broken off")
+            self.whole.append(head.round)
+            return PushReply(True)
+
+    layout = build_layout([TensorInfo(name, (4,), False, False) for name in "vw"], 2)
+    transport, following = Slow(""), RoundId(2, 1, 0)
+    exchange = Exchange(make_run(), UNIT, layout, [(0, 4)] * 2, [4] * 2, [transport])
+    exchange.start((0, 0), 0, "")
+    for message in (Welcome("L", 1, (0, 0), 0, 0), Pull(ROUND, 0), Pull(following, 0)):
+        transport.down.put(message)
+    eventually(lambda: len(exchange.pulls()) == 2)
+    part = np.zeros(4, exchange._dtype)
+    for number, ask in exchange.pulls().items():
+        exchange.contribute(number, ask, part, Offer(0, 1, 1, 1, NO_CUT), 1)
+    eventually(lambda: transport.begun == [ROUND])
+    transport.down.put(Over(ROUND))
+    eventually(lambda: transport.whole == [following])
+    exchange.close(10)
+    assert (exchange.counters.pushed, exchange.counters.dropped) == (1, 1)
+    assert "was not sent" not in caplog.text
 
 
 def test_a_link_that_is_closed_under_its_threads_has_not_failed(make_run: Any, eventually: Any) -> None:

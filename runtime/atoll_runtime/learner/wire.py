@@ -163,16 +163,21 @@ class Wire:
             self._box.count_push(self._push(head, part), head.size)
 
     def _push(self, head: PushHead, part: NDArray[Any]) -> bool:
-        """Sends until an answer comes, the round is over, or the attempts are used up."""
+        """Sends until an answer comes, the round is over (the next waits for the link), or the attempts are used up."""
         body = codecs.pack(part, self._codec)
+
+        def wanted() -> bool:
+            return self._box.is_open(head.round)
+
         for attempt in range(PUSH_ATTEMPTS):
-            if not self._box.is_open(head.round):
+            if not wanted():
                 return False
             try:
-                reply = self._transport.push(head, body)
+                reply = self._transport.push(head, body, wanted)
             except TransportError as error:
-                log.warning("a part for %s was not sent: %s", head.round, error)
-                self._box.pause(attempt, lambda: not self._box.is_open(head.round))
+                if wanted():
+                    log.warning("a part for %s was not sent: %s", head.round, error)
+                self._box.pause(attempt, lambda: not wanted())
                 continue
             if not reply.accepted:
                 log.info("a part for %s was not taken: %s", head.round, reply.reason)

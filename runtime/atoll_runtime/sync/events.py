@@ -148,6 +148,14 @@ class CutEnded:
 
 
 @dataclass(frozen=True)
+class Upload:
+    """A part was admitted, and its body is under way; or that has ended, with whatever came of it."""
+
+    part: Part
+    under_way: bool
+
+
+@dataclass(frozen=True)
 class Declined:
     """A part was not taken."""
 
@@ -196,6 +204,7 @@ Event = (
     | Reported
     | Heard
     | Part
+    | Upload
     | Declined
     | Merged
     | MergeFailed

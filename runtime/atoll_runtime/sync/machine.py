@@ -37,6 +37,7 @@ from atoll_runtime.sync.events import (
     ShardClock,
     StopAll,
     Tick,
+    Upload,
     Wake,
 )
 from atoll_runtime.sync.pace import Pace
@@ -156,6 +157,8 @@ class Syncer:
                 self._heard(heard)
             case Part():
                 self._part(event, now)
+            case Upload():
+                self.rounds.upload(event)
             case Declined():
                 self._heed(event.part.cut)
                 self.rounds.decline(event.part, event.why)

@@ -29,6 +29,8 @@ class Round:
     """(unit, incarnation) asked so far."""
     declined: set[str] = field(default_factory=set)
     """Units whose answer was not taken: not waited for any more."""
+    arriving: list[tuple[str, int]] = field(default_factory=list)
+    """(unit, host) of each part that was admitted and whose body is under way."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """What is being written with its merge."""
 

@@ -20,6 +20,7 @@ from atoll_runtime.sync.events import (
     Release,
     RoundId,
     SendPull,
+    Upload,
 )
 from atoll_runtime.sync.grace import Ema, Timing, grace
 from atoll_runtime.sync.roster import Roster
@@ -128,7 +129,7 @@ class Rounds:
         self, held: Round, awaited: Collection[str], now: float
     ) -> quorum.Ready | quorum.Waiting | quorum.Expired:
         """What a collecting round should do now, with these units awaited."""
-        expires = held.expires
+        expires = self._expires(held, awaited)
         if not awaited and self.ending:
             expires = now
         elif not awaited and held.declined:
@@ -145,7 +146,12 @@ class Rounds:
     def wakes(self, now: float) -> list[float]:
         """When collecting rounds must be looked at again."""
         collecting = [held for held in self.held.values() if held.stage == "Collecting"]
-        wakes = [held.expires if held.grace_until is None else held.grace_until for held in collecting]
+        wakes = [
+            self._expires(held, self.roster.awaited[held.id])
+            if held.grace_until is None
+            else held.grace_until
+            for held in collecting
+        ]
         return wakes + [held.rests for held in collecting if held.declined and held.rests > now]
 
     def admit(self, part: Part) -> str:
@@ -164,6 +170,17 @@ class Rounds:
         if part.hosts != unit.hosts_wanted or part.padded < self.sizes[p]:
             return f"part of {part.hosts} hosts, {part.padded} elements: {self.sizes[p]} elements are wanted"
         return held.contributions.admit(part) or unit.disputed(part)
+
+    def upload(self, event: Upload) -> None:
+        """A part's way begins, or has ended: after the part, where it came."""
+        part = event.part
+        unit, held, sender = self.units.get(part.unit), self.held.get(part.round), (part.unit, part.host)
+        if held is None or unit is None or part.incarnation != unit.incarnation:
+            return
+        if event.under_way:
+            held.arriving.append(sender)
+        elif sender in held.arriving:
+            held.arriving.remove(sender)
 
     def take(self, part: Part, now: float) -> None:
         """A part whose body is here; declined when it is not wanted any more."""
@@ -205,6 +222,7 @@ class Rounds:
                 self.effects.append(Release(held.id, event.unit))
             if renewed:
                 held.declined.discard(event.unit)
+                held.arriving = [sender for sender in held.arriving if sender[0] != event.unit]
             if not held.contributions.has(event.unit, event.host):
                 held.pulled.discard((event.unit, event.incarnation))
 
@@ -254,6 +272,12 @@ class Rounds:
         for held in list(self.held.values()):
             if held.stage == "Collecting":
                 self.discard(held.id, why)
+
+    def _expires(self, held: Round, awaited: Collection[str]) -> float:
+        """When an attempt below quorum is given up. On a slow link a part may take longer than any attempt's patience,
+        and would be sent again for ever."""
+        arriving = any(unit in awaited for unit, _ in held.arriving)
+        return held.expires + self.rules.transfer * arriving
 
     def _freeze(self, held: Round, now: float) -> None:
         held.stage, held.frozen = "Merging", now

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from atoll_runtime.contract import RunContract
 
+TRANSFER_SECONDS = 600.0
+"""Longest time that a part may take, either way: 1 GB at 14 Mbit/s."""
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -32,6 +35,8 @@ class Rules:
     """S."""
     patience: float = 30.0
     """Seconds that a round waits for its quorum, at least; doubled by each attempt, up to 8 times."""
+    transfer: float = TRANSFER_SECONDS
+    """Seconds that it waits beyond that, at most, while a part is under way."""
     silence: float = 30.0
     """Seconds without a report after which a connected unit is not waited for, at least."""
 

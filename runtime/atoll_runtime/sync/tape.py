@@ -23,7 +23,7 @@ from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.merge import Codec, Rule
 
-FORMAT = 2
+FORMAT = 3
 MAGIC = b"ATT1"
 FRAME = struct.Struct("<4sIIQ")
 """Magic, crc32c of all that follows it, bytes of the head, bytes of the body."""

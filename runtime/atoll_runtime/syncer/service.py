@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 
-from atoll_runtime.sync.events import Declined, Left
+from atoll_runtime.sync.events import Declined, Left, Upload
 from atoll_runtime.sync.fragments import MOST_PADDING
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.beginnings import Beginnings
@@ -111,10 +111,18 @@ class Service:
         refusal = hosts.beyond(head) or self.machine.admit(part) or self.driver.parts.reserve(head)
         if refusal:
             self.driver.feed(Declined(part, refusal))
+        else:
+            self.driver.feed(Upload(part, True))
         return refusal
 
     async def deliver(self, peer: Peer, head: PushHead, body: memoryview | None) -> PushReply:
         """See `Endpoint`."""
+        try:
+            return await self._deliver(head, body)
+        finally:  # after the part: in between, its round would not be waiting for it
+            self.driver.feed(Upload(hosts.part_of(head), False))
+
+    async def _deliver(self, head: PushHead, body: memoryview | None) -> PushReply:
         if body is None:
             self.driver.parts.unreserve(head)
             return PushReply(False, "the body did not arrive whole")

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from atoll_runtime.sync.rules import TRANSFER_SECONDS
 from atoll_runtime.transport.chunks import MESSAGE_LIMIT, Assembly, split
 from atoll_runtime.transport.grpc_server import SERVICE
 from atoll_runtime.transport.messages import (
@@ -72,12 +73,15 @@ class GrpcTransport:
 
         return GrpcLink(self._session(outgoing()), self._address)
 
-    def push(self, head: PushHead, body: memoryview) -> PushReply:
+    def push(self, head: PushHead, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
         """See `Transport`."""
 
         def outgoing() -> Iterator[bytes]:
             yield encode(head)
-            yield from split(body)
+            for chunk in split(body):
+                if not wanted():
+                    return  # the server takes no part that is not whole
+                yield chunk
 
         with self._errors():
             reply = decode(self._push(outgoing(), timeout=TRANSFER_SECONDS))

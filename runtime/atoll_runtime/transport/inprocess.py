@@ -39,8 +39,8 @@ class InProcessTransport:
         self._check()
         return InProcessLink(self._endpoint, self._loop, hello, next_up)
 
-    def push(self, head: PushHead, body: memoryview) -> PushReply:
-        """See `Transport`."""
+    def push(self, head: PushHead, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
+        """See `Transport`. A part is there at once, so nothing is broken off."""
 
         async def call() -> PushReply:
             refusal = self._endpoint.admit(PEER, head)

@@ -46,8 +46,8 @@ class Transport(Protocol):
     def session(self, hello: Hello, next_up: Callable[[], Up | None]) -> Link:
         """Opens a session; `next_up` blocks for the next message to send, None at the end."""
 
-    def push(self, head: PushHead, body: memoryview) -> PushReply:
-        """Sends a part. Raises `TransportError`."""
+    def push(self, head: PushHead, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
+        """Sends a part; breaks off once it is not `wanted` any more. Raises `TransportError`."""
 
     def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
         """Gets a part. Raises `TransportError`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from atoll_runtime.sync.events import NO_CUT, Part, Reported, RoundId
+from atoll_runtime.sync.events import NO_CUT, Part, Reported, RoundId, Upload
 from atoll_runtime.sync.link import Errand, Link
 from atoll_runtime.sync.progress import Progress
 
@@ -113,7 +113,8 @@ class Learner:
             offer = None if self._early(ask.round) else self.progress.offer(p, ask.least)
             if offer is None or not self.link.answered(ask.round):
                 continue
-            self._sent = max(self._sent, self.world.now) + self.world.scenario.costs.push
+            begun = max(self._sent, self.world.now)
+            self._sent = begun + self.world.scenario.costs.push
             part = Part(
                 unit=self.life.unit,
                 incarnation=self.life.incarnation,
@@ -130,7 +131,9 @@ class Learner:
                 padded=SIZE,
                 trained=offer.trained,
             )
+            self.world.at(begun, self.world.feed, Upload(part, True))
             self.world.at(self._sent, self.world.feed, part)
+            self.world.at(self._sent, self.world.feed, Upload(part, False))
 
     def _receive(self) -> None:
         for p, version in self._arrivals.items():

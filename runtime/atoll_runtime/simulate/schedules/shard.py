@@ -37,6 +37,7 @@ from atoll_runtime.sync.events import (
     SendPull,
     StopAll,
     Tick,
+    Upload,
     Wake,
 )
 from atoll_runtime.syncer import hosts
@@ -145,6 +146,8 @@ class ShardProcess:
             refusal = "out of memory"
         if refusal:
             self.feed(Declined(part, refusal))
+        else:
+            self.feed(Upload(part, True))
         return refusal
 
     def deliver(self, head: PushHead, delta: Delta) -> None:
@@ -153,9 +156,10 @@ class ShardProcess:
         refusal = self.machine.admit(part)
         if refusal:
             self.feed(Declined(part, refusal))
-            return
-        self.held.setdefault(head.round, {})[head.unit, head.host] = delta
-        self.feed(part)
+        else:
+            self.held.setdefault(head.round, {})[head.unit, head.host] = delta
+            self.feed(part)
+        self.feed(Upload(part, False))
 
     @property
     def current(self) -> bool:
