@@ -175,7 +175,7 @@ def make_loop(mesh, layout, parts, saved):
 
 
 def pull(fragment, step=1, least=0):
-    return Ask(RoundId(step, fragment, 0), least)
+    return Ask(RoundId(step, fragment, 0), least, newest=9)
 
 
 def test_the_loop_trains_without_a_syncer_and_reports_each_step(make_loop):

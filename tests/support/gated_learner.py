@@ -50,7 +50,7 @@ class GatedUnit(NumpyUnit):
                 first = min(ask.round.step for ask in pulls.values())
                 base, newest = first - self.step, first - 1
             for p, ask in pulls.items():
-                offer = self.progress.offer(p, ask.least)
+                offer = self.progress.offer(p, ask)
                 if offer is not None and self.step + base >= ask.round.step:
                     delta = np.zeros_like(self.theta[p], DTYPES[self.run.outer.codec])
                     self.exchange.contribute(p, ask, delta, offer, self.step)

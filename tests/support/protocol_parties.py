@@ -255,7 +255,7 @@ class NumpyUnit:
             for part in self.theta:
                 part += 0.05 * (np.float32(self.target) - part)
             for p, ask in self.exchange.pulls().items():
-                offer = self.progress.offer(p, ask.least)
+                offer = self.progress.offer(p, ask)
                 if offer is not None:
                     delta = (self.anchor[p] - self.theta[p]).astype(dtype)
                     self.exchange.contribute(p, ask, delta, offer, self.step)

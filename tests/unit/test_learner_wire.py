@@ -81,7 +81,7 @@ def test_what_ends_a_links_thread_ends_the_training_loop_too(
     if at == "push":
         eventually(exchange.pulls)
         part = np.zeros(4, exchange._dtype)
-        exchange.contribute(0, Ask(ROUND, 0), part, Offer(0, 1, 1, 1, NO_CUT), 1)
+        exchange.contribute(0, Ask(ROUND, 0, 0), part, Offer(0, 1, 1, 1, NO_CUT), 1)
     eventually(lambda: exchange._boxes[0].failure)
     with pytest.raises(MemoryError, match="Unable to allocate"):
         loop.advance()

@@ -181,7 +181,7 @@ class Loop:
         """
         parcels = []
         for number, ask in pulls.items():
-            offer = self.progress.offer(number, ask.least)
+            offer = self.progress.offer(number, ask)
             if offer is not None:
                 delta = self.fragments.extract(self.inner.theta, number)
                 parcels.append(Parcel(number, ask, delta, offer))

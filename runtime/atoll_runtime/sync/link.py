@@ -18,6 +18,8 @@ class Ask:
     round: RoundId
     least: int
     """Least version that a contribution may be taken against."""
+    newest: int
+    """That the shard has, as it said since this session began: the same for all hosts, while the round is open."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Link:
         if ended:
             self.foreign = set(range(len(self.held)))
             self.wanted.clear()
-        elif any(held > version for held, version in zip(self.held, versions, strict=True)):
+        elif any(max(self.held[p], self.offered[p]) > version for p, version in enumerate(versions)):
             ended = True
             self.setbacks += 1
             self.foreign |= {p for p, version in enumerate(versions) if self.adopted[p] > version}
@@ -93,9 +95,10 @@ class Link:
 
     def asked(self, round_id: RoundId, least: int) -> None:
         """A round is open."""
-        self.asks[round_id.fragment] = Ask(round_id, least)
+        p = round_id.fragment
+        self.announced(p, least)
+        self.asks[p] = Ask(round_id, least, self.offered[p])
         self.open.add(round_id)
-        self.announced(round_id.fragment, least)
 
     def over(self, round_id: RoundId) -> None:
         """A round was frozen or discarded."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atoll_runtime.sync.events import NO_CUT, CutId
+from atoll_runtime.sync.link import Ask
 
 
 @dataclass
@@ -57,10 +58,13 @@ class Progress:
         # An older version than was promised comes from a shard that lost its journal: the promise is void.
         self._targets[number] = min(self._targets[number], version)
 
-    def offer(self, number: int, least: int) -> Offer | None:
-        """A contribution of this fragment; None while it has made no step, or is behind what is asked for."""
+    def offer(self, number: int, ask: Ask) -> Offer | None:
+        """A contribution of this fragment; None while it has made no step, or is behind what is asked for.
+
+        A promise holds as far as the shard can keep it: a volume that was restored may have less than was promised.
+        """
         counter = self.counters[number]
-        if counter.steps == 0 or counter.version < max(self._targets[number], least):
+        if counter.steps == 0 or counter.version < max(min(self._targets[number], ask.newest), ask.least):
             return None
         return Offer(counter.version, counter.steps, counter.tokens, self.trained, self.cut)
 

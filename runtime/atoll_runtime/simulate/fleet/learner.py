@@ -110,7 +110,7 @@ class Learner:
 
     def _answer(self) -> None:
         for p, ask in self.link.answerable().items():
-            offer = None if self._early(ask.round) else self.progress.offer(p, ask.least)
+            offer = None if self._early(ask.round) else self.progress.offer(p, ask)
             if offer is None or not self.link.answered(ask.round):
                 continue
             begun = max(self._sent, self.world.now)

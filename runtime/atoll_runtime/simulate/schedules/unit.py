@@ -187,7 +187,7 @@ class UnitProcess:
     def _extract(self, pulls: dict[int, Ask]) -> list[tuple[int, Ask, Offer, list[Delta]]]:
         parcels = []
         for number, ask in pulls.items():
-            offer = self.progress.offer(number, ask.least)
+            offer = self.progress.offer(number, ask)
             if offer is not None:
                 start, stop = self.starts[number], self.trained
                 deltas = [Delta(self.who, held[number], start, stop) for held in self._others]
