@@ -234,6 +234,19 @@ def test_a_shard_that_lost_its_volume_goes_on_from_the_newest_cut_in_another_lin
     assert shard(w).machine.step == 60
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_shards_of_which_one_was_away_keep_the_learners_pace_once_they_are_level(seed: int) -> None:
+    w = world(replace(RULES, shards=2, quorum=2, target_steps=500), 1.0, 1.0, 1.0, seed=seed)
+    w.run_for(40)
+    w.shards[1].crash()
+    w.run_for(20)
+    w.shards[1].start()
+    w.run_for(10)
+    step = shard(w).machine.step
+    w.run_for(60)
+    assert shard(w).machine.step - step == pytest.approx(60, abs=2)
+
+
 def test_a_cut_taken_while_everyone_trains_is_consistent_and_stops_nobody() -> None:
     w = world(replace(RULES, shards=2, cut_interval=5), 0.8, 1.0, hosts=2)
     before, began = newest(w, 0).steps, w.now

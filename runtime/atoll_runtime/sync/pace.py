@@ -60,7 +60,8 @@ class Pace:
 
     def advance(self, now: float, seconds: float) -> int:
         """Takes the next step; `seconds`: an inner step of the slowest live unit."""
-        self.last = now - seconds if self.behind else max(self.due(seconds), now - seconds)
+        # One that catches up has made its step now, or two level shards would drive each other on, with no pace at all.
+        self.last = min(max(self.last + seconds, now - seconds), now)
         self.step = self.following()
         return self.step
 
