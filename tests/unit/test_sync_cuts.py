@@ -87,7 +87,7 @@ def test_a_cut_beyond_all_that_is_known_is_refused_by_name_and_not_recorded(tell
     assert shard.recorded == [] and shard.machine.cuts.newest == CutId(0)
     assert DOUBT in shard.notes
     assert restoring.restore(RULES, (10,), shard.machine.record()).cuts.newest == CutId(0)
-    shard.tell(Heard((ShardClock(90, 0), ShardClock(0, 0))))
+    shard.tell(Heard("a", (ShardClock(90, 0), ShardClock(0, 0))))
     assert shard.recorded == [], "nothing came to light that speaks for it"
 
 
@@ -104,7 +104,7 @@ def test_a_shard_that_was_away_records_the_cut_once_it_hears_how_far_the_others_
     if not stays:
         shard.tell(Left("a", 1, 0))
     assert shard.recorded == []
-    shard.tell(Heard((ShardClock(701, 0), ShardClock(0, 0))))
+    shard.tell(Heard("a", (ShardClock(701, 0), ShardClock(0, 0))))
     assert shard.recorded == [CutId(700)] * stays
 
 
@@ -112,7 +112,7 @@ def test_a_cut_that_follows_others_that_were_given_up_is_recorded_though_no_cloc
     """One of a run's shards was away from a suspension: the others' cuts went on, and their clocks stood still."""
     shard = Shard()
     shard.tell(Marked("a", 1, 0, CutId(700), 20))
-    shard.tell(Heard((ShardClock(4, 0, "", 699), ShardClock(0, 0))))
+    shard.tell(Heard("a", (ShardClock(4, 0, "", 699), ShardClock(0, 0))))
     assert shard.recorded == [CutId(700)]
     assert shard.machine.clock.cut == 700
 

@@ -196,7 +196,7 @@ def test_a_shard_that_is_started_first_with_the_raised_target_goes_on_when_the_o
 def test_an_end_at_another_target_says_nothing_in_whatever_order_it_is_heard(told) -> None:
     pace = Pace(shard=1, interval=8, goal="40 steps")
     for step, level, goal in told:
-        pace.hear((ShardClock(step, level, goal), ShardClock(0, 0)))
+        pace.hear("a", (ShardClock(step, level, goal), ShardClock(0, 0)), {"a"})
     assert pace.ahead == max((step for step, _, _ in told), default=0)
     mine = [level for _, level, goal in told if goal == "40 steps"]
     assert pace.all_end(2, 2) == (2 in mine)
@@ -214,7 +214,7 @@ def test_learners_that_know_of_the_end_at_the_old_target_do_not_end_the_run_that
     for machine, rules in zip(machines, old, strict=True):
         record = machine.record()
         story = Story(resumed(replace(rules, target_steps=40), SIZES, record, lambda step: False))
-        assert story.tell(Heard(ends)).cuts() == []
+        assert story.tell(Heard("a", ends)).cuts() == []
         assert not story.machine.finishing
         assert story.machine.clock == ShardClock(20, 0, "40 steps, None tokens", cut=20)
 
@@ -315,7 +315,7 @@ def test_a_final_cut_that_a_later_one_has_overtaken_is_begun_again() -> None:
     """The order came to a shard that did not know of the final cut."""
     story = Story(Syncer.begin(replace(RULES, shards=2), SIZES, [20], 20))
     level = ShardClock(20, 2, story.machine.rules.goal)
-    assert story.tell(Heard((level, level))).cuts() == [CutId(21, True)]
+    assert story.tell(Heard("a", (level, level))).cuts() == [CutId(21, True)]
     assert story.tell(joined("a", cut=CutId(23))).cuts() == [CutId(23), CutId(24, True)]
 
 

@@ -17,6 +17,7 @@ from atoll_runtime.sync import restoring
 from atoll_runtime.sync.events import (
     NO_CUT,
     Effect,
+    Heard,
     Joined,
     Merge,
     Part,
@@ -24,6 +25,7 @@ from atoll_runtime.sync.events import (
     Reported,
     RoundId,
     SendPull,
+    ShardClock,
     Tick,
 )
 from atoll_runtime.sync.link import Ask, Link
@@ -245,6 +247,20 @@ def test_shards_of_which_one_was_away_keep_the_learners_pace_once_they_are_level
     step = shard(w).machine.step
     w.run_for(60)
     assert shard(w).machine.step - step == pytest.approx(60, abs=2)
+
+
+@pytest.mark.parametrize("word", [(57, 2), (10**5, 0), (10**12, 0)], ids=["end", "leap", "far"])
+def test_one_false_word_of_one_learner_neither_ends_a_run_nor_throws_its_clock_forward(
+    word: tuple[int, int],
+) -> None:
+    w = world(replace(RULES, shards=2, quorum=2, target_steps=100), 1.0, 1.0, 1.0)
+    w.run_for(40)
+    shard(w, 1).feed(Heard("u0", (ShardClock(*word, RULES.goal.replace("60", "100")),) * 2))
+    w.run_for(20)
+    steps = [shard(w, number).machine.step for number in (0, 1)]
+    assert max(steps) < 70 and max(steps) - min(steps) <= 2
+    w.run()
+    assert [shard(w, number).machine.step for number in (0, 1)] == [100, 100]
 
 
 def test_a_cut_taken_while_everyone_trains_is_consistent_and_stops_nobody() -> None:

@@ -53,7 +53,7 @@ def test_a_shard_that_is_behind_skips_to_an_interval_behind_the_others_and_takes
     None
 ):
     pace = Pace(shard=1, interval=8, step=3, last=50.0)
-    pace.hear((ShardClock(100, 0), ShardClock(999, 2)))
+    pace.hear("a", (ShardClock(100, 0), ShardClock(999, 2)), {"a"})
     assert pace.ahead == 100, "what others say of itself is nothing new"
     taken = []
     while pace.behind:
@@ -62,8 +62,55 @@ def test_a_shard_that_is_behind_skips_to_an_interval_behind_the_others_and_takes
     assert taken == list(range(93, 101))
     pace.advance(now=10.0, seconds=1.0)
     assert not pace.may_advance(10.5, seconds=1.0) and pace.may_advance(11.0, seconds=1.0)
-    pace.hear((ShardClock(90, 0), ShardClock(0, 0)))
+    pace.hear("a", (ShardClock(90, 0), ShardClock(0, 0)), {"a"})
     assert pace.ahead == 100, "nothing goes back"
+
+
+GOAL = "1000 steps, None tokens"
+
+
+def heard(pace: Pace, unit: str, word: ShardClock, live: str = "abc") -> tuple[int, int, int]:
+    """What is then believed of shard 0: step, ending, cut."""
+    pace.hear(unit, (word, ShardClock(0, 0, GOAL)), set(live))
+    clock = pace.believed[0]
+    return clock.step, clock.ending, clock.cut
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        ShardClock(109, 0, GOAL),
+        ShardClock(10**9, 0, GOAL),
+        ShardClock(50, 2, GOAL),
+        ShardClock(1, 0, GOAL, 700),
+    ],
+    ids=["leap", "far", "end", "cut"],
+)
+def test_no_single_learner_of_several_makes_a_shard_leap_or_end_and_two_of_them_do(word: ShardClock) -> None:
+    pace = Pace(shard=1, interval=8, step=100, goal=GOAL)
+    before = word.step if word.step < 100 else 0, 0, 0
+    assert heard(pace, "a", word) == before
+    assert heard(pace, "a", word) == before, "however often it says so"
+    assert pace.all_end(2, 2) == (word.ending == 2), (
+        "where this one is at its end, one that sees the others is enough"
+    )
+    assert heard(pace, "b", ShardClock(101, 0, GOAL))[0] == 101, "what is near is news from anybody"
+    assert heard(pace, "c", word) == (max(101, word.step), word.ending, word.cut)
+
+
+def test_a_learner_that_is_left_alone_is_believed() -> None:
+    pace, word = Pace(shard=1, interval=8, step=100, goal=GOAL), ShardClock(900, 2, GOAL)
+    assert heard(pace, "a", word) == (0, 0, 0)
+    assert heard(pace, "a", word, live="a") == (900, 2, 0)
+    fresh = Pace(shard=1, interval=8, step=100, goal=GOAL)
+    assert heard(fresh, "a", word, live="") == (900, 2, 0), "nobody lives yet who could say otherwise"
+
+
+def test_the_further_of_two_learners_leads_a_shard_no_further_than_the_other_one() -> None:
+    pace = Pace(shard=1, interval=8, step=100, goal=GOAL)
+    heard(pace, "a", ShardClock(10**9, 2, GOAL))
+    assert heard(pace, "b", ShardClock(900, 1, GOAL)) == (900, 1, 0)
+    assert pace.following() == 893
 
 
 def test_a_cut_is_consistent_when_nobody_knows_more_of_a_party_than_it_recorded_of_itself() -> None:

@@ -109,8 +109,8 @@ def test_a_host_tells_of_the_clocks_of_the_shards_that_there_are() -> None:
         ShardClock(7, 0, "9 steps, None tokens"),
         ShardClock(hosts.LAST_STEP, 2, "x" * hosts.GOAL_LIMIT, hosts.LAST_STEP),
     )
-    assert hosts.heard(Report(1, 1, 8, 5.0, 1.0, 8, clocks), 2) == Heard(clocks)
-    assert hosts.heard(Report(1, 1, 8, 5.0, 1.0, 8, ()), 2) is None
+    assert hosts.heard(Session("a", 1, 0), Report(1, 1, 8, 5.0, 1.0, 8, clocks), 2) == Heard("a", clocks)
+    assert hosts.heard(Session("a", 1, 0), Report(1, 1, 8, 5.0, 1.0, 8, ()), 2) is None
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_clocks_that_no_shards_of_the_run_have_are_refused_by_name(
     clocks: tuple[ShardClock, ...], why: str
 ) -> None:
     with pytest.raises(ValueError, match=why):
-        hosts.heard(Report(1, 1, 8, 5.0, 1.0, 8, clocks), 2)
+        hosts.heard(Session("a", 1, 0), Report(1, 1, 8, 5.0, 1.0, 8, clocks), 2)
 
 
 def test_a_shard_has_place_for_so_many_units_and_hosts_and_keeps_those_that_it_knows(

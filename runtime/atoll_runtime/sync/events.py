@@ -116,6 +116,7 @@ class Part:
 class Heard:
     """What a unit has seen of the other shards' clocks, by shard."""
 
+    unit: str
     clocks: tuple[ShardClock, ...]
 
 

@@ -101,7 +101,7 @@ class Syncer:
         return (
             (steps is not None and self.step >= steps)
             or (tokens is not None and self.tokens >= tokens)
-            or (not self.pace.behind and any(clock.ending > 0 for clock in self.pace.others.values()))
+            or (not self.pace.behind and any(clock.ending > 0 for clock in self.pace.believed.values()))
         )
 
     @property
@@ -153,8 +153,8 @@ class Syncer:
                 self._left(event)
             case Reported():
                 self._reported(event, now)
-            case Heard(clocks=heard):
-                self._heard(heard)
+            case Heard():
+                self._heard(event)
             case Part():
                 self._part(event, now)
             case Upload():
@@ -286,8 +286,8 @@ class Syncer:
         self.rounds.effects.append(RecordCut(cut, self.part(cut)))
         self._note("cut", cut=cut.step, final=cut.final)
 
-    def _heard(self, heard: tuple[ShardClock, ...]) -> None:
-        self.pace.hear(heard)
+    def _heard(self, event: Heard) -> None:
+        self.pace.hear(event.unit, event.clocks, self.rounds.roster.live.keys())
         self._heed_doubted()
 
     def _part(self, part: Part, now: float) -> None:

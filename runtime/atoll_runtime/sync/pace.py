@@ -1,15 +1,16 @@
 """A shard's global clock: when it may advance, and how it keeps level with the other shards.
 
-Shards do not talk to each other. Learners carry their clocks from one to the other, so what a shard hears is
-never ahead of the truth. One that fell behind (its process was away) takes up to H steps without waiting for the
-learners' pace, in which each fragment is due once, and skips what lies before.
+Shards do not talk to each other. Learners carry their clocks from one to the other, so what a shard hears is never
+ahead of the truth, unless a learner is broken: where there are several, no single one makes it leap or end. One that
+fell behind (its process was away) takes up to H steps without waiting for the learners' pace, in which each fragment is
+due once, and skips what lies before.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field, replace
 
 from atoll_runtime.sync.events import CLOCK_ZERO, ShardClock
 
@@ -27,27 +28,49 @@ class Pace:
     """When that was, or should have been: at most a step ago then, so that a step that came late is made up for."""
     others: dict[int, ShardClock] = field(default_factory=dict)
     """What was heard of the other shards."""
+    believed: dict[int, ShardClock] = field(default_factory=dict)
+    """What of that leads this shard's clock, or ends its rounds."""
+    told: dict[str, dict[int, ShardClock]] = field(default_factory=dict)
+    """By unit."""
     goal: str = ""
     """The run's target: an end at another one says nothing."""
 
-    def hear(self, clocks: Sequence[ShardClock]) -> None:
-        """Takes what a learner has seen; nothing goes back."""
+    def hear(self, unit: str, clocks: Sequence[ShardClock], live: Set[str]) -> None:
+        """Takes what a unit's learner has seen; nothing goes back. `live`: units that can contribute now."""
+        told = self.told.setdefault(unit, {})
         for shard, clock in enumerate(clocks):
-            known = self.others.get(shard, CLOCK_ZERO)
-            ending = clock.ending if clock.goal == self.goal else 0
             if shard != self.shard:
-                step, cut = max(known.step, clock.step), max(known.cut, clock.cut)
-                self.others[shard] = ShardClock(step, max(known.ending, ending), self.goal, cut)
+                word = replace(clock, ending=clock.ending if clock.goal == self.goal else 0, goal=self.goal)
+                told[shard] = furthest(told.get(shard), word)
+                self.others[shard] = furthest(self.others.get(shard), word)
+                self.believed[shard] = furthest(self.believed.get(shard), self._borne_out(shard, unit, live))
+
+    def _borne_out(self, shard: int, unit: str, live: Set[str]) -> ShardClock:
+        """What a unit says of another shard, as far as that is near, or a second unit says it too, if there is one.
+
+        An ending, and a leap of more than H: what no shard could undo. A shard that was away hears them of all.
+        """
+        word, known = self.told[unit][shard], self.believed.get(shard, CLOCK_ZERO)
+        step, cut = (max(self.step + self.interval, so_far) for so_far in (known.step, known.cut))
+        if word.step <= step and word.cut <= cut and word.ending <= known.ending:
+            return word
+        words = [self.told.get(name, {}).get(shard, CLOCK_ZERO) for name in live | {unit}]
+        return ShardClock(
+            word.step if word.step <= step else second(word.step for word in words),
+            second(word.ending for word in words),
+            self.goal,
+            word.cut if word.cut <= cut else second(word.cut for word in words),
+        )
 
     @property
     def ahead(self) -> int:
-        """The furthest step known of any shard."""
-        return max((clock.step for clock in self.others.values()), default=0)
+        """The furthest step of any other shard."""
+        return max((clock.step for clock in self.believed.values()), default=0)
 
     @property
     def cut(self) -> int:
-        """The latest cut known of any other shard."""
-        return max((clock.cut for clock in self.others.values()), default=0)
+        """The latest cut of any other shard."""
+        return max((clock.cut for clock in self.believed.values()), default=0)
 
     @property
     def behind(self) -> bool:
@@ -73,6 +96,19 @@ class Pace:
         return now >= self.due(seconds)
 
     def all_end(self, shards: int, ending: int) -> bool:
-        """Every other shard is at least this far into its end."""
+        """Every other shard is at least this far into its end, as far as anybody has seen."""
         heard = [clock.ending for clock in self.others.values()]
         return sum(level >= ending for level in heard) == shards - 1
+
+
+def furthest(known: ShardClock | None, word: ShardClock) -> ShardClock:
+    """Of two words on one clock, what is later in either."""
+    if known is None:
+        return word
+    step, ending = max(known.step, word.step), max(known.ending, word.ending)
+    return ShardClock(step, ending, word.goal, max(known.cut, word.cut))
+
+
+def second(values: Iterable[int]) -> int:
+    """What two of them reach at least; of one alone, that one."""
+    return sorted(values)[-2:][0]

@@ -126,7 +126,7 @@ def part_of(head: PushHead) -> Part:
     )
 
 
-def heard(report: Report, shards: int) -> Heard | None:
+def heard(session: Session, report: Report, shards: int) -> Heard | None:
     """What a report says of the shards' clocks; None where it says nothing.
 
     Raises:
@@ -141,7 +141,7 @@ def heard(report: Report, shards: int) -> Heard | None:
         if not (steps and 0 <= clock.ending <= 2 and len(clock.goal) <= GOAL_LIMIT):
             said = f"step {clock.step}, cut {clock.cut}, ending {clock.ending}"
             raise ValueError(f"clocks: of shard {shard}: {said}, {len(clock.goal)} characters of a target")
-    return Heard(report.clocks)
+    return Heard(session.unit, report.clocks)
 
 
 def reported(session: Session, report: Report) -> Reported:

@@ -189,7 +189,7 @@ class Service:
         """Raises `ValueError` for a message that is refused whole."""
         if isinstance(message, Report):
             reported = hosts.reported(session, message)
-            heard = hosts.heard(message, self.machine.rules.shards)
+            heard = hosts.heard(session, message, self.machine.rules.shards)
             if heard is not None:
                 self.driver.feed(heard)
             if session.host == 0:  # it speaks for its unit

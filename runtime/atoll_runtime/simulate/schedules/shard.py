@@ -127,7 +127,7 @@ class ShardProcess:
                 self._greet(channel, message)
             case Report(clocks=clocks):
                 if clocks:
-                    self.feed(Heard(clocks))
+                    self.feed(Heard(channel.unit, clocks))
                 self.feed(hosts.reported(channel, message))
             case Mark(cut, trained):
                 self.feed(Marked(channel.unit, channel.incarnation, channel.host, cut, trained))
