@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from atoll_runtime.contract import RunContract
 
 TRANSFER_SECONDS = 600.0
-"""Longest time that a part may take, either way: 1 GB at 14 Mbit/s."""
+"""Deadline of one part, either way, at both ends: 1 GB at 14 Mbit/s."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from atoll_runtime.transport.messages import (
     encode,
 )
 from atoll_runtime.transport.tls import Tls
-from atoll_runtime.transport.transport import TRANSFER_SECONDS, Link, TransportError
+from atoll_runtime.transport.transport import Link, TransportError
 
 OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),

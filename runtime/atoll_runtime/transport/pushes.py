@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from atoll_runtime.sync.events import RoundId
+from atoll_runtime.sync.rules import TRANSFER_SECONDS
 from atoll_runtime.transport.chunks import Assembly
 from atoll_runtime.transport.messages import PushHead, WireError
-from atoll_runtime.transport.transport import TRANSFER_SECONDS
 
 
 class Pushes:

@@ -18,9 +18,6 @@ from atoll_runtime.transport.messages import (
     Up,
 )
 
-TRANSFER_SECONDS = 600.0
-"""Deadline of one part, either way, at both ends of a push: 1 GB at 14 Mbit/s."""
-
 
 class TransportError(Exception):
     """The syncer was not reached, or the link broke; worth another try later. The message says why."""
