@@ -33,8 +33,8 @@ PATHS = {
 }
 METADATA = ("name", "labels", "annotations", "finalizers", "generation")
 OF_A_MOMENT = FIGURES | {
-    "chipSeconds", "completionTime", "healStartTime", "lastHealSeconds", "lastTransitionTime", "node", "seconds",
-    "stages", "startTime", "startedAt", "steps", "suspendTime", "time",
+    "chipSeconds", "completionTime", "healStartTime", "lastHealSeconds", "lastTransitionTime", "node",
+    "quorumLostTime", "seconds", "stages", "startTime", "startedAt", "steps", "suspendTime", "suspendedSeconds", "time",
 }  # fmt: skip
 """Fields of a status that no two runs have alike. `node` is that of a failure: a pod that went while nobody looked took
 the name of its node with it."""
