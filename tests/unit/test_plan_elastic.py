@@ -272,6 +272,13 @@ def test_units_that_a_syncer_has_lost_for_a_moment_are_not_all_changed_at_once()
     idle = {**away.units, "r-a-1": replace(away.units["r-a-1"], status=anew)}
     [body] = plan_run(replace(away, units=idle), NOW).units
     assert body["metadata"]["name"] == "r-a-1", "nothing of this incarnation is merged yet"
+    assert plan_run(away, NOW + 599).units == ()
+    assert len(plan_run(away, NOW + 600).units) == 4, (
+        "an image with which units lose the syncer can be mended"
+    )
+    merged = learning().model_copy(update={"phase": "Learning", "merged_incarnation": 1})
+    unseen = {name: replace(unit, status=merged, generation=2) for name, unit in run.units.items()}
+    assert plan_run(replace(away, units=unseen), NOW + 10**6).units == (), "the last change is not seen yet"
 
 
 def test_a_unit_that_finds_no_hosts_holds_up_a_rollout_for_ten_minutes_and_one_that_failed_for_good() -> None:

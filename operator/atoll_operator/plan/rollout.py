@@ -26,10 +26,6 @@ KIND = ("accelerator", "topology", "machine_type", "slices")
 """Fields that make it another slice. A pool of the same name that was removed and added again may have others."""
 
 
-HOMELESS_SECONDS = 600.0
-"""After which a unit that finds no hosts is not waited for. Every resync looks at it again."""
-
-
 @dataclass(frozen=True, slots=True)
 class Rollout:
     """What to change now, and what is still to come."""
@@ -64,16 +60,12 @@ def plan_rollout(
     """
     own = {name: unit for name, unit in units.items() if unit.owned and name in wanted}
     outdated = tuple(name for name, unit in sorted(own.items()) if _differs(unit, wanted[name], ROLLED))
-    idle = tuple(name for name in outdated if own[name].idle)
+    idle = tuple(name for name in outdated if own[name].idle(now))
     if not outdated:
         return Rollout()
     others = {name: unit for name, unit in units.items() if unit.by_hand}
     learning = {name for name, unit in (own | others).items() if unit.learning}
-    homeless = {
-        name
-        for name, unit in own.items()
-        if name not in outdated and (unit.homeless_since or now) + HOMELESS_SECONDS <= now
-    }
+    homeless = {name for name, unit in own.items() if name not in outdated and unit.homeless(now)}
     total = len(wanted.keys() | others.keys())
     waiting = [name for name in outdated if name not in idle]
     if idle or not waiting:

@@ -36,6 +36,8 @@ from atoll_runtime.contract import RunContract, SyncerAddress, brief
 
 GANG_PHASES = ("Scheduling", "Starting", "Joining", "Learning")
 """Of a unit whose gang is there, or on its way."""
+PATIENCE_SECONDS = 600.0
+"""After which a unit that has lost the syncer, or finds no hosts, is not counted on. Every resync looks at it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,23 +65,29 @@ class UnitFacts:
             self.status.conditions, "Learning"
         )
 
-    @property
-    def idle(self) -> bool:
-        """Nothing is lost with its pods: it has none, or they have not been merged yet.
+    def idle(self, now: float) -> bool:
+        """Nothing is lost with its pods: it has none, or they have not been merged yet, or not for ten minutes.
 
         Not learning alone is no sign of that: for seconds no unit does whenever the syncer comes back from a restart.
         """
-        status = self.status
-        merged = 0 < status.merged_incarnation == status.incarnation
-        return not self.learning and not (status.phase in GANG_PHASES and merged)
+        if self.learning:
+            return False
+        status, learning = self.status, find(self.status.conditions, "Learning")
+        merged = status.phase in GANG_PHASES and 0 < status.merged_incarnation == status.incarnation
+        if not merged or learning is None:
+            return True
+        return (
+            learning.status == "False" and parse_time(learning.last_transition_time) + PATIENCE_SECONDS <= now
+        )
 
-    @property
-    def homeless_since(self) -> float | None:
-        """Unix seconds since which it waits for hosts, with no spec of its run at fault; None: it does not."""
+    def homeless(self, now: float) -> bool:
+        """For ten minutes it has waited for hosts, with no spec of its run at fault."""
         scheduled = find(self.status.conditions, "Scheduled")
-        if scheduled is None or scheduled.reason not in (CAPACITY_UNAVAILABLE, QUEUED):
-            return None
-        return parse_time(scheduled.last_transition_time)
+        return (
+            scheduled is not None
+            and scheduled.reason in (CAPACITY_UNAVAILABLE, QUEUED)
+            and parse_time(scheduled.last_transition_time) + PATIENCE_SECONDS <= now
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
