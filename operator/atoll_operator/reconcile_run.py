@@ -71,7 +71,10 @@ class RunReconciler:
             self._forget(key)
             return
         uid, now = body["metadata"]["uid"], time.time()
-        if self._seen.get(key, ("", 0.0))[0] != uid:
+        known, _ = self._seen.get(key, ("", 0.0))
+        if known != uid:
+            self._identities.forget(known)
+            self._applier.forget(known)
             self._seen[key] = uid, now
         status = TrainingRunStatus.model_validate(body.get("status", {}))
         try:

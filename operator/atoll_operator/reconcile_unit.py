@@ -64,7 +64,10 @@ class UnitReconciler:
             self._paces.pop(key, None)
             self._applier.forget(self._uids.pop(key, ""))
             return
-        self._uids[key] = body["metadata"]["uid"]
+        uid = body["metadata"]["uid"]
+        if self._uids.get(key, uid) != uid:
+            self._applier.forget(self._uids[key])
+        self._uids[key] = uid
         now = time.time()
         unit = self._observe(key, body, now)
         plan = plan_unit(unit, now)

@@ -117,6 +117,6 @@ def test_a_unit_is_outdated_while_it_has_another_claim_than_its_run() -> None:
         for name in ("r-two-0", "r-two-1")
     }
     same = dict.fromkeys(units, spec("old"))
-    assert plan_rollout(units, same, 1, True, now=0.0).outdated == ()
+    assert plan_rollout(units, same, 1, 0.0, now=0.0).outdated == ()
     other = {**same, "r-two-1": spec("new")}
-    assert plan_rollout(units, other, 1, True, now=0.0).outdated == ("r-two-1",)
+    assert plan_rollout(units, other, 1, 0.0, now=0.0).outdated == ("r-two-1",)

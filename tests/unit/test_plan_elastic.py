@@ -276,6 +276,10 @@ def test_units_that_a_syncer_has_lost_for_a_moment_are_not_all_changed_at_once()
     assert len(plan_run(away, NOW + 600).units) == 4, (
         "an image with which units lose the syncer can be mended"
     )
+    silent = replace(away, feed=replace(run.feed, answering_since=None))
+    assert plan_run(silent, NOW + 10**6).units == ()
+    back = replace(away, feed=replace(run.feed, answering_since=NOW + 10**6))
+    assert plan_run(back, NOW + 10**6 + 599).units == (), "while the syncer was away nobody knew"
     merged = learning().model_copy(update={"phase": "Learning", "merged_incarnation": 1})
     unseen = {name: replace(unit, status=merged, generation=2) for name, unit in run.units.items()}
     assert plan_run(replace(away, units=unseen), NOW + 10**6).units == (), "the last change is not seen yet"
@@ -300,6 +304,11 @@ def test_a_unit_that_finds_no_hosts_holds_up_a_rollout_for_ten_minutes_and_one_t
     )
     assert after(599, waits) == []
     assert after(600, waits) == ["r-a-1"]
+    elsewhere = make_spec({"a": 3}, image="new", quorum={"min": 1}, queueName="typo")
+    placed = run.units["r-a-0"].spec.model_copy(update={"queue_name": "typo"})
+    first = replace(run.units["r-a-0"], status=waits, spec=placed)
+    lost = replace(run, spec=elsewhere, units={**run.units, "r-a-0": first})
+    assert plan_run(lost, NOW + 10**6).units == (), "what is rolled may be why there are no hosts"
     assert after(10**6, out_of_restarts(0)) == []
 
 

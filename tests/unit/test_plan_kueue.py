@@ -210,7 +210,7 @@ def test_a_run_hands_its_queue_to_its_units_and_another_queue_is_a_rolling_chang
     for changed in ({"queue_name": "other"}, {"queue_priority_class": None}):
         wanted = {"r-a-0": old.model_copy(update=changed)}
         unit = UnitFacts(name="r-a-0", run="r", spec=old, status=LearnerUnitStatus())
-        assert plan_rollout({"r-a-0": unit}, wanted, 1, True, NOW).outdated == ("r-a-0",)
+        assert plan_rollout({"r-a-0": unit}, wanted, 1, NOW, NOW).outdated == ("r-a-0",)
 
 
 def test_a_unit_that_its_queue_preempted_waits_in_the_queue_and_does_not_heal() -> None:

@@ -163,9 +163,12 @@ def test_a_larger_budget_gives_a_failed_unit_what_it_adds() -> None:
     failed = look(begun, 2, 0).status
     assert failed.phase == "Failed"
     assert not look(failed, 2, 10**6).advance, "its window has passed, and nobody has changed anything"
-    tried = look(failed, 3, 10**6)
+    tried = look(failed, 3, 1)
     assert tried.advance
-    assert (tried.status.phase, tried.status.incarnation, len(tried.status.restarts)) == ("Pending", 4, 2)
+    assert (tried.status.phase, tried.status.incarnation, tried.status.restart_count) == ("Pending", 4, 1)
+    gone = tuple(replace(pod, gang=4, incarnation=4, name=pod.name.replace("-3-", "-4-")) for pod in gone)
+    again = tried.status.model_copy(update={"placed_gang": 4})
+    assert look(again, 3, 2).status.phase == "Failed", "the one that was added is spent"
 
 
 def test_a_unit_made_anew_waits_for_the_syncer_of_a_run_that_has_begun() -> None:
@@ -176,6 +179,7 @@ def test_a_unit_made_anew_waits_for_the_syncer_of_a_run_that_has_begun() -> None
     assert not waits.advance and not waits.create
     assert (waits.status.phase, waits.status.incarnation) == ("Pending", 0)
     assert find(waits.status.conditions, "Scheduled").reason == "SyncerUnavailable"
+    assert waits.wake == NOW + 2, "of a unit that is new to the syncer its answer is no news"
     assert plan_unit(replace(unit, answering_since=NOW), NOW).status.incarnation == 1
     known = UnitReport(incarnation=7, hosts=0, state="Gone")
     assert plan_unit(replace(unit, answering_since=NOW, report=known), NOW).status.incarnation == 8

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from leaping import leap
 
-from atoll_operator.errors import Retry
+from atoll_operator.errors import Retry, Unreachable
 from atoll_operator.logs import LOG
 from atoll_operator.together import together
 from atoll_operator.workqueue import MAX_BACK_OFF_SECONDS, WorkQueue
@@ -96,3 +96,19 @@ def test_of_several_refusals_at_once_the_first_in_order_is_told_whichever_came_f
     with pytest.raises(ValueError, match="b"):
         leap(together(works))
     assert done == ["a", "c", "b", "d"]
+
+
+def test_where_the_api_server_does_not_answer_nothing_more_is_begun() -> None:
+    """Each try of a request takes seconds, and hundreds of them one after the other longer than a pass may."""
+    done: list[str] = []
+
+    async def ends(name: str, seconds: float, error: Exception | None = None) -> None:
+        await asyncio.sleep(seconds)
+        done.append(name)
+        if error is not None:
+            raise error
+
+    works = ends("a", 1, ValueError("b")), ends("b", 5, Unreachable("503")), ends("c", 9), ends("d", 1)
+    with pytest.raises(ValueError, match="b"):
+        leap(together(works, 2))
+    assert done == ["a", "b", "c"], "what was under way may end"

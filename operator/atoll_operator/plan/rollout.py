@@ -22,6 +22,8 @@ ROLLED = (
     "queue_priority_class",
 )
 """Fields of a LearnerUnit that may change; the API server refuses the others."""
+PLACING = tuple(name for name in ROLLED if name not in ("image", "batch"))
+"""Those for which a unit may find no hosts."""
 KIND = ("accelerator", "topology", "machine_type", "slices")
 """Fields that make it another slice. A pool of the same name that was removed and added again may have others."""
 
@@ -42,30 +44,31 @@ def plan_rollout(
     units: Mapping[str, UnitFacts],
     wanted: Mapping[str, LearnerUnitSpec],
     quorum: int,
-    merging: bool,
+    serving_since: float | None,
     now: float,
 ) -> Rollout:
     """The next step.
 
     An idle unit has nothing to lose and is changed at once: so a broken image can be mended. One that learns, or did
     and has lost the syncer, is changed when every other one learns and K others are left; so at most one is away at a
-    time. A unit with the new spec that has found no hosts for ten minutes holds nobody up (before that its chips may
-    have been lost by the rollout itself), one that failed with it does.
+    time. A unit with the new spec that has found no hosts for ten minutes holds nobody up, unless what is rolled says
+    where pods may go (and before that its chips may have been lost by the rollout itself); one that failed with it
+    does.
 
     Args:
         units: those that exist; of those made by hand it counts who learns.
         wanted: specs of the units that are wanted, by name.
         quorum: K.
-        merging: whether the whole syncer serves, so that what units say of themselves is true now.
+        serving_since: Unix seconds since which the whole syncer serves, so that what units say of themselves is true
+            now; None: it does not.
     """
     own = {name: unit for name, unit in units.items() if unit.owned and name in wanted}
     outdated = tuple(name for name, unit in sorted(own.items()) if _differs(unit, wanted[name], ROLLED))
-    idle = tuple(name for name in outdated if own[name].idle(now))
+    idle = tuple(name for name in outdated if own[name].idle(serving_since, now))
     if not outdated:
         return Rollout()
     others = {name: unit for name, unit in units.items() if unit.by_hand}
     learning = {name for name, unit in (own | others).items() if unit.learning}
-    homeless = {name for name, unit in own.items() if name not in outdated and unit.homeless(now)}
     total = len(wanted.keys() | others.keys())
     waiting = [name for name in outdated if name not in idle]
     if idle or not waiting:
@@ -73,9 +76,13 @@ def plan_rollout(
             idle, outdated, f"{len(waiting)} of {total} units wait for their turn" if waiting else ""
         )
     left = f"{len(waiting)} of {total} units have yet to be made anew for the new spec"
-    if not merging:
+    if serving_since is None:
         return Rollout((), outdated, f"{left}; waits for the syncer")
     chosen = min(waiting, key=lambda name: (name in learning, name))
+    moves = _differs(
+        own[chosen], wanted[chosen], PLACING
+    )  # then what is rolled may be why there are no hosts
+    homeless = {name for name in own.keys() - outdated if not moves and own[name].homeless(now)}
     if len((learning | homeless) - {chosen}) < total - 1:
         return Rollout((), outdated, f"{left}; waits until all others learn, {len(learning)} of {total} do")
     if len(learning - {chosen}) < quorum:

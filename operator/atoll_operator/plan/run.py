@@ -110,7 +110,7 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
     wanted = unit_specs(run, streams)
     units = {name: unit for name, unit in run.units.items() if unit.run == run.name}
     expected = wanted.keys() | {name for name, unit in units.items() if unit.by_hand}
-    rollout = plan_rollout(units, wanted, run.spec.quorum.min, run.feed.serves and not run.feed.down, now)
+    rollout = plan_rollout(units, wanted, run.spec.quorum.min, _serving_since(run), now)
     suspension = plan_suspension(run, now)
     present = {name: unit.status for name, unit in units.items() if name in expected}
     lost = (
@@ -212,6 +212,10 @@ def _layout(run: RunObserved) -> int:
 def _taken(run: RunObserved, wanted: Iterable[str]) -> tuple[str, ...]:
     """Names of our units that another run's units bear."""
     return tuple(name for name in wanted if name in run.units and run.units[name].run != run.name)
+
+
+def _serving_since(run: RunObserved) -> float | None:
+    return run.feed.answering_since if run.feed.serves and not run.feed.down else None
 
 
 def _asked(run: RunObserved) -> int:

@@ -65,10 +65,13 @@ class UnitFacts:
             self.status.conditions, "Learning"
         )
 
-    def idle(self, now: float) -> bool:
+    def idle(self, serving_since: float | None, now: float) -> bool:
         """Nothing is lost with its pods: it has none, or they have not been merged yet, or not for ten minutes.
 
         Not learning alone is no sign of that: for seconds no unit does whenever the syncer comes back from a restart.
+
+        Args:
+            serving_since: Unix seconds since which the whole syncer serves; None: it does not.
         """
         if self.learning:
             return False
@@ -76,12 +79,12 @@ class UnitFacts:
         merged = status.phase in GANG_PHASES and 0 < status.merged_incarnation == status.incarnation
         if not merged or learning is None:
             return True
-        return (
-            learning.status == "False" and parse_time(learning.last_transition_time) + PATIENCE_SECONDS <= now
-        )
+        if learning.status != "False" or serving_since is None:
+            return False
+        return max(parse_time(learning.last_transition_time), serving_since) + PATIENCE_SECONDS <= now
 
     def homeless(self, now: float) -> bool:
-        """For ten minutes it has waited for hosts, with no spec of its run at fault."""
+        """For ten minutes it has waited for hosts."""
         scheduled = find(self.status.conditions, "Scheduled")
         return (
             scheduled is not None

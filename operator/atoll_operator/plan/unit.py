@@ -16,7 +16,7 @@ from atoll_operator.plan.clock import earliest, format_time, parse_time
 from atoll_operator.plan.conditions import clip, find, state
 from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, EVICTED, HOST_MAINTENANCE, POD_DELETED, Cause
 from atoll_operator.plan.gang import Gang
-from atoll_operator.plan.loss import find_loss
+from atoll_operator.plan.loss import AGAIN_SECONDS, find_loss
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.placement import Gathering, gives_way_until, may_return, overdue, spots
@@ -42,13 +42,17 @@ def plan_unit(unit: UnitObserved, now: float) -> UnitPlan:
         return rest.idle(unit, now, "Pending", "SpecInvalid", str(error))
     if unit.status.incarnation == 0 and orders.begun and not _heard(unit):
         why = "the syncer does not answer: it may know incarnations of an earlier unit of this name"
-        return rest.idle(unit, now, "Pending", "SyncerUnavailable", why)
+        # Of a unit that the syncer does not know, its answer is no news.
+        waits = rest.idle(unit, now, "Pending", "SyncerUnavailable", why)
+        return replace(waits, wake=now + AGAIN_SECONDS)
     current = {pod.name: pod for pod in unit.pods if pod.gang == unit.status.gang}
     if _draining(unit.status):  # also where its spec has changed: its hosts are sound, and end together
         return _drain(unit, orders, current, now)
     if unit.status.incarnation == 0 or rest.rested(unit.status) or _changed(unit):
         return _advance(unit, _mended(unit.status), now)
-    if unit.status.phase == "Failed" or _overtaken(unit):
+    if unit.status.phase == "Failed":
+        return _try_again(unit, orders, now)
+    if _overtaken(unit):
         return _advance(unit, unit.status, now)
     missing = tuple(name for name in gang.names() if name not in current)
     placed = unit.status.placed_gang == unit.status.gang
@@ -94,8 +98,15 @@ def _changed(unit: UnitObserved) -> bool:
 
 def _spared(unit: UnitObserved, orders: Orders) -> bool:
     """A unit was given up that would not have been under the budget of now."""
+    restarts = unit.status.restarts  # those of the window in which it was given up
+    last = parse_time(restarts[-1].time) if restarts else 0.0
+    return not budget.judge(restarts, orders.recovery, last, 0.0).exhausted
+
+
+def _try_again(unit: UnitObserved, orders: Orders, now: float) -> UnitPlan:
     failure = unit.status.last_failure
-    return failure is not None and not _verdict(unit, orders, parse_time(failure.time)).exhausted
+    reason = failure.reason if failure is not None else "Lost"
+    return _advance(unit, _counted(unit.status, _verdict(unit, orders, now), reason, False, now), now)
 
 
 def _heard(unit: UnitObserved) -> bool:
