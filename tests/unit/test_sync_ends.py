@@ -194,7 +194,7 @@ def test_a_shard_that_is_started_first_with_the_raised_target_goes_on_when_the_o
     )
 )
 def test_an_end_at_another_target_says_nothing_in_whatever_order_it_is_heard(told) -> None:
-    pace = Pace(shard=1, interval=8, goal="40 steps")
+    pace = Pace(shard=1, interval=8, quorum=1, goal="40 steps")
     for step, level, goal in told:
         pace.hear("a", (ShardClock(step, level, goal), ShardClock(0, 0)), {"a"})
     assert pace.ahead == max((step for step, _, _ in told), default=0)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll_runtime.sync import clocks, ledger
-from atoll_runtime.sync.events import ShardClock
+from atoll_runtime.sync.events import CLOCK_ZERO, ShardClock
 from atoll_runtime.sync.fragments import LayoutError, TensorInfo, build_layout, translate
 from atoll_runtime.sync.ledger import FINISHED, MISSED, OVERWRITTEN, REPLACED, Account, Span
 from atoll_runtime.sync.pace import Pace
@@ -52,7 +52,7 @@ def test_versions_are_carried_to_another_number_of_shards_and_are_the_cuts_where
 def test_a_shard_that_is_behind_skips_to_an_interval_behind_the_others_and_takes_that_without_pacing() -> (
     None
 ):
-    pace = Pace(shard=1, interval=8, step=3, last=50.0)
+    pace = Pace(shard=1, interval=8, quorum=1, step=3, last=50.0)
     pace.hear("a", (ShardClock(100, 0), ShardClock(999, 2)), {"a"})
     assert pace.ahead == 100, "what others say of itself is nothing new"
     taken = []
@@ -87,7 +87,7 @@ def heard(pace: Pace, unit: str, word: ShardClock, live: str = "abc") -> tuple[i
     ids=["leap", "far", "end", "cut"],
 )
 def test_no_single_learner_of_several_makes_a_shard_leap_or_end_and_two_of_them_do(word: ShardClock) -> None:
-    pace = Pace(shard=1, interval=8, step=100, goal=GOAL)
+    pace = Pace(shard=1, interval=8, quorum=2, step=100, goal=GOAL)
     before = word.step if word.step < 100 else 0, 0, 0
     assert heard(pace, "a", word) == before
     assert heard(pace, "a", word) == before, "however often it says so"
@@ -98,16 +98,36 @@ def test_no_single_learner_of_several_makes_a_shard_leap_or_end_and_two_of_them_
     assert heard(pace, "c", word) == (max(101, word.step), word.ending, word.cut)
 
 
-def test_a_learner_that_is_left_alone_is_believed() -> None:
-    pace, word = Pace(shard=1, interval=8, step=100, goal=GOAL), ShardClock(900, 2, GOAL)
-    assert heard(pace, "a", word) == (0, 0, 0)
+def test_where_one_learner_is_enough_it_is_believed_alone_once_it_lives_and_nobody_contradicts() -> None:
+    pace, word = Pace(shard=1, interval=8, quorum=1, step=100, goal=GOAL), ShardClock(900, 2, GOAL)
+    assert heard(pace, "b", ShardClock(101, 0, GOAL), live="") == (101, 0, 0)
+    assert heard(pace, "a", word, live="") == (101, 0, 0), "another one may say otherwise when it lives"
+    assert heard(pace, "a", word) == (101, 0, 0)
     assert heard(pace, "a", word, live="a") == (900, 2, 0)
-    fresh = Pace(shard=1, interval=8, step=100, goal=GOAL)
-    assert heard(fresh, "a", word, live="") == (900, 2, 0), "nobody lives yet who could say otherwise"
+
+
+def test_after_a_restart_one_learners_word_waits_for_a_second_live_one() -> None:
+    """No unit lives until its second report: the first one would stand alone."""
+    pace, word = Pace(shard=1, interval=8, quorum=2, step=100, goal=GOAL), ShardClock(900, 2, GOAL)
+    assert heard(pace, "a", word, live="") == (0, 0, 0)
+    assert heard(pace, "a", word, live="a") == (0, 0, 0), "no round opens with so few"
+    assert heard(pace, "b", ShardClock(101, 0, GOAL), live="a") == (101, 0, 0)
+    assert heard(pace, "a", word, live="ab") == (101, 0, 0)
+    assert heard(pace, "c", word, live="ab") == (101, 0, 0), "it does not live yet"
+    assert heard(pace, "a", word) == (900, 2, 0), "what was told is looked at again"
+
+
+def test_a_learner_that_has_not_reached_another_shard_does_not_contradict_one_that_has() -> None:
+    pace, word = Pace(shard=1, interval=8, quorum=1, step=100, goal=GOAL), ShardClock(900, 0, GOAL, 800)
+    pace.hear("b", (CLOCK_ZERO, CLOCK_ZERO), set("abc"))
+    assert heard(pace, "a", word) == (900, 0, 800)
+    began = Pace(shard=1, interval=8, quorum=1, step=100, goal=GOAL)
+    heard(began, "b", ShardClock(0, 0, GOAL))
+    assert heard(began, "a", word) == (0, 0, 0), "b has seen that shard, at its beginning"
 
 
 def test_the_further_of_two_learners_leads_a_shard_no_further_than_the_other_one() -> None:
-    pace = Pace(shard=1, interval=8, step=100, goal=GOAL)
+    pace = Pace(shard=1, interval=8, quorum=2, step=100, goal=GOAL)
     heard(pace, "a", ShardClock(10**9, 2, GOAL))
     assert heard(pace, "b", ShardClock(900, 1, GOAL)) == (900, 1, 0)
     assert pace.following() == 893

@@ -69,7 +69,7 @@ class Syncer:
     @classmethod
     def begin(cls, rules: Rules, sizes: tuple[int, ...], versions: list[int], step: int = 0) -> Syncer:
         """A machine that starts from these versions: no unit known, no round in flight."""
-        pace = Pace(rules.shard, rules.interval, max(step, *versions), goal=rules.goal)
+        pace = Pace(rules.shard, rules.interval, rules.quorum, max(step, *versions), goal=rules.goal)
         machine = cls(rules, Rounds(rules, sizes, versions), pace, Cuts(rules.cut_interval))
         machine.cuts.newest = CutId(step)
         machine.committed = machine.record()

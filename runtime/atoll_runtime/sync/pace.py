@@ -22,6 +22,8 @@ class Pace:
     shard: int
     interval: int
     """H."""
+    quorum: int
+    """K."""
     step: int = 0
     """The last global step launched."""
     last: float = -math.inf
@@ -39,22 +41,26 @@ class Pace:
         """Takes what a unit's learner has seen; nothing goes back. `live`: units that can contribute now."""
         told = self.told.setdefault(unit, {})
         for shard, clock in enumerate(clocks):
-            if shard != self.shard:
+            if shard != self.shard and clock != CLOCK_ZERO:  # it has reached that shard
                 word = replace(clock, ending=clock.ending if clock.goal == self.goal else 0, goal=self.goal)
                 told[shard] = furthest(told.get(shard), word)
                 self.others[shard] = furthest(self.others.get(shard), word)
                 self.believed[shard] = furthest(self.believed.get(shard), self._borne_out(shard, unit, live))
 
     def _borne_out(self, shard: int, unit: str, live: Set[str]) -> ShardClock:
-        """What a unit says of another shard, as far as that is near, or a second unit says it too, if there is one.
+        """What a unit says of another shard, as far as that is near, or a second live unit says it too.
 
-        An ending, and a leap of more than H: what no shard could undo. A shard that was away hears them of all.
+        An ending, and a leap of more than H: what no shard could undo. A shard that was away hears them of all, once
+        they live; it waits for as many as a round needs, where that is two or more. Where one is enough, the shards go
+        on with one: it is believed if no other live unit has seen anything of that shard.
         """
         word, known = self.told[unit][shard], self.believed.get(shard, CLOCK_ZERO)
         step, cut = (max(self.step + self.interval, so_far) for so_far in (known.step, known.cut))
         if word.step <= step and word.cut <= cut and word.ending <= known.ending:
             return word
-        words = [self.told.get(name, {}).get(shard, CLOCK_ZERO) for name in live | {unit}]
+        words = [self.told[name][shard] for name in live if shard in self.told.get(name, {})]
+        if len(words) < min(self.quorum, 2):
+            words = [known]
         return ShardClock(
             word.step if word.step <= step else second(word.step for word in words),
             second(word.ending for word in words),
