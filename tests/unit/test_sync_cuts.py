@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from atoll_runtime.learner.proposal import Proposal
@@ -137,6 +139,20 @@ def test_learners_whom_nobody_contradicts_are_believed_after_a_few_attempts(othe
             shard.tell(Reported("b", 1, 0, now, now, 10 * now, 1.0, 0.1, now), now=now)
     assert refused >= 3
     assert shard.recorded == [CutId(700)] * (not others)
+
+
+@pytest.mark.parametrize(("silent", "believed"), [("b", True), ("bc", False)], ids=["needed", "enough"])
+def test_a_learner_that_a_round_needs_is_believed_though_one_that_began_after_a_loss_tells_of_no_cut(
+    silent: str, believed: bool
+) -> None:
+    """The cuts after the newest whole one were lost with the journal: who began since has never heard of them."""
+    machine = Syncer.begin(replace(RULES, quorum=2, shard=0, shards=1), (10,), [500], 500)
+    for unit in "a" + silent:
+        machine.handle(Joined(unit, 1, 0, 1, 500, "", CutId(700 if unit == "a" else 500)), 0.0)
+    for n in range(1, 400):
+        for unit in "a" + silent:
+            machine.handle(Reported(unit, 1, 0, n, n, 10 * n, 1.0, 1.0, n), float(n))
+    assert (machine.cuts.newest == CutId(700)) == believed
 
 
 def test_what_a_host_says_that_it_holds_is_no_proof_of_the_cut_that_it_tells_of() -> None:

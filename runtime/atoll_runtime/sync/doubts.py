@@ -13,7 +13,7 @@ from atoll_runtime.sync.events import CutId
 from atoll_runtime.sync.rules import Rules
 
 ATTEMPTS = 3
-"""Of a round, after which a shard believes all its learners rather than itself."""
+"""Of a round, after which a shard believes the learners that it needs rather than itself."""
 
 
 def doubt(cut: CutId, known: int, rules: Rules) -> str:
@@ -39,12 +39,15 @@ class Doubts:
         """The host is gone, or tells anew."""
         self.told.pop((unit, host), None)
 
-    def unanimous(self, live: Set[str], attempts: int) -> CutId | None:
-        """The earliest cut of those that learners tell whom nobody contradicts: every live unit tells of one, and for
-        some attempts nothing was merged for it. A shard that lost its journal twice would doubt them for ever."""
-        if attempts < ATTEMPTS or not live:
+    def unopposed(self, live: Set[str], attempts: int, quorum: int) -> CutId | None:
+        """The earliest cut of those that live units tell, where those that tell of none are too few for a round.
+
+        For some attempts nothing was merged for it. A shard that lost its journal would doubt them for ever.
+        """
+        if attempts < ATTEMPTS:
             return None
         word: dict[str, CutId] = {}
         for (unit, _), cut in self.told.items():
             word[unit] = min(cut, word.get(unit, cut))
-        return min(word[unit] for unit in live) if live <= word.keys() else None
+        told = live & word.keys()
+        return min(word[unit] for unit in told) if told and len(live - told) < quorum else None

@@ -325,7 +325,7 @@ class Syncer:
 
     def _believe(self) -> None:
         attempts = max((held.attempt for held in self.rounds.held), default=0)
-        cut = self.doubts.unanimous(self.rounds.roster.live.keys(), attempts)
+        cut = self.doubts.unopposed(self.rounds.roster.live.keys(), attempts, self.rules.quorum)
         if cut is not None:
             self._see(cut)
             self._heed_doubted()
