@@ -329,7 +329,7 @@ def test_only_the_newest_two_complete_saves_are_kept(units, tmp_path):
     write_hosts(units, tensors, cut=5, hosts=2, only=[0])
     write_hosts(units, tensors, cut=40, hosts=2, only=[0])
     write_hosts(units, tensors, name="b", cut=1)
-    units.prune("a", 2, 30, 1)
+    units.prune("a", 2, 30, 1, 0.0)
     assert units.saves() == {"a": {40: 0, 30: 1, 20: 1}, "b": {1: 1}}
 
 

@@ -1,6 +1,7 @@
 """Saves of units at a URI where an earlier run, or a history that was rolled back, left saves of its own."""
 
 import threading
+import time
 
 import jax
 import numpy as np
@@ -25,8 +26,10 @@ def uri(tmp_path):
     return f"file://{tmp_path}/run"
 
 
-def write(uri, cut, run="new", unit="a", host=0, hosts=1, inner_step=None, keep=KEEP, incarnation=1):
-    """What one host saves, with `cut` as its moments, and what host 0 then removes."""
+def write(
+    uri, cut, run="new", unit="a", host=0, hosts=1, inner_step=None, keep=KEEP, incarnation=1, began=0.0
+):
+    """What one host saves, with `cut` as its moments, and what host 0, which began then, removes."""
     store = UnitStore(uri, run)
     facts = HostManifest(
         run_uid=run,
@@ -48,7 +51,7 @@ def write(uri, cut, run="new", unit="a", host=0, hosts=1, inner_step=None, keep=
     start = host * len(values)
     store.save(facts, {0: FragmentPart(start, start + len(values), cut, values, values)})
     if host == 0 and keep:
-        store.prune(unit, keep, cut, incarnation)
+        store.prune(unit, keep, cut, incarnation, began)
 
 
 def held(uri, unit="a"):
@@ -99,6 +102,17 @@ def test_an_incarnation_that_thaws_removes_nothing_of_its_successors(uri):
     assert newest(uri) == (140, [])
     write(uri, 160, incarnation=2)
     assert held(uri) == {160: 1, 140: 1}
+
+
+def test_a_later_incarnation_of_a_history_that_was_rolled_back_keeps_nothing_from_going(uri):
+    """The journal was lost, and the unit, made anew, was given a number that it had before."""
+    for cut in (805, 905):
+        write(uri, cut, incarnation=7)
+    began = time.time()
+    for cut in (600, 700, 800):
+        write(uri, cut, incarnation=4, began=began)
+        assert newest(uri) == (cut, [])
+    assert held(uri) == {800: 1, 700: 1}
 
 
 def test_a_later_incarnation_of_another_run_keeps_nothing_from_going(uri):

@@ -162,18 +162,19 @@ class UnitStore:
                 skipped.append(Skipped(cut, str(error)))
         return None, skipped
 
-    def prune(self, unit: str, keep: int, saved: int, incarnation: int) -> None:
+    def prune(self, unit: str, keep: int, saved: int, incarnation: int, began: float) -> None:
         """Keeps the unit's newest `keep` complete saves; of the rest, manifests go first.
 
         An incarnation saves its cuts in their order. So what is newer than `saved`, which host 0 has just written, and
         complete, was left by another run or by a history that was rolled back: it goes, once one of `saved` or before
         is complete. Half-written ones older than that go too; newer ones may be under way on other hosts.
-        Nothing goes where a later incarnation has saved, for then the unit's saves are no more this one's to remove.
+        Nothing goes where a later incarnation has saved since `began`, the Unix time at which this one did, for then
+        the unit's saves are no more this one's to remove. One that saved before is of a history that was rolled back.
         """
         saves = self.cuts(unit)
         complete = [cut for cut, hosts in saves.items() if hosts]
         own = [cut for cut in complete if cut <= saved]
-        if not own or any(self._succeeded(unit, cut, saves[cut], incarnation) for cut in complete):
+        if not own or any(self._succeeded(unit, cut, saves[cut], incarnation, began) for cut in complete):
             return
         for cut in saves:
             if cut in own[:keep] or (cut > own[0] and cut not in complete):
@@ -183,13 +184,13 @@ class UnitStore:
                 self.bucket.delete(path)
             self.bucket.delete_tree(folder)
 
-    def _succeeded(self, unit: str, cut: int, hosts: int, incarnation: int) -> bool:
-        """The save is a later incarnation's, of this run."""
+    def _succeeded(self, unit: str, cut: int, hosts: int, incarnation: int, began: float) -> bool:
+        """The save is a later incarnation's, of this run, and later than `began`."""
         try:
             first = self._manifest(unit, cut, 0, hosts)
         except Damaged:
             return False
-        return first.run_uid == self.run_uid and first.incarnation > incarnation
+        return first.run_uid == self.run_uid and first.incarnation > incarnation and first.time > began
 
     def _manifests(self, unit: str, cut: int, hosts: int) -> list[HostManifest]:
         """Of all hosts; raises `Damaged`: one is not there, or they are not of one save."""

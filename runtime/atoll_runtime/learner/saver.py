@@ -32,6 +32,7 @@ class Saver:
         self, store: UnitStore, unit: UnitContract, layout: Layout, bounds: list[tuple[int, int]]
     ) -> None:
         self._store, self._unit, self._layout, self._bounds = store, unit, layout, bounds
+        self._began = time.time()
         self._lock = threading.Condition()
         self._waiting: Snapshot | None = None
         self._closed = False
@@ -113,6 +114,6 @@ class Saver:
     def _prune(self, cut: int) -> None:
         """Removes older saves. What cannot be removed harms none that stands; the next save tries again."""
         try:
-            self._store.prune(self._unit.unit, KEEP, cut, self._unit.incarnation)
+            self._store.prune(self._unit.unit, KEEP, cut, self._unit.incarnation, self._began)
         except StoreError as error:
             log.warning("older moments were not removed, the next save tries again: %s", error)
