@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 import zlib
 from collections.abc import Iterable
@@ -76,15 +75,18 @@ class Term:
             self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started)
 
     async def _resync(self) -> None:
-        """Looks at everything again, also at what no watch tells of: at each once in the time, not at all of it
-        together, for a failure in that moment would wait behind it."""
+        """Looks at everything again, also at what no watch tells of: at each once in the time, in the last fifth of it,
+        not at all of it together, for a failure in that moment would wait behind it."""
         seconds = self._settings.resync_seconds
-        turns = max(1, round(seconds / TURN_SECONDS))
-        for turn in itertools.cycle(range(turns)):
-            await asyncio.sleep(seconds / turns)
-            for key in self._store.keys("TrainingRun", "LearnerUnit"):
-                if zlib.crc32(str(key).encode()) % turns == turn:
-                    self._review(key)
+        busy = seconds / 5
+        turns = max(1, round(busy / TURN_SECONDS))
+        while True:
+            await asyncio.sleep(seconds - busy)
+            for turn in range(turns):
+                await asyncio.sleep(busy / turns)
+                for key in self._store.keys("TrainingRun", "LearnerUnit"):
+                    if zlib.crc32(str(key).encode()) % turns == turn:
+                        self._review(key)
 
     def _review(self, key: Key) -> None:
         self._reconciler(key).review(key)
