@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from lone_shard import LONE
 
 from atoll_runtime.learner.proposal import Proposal
 from atoll_runtime.sync import restoring
@@ -25,23 +26,10 @@ from atoll_runtime.sync.events import (
     ShardClock,
 )
 from atoll_runtime.sync.machine import Syncer
-from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer import hosts
 from atoll_runtime.transport.messages import PROTOCOL, Hello
 
-RULES = Rules(
-    fragments=1,
-    interval=1,
-    overlap=1,
-    quorum=1,
-    grace_fraction=0.0,
-    grace_steps=1.0,
-    target_steps=10**6,
-    target_tokens=None,
-    cut_interval=100,
-    shard=1,
-    shards=2,
-)
+RULES = replace(LONE, cut_interval=100, shard=1, shards=2)
 WILD = CutId(2**31)
 DOUBT = "cut: 2147483648, but no shard is known to be beyond global step 1"
 

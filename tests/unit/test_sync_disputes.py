@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from lone_shard import LONE
+
 from atoll_runtime.sync.events import (
     Event,
     Joined,
@@ -14,18 +16,8 @@ from atoll_runtime.sync.events import (
     RoundId,
 )
 from atoll_runtime.sync.machine import Syncer
-from atoll_runtime.sync.rules import Rules
 
-RULES = Rules(
-    fragments=1,
-    interval=1,
-    overlap=1,
-    quorum=1,
-    grace_fraction=0.0,
-    grace_steps=1.0,
-    target_steps=10**6,
-    target_tokens=None,
-)
+RULES = LONE
 TOKENS = 100
 """Of a step."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from lone_shard import LONE
 
 from atoll_runtime.sync.events import (
     Event,
@@ -24,17 +25,7 @@ from atoll_runtime.sync.events import (
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import Rules
 
-RULES = Rules(
-    fragments=1,
-    interval=4,
-    overlap=1,
-    quorum=1,
-    grace_fraction=0.0,
-    grace_steps=1.0,
-    target_steps=10**6,
-    target_tokens=None,
-    cut_interval=10**6,
-)
+RULES = replace(LONE, interval=4, cut_interval=10**6)
 
 
 @dataclass
