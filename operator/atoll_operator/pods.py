@@ -108,6 +108,10 @@ class Pods:
         """Who has to look when this node changes."""
         return {self._pods[key].parent for key in self._on_node.get(node, ())}
 
+    def on(self, node: str) -> Iterator[KnownPod]:
+        """Those that have this node."""
+        return (self._pods[key] for key in self._on_node.get(node, ()))
+
     def departed(self, parent: Key) -> Mapping[str, PodView]:
         """The last that was seen of pods that are gone, by name; of the newest incarnation that lost one."""
         return self._departed.get(parent, {})

@@ -130,6 +130,8 @@ class UnitReconciler:
         feed = self._feeds.state(run_key, run["metadata"]["uid"] if run is not None else "")
         pods = self._store.pods_of(key, body["metadata"]["uid"])
         departed = self._store.departed(key)
+        nodes = self._store.nodes_of((*pods, *departed.values()))
+        gathers = unit.status.placed_gang != unit.status.gang and self._settings.direct_placement
         if any(pod.exit_code == 0 for pod in pods):
             self._feeds.poke(run_key)
         status = feed.status
@@ -152,9 +154,12 @@ class UnitReconciler:
             answering_since=answering_since,
             heard=feed.heard,
             pace=self._pace(key, report, answering_since, now),
-            nodes=self._store.nodes_of((*pods, *departed.values())),
+            nodes=nodes,
             sees_nodes=self._store.sees_nodes,
             sound_chips=self._store.sound_chips((unit.spec.accelerator, unit.spec.topology)),
+            seats=self._store.seats(key, {node.pool for node in nodes.values() if node.pool})
+            if gathers
+            else {},
             departed=departed,
         )
 

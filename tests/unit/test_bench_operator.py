@@ -85,7 +85,15 @@ def test_an_error_of_the_watch_ends_the_bench_with_its_words() -> None:
 
 def test_the_limit_sends_what_the_operator_sent_but_for_the_owner_and_with_every_pool_known() -> None:
     labels = {"atoll.dev/unit": "r-p0-7", "atoll.dev/gang": "1"}
-    metadata = {"name": "r-p0-7-1-0", "uid": "u", "labels": labels, "ownerReferences": [{"name": "r-p0-7"}]}
+    made = {"manager": "atoll", "operation": "Update", "fieldsV1": {"f:spec": {"f:containers": {}}}}
+    bound = {"manager": "kube-scheduler", "operation": "Update", "fieldsV1": {"f:status": {}}}
+    metadata = {
+        "name": "r-p0-7-1-0",
+        "uid": "u",
+        "labels": labels,
+        "ownerReferences": [{"name": "r-p0-7"}],
+        "managedFields": [bound, made],
+    }
     alone = {"podAntiAffinity": {}}
     spec = {"nodeName": "pool-3", "nodeSelector": {"a": "b"}, "affinity": alone, "containers": []}
     sent = limit.body({"metadata": metadata, "spec": spec, "status": {"phase": "Running"}}, "limit")
@@ -96,6 +104,8 @@ def test_the_limit_sends_what_the_operator_sent_but_for_the_owner_and_with_every
         "metadata": {"name": "r-p0-7-1-0", "namespace": "limit", "labels": labels},
         "spec": {"nodeSelector": selector, "affinity": alone, "containers": []},
     }
+    made["fieldsV1"] = {"f:spec": {"f:nodeName": {}}}
+    assert limit.body({"metadata": metadata, "spec": spec}, "limit")["spec"]["nodeName"] == "pool-3"
 
 
 def test_a_figure_is_the_median_with_its_spread_and_the_ratio_of_each_round() -> None:

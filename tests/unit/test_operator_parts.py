@@ -17,12 +17,15 @@ import pytest
 from leaping import leap
 
 from atoll_operator import crdgen, settings
+from atoll_operator.api.group import TPU
 from atoll_operator.certs import Authorities, Authority, client_context
 from atoll_operator.credentials import CredentialsError, load, load_pair
 from atoll_operator.errors import Retry
 from atoll_operator.keys import Key, parent_key
 from atoll_operator.news import News
+from atoll_operator.plan.clock import parse_time
 from atoll_operator.plan.names import evaluator_host
+from atoll_operator.plan.observe import view
 from atoll_operator.rules import at
 from atoll_operator.store import Store
 from atoll_operator.workqueue import WorkQueue
@@ -44,6 +47,8 @@ def test_settings_have_defaults_for_all_but_the_image() -> None:
 def test_settings_are_read() -> None:
     read = settings.read(LEAST | {"ATOLL_NAMESPACES": "a, b", "ATOLL_RUNTIME_ENV": '{"X": "1"}'})
     assert (read.namespaces, read.runtime_environment) == (("a", "b"), {"X": "1"})
+    assert read.direct_placement
+    assert not settings.read(LEAST | {"ATOLL_DIRECT_PLACEMENT": "false"}).direct_placement
 
 
 @pytest.mark.parametrize(
@@ -55,6 +60,7 @@ def test_settings_are_read() -> None:
         ("ATOLL_RUNTIME_ENV", json.dumps({f"X{n}": "" for n in range(65)})),
         ("ATOLL_RUNTIME_ENV", json.dumps({"X": "a" * 4097})),
         ("ATOLL_RUNTIME_PULL_POLICY", "Sometimes"),
+        ("ATOLL_DIRECT_PLACEMENT", "yes"),
         ("ATOLL_HEALTH_PORT", "x"),
         ("ATOLL_FEED_SECONDS", "0"),
         ("ATOLL_LOG_FORMAT", "xml"),
@@ -298,6 +304,49 @@ def test_a_node_that_a_list_lacks_is_gone_and_its_units_have_to_look() -> None:
     assert store.keep_nodes({"n2"}) == {unit}
     assert store.nodes_of(store.pods_of(unit, "unit"))["n1"].gone
     assert store.keep_nodes({"n2"}) == set()
+
+
+def test_what_is_left_of_a_pools_nodes_is_told_and_whether_another_unit_is_there() -> None:
+    def node(name: str, pool: str, chips: int = 8) -> dict:
+        labels = {"cloud.google.com/gke-nodepool": pool}
+        return {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": {TPU: str(chips)}}}
+
+    def on(name: str, version: int, **changes: Any) -> dict:
+        container = {"resources": {"limits": {TPU: "4"}}}
+        return pod(name, version, name) | {"spec": {"nodeName": "n1", "containers": [container]}} | changes
+
+    def left(pool: str) -> dict[str, tuple[int, bool]]:
+        found = store.seats(Key("LearnerUnit", "n", "u"), [pool])[pool]
+        return {seats.node.name: (seats.free, seats.shared) for seats in found}
+
+    store = Store()
+    for name, pool in (("n1", "p"), ("n2", "p"), ("n3", "q")):
+        store.put_node(node(name, pool), 0.0)
+    store.put("Pod", on("u-1-0", 1))
+    assert left("p") == {"n1": (4, False), "n2": (8, False)}
+    store.put("Pod", on("u-1-1", 2))
+    store.put("Pod", on("u-1-0", 3, status={"phase": "Failed"}))
+    assert left("p")["n1"] == (4, False), "what has ended has no chips"
+    stranger = on("v-1-0", 4)
+    stranger["metadata"]["labels"] = {"atoll.dev/unit": "v"}
+    store.put("Pod", stranger)
+    assert left("p")["n1"] == (0, True)
+    store.drop("Pod", stranger)
+    store.put_node(node("n2", "q"), 0.0)
+    store.put_node(node("n3", "q", 4), 0.0)
+    assert (left("p"), left("q")) == ({"n1": (4, False)}, {"n2": (8, False), "n3": (4, False)})
+    assert left("unknown") == {}
+
+
+def test_a_pod_that_was_made_for_its_node_got_it_when_it_was_made() -> None:
+    made = pod("a", 1)
+    made["metadata"]["creationTimestamp"] = "2026-11-23T08:00:00Z"
+    assert view(made | {"spec": {}}).scheduled_at is None
+    placed = made | {"spec": {"nodeName": "n"}}
+    assert view(placed).scheduled_at == parse_time("2026-11-23T08:00:00Z")
+    condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-23T08:00:05Z"}
+    bound = placed | {"status": {"conditions": [condition]}}
+    assert view(bound).scheduled_at == parse_time("2026-11-23T08:00:05Z")
 
 
 def test_a_pod_that_comes_up_is_calm_news_and_one_that_is_lost_is_urgent() -> None:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from objects import TWO_HOSTS
 
-from atoll_operator.api.group import NODE_POOL
+from atoll_operator.api.common import Toleration
+from atoll_operator.api.group import NODE_POOL, TPU
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, Restart
 from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.plan.clock import format_time, parse_time
@@ -30,6 +31,7 @@ from atoll_operator.plan.placement import (
     spots,
 )
 from atoll_operator.plan.podspec import PodSettings
+from atoll_operator.plan.seats import Seats, plain, take, used
 from atoll_operator.plan.tpu import slice_of
 from atoll_operator.plan.unit import plan_unit
 from atoll_operator.plan.unitstatus import Orders, UnitObserved
@@ -63,7 +65,20 @@ def of(**changes: Any) -> LearnerUnitSpec:
     return TWO_HOSTS.model_copy(update=changes)
 
 
+APP_ERROR: dict[str, Any] = {
+    "phase": "Failed",
+    "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 1}}}],
+}
 OLD = (pod(0, "a", 1), pod(1, "b", 1))
+KIND = (TWO_HOSTS.accelerator, TWO_HOSTS.topology)
+
+
+def seats(shared: bool = False, kind: tuple[str, str] = KIND, **free: int) -> tuple[Seats, ...]:
+    """Of a pool, by the nodes' names."""
+    return tuple(
+        Seats(NodeView(name=name, pool="p", kind=kind, chips=8), chips, shared)
+        for name, chips in free.items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,6 +155,117 @@ OLD = (pod(0, "a", 1), pod(1, "b", 1))
 )
 def test_pods_are_made_where_they_may_be(gang: Gathering, expected: dict[int, Spot]) -> None:
     assert spots(gang, NOW) == expected
+
+
+@pytest.mark.parametrize(
+    ("gang", "expected"),
+    [
+        pytest.param(gathering(pod(0, "a"), seats={"p": seats(a=0, b=4)}), {1: "b"}, id="a follower"),
+        pytest.param(gathering(pod(0, "a"), seats={"p": seats(a=4, b=0)}), {1: "a"}, id="two on one node"),
+        pytest.param(gathering(pod(0, "a"), seats={"p": seats(a=0, b=3)}), {1: ""}, id="no room"),
+        pytest.param(gathering(pod(0, "a"), seats={"p": seats(True, a=0, b=4)}), {1: ""}, id="not alone"),
+        pytest.param(gathering(pod(0, "a"), seats={"q": seats(b=4)}), {1: ""}, id="another pool"),
+        pytest.param(gathering(pod(0), seats={"p": seats(a=4, b=4)}), {}, id="not before the leader is bound"),
+        pytest.param(gathering(seats={"p": seats(a=4, b=4)}), {0: ""}, id="the leader is the scheduler's"),
+        pytest.param(
+            gathering(former=OLD, stale=OLD, seats={"p": seats(a=4, b=4)}), {0: "a", 1: "b"}, id="a return"
+        ),
+        pytest.param(
+            gathering(former=OLD[::-1], stale=OLD, seats={"p": seats(a=4, b=0)}),
+            {0: "a", 1: ""},
+            id="a return while an old pod still runs",
+        ),
+        pytest.param(
+            gathering(former=(pod(0, "b", 1), pod(1, "a", 1)), stale=(pod(0, "b", 1),), seats={"p": seats(a=4, b=4)}),
+            {0: "b", 1: "a"},
+            id="each host where it was",
+        ),
+        pytest.param(
+            gathering(former=OLD, stale=OLD[1:], seats={"p": seats(a=4, b=4)}),
+            {0: "", 1: ""},
+            id="nobody holds the old pool any more",
+        ),
+        pytest.param(
+            gathering(former=OLD, stale=(pod(0, "a", 0),), seats={"p": seats(a=4, b=4)}),
+            {0: "", 1: ""},
+            id="an older gang holds nothing",
+        ),
+        pytest.param(
+            gathering(
+                spec=of(node_selector={NODE_POOL: "p"}), seats={"p": seats(a=4, b=4)},
+            ),
+            {0: "", 1: ""},
+            id="a pool that the user names is nobody's yet",
+        ),
+        pytest.param(
+            gathering(pod(0, "a"), spec=of(slices=2), seats={"p": seats(a=0, b=4)}),
+            {1: "b", 2: ""},
+            id="each slice by itself",
+        ),
+    ],
+)  # fmt: skip
+def test_a_pod_is_made_for_a_free_node_of_the_pool_that_its_slice_holds(
+    gang: Gathering, expected: dict[int, str]
+) -> None:
+    assert {host: spot.node for host, spot in spots(gang, NOW).items()} == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "tolerations", "fits"),
+    [
+        pytest.param({}, (), True, id="plain"),
+        pytest.param({"taints": ((TPU, "present", "NoSchedule"),)}, (), True, id="as every TPU node"),
+        pytest.param({"taints": (("team", "a", "NoSchedule"),)}, (), False, id="a taint"),
+        pytest.param(
+            {"taints": (("team", "a", "NoSchedule"),)}, (Toleration(key="team", value="a"),), True, id="tolerated"
+        ),
+        pytest.param(
+            {"taints": (("team", "a", "NoSchedule"),)}, (Toleration(key="team", value="b"),), False, id="of another"
+        ),
+        pytest.param(
+            {"taints": (("team", "a", "NoExecute"),)},
+            (Toleration(key="team", operator="Exists", effect="NoSchedule"),),
+            False,
+            id="another effect",
+        ),
+        pytest.param(
+            {"taints": (("team", "", "NoExecute"),)}, (Toleration(operator="Exists"),), True, id="all tolerated"
+        ),
+        pytest.param({"cordoned": True}, (), False, id="cordoned"),
+        pytest.param({"silent_since": NOW}, (), False, id="silent"),
+        pytest.param({"maintenance": "soon"}, (), False, id="about to go"),
+        pytest.param({"kind": ("tpu-v6e-slice", "4x4")}, (), False, id="of another topology"),
+    ],
+)  # fmt: skip
+def test_no_pod_is_made_for_a_node_that_the_scheduler_would_not_give_it(
+    changes: dict[str, Any], tolerations: tuple[Toleration, ...], fits: bool
+) -> None:
+    (only,) = seats(b=4)
+    pool = (replace(only, node=replace(only.node, **changes)),)
+    assert take([1], {1: "b"}, pool, of(tolerations=tolerations), 4) == ({1: "b"} if fits else {})
+
+
+@pytest.mark.parametrize(
+    ("spec", "reasons", "expected"),
+    [
+        pytest.param({}, (), True, id="plain"),
+        pytest.param({"node_selector": {NODE_POOL: "p"}}, (), True, id="a label of pools"),
+        pytest.param({"node_selector": {"rack": "7"}}, (), False, id="a label of nodes"),
+        pytest.param({"queue_name": "q"}, (), False, id="a queue"),
+        pytest.param({}, ("AppError", "NodeLost"), True, id="other failures"),
+        pytest.param({}, ("AdmissionRejected", "AppError"), False, id="turned away by a kubelet"),
+    ],
+)
+def test_what_is_not_plain_is_left_to_the_scheduler(
+    spec: dict[str, Any], reasons: tuple[str, ...], expected: bool
+) -> None:
+    restarts = tuple(Restart(time=format_time(NOW), reason=reason) for reason in reasons)
+    assert plain(of(**spec), LearnerUnitStatus(restarts=restarts)) == expected
+
+
+def test_a_pod_has_its_chips_until_it_has_ended() -> None:
+    runs = pod(0, "a", chips=4)
+    assert used([runs, replace(runs, deletion_time=NOW), replace(runs, phase="Failed")]) == 8
 
 
 @pytest.mark.parametrize(
@@ -277,6 +403,7 @@ class World:
     Args:
         large: each pool is one node with room for two hosts, not two nodes.
         blind: the operator sees no nodes.
+        strangers: hosts in as many pools have pods that the operator knows nothing of.
     """
 
     seen = 0.9
@@ -285,7 +412,15 @@ class World:
     """The scheduler prefers new pods, as it does to those that wait for their next try."""
 
     def __init__(
-        self, units: int, pools: int, slices: int, *, large: bool, blind: bool, random: Random
+        self,
+        units: int,
+        pools: int,
+        slices: int,
+        *,
+        large: bool,
+        blind: bool,
+        random: Random,
+        strangers: int = 0,
     ) -> None:
         self.now = NOW
         self.random = random
@@ -302,11 +437,13 @@ class World:
                         "cloud.google.com/gke-tpu-topology": "2x4",
                         "node.kubernetes.io/instance-type": "ct6e-standard-4t",
                     },
-                }
+                },
+                "status": {"allocatable": {TPU: str(4 * self.room)}},
             }
             for index in range(pools)
             for number in range(2 // self.room)
         }
+        self.strangers = {f"p{index}-{2 // self.room - 1}" for index in range(strangers)}
         self.pods: dict[str, dict[str, Any]] = {}
 
     def reconcile(self, name: str, writes: int = 100) -> bool:
@@ -322,7 +459,7 @@ class World:
         }
         observed = UnitObserved(
             name=name, namespace="ns", uid=f"{name}-uid", generation=1, spec=unit.spec, status=unit.status,
-            pods=pods, orders=ORDERS, nodes=known, sees_nodes=not self.blind,
+            pods=pods, orders=ORDERS, nodes=known, sees_nodes=not self.blind, seats=self._seats(name, known),
         )  # fmt: skip
         plan = plan_unit(observed, self.now)
         if plan.advance:
@@ -333,7 +470,7 @@ class World:
         for body in plan.create[: max(writes - len(plan.remove), 0)]:
             assert body["metadata"]["name"] not in self.pods
             self._check_new(body["metadata"]["labels"])
-            self.pods[body["metadata"]["name"]] = body | {"status": {"phase": "Pending"}}
+            self.pods[body["metadata"]["name"]] = body | {"status": self._admitted(body)}
         done = len(plan.remove) + len(plan.create)
         if writes >= done:
             unit.status = plan.status
@@ -345,6 +482,46 @@ class World:
         if "atoll.dev/holds" not in labels:
             assert "nodeName" in self.pods[leader]["spec"]
             assert "atoll.dev/holds" in self.pods[leader]["metadata"]["labels"]
+
+    def _seats(self, unit: str, known: dict[str, NodeView]) -> dict[str, tuple[Seats, ...]]:
+        """As the store counts them: strangers' pods are not known."""
+        found: dict[str, tuple[Seats, ...]] = {}
+        for node in known.values():
+            bodies = [body for body in self.pods.values() if body["spec"].get("nodeName") == node.name]
+            others = any(
+                body["metadata"]["labels"]["atoll.dev/unit"] != unit and not view(body).ended
+                for body in bodies
+            )
+            left = Seats(node, node.chips - used(map(view, bodies)), others)
+            found[node.pool] = (*found.get(node.pool, ()), left)
+        return found
+
+    def _room(self, node: str) -> int:
+        """Hosts that still have a place there; a stranger has that of one."""
+        there = [
+            body
+            for body in self.pods.values()
+            if body["spec"].get("nodeName") == node and body["status"]["phase"] != "Failed"
+        ]
+        return self.room - len(there) - (node in self.strangers)
+
+    def _admitted(self, body: dict[str, Any]) -> dict[str, Any]:
+        """What comes of a pod that is new: its kubelet, if it has one already, takes it or turns it away."""
+        node = body["spec"].get("nodeName")
+        if node is None:
+            return {"phase": "Pending"}
+        if self._room(node) > 0:
+            return self._running()
+        assert node in self.strangers, "only pods that nobody told us of are in the way"
+        return {"phase": "Failed", "reason": "OutOfgoogle.com/tpu"}
+
+    def _running(self) -> dict[str, Any]:
+        started = {"startedAt": format_time(self.now)}
+        return {
+            "phase": "Running",
+            "containerStatuses": [{"name": "main", "state": {"running": started}}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
 
     def delete(self, name: str) -> None:
         body = self.pods[name]
@@ -361,9 +538,8 @@ class World:
     def fail(self, name: str) -> None:
         """A pod on a node ends: the scheduler forgets it at once."""
         if "nodeName" in self.pods[name]["spec"]:
-            self.pods[name]["status"] = {"phase": "Failed", "reason": "Evicted"} if self.random.random() < 0.3 else {
-                "phase": "Failed", "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 1}}}]
-            }  # fmt: skip
+            evicted = self.random.random() < 0.3
+            self.pods[name]["status"] = {"phase": "Failed", "reason": "Evicted"} if evicted else APP_ERROR
 
     def schedule(self, name: str) -> None:
         """Binds a pod to any node that fits, or says that there is none."""
@@ -373,13 +549,7 @@ class World:
         fitting = [node for node in self.nodes if self._fits(body, node)]
         if fitting:
             body["spec"]["nodeName"] = self.random.choice(fitting)
-            body["status"] = {
-                "phase": "Running",
-                "containerStatuses": [
-                    {"name": "main", "state": {"running": {"startedAt": format_time(self.now)}}}
-                ],
-                "conditions": [{"type": "Ready", "status": "True"}],
-            }
+            body["status"] = self._running()
         elif "conditions" not in body["status"]:
             body["status"]["conditions"] = [
                 {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node fits",
@@ -402,7 +572,7 @@ class World:
     def _fits(self, body: dict[str, Any], node: str) -> bool:
         labels = self.nodes[node]["metadata"]["labels"]
         there = self.bound(labels[NODE_POOL])
-        if sum(other["spec"]["nodeName"] == node for other in there) >= self.room:
+        if self._room(node) <= 0:
             return False
         if any(labels.get(key) != value for key, value in body["spec"]["nodeSelector"].items()):
             return False
@@ -523,15 +693,23 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=500)
 @given(
-    acts=ACTS, units=st.integers(1, 3), pools=st.integers(1, 3), large=st.booleans(), blind=st.booleans(),
-    seed=st.integers(0, 2**32),
+    acts=ACTS, units=st.integers(1, 3), pools=st.integers(1, 3), strangers=st.integers(0, 2), large=st.booleans(),
+    blind=st.booleans(), seed=st.integers(0, 2**32),
 )  # fmt: skip
 def test_whatever_happens_no_pool_is_shared_and_every_pool_is_used_in_the_end(
-    acts: list[tuple[str, int]], units: int, pools: int, large: bool, blind: bool, seed: int
+    acts: list[tuple[str, int]],
+    units: int,
+    pools: int,
+    strangers: int,
+    large: bool,
+    blind: bool,
+    seed: int,
 ) -> None:
-    world = World(units, pools, 1, large=large, blind=blind, random=Random(seed))
+    world = World(
+        units, pools, 1, large=large, blind=blind, random=Random(seed), strangers=min(strangers, pools)
+    )
     for act, number in acts:
         unit = f"u{number % units}"
         names = sorted(world.pods)
@@ -545,6 +723,7 @@ def test_whatever_happens_no_pool_is_shared_and_every_pool_is_used_in_the_end(
         elif pod:
             getattr(world, act)(pod)
         world.check()
+    world.strangers.clear()
     world.settle(3600, min(units, pools))
 
 
@@ -566,3 +745,35 @@ def test_two_units_that_hold_what_the_other_wants_are_told_apart_in_time() -> No
     assert [world.pods[name]["spec"].get("nodeName") for name in ("u0-1-2", "u1-1-2")] == [None, None]
     world.settle(3 * SLICES_SECONDS, 1)
     assert parse_time(format_time(world.now)) > NOW + SLICES_SECONDS
+
+
+def test_a_heal_and_a_start_ask_the_scheduler_for_leaders_alone_until_a_stranger_is_in_the_way() -> None:
+    world = World(1, 1, 1, large=False, blind=False, random=Random(0))
+    world.seen = 1.0
+    for _ in range(2):
+        world.reconcile("u0")
+    world.schedule("u0-1-0")
+    for _ in range(2):
+        world.reconcile("u0")
+    assert world.pods["u0-1-1"]["status"]["phase"] == "Running", "made for the other node"
+    world.pods["u0-1-1"]["status"] = APP_ERROR
+    for _ in range(2):
+        world.reconcile("u0")
+    assert world.pods["u0-2-1"]["status"]["phase"] == "Running", "made for the node that is free again"
+    assert world.pods["u0-2-0"]["status"]["phase"] == "Pending", "the old leader has its node still"
+    world.kubelets()
+    world.schedule("u0-2-0")
+    assert world.whole() == 1
+    world.pods["u0-2-1"]["status"] = APP_ERROR
+    world.strangers = {world.pods["u0-2-1"]["spec"]["nodeName"]}
+    for _ in range(8):
+        world.now += 60
+        world.reconcile("u0")
+    assert world.units["u0"].status.restarts[-1].reason == "AdmissionRejected"
+    world.kubelets()
+    world.reconcile("u0")
+    world.schedule("u0-4-0")
+    world.reconcile("u0")
+    assert "nodeName" not in world.pods["u0-4-1"]["spec"], "from now on the scheduler is asked for all"
+    world.strangers.clear()
+    world.settle(60, 1)

@@ -207,6 +207,12 @@ class Gang:
         return host_names(self.namespace, self.unit, self.number, self.hosts)
 
 
+def chips(spec: LearnerUnitSpec) -> int:
+    """Of all slices of such a unit. Raises ValueError, as `slice_of`."""
+    shape = slice_of(spec.accelerator, spec.topology, spec.machine_type)
+    return spec.slices * shape.hosts * shape.chips_per_host
+
+
 @lru_cache(maxsize=64)
 def host_names(namespace: str, unit: str, gang: int, hosts: int) -> tuple[str, ...]:
     """DNS names in order of hosts; every pod of a gang names them all, several times."""

@@ -14,6 +14,7 @@ from atoll_operator.api.group import (
     LABEL_QUEUE,
     LABEL_UNIT,
     NODE_POOL,
+    TPU,
     Object,
 )
 from atoll_operator.plan.capacity import SPOT
@@ -45,6 +46,8 @@ class PodView:
     node: str = ""
     pool: str = ""
     """The node pool that its selector asks for."""
+    chips: int = 0
+    """That it has, or will have, of its node."""
     spot: bool = False
     """Its host may be taken away at any time: where that shuts down, it was."""
     deletion_time: float | None = None
@@ -108,6 +111,7 @@ def view(pod: Object) -> PodView:
         message=status.get("message", "") or stopped.get("message", ""),
         node=pod.get("spec", {}).get("nodeName", ""),
         pool=pod.get("spec", {}).get("nodeSelector", {}).get(NODE_POOL, ""),
+        chips=sum(_chips(item) for item in pod.get("spec", {}).get("containers", ())),
         spot=pod.get("spec", {}).get("nodeSelector", {}).get(SPOT) == "true",
         deletion_time=_time(metadata.get("deletionTimestamp")),
         disruption=disruption.get("reason", "")
@@ -120,9 +124,7 @@ def view(pod: Object) -> PodView:
         group=labels.get(LABEL_POD_GROUP, ""),
         unschedulable="" if unplaced is None else unplaced.get("message", "no node fits"),
         unschedulable_since=None if unplaced is None else _time(unplaced.get("lastTransitionTime")),
-        scheduled_at=_time(scheduled.get("lastTransitionTime"))
-        if scheduled.get("status") == "True"
-        else None,
+        scheduled_at=_placed(pod, scheduled),
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         ready=conditions.get("Ready", {}).get("status") == "True",
@@ -133,6 +135,18 @@ def view(pod: Object) -> PodView:
         ended_incarnation=words.incarnation,
         finished_at=_time(ended.get("finishedAt")),
     )
+
+
+def _placed(pod: Object, scheduled: Object) -> float | None:
+    """Of a pod that was made for its node no scheduler says so, and its kubelet only after a while."""
+    if scheduled.get("status") == "True":
+        return _time(scheduled.get("lastTransitionTime"))
+    made_for = pod.get("spec", {}).get("nodeName") and not scheduled
+    return _time(pod["metadata"].get("creationTimestamp")) if made_for else None
+
+
+def _chips(container: Object) -> int:
+    return int(container.get("resources", {}).get("limits", {}).get(TPU, 0))
 
 
 def _number(text: str | None) -> int:

@@ -9,7 +9,7 @@ it the holder's own peers (docs/decisions/0019).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from atoll_operator.api.group import NODE_POOL
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
@@ -24,6 +24,7 @@ from atoll_operator.plan.failure import (
 )
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.observe import PodView
+from atoll_operator.plan.seats import Seats, take
 from atoll_operator.plan.tpu import Slice
 
 RETURN_SECONDS = 15.0
@@ -55,6 +56,8 @@ class Spot:
     """In the pool of its gang's other pods of the slice: an affinity, for want of the pool's name."""
     avoid: tuple[str, ...] = ()
     """Pools that lack hosts or have an old pod on one, and are taken only where no other one has room."""
+    node: str = ""
+    """The node itself; empty: the scheduler's choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,8 @@ class Gathering:
     nodes: Mapping[str, NodeView]
     sound_chips: Mapping[str, int] = field(default_factory=dict)
     """By node pool of the right kind, the chips of the nodes that stay; empty where nobody may see nodes."""
+    seats: Mapping[str, tuple[Seats, ...]] = field(default_factory=dict)
+    """By node pool that the gang is in or was in last, its nodes; empty where a scheduler is to be asked."""
     at_once: bool = False
     """All pods are wanted at once: nobody may see nodes, or a queue counts the pods."""
     not_before: float = 0.0
@@ -102,16 +107,17 @@ def spots(gang: Gathering, now: float) -> dict[int, Spot]:
     exist = {pod.host for pod in gang.pods}
     found: dict[int, Spot] = {}
     for hosts in gang.slices():
-        found |= {hosts[0]: Spot()} if len(hosts) == 1 else _spots(gang, hosts)
-    return {host: spot for host, spot in found.items() if host not in exist}
+        wanted = {hosts[0]: Spot()} if len(hosts) == 1 else _spots(gang, hosts)
+        wanted = {host: spot for host, spot in wanted.items() if host not in exist}
+        found |= _seated(gang, hosts, wanted) if len(hosts) > 1 else wanted
+    return found
 
 
 def _spots(gang: Gathering, hosts: range) -> dict[int, Spot]:
     here = [pod for pod in gang.pods if pod.host in hosts]
     leader = next((pod for pod in here if pod.host == hosts[0]), None)
     if leader is not None and leader.node:
-        node = gang.nodes.get(leader.node)
-        pool = leader.pool or (node.pool if node is not None else "")
+        pool = _pool_of(gang, leader)
         return dict.fromkeys(hosts, Spot(pool) if pool else Spot(near=True))
     pool = next((pod.pool for pod in here if pod.pool), "") or gang.spec.node_selector.get(NODE_POOL, "")
     if not pool and not here:
@@ -121,6 +127,23 @@ def _spots(gang: Gathering, hosts: range) -> dict[int, Spot]:
     if gang.at_once or (here and leader is None):
         return dict.fromkeys(hosts, Spot(holds=True, near=True))
     return {hosts[0]: Spot(holds=True, avoid=(*gang.crowded(), *gang.lacking())[:AVOIDED])}
+
+
+def _pool_of(gang: Gathering, pod: PodView) -> str:
+    node = gang.nodes.get(pod.node)
+    return pod.pool or (node.pool if node is not None else "")
+
+
+def _seated(gang: Gathering, hosts: range, wanted: dict[int, Spot]) -> dict[int, Spot]:
+    """With a node for each pod whose pool is held by this slice: by its leader, or by that of the gang before it."""
+    pool = next((spot.pool for spot in wanted.values()), "")
+    last = max((pod.gang for pod in gang.former), default=0)
+    holders = (*gang.pods, *(pod for pod in gang.stale if pod.gang == last))
+    if not pool or all(pod.host != hosts[0] or _pool_of(gang, pod) != pool for pod in holders if pod.node):
+        return wanted
+    former = {pod.host: pod.node for pod in gang.former if pod.gang == last}
+    nodes = take(list(wanted), former, gang.seats.get(pool, ()), gang.spec, gang.shape.chips_per_host)
+    return {host: replace(spot, node=nodes.get(host, "")) for host, spot in wanted.items()}
 
 
 def _left(former: list[PodView], nodes: Mapping[str, NodeView]) -> str:

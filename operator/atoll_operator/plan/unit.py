@@ -15,13 +15,14 @@ from atoll_operator.plan import budget, heal, nodes, remedy, rest, timeline
 from atoll_operator.plan.clock import earliest, format_time, parse_time
 from atoll_operator.plan.conditions import clip, find, state
 from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, EVICTED, HOST_MAINTENANCE, POD_DELETED, Cause
-from atoll_operator.plan.gang import Gang
+from atoll_operator.plan.gang import Gang, chips
 from atoll_operator.plan.loss import AGAIN_SECONDS, find_loss
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.placement import Gathering, gives_way_until, may_return, overdue, spots
 from atoll_operator.plan.podspec import LEAVE_SECONDS
 from atoll_operator.plan.removal import DRAIN_SECONDS, removals
+from atoll_operator.plan.seats import plain
 from atoll_operator.plan.unitplan import UnitPlan
 from atoll_operator.plan.unitstatus import BACK_OFF, Orders, UnitObserved, describe, lost, written
 
@@ -155,6 +156,7 @@ def _gathering(unit: UnitObserved, gang: Gang, current: Mapping[str, PodView]) -
         stale=tuple(pod for pod in unit.pods if pod.gang != gang.number),
         nodes=unit.nodes,
         sound_chips=unit.sound_chips,
+        seats=unit.seats if plain(unit.spec, unit.status) else {},
         at_once=queued or not unit.sees_nodes,
         not_before=gives_way_until(unit.status, unit.spec.slices),
         spread=budget.jitter(unit.uid, gang.number),
@@ -281,7 +283,13 @@ def _advance(unit: UnitObserved, status: LearnerUnitStatus, now: float, in_place
     how = "restarts in place" if in_place else "gets a new gang"
     message = f"{reason}: incarnation {incarnation} {how}"
     gang = status.gang if in_place else incarnation
-    fresh = {"incarnation": incarnation, "gang": gang, "seeded_step": None, "contributions": 0}
+    fresh = {
+        "incarnation": incarnation,
+        "gang": gang,
+        "chips": chips(unit.spec),
+        "seeded_step": None,
+        "contributions": 0,
+    }
     states = lost("Restarting" if in_place else "Creating", message)
     states["Healing"] = state(healing, reason, message if healing else "")
     if in_place:

@@ -13,12 +13,13 @@ from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.plan import failure, heal, remedy, timeline
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import State, clip, find, is_true, state, transition
-from atoll_operator.plan.gang import Gang
+from atoll_operator.plan.gang import Gang, chips
 from atoll_operator.plan.hang import Pace
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.podspec import PodSettings
+from atoll_operator.plan.seats import Seats
 from atoll_runtime.contract import UnitReport
 
 BACK_OFF = "BackOff"
@@ -70,6 +71,8 @@ class UnitObserved:
     """The operator sees the cluster's nodes."""
     sound_chips: Mapping[str, int] = field(default_factory=dict)
     """By node pool of the unit's accelerator and topology, the chips of the nodes that stay."""
+    seats: Mapping[str, tuple[Seats, ...]] = field(default_factory=dict)
+    """By node pool that its pods are in or were in last, the nodes; empty where every pod is the scheduler's."""
     departed: Mapping[str, PodView] = field(default_factory=dict)
     """The last that was seen of pods that are gone, by name: they tell why better than their absence does."""
 
@@ -112,8 +115,7 @@ def describe(
         **_progress(unit),
         "Draining": state(False, "NotDraining"),
     }
-    chips = gang.hosts * gang.slice.chips_per_host
-    status = _figures(with_ledger(unit, status), unit.report).model_copy(update={"chips": chips})
+    status = _figures(with_ledger(unit, status), unit.report).model_copy(update={"chips": chips(gang.spec)})
     learning = states["Learning"][0] == "True"
     if learning:
         status = status.model_copy(update={"merged_incarnation": status.incarnation})

@@ -1,0 +1,95 @@
+"""Which hosts of its node pool a slice may have without asking the scheduler (docs/decisions/0036).
+
+A scheduler binds 50 pods a second, and where a slice has its pool there is nothing left to choose: its pods are one a
+host. So a pod whose pool is the slice's own already is made for a node that has its chips free. All that is not plain
+is left to the scheduler, and so is a unit whose pod was turned away by a kubelet: it knows of pods that we do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from atoll_operator.api.common import Toleration
+from atoll_operator.api.group import TPU
+from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
+from atoll_operator.plan.failure import ADMISSION_REJECTED
+from atoll_operator.plan.nodes import NodeView, Taint
+from atoll_operator.plan.observe import PodView
+
+_OF_POOLS = ("cloud.google.com/", "node.kubernetes.io/instance-type")
+"""Labels that all nodes of a pool have alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seats:
+    """A node, and what is left of it."""
+
+    node: NodeView
+    free: int
+    """Chips that no pod we know of has."""
+    shared: bool = False
+    """A pod of another unit is on it, and has not ended."""
+
+
+def plain(spec: LearnerUnitSpec, status: LearnerUnitStatus) -> bool:
+    """Whether a pod of the unit may be made for a node of its pool."""
+    rejected = any(restart.reason == ADMISSION_REJECTED for restart in status.restarts)
+    ordinary = all(label.startswith(_OF_POOLS) for label in spec.node_selector)
+    return not rejected and ordinary and spec.queue_name is None
+
+
+def take(
+    hosts: Sequence[int],
+    former: Mapping[int, str],
+    pool: Iterable[Seats],
+    spec: LearnerUnitSpec,
+    chips: int,
+) -> dict[int, str]:
+    """A node for each of these hosts, or for as many as have one; none in a pool that is shared.
+
+    Args:
+        former: nodes that hosts had before, which they get again if they can.
+        pool: all nodes of it that are known.
+        chips: of one host.
+    """
+    known = tuple(pool)
+    if any(seats.shared for seats in known):
+        return {}
+    free = {
+        seats.node.name: seats.free // chips
+        for seats in sorted(known, key=lambda seats: seats.node.name)
+        if _fits(seats.node, spec)
+    }
+    found: dict[int, str] = {}
+    for host in hosts:
+        node = former.get(host, "")
+        if free.get(node, 0) > 0:
+            found[host] = node
+            free[node] -= 1
+    left = (name for name, count in free.items() for _ in range(count))
+    rest = (host for host in hosts if host not in found)
+    return found | dict(zip(rest, left, strict=False))
+
+
+def used(pods: Iterable[PodView]) -> int:
+    """Chips of a node that these pods of it have: one that is told to go has them until it has ended."""
+    return sum(pod.chips for pod in pods if not pod.ended)
+
+
+def _fits(node: NodeView, spec: LearnerUnitSpec) -> bool:
+    kind = (spec.accelerator, spec.topology)
+    return (
+        node.stays and node.kind == kind and all(_tolerated(taint, spec.tolerations) for taint in node.taints)
+    )
+
+
+def _tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
+    """As the scheduler judges it; every pod of ours tolerates the taint of TPU nodes."""
+    key, value, effect = taint
+    return key == TPU or any(
+        each.key in (None, key)
+        and each.effect in (None, effect)
+        and (each.operator == "Exists" or (each.value or "") == value)
+        for each in tolerations
+    )
