@@ -38,6 +38,7 @@ APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON = "application/json"
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class _Request:
     body: Object | None = None
     parameters: Mapping[str, str] | None = None
     content_type: str = JSON
+    accept: str = JSON
 
 
 class Cluster:
@@ -107,6 +109,17 @@ class Cluster:
         """A consistent list, newer than any watch."""
         bodies, _ = await self.list("Pod", namespace, selector)
         return bodies
+
+    async def pods_on(self, node: str, selector: str) -> list[Object]:
+        """Metadata of all namespaces' pods that have this node and have not ended, from the API server's memory."""
+        parameters = {
+            "fieldSelector": f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed",
+            "labelSelector": selector,
+            "resourceVersion": "0",
+        }
+        request = _Request("GET", collection("Pod", ""), parameters=parameters, accept=METADATA_LIST)
+        items: list[Object] | None = (await self._call(request))["items"]
+        return items or []
 
     async def list(self, kind: str, namespace: str, selector: str = "") -> tuple[list[Object], int]:
         """All objects of a namespace, or of the cluster where that is empty, and the version of the list."""
@@ -233,7 +246,11 @@ class Cluster:
             data=None if request.body is None else msgspec.json.encode(request.body),
             # Compressing costs the API server more than the network saves.
             headers=self._credentials.headers()
-            | {"Content-Type": request.content_type, "Accept-Encoding": "identity"},
+            | {
+                "Content-Type": request.content_type,
+                "Accept": request.accept,
+                "Accept-Encoding": "identity",
+            },
         ) as response:
             content = await response.read()
             try:

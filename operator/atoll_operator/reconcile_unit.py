@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from atoll_operator.announce import Announcer
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object, controller_uid
@@ -13,6 +14,7 @@ from atoll_operator.errors import AlreadyExists, Conflict, NotFound, Refused, Re
 from atoll_operator.feed import Feeds
 from atoll_operator.keys import Key
 from atoll_operator.metrics import Metrics
+from atoll_operator.neighbours import Neighbours
 from atoll_operator.ownership import check_owner
 from atoll_operator.plan import hang, ledger
 from atoll_operator.plan.remedy import Renewal
@@ -53,6 +55,7 @@ class UnitReconciler:
         self._status = StatusWriter(cluster, store, queue)
         # A Service holds nothing of its unit: whoever deletes a unit to try it again need not wait for the collector.
         self._applier = Applier(cluster, store, inherit=True)
+        self._neighbours = Neighbours(cluster)
         self._paces: dict[Key, hang.Pace] = {}
         self._uids: dict[Key, str] = {}
         """Of the units that were there at their last pass."""
@@ -199,7 +202,7 @@ class UnitReconciler:
         try:
             if plan.service is not None:
                 await self._applier.apply(uid, plan.service)
-            creates = (self._create(pod) for pod in plan.create)
+            creates = (self._create(pod) for pod in await self._seated(key, plan.create))
             renews = (self._renew(key, renewal) for renewal in plan.renew)
             removes = (
                 remove_pod(self._cluster, self._store, key.namespace, removal) for removal in plan.remove
@@ -217,11 +220,27 @@ class UnitReconciler:
             return  # the watch tells of its loss
         self._store.put("Pod", pod)
 
+    async def _seated(self, key: Key, pods: Sequence[Object]) -> Sequence[Object]:
+        """Where somebody whom the store does not know is on a node of theirs, all are left to the scheduler."""
+        nodes = {pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]}
+        taken = bool(nodes) and await self._neighbours.on_any(nodes, key.name)
+        return [_unseated(pod) for pod in pods] if taken else pods
+
     async def _create(self, pod: Object) -> None:
         metadata = pod["metadata"]
         try:
-            created = await self._cluster.create(pod)
+            try:
+                created = await self._cluster.create(pod)
+            except Refused:  # a policy of the cluster may leave nodes to schedulers
+                if "nodeName" not in pod["spec"]:
+                    raise
+                created = await self._cluster.create(_unseated(pod))
         except AlreadyExists:
             created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
             check_owner(created, "Pod", metadata["ownerReferences"][0])
         self._store.put("Pod", created)
+
+
+def _unseated(pod: Object) -> Object:
+    """The same pod, for the scheduler to place."""
+    return {**pod, "spec": {name: value for name, value in pod["spec"].items() if name != "nodeName"}}

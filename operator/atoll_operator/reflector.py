@@ -17,6 +17,7 @@ import aiohttp
 import msgspec
 
 from atoll_operator.api.group import Object
+from atoll_operator.cluster import METADATA_LIST
 from atoll_operator.credentials import Credentials
 from atoll_operator.logs import tell
 from atoll_operator.metrics import Metrics
@@ -39,7 +40,6 @@ STEADY_SECONDS = 1.0
 """A watch that lasted so long was a good one, and is resumed at once."""
 JSON = "application/json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 TIME_OUT = aiohttp.ClientTimeout(total=60, sock_connect=5)
 STREAM_TIME_OUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=SILENT_SECONDS)
 

@@ -36,7 +36,7 @@ class Settings:
     feed_url: str = FEED_URL
     evaluator_url: str = EVALUATOR_URL
     direct_placement: bool = True
-    """A pod whose node pool is its slice's own already is made for a node of it, and no scheduler is asked."""
+    """Pods that follow a bound leader are made for the free nodes of its pool, and no scheduler is asked."""
     stuck_seconds: float = 180.0
     """A key at work for longer makes the process not alive; nine full time-outs of one call."""
     lease_namespace: str = ""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from apiserver import Refusal
 from objects import RUN
 
 from atoll_local.controlplane import ControlPlane
@@ -49,6 +50,18 @@ class Yard:
     def run(self, units: int, **spec: Any) -> None:
         pool = {"name": "p", "accelerator": "tpu-v6e-slice", "topology": "4x4", "units": units}
         body = {**RUN, "spec": {**RUN["spec"], "pools": [pool], **spec}}
+        self.api.create(body, self.namespace)
+
+    def add_stranger(self, name: str, node: str) -> None:
+        """A pod that has all chips of a node, and is nobody's learner."""
+        chips = {"limits": {"google.com/tpu": "4"}}
+        spec = {
+            "nodeName": node,
+            "automountServiceAccountToken": False,
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "main", "image": "none", "resources": chips}],
+        }
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
         self.api.create(body, self.namespace)
 
     def learners(self) -> list[dict[str, Any]]:
@@ -111,6 +124,11 @@ class Yard:
         }
         path = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
         self.api.call("POST", path, {"metadata": {"name": name}, "spec": spec})
+
+    def chosen(self) -> set[str]:
+        """Pods that the scheduler has chosen a node for, as its Events say."""
+        events = self.api.list("Event", self.namespace)
+        return {event["involvedObject"]["name"] for event in events if event.get("reason") == "Scheduled"}
 
     def gang(self, unit: str) -> int:
         return int(self.api.get("LearnerUnit", self.namespace, unit).get("status", {}).get("gang", 0))
@@ -207,6 +225,74 @@ def test_only_the_leader_of_a_slice_has_an_affinity(yard: Yard) -> None:
     ]
 
 
+def test_the_scheduler_is_asked_for_leaders_alone_where_hosts_are_free(yard: Yard) -> None:
+    yard.add_pools("red", "green")
+    yard.run(units=2)
+    yard.until("both have a pool", lambda: yard.whole(2))
+    leaders = {"r-p-0-1-0", "r-p-1-1-0"}
+    yard.until("the scheduler tells of both leaders", lambda: leaders <= yard.chosen())
+    assert len({pod["spec"]["nodeName"] for pod in yard.learners()}) == 2 * HOSTS
+    yard.fail("r-p-0-1-2")
+    yard.until("the next gang is back", lambda: yard.gang("r-p-0") == 2 and yard.whole(2))
+    assert len({pod["spec"]["nodeName"] for pod in yard.learners()}) == 2 * HOSTS
+    of_first_gangs = {name for name in yard.chosen() if name.startswith(("r-p-0-1-", "r-p-1-1-"))}
+    assert of_first_gangs == leaders
+
+
+def test_a_host_that_has_the_pod_of_somebody_else_is_waited_for(yard: Yard) -> None:
+    yard.add_pools("red")
+    yard.add_stranger("stranger", f"{yard.namespace}-red-3")
+    yard.run(units=1)
+    yard.until("it waits for the last host", lambda: yard.waiting() == {"r-p-0"})
+    places = [pod["spec"]["nodeName"] for pod in yard.learners() if "nodeName" in pod["spec"]]
+    assert sorted(places) == [f"{yard.namespace}-red-{host}" for host in range(3)]
+    yard.api.delete("Pod", yard.namespace, "stranger")
+    yard.until("it has all hosts", lambda: yard.whole(1))
+    assert yard.gang("r-p-0") == 1
+
+
+def test_where_a_policy_leaves_nodes_to_schedulers_every_pod_is_left_to_the_scheduler(yard: Yard) -> None:
+    name = f"no-node-names-{yard.namespace}"
+    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
+    ours = {"matchLabels": {"kubernetes.io/metadata.name": yard.namespace}}
+    says = {"expression": "!has(object.spec.nodeName)", "message": "nodes are the scheduler's"}
+    policy = {"matchConstraints": {"resourceRules": rules, "namespaceSelector": ours}, "validations": [says]}
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    group = "/apis/admissionregistration.k8s.io/v1"
+    for plural, spec in (
+        ("validatingadmissionpolicies", policy),
+        ("validatingadmissionpolicybindings", binding),
+    ):
+        yard.api.call("POST", f"{group}/{plural}", {"metadata": {"name": name}, "spec": spec})
+    try:
+        yard.until("the policy is in force", lambda: _refused(yard))
+        yard.add_pools("red")
+        yard.run(units=1)
+        yard.until("it has a pool", lambda: yard.whole(1))
+        hosts = {f"r-p-0-1-{host}" for host in range(HOSTS)}
+        yard.until("the scheduler tells of all", lambda: hosts <= yard.chosen())
+    finally:
+        for plural in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+            yard.api.call("DELETE", f"{group}/{plural}/{name}")
+
+
+def _refused(yard: Yard) -> bool:
+    """Whether the API server takes no pod with a node's name."""
+    container = {"name": "main", "image": "none"}
+    probe = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "probe"},
+        "spec": {"nodeName": "none", "containers": [container], "automountServiceAccountToken": False},
+    }
+    try:
+        yard.api.create(probe, yard.namespace)
+    except Refusal:
+        return True
+    yard.api.call("DELETE", f"/api/v1/namespaces/{yard.namespace}/pods/probe?gracePeriodSeconds=0")
+    return False
+
+
 def test_a_gang_comes_back_to_its_pool_at_once_and_goes_elsewhere_when_that_is_taken(yard: Yard) -> None:
     yard.add_pools("red", "green", "blue")
     yard.run(units=1)
@@ -217,19 +303,8 @@ def test_a_gang_comes_back_to_its_pool_at_once_and_goes_elsewhere_when_that_is_t
     assert yard.places()["r-p-0"] == [home] * HOSTS
     assert {pod["spec"]["nodeSelector"][POOL] for pod in yard.learners()} == {home}
 
-    stranger = {
-        "automountServiceAccountToken": False,
-        "tolerations": [{"operator": "Exists"}],
-        "containers": [{"name": "main", "image": "none", "resources": {"limits": {"google.com/tpu": "4"}}}],
-    }
     for number, node in enumerate(node for node, pool in yard.nodes.items() if pool == home):
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": f"stranger-{number}"},
-            "spec": {**stranger, "nodeName": node},
-        }
-        yard.api.create(pod, yard.namespace)
+        yard.add_stranger(f"stranger-{number}", node)
     yard.api.delete("Pod", yard.namespace, "r-p-0-2-1")
     yard.until("a later gang is whole", lambda: yard.gang("r-p-0") > 2 and yard.whole(1))
     assert yard.places()["r-p-0"][0] != home

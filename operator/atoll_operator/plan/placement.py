@@ -3,7 +3,7 @@
 A slice of several hosts is one node pool, and the pool is its own. Pods that may be the first of their slice in a pool
 *hold* it: no two slices hold one pool. The others follow their leader, host 0 of the slice, once it is bound: a plain
 selector for its pool, which costs the scheduler next to nothing. So nobody comes into a pool but its holder, and after
-it the holder's own peers (docs/decisions/0019).
+it the holder's own peers (docs/decisions/0019). These need no scheduler where their hosts are free (`seats`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Gathering:
     sound_chips: Mapping[str, int] = field(default_factory=dict)
     """By node pool of the right kind, the chips of the nodes that stay; empty where nobody may see nodes."""
     seats: Mapping[str, tuple[Seats, ...]] = field(default_factory=dict)
-    """By node pool that the gang is in or was in last, its nodes; empty where a scheduler is to be asked."""
+    """By node pool that the gang is in, its nodes; empty where the scheduler is to be asked."""
     at_once: bool = False
     """All pods are wanted at once: nobody may see nodes, or a queue counts the pods."""
     not_before: float = 0.0
@@ -135,15 +135,14 @@ def _pool_of(gang: Gathering, pod: PodView) -> str:
 
 
 def _seated(gang: Gathering, hosts: range, wanted: dict[int, Spot]) -> dict[int, Spot]:
-    """With a node for each pod whose pool is held by this slice: by its leader, or by that of the gang before it."""
-    pool = next((spot.pool for spot in wanted.values()), "")
-    last = max((pod.gang for pod in gang.former), default=0)
-    holders = (*gang.pods, *(pod for pod in gang.stale if pod.gang == last))
-    if not pool or all(pod.host != hosts[0] or _pool_of(gang, pod) != pool for pod in holders if pod.node):
+    """With a node for each pod that follows its leader, or for none: the scheduler and we do not share out one pool."""
+    here = {pod.host: pod for pod in gang.pods if pod.host in hosts}
+    if not wanted or hosts[0] not in here or not all(pod.node for pod in here.values()):
         return wanted
-    former = {pod.host: pod.node for pod in gang.former if pod.gang == last}
-    nodes = take(list(wanted), former, gang.seats.get(pool, ()), gang.spec, gang.shape.chips_per_host)
-    return {host: replace(spot, node=nodes.get(host, "")) for host, spot in wanted.items()}
+    pool = _pool_of(gang, here[hosts[0]])
+    nodes = take(len(wanted), gang.seats.get(pool, ()), gang.spec, gang.shape.chips_per_host)
+    seated = zip(wanted.items(), nodes, strict=False)
+    return wanted | {host: replace(spot, node=node) for (host, spot), node in seated}
 
 
 def _left(former: list[PodView], nodes: Mapping[str, NodeView]) -> str:

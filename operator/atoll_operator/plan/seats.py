@@ -1,13 +1,13 @@
 """Which hosts of its node pool a slice may have without asking the scheduler (docs/decisions/0036).
 
-A scheduler binds 50 pods a second, and where a slice has its pool there is nothing left to choose: its pods are one a
-host. So a pod whose pool is the slice's own already is made for a node that has its chips free. All that is not plain
-is left to the scheduler, and so is a unit whose pod was turned away by a kubelet: it knows of pods that we do not.
+A scheduler binds 50 pods a second, and where a slice's leader is bound there is nothing left to choose: the pool is its
+own, and its pods are one a host. So those that follow are made for the nodes that are free. All that is not plain is
+left to the scheduler, and so is a unit whose pod was turned away by a kubelet: that knows of pods that we do not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from atoll_operator.api.common import Toleration
@@ -39,37 +39,18 @@ def plain(spec: LearnerUnitSpec, status: LearnerUnitStatus) -> bool:
     return not rejected and ordinary and spec.queue_name is None
 
 
-def take(
-    hosts: Sequence[int],
-    former: Mapping[int, str],
-    pool: Iterable[Seats],
-    spec: LearnerUnitSpec,
-    chips: int,
-) -> dict[int, str]:
-    """A node for each of these hosts, or for as many as have one; none in a pool that is shared.
+def take(count: int, pool: Iterable[Seats], spec: LearnerUnitSpec, chips: int) -> tuple[str, ...]:
+    """Nodes for so many hosts, a name for each; none where not all have one, or another unit is in the pool.
 
     Args:
-        former: nodes that hosts had before, which they get again if they can.
         pool: all nodes of it that are known.
         chips: of one host.
     """
-    known = tuple(pool)
+    known = sorted(pool, key=lambda seats: seats.node.name)
     if any(seats.shared for seats in known):
-        return {}
-    free = {
-        seats.node.name: seats.free // chips
-        for seats in sorted(known, key=lambda seats: seats.node.name)
-        if _fits(seats.node, spec)
-    }
-    found: dict[int, str] = {}
-    for host in hosts:
-        node = former.get(host, "")
-        if free.get(node, 0) > 0:
-            found[host] = node
-            free[node] -= 1
-    left = (name for name, count in free.items() for _ in range(count))
-    rest = (host for host in hosts if host not in found)
-    return found | dict(zip(rest, left, strict=False))
+        return ()
+    free = [seats.node.name for seats in known if _fits(seats.node, spec) for _ in range(seats.free // chips)]
+    return tuple(free[:count]) if len(free) >= count else ()
 
 
 def used(pods: Iterable[PodView]) -> int:

@@ -72,7 +72,7 @@ class UnitObserved:
     sound_chips: Mapping[str, int] = field(default_factory=dict)
     """By node pool of the unit's accelerator and topology, the chips of the nodes that stay."""
     seats: Mapping[str, tuple[Seats, ...]] = field(default_factory=dict)
-    """By node pool that its pods are in or were in last, the nodes; empty where every pod is the scheduler's."""
+    """By node pool that its pods are in, the nodes; empty where every pod is the scheduler's."""
     departed: Mapping[str, PodView] = field(default_factory=dict)
     """The last that was seen of pods that are gone, by name: they tell why better than their absence does."""
 
