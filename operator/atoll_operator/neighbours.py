@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection
+from itertools import islice
 
 from atoll_operator.api.group import LABEL_UNIT, Object
-from atoll_operator.cluster import Cluster
+from atoll_operator.cluster import AT_ONCE, Cluster
 from atoll_operator.errors import Refused
 from atoll_operator.logs import tell
 
+REFUSED_SECONDS = 300.0
+"""Before we ask again: rights that are missing may be given."""
 _OF_THE_NODE = ("DaemonSet", "Node")
 """Owners of pods that every node has some of, without chips."""
 
@@ -23,7 +27,8 @@ class Neighbours:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._refused = False
+        self._refused_until = float("-inf")
+        """Monotonic seconds."""
 
     async def on_any(self, nodes: Collection[str], unit: str) -> bool:
         """Whether there is a pod not of this unit on one of them that may have chips; also where we may not ask.
@@ -31,18 +36,22 @@ class Neighbours:
         Raises:
             Unreachable: the API server does not answer.
         """
-        if self._refused:
+        if time.monotonic() < self._refused_until:
             return True
+        waiting = iter(sorted(nodes))
         try:
-            return any(await asyncio.gather(*(self._taken(node, unit) for node in nodes)))
+            while some := list(islice(waiting, AT_ONCE)):
+                if any(await asyncio.gather(*(self._taken(node, unit) for node in some))):
+                    return True
         except Refused as error:
-            self._refused = True
+            self._refused_until = time.monotonic() + REFUSED_SECONDS
             tell(
                 logging.INFO,
                 "may not list the pods of all namespaces: every pod is left to the scheduler",
                 error=str(error),
             )
             return True
+        return False
 
     async def _taken(self, node: str, unit: str) -> bool:
         pods = await self._cluster.pods_on(node, f"{LABEL_UNIT}!={unit}")

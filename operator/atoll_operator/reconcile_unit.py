@@ -202,12 +202,11 @@ class UnitReconciler:
         try:
             if plan.service is not None:
                 await self._applier.apply(uid, plan.service)
-            creates = (self._create(pod) for pod in await self._seated(key, plan.create))
             renews = (self._renew(key, renewal) for renewal in plan.renew)
             removes = (
                 remove_pod(self._cluster, self._store, key.namespace, removal) for removal in plan.remove
             )
-            await together((*creates, *renews, *removes))
+            await together((self._make(key, plan.create), *renews, *removes))
         except Refused as error:
             return str(error)
         return ""
@@ -220,21 +219,24 @@ class UnitReconciler:
             return  # the watch tells of its loss
         self._store.put("Pod", pod)
 
-    async def _seated(self, key: Key, pods: Sequence[Object]) -> Sequence[Object]:
-        """Where somebody whom the store does not know is on a node of theirs, all are left to the scheduler."""
+    async def _make(self, key: Key, pods: Sequence[Object]) -> None:
+        """All of a gang that may be made now. Those made for nodes are so all or none: the scheduler shares no pool."""
         nodes = {pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]}
-        taken = bool(nodes) and await self._neighbours.on_any(nodes, key.name)
-        return [_unseated(pod) for pod in pods] if taken else pods
+        if nodes and await self._neighbours.on_any(nodes, key.name):
+            pods, nodes = [_unseated(pod) for pod in pods], set()
+        if nodes:
+            first = next(pod for pod in pods if "nodeName" in pod["spec"])
+            pods = [pod for pod in pods if pod is not first]
+            try:
+                await self._create(first)
+            except Refused:  # a policy of the cluster may leave nodes to schedulers
+                pods = [_unseated(pod) for pod in (first, *pods)]
+        await together(self._create(pod) for pod in pods)
 
     async def _create(self, pod: Object) -> None:
         metadata = pod["metadata"]
         try:
-            try:
-                created = await self._cluster.create(pod)
-            except Refused:  # a policy of the cluster may leave nodes to schedulers
-                if "nodeName" not in pod["spec"]:
-                    raise
-                created = await self._cluster.create(_unseated(pod))
+            created = await self._cluster.create(pod)
         except AlreadyExists:
             created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
             check_owner(created, "Pod", metadata["ownerReferences"][0])

@@ -327,6 +327,9 @@ def test_what_is_left_of_a_pools_nodes_is_told_and_whether_another_unit_is_there
     store.put("Pod", on("u-1-1", 2))
     store.put("Pod", on("u-1-0", 3, status={"phase": "Failed"}))
     assert left("p")["n1"] == (4, False), "what has ended has no chips"
+    odd = {"resources": {"limits": {TPU: "1k"}}}
+    store.put("Pod", on("u-1-2", 3, spec={"nodeName": "n1", "containers": [odd]}))
+    assert left("p")["n1"] == (4, False), "a pod that says nothing we can read"
     stranger = on("v-1-0", 4)
     stranger["metadata"]["labels"] = {"atoll.dev/unit": "v"}
     store.put("Pod", stranger)

@@ -14,7 +14,9 @@ from objects import TWO_HOSTS
 from atoll_operator.api.common import Toleration
 from atoll_operator.api.group import NODE_POOL, TPU
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, Restart
+from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.api.trainingrun import RecoverySpec
+from atoll_operator.api.volumes import ClaimSource, EmptyDirSource, Volume
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.nodes import NodeView, view_node
 from atoll_operator.plan.observe import PodView, view
@@ -190,6 +192,11 @@ def test_pods_are_made_where_they_may_be(gang: Gathering, expected: dict[int, Sp
             id="the rest, after a crash",
         ),
         pytest.param(
+            gathering(pod(0, "a"), stale=(pod(1, "", 1, pool="p"),), seats={"p": seats(a=0, b=4)}),
+            {1: ""},
+            id="not while an old pod of its own waits for the scheduler",
+        ),
+        pytest.param(
             gathering(pod(0, "a"), pod(2, pool="p"), **FOUR_HOSTS, seats={"p": seats(a=0, b=4, c=4, d=4)}),
             {1: "", 3: ""},
             id="not while the scheduler looks for a host in the pool",
@@ -254,7 +261,11 @@ def test_no_pod_is_made_for_a_node_that_the_scheduler_would_not_give_it(
     [
         pytest.param({}, (), True, id="plain"),
         pytest.param({"node_selector": {NODE_POOL: "p"}}, (), True, id="a label of pools"),
+        pytest.param({"node_selector": {"topology.kubernetes.io/zone": "z"}}, (), True, id="a zone"),
         pytest.param({"node_selector": {"rack": "7"}}, (), False, id="a label of nodes"),
+        pytest.param(
+            {"node_selector": {"cloud.google.com/gke-tpu-worker-id": "1"}}, (), False, id="one of GKE's"
+        ),
         pytest.param({"queue_name": "q"}, (), False, id="a queue"),
         pytest.param({}, ("AppError", "NodeLost"), True, id="other failures"),
         pytest.param({}, ("AdmissionRejected", "AppError"), False, id="turned away by a kubelet"),
@@ -264,7 +275,14 @@ def test_what_is_not_plain_is_left_to_the_scheduler(
     spec: dict[str, Any], reasons: tuple[str, ...], expected: bool
 ) -> None:
     restarts = tuple(Restart(time=format_time(NOW), reason=reason) for reason in reasons)
-    assert plain(of(**spec), LearnerUnitStatus(restarts=restarts)) == expected
+    assert plain(of(**spec), LearnerUnitStatus(restarts=restarts), PodTemplate()) == expected
+
+
+def test_claims_are_left_to_the_scheduler_and_other_volumes_are_not() -> None:
+    claim = Volume(name="data", persistent_volume_claim=ClaimSource(claim_name="data"))
+    scratch = Volume(name="scratch", empty_dir=EmptyDirSource())
+    assert plain(of(), LearnerUnitStatus(), PodTemplate(volumes=(scratch,)))
+    assert not plain(of(), LearnerUnitStatus(), PodTemplate(volumes=(scratch, claim)))
 
 
 def test_a_pod_has_its_chips_until_it_has_ended() -> None:

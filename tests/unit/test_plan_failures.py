@@ -523,6 +523,19 @@ def test_hosts_that_are_wanted_back_use_up_no_budget_but_wait_like_the_rest(why:
     assert not budget.judge(restarts(3), recovery, NOW + 3600, 0.5).exhausted
 
 
+def test_the_first_pod_that_a_kubelet_turns_away_in_a_window_uses_up_no_budget_and_the_next_ones_do() -> None:
+    for allowed in (0, 1, 2):
+        recovery = RecoverySpec(max_restarts=allowed)
+        verdicts = [
+            budget.judge(restarts(count, "AdmissionRejected"), recovery, NOW, 0.5) for count in range(4)
+        ]
+        assert [verdict.exhausted for verdict in verdicts] == [
+            max(count - 1, 0) >= allowed for count in range(4)
+        ]
+        assert budget.spared("AdmissionRejected", restarts(3))
+        assert not budget.spared("AdmissionRejected", verdicts[1].recent)
+
+
 @pytest.mark.parametrize("ahead", [120, 3600, 86_400])
 def test_a_restart_that_a_clock_ahead_of_ours_noted_stops_no_heal_and_counts_all_the_same(ahead: int) -> None:
     noted = restarts(3)

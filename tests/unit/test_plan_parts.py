@@ -73,6 +73,7 @@ def test_the_longest_names_that_the_api_takes_make_host_names_of_63_characters()
         ({"phase": "Failed", "reason": "Evicted", "message": "disk"}, "Evicted"),
         ({"phase": "Failed", "reason": "NodeShutdown"}, "HostMaintenance"),
         ({"phase": "Failed", "reason": "UnexpectedAdmissionError"}, "AdmissionRejected"),
+        ({"phase": "Failed", "reason": "TaintToleration"}, "AdmissionRejected"),
         ({"phase": "Failed", "reason": "OutOfgoogle.com/tpu"}, "AdmissionRejected"),
         ({"phase": "Failed"}, "NodeLost"),
         ({"phase": "Running", "deletion_time": NOW}, "PodDeleted"),

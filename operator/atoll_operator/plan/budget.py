@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from atoll_operator.api.learnerunit import MAX_RESTARTS, Restart
 from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.plan.clock import format_time, parse_time
-from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, HOST_MAINTENANCE, PREEMPTED
+from atoll_operator.plan.failure import ADMISSION_REJECTED, CAPACITY_UNAVAILABLE, HOST_MAINTENANCE, PREEMPTED
 from atoll_runtime.contract import VERSION_MISMATCH
 
 BASE_SECONDS = 5.0
@@ -49,13 +49,23 @@ def judge(restarts: Sequence[Restart], recovery: RecoverySpec, now: float, jitte
         if parse_time(item.time) > now - recovery.window_seconds
     )
     recent = recent[-(MAX_RESTARTS - 1) :]
-    counted = sum(item.reason not in UNCOUNTED for item in recent)
+    counted = sum(not spared(item.reason, recent[:index]) for index, item in enumerate(recent))
     exhausted = counted >= recovery.max_restarts
     if not recent or recent[-1] != restarts[-1]:  # none, or the last one's own time is not believed
         return Verdict(not_before=now, exhausted=exhausted, recent=recent)
     wait = min(BASE_SECONDS * 2.0 ** min(len(recent) - 1, 16), MAX_SECONDS)
     wait *= 1 + SPREAD * (2 * jitter - 1)
     return Verdict(not_before=parse_time(recent[-1].time) + wait, exhausted=exhausted, recent=recent)
+
+
+def spared(reason: str, before: Sequence[Restart]) -> bool:
+    """Whether a restart for this reason is not charged, after those of the window before it.
+
+    A kubelet that turns a pod away may only know better than we what its node has left: from then on the scheduler
+    chooses.
+    """
+    rejected = any(item.reason == ADMISSION_REJECTED for item in before)
+    return reason in UNCOUNTED or (reason == ADMISSION_REJECTED and not rejected)
 
 
 def _noted(restart: Restart, now: float) -> Restart:

@@ -116,7 +116,7 @@ def _essence(status: Object) -> Object:
     essence = {key: value for key, value in status.items() if key not in FIGURES and key != SUMMARY}
     essence |= {name: _part(status[name], status.get(of, 0)) for name, of in COUNTS.items() if name in status}
     if essence.get("phase") == "Pending":
-        essence["phase"] = "Scheduling"  # the next pass says so, and what else has come by then
+        essence["phase"] = "Scheduling"  # a later write says so, and what else has come by then
     essence["conditions"] = {
         item["type"]: (item["status"], item["reason"] in HOLDS and item["reason"])
         for item in status.get("conditions", [])

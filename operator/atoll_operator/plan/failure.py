@@ -46,6 +46,9 @@ _DISRUPTIONS = {
 _POD_REASONS = {
     "UnexpectedAdmissionError": ADMISSION_REJECTED,
     "NodeAffinity": ADMISSION_REJECTED,
+    "NodePorts": ADMISSION_REJECTED,
+    "TaintToleration": ADMISSION_REJECTED,
+    "TopologyAffinityError": ADMISSION_REJECTED,
     "Evicted": EVICTED,
     "NodeShutdown": HOST_MAINTENANCE,
     "Terminated": HOST_MAINTENANCE,

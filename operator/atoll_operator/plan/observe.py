@@ -146,7 +146,7 @@ def _placed(pod: Object, scheduled: Object) -> float | None:
 
 
 def _chips(container: Object) -> int:
-    return int(container.get("resources", {}).get("limits", {}).get(TPU, 0))
+    return _number(str(container.get("resources", {}).get("limits", {}).get(TPU, "")))
 
 
 def _number(text: str | None) -> int:

@@ -137,7 +137,8 @@ def _pool_of(gang: Gathering, pod: PodView) -> str:
 def _seated(gang: Gathering, hosts: range, wanted: dict[int, Spot]) -> dict[int, Spot]:
     """With a node for each pod that follows its leader, or for none: the scheduler and we do not share out one pool."""
     here = {pod.host: pod for pod in gang.pods if pod.host in hosts}
-    if not wanted or hosts[0] not in here or not all(pod.node for pod in here.values()):
+    waiting = any(not pod.node and not pod.ended for pod in (*here.values(), *gang.stale))
+    if not wanted or waiting or hosts[0] not in here:
         return wanted
     pool = _pool_of(gang, here[hosts[0]])
     nodes = take(len(wanted), gang.seats.get(pool, ()), gang.spec, gang.shape.chips_per_host)

@@ -11,14 +11,31 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from atoll_operator.api.common import Toleration
-from atoll_operator.api.group import TPU
+from atoll_operator.api.group import ACCELERATOR, NODE_POOL, TOPOLOGY, TPU
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
+from atoll_operator.api.podtemplate import PodTemplate
+from atoll_operator.plan.capacity import FLEX_START, RESERVATION, SPOT
 from atoll_operator.plan.failure import ADMISSION_REJECTED
 from atoll_operator.plan.nodes import NodeView, Taint
 from atoll_operator.plan.observe import PodView
 
-_OF_POOLS = ("cloud.google.com/", "node.kubernetes.io/instance-type")
-"""Labels that all nodes of a pool have alike."""
+_OF_POOLS = frozenset(
+    {
+        NODE_POOL,
+        ACCELERATOR,
+        TOPOLOGY,
+        SPOT,
+        FLEX_START,
+        RESERVATION,
+        "cloud.google.com/gke-queued",
+        "node.kubernetes.io/instance-type",
+        "topology.kubernetes.io/region",
+        "topology.kubernetes.io/zone",
+        "kubernetes.io/arch",
+        "kubernetes.io/os",
+    }
+)
+"""Labels that all nodes of a TPU pool have alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +49,12 @@ class Seats:
     """A pod of another unit is on it, and has not ended."""
 
 
-def plain(spec: LearnerUnitSpec, status: LearnerUnitStatus) -> bool:
-    """Whether a pod of the unit may be made for a node of its pool."""
+def plain(spec: LearnerUnitSpec, status: LearnerUnitStatus, template: PodTemplate) -> bool:
+    """Whether a pod of the unit may be made for a node of its pool; where a claim can be is the scheduler's to say."""
     rejected = any(restart.reason == ADMISSION_REJECTED for restart in status.restarts)
-    ordinary = all(label.startswith(_OF_POOLS) for label in spec.node_selector)
-    return not rejected and ordinary and spec.queue_name is None
+    ordinary = spec.node_selector.keys() <= _OF_POOLS
+    claims = any(volume.persistent_volume_claim is not None for volume in template.volumes)
+    return not rejected and ordinary and not claims and spec.queue_name is None
 
 
 def take(count: int, pool: Iterable[Seats], spec: LearnerUnitSpec, chips: int) -> tuple[str, ...]:

@@ -156,7 +156,7 @@ def _gathering(unit: UnitObserved, gang: Gang, current: Mapping[str, PodView]) -
         stale=tuple(pod for pod in unit.pods if pod.gang != gang.number),
         nodes=unit.nodes,
         sound_chips=unit.sound_chips,
-        seats=unit.seats if plain(unit.spec, unit.status) else {},
+        seats=unit.seats if plain(unit.spec, unit.status, gang.settings.template) else {},
         at_once=queued or not unit.sees_nodes,
         not_before=gives_way_until(unit.status, unit.spec.slices),
         spread=budget.jitter(unit.uid, gang.number),
@@ -183,7 +183,7 @@ def _heal(
     """
     status = _failing(unit.status, cause, now)
     notice = _notice(unit, cause)
-    if verdict.exhausted and cause.reason not in budget.UNCOUNTED:
+    if verdict.exhausted and not budget.spared(cause.reason, verdict.recent):
         return _exhausted(unit, orders, status, notice, verdict, now)
     if verdict.not_before > now:
         until = format_time(verdict.not_before)

@@ -1,0 +1,210 @@
+"""Followers of a bound leader, made by a pass of the operator: for nodes that nobody else is on, all or none."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from answering import answering
+from objects import RUN, TWO_HOSTS
+
+from atoll_operator import neighbours
+from atoll_operator.announce import Announcer
+from atoll_operator.api.group import ACCELERATOR, ANNOTATION_INCARNATION, NODE_POOL, TOPOLOGY, TPU, owner
+from atoll_operator.api.learnerunit import LearnerUnitStatus
+from atoll_operator.cluster import Cluster
+from atoll_operator.credentials import Credentials
+from atoll_operator.errors import Retry
+from atoll_operator.feed import Feeds
+from atoll_operator.keys import Key
+from atoll_operator.metrics import Metrics
+from atoll_operator.neighbours import Neighbours
+from atoll_operator.plan.conditions import document
+from atoll_operator.reconcile_unit import UnitReconciler
+from atoll_operator.settings import Settings
+from atoll_operator.store import Store
+from atoll_operator.workqueue import WorkQueue
+
+HOSTS = 4
+UNIT = Key("LearnerUnit", "ns", "r-two-0")
+SETTINGS = Settings(runtime_image="i")
+SPEC = TWO_HOSTS.model_copy(update={"topology": "4x4"})
+SEATED = {f"r-two-0-1-{host}": f"n{host}" for host in range(1, HOSTS)}
+UNSEATED = dict.fromkeys(SEATED, "")
+
+
+def somebody(name: str, **metadata: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "elsewhere", "uid": name, **metadata}}
+
+
+def controlled(kind: str) -> dict[str, Any]:
+    return somebody("p", ownerReferences=[{"kind": kind, "name": "o", "uid": "o", "controller": True}])
+
+
+class Server:
+    """Takes what is made, and tells of others' pods by node."""
+
+    def __init__(self, others: dict[str, list[dict[str, Any]]] | None = None) -> None:
+        self.others = others or {}
+        self.asked: list[str] = []
+        self.made: dict[str, str] = {}
+        """Pods and their nodes."""
+        self.may_ask = True
+        self.takes_nodes = True
+        self.takes = 100
+        """Pods in all."""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        if request.method == "GET":
+            return self._list(request)
+        sent = await request.json()
+        if sent["kind"] == "Pod":
+            node = sent["spec"].get("nodeName", "")
+            if len(self.made) >= self.takes or (node and not self.takes_nodes):
+                return web.json_response({"reason": "Forbidden", "message": "no"}, status=403)
+            self.made[sent["metadata"]["name"]] = node
+        if sent["kind"] == "LearnerUnit":
+            sent["spec"] = {"run": "r"}
+        sent["metadata"] |= {"uid": sent["metadata"]["name"], "resourceVersion": "7"}
+        return web.json_response(sent)
+
+    def _list(self, request: web.Request) -> web.Response:
+        assert request.path == "/api/v1/pods"
+        assert "PartialObjectMetadataList" in request.headers["Accept"]
+        wanted = dict(part.split("=", 1) for part in request.query["fieldSelector"].split(","))
+        assert request.query["labelSelector"] == "atoll.dev/unit!=r-two-0"
+        self.asked.append(wanted["spec.nodeName"])
+        if not self.may_ask:
+            return web.json_response({"reason": "Forbidden", "message": "may not"}, status=403)
+        return web.json_response({"items": self.others.get(wanted["spec.nodeName"])})
+
+
+@asynccontextmanager
+async def talking(server: Server) -> AsyncIterator[Cluster]:
+    async with (
+        answering(server.handle) as address,
+        Cluster(Credentials(address, ssl.create_default_context()), Metrics()) as cluster,
+    ):
+        yield cluster
+
+
+def filled() -> Store:
+    """A unit whose leader is bound, in a pool with a node for each host."""
+    store = Store()
+    metadata = {"namespace": "ns", "resourceVersion": "1", "generation": 1}
+    store.put("TrainingRun", RUN | {"metadata": metadata | {"name": "r", "uid": "run"}})
+    unit = metadata | {
+        "name": UNIT.name,
+        "uid": "unit",
+        "ownerReferences": [owner("TrainingRun", "r", "run")],
+    }
+    status = LearnerUnitStatus(phase="Scheduling", incarnation=1, gang=1, observed_generation=1)
+    spec = SPEC.model_dump(mode="json", by_alias=True, exclude_none=True)
+    store.put(
+        "LearnerUnit",
+        {"apiVersion": RUN["apiVersion"], "metadata": unit, "spec": spec, "status": document(status)},
+    )
+    for host in range(HOSTS):
+        labels = {NODE_POOL: "p", ACCELERATOR: SPEC.accelerator, TOPOLOGY: SPEC.topology}
+        node = {"metadata": {"name": f"n{host}", "labels": labels}, "status": {"allocatable": {TPU: "4"}}}
+        store.put_node(node, 0.0)
+    labels = {"atoll.dev/unit": UNIT.name, "atoll.dev/gang": "1", "atoll.dev/host": "0"}
+    leader = metadata | {
+        "name": "r-two-0-1-0",
+        "uid": "leader",
+        "labels": labels | {"atoll.dev/component": "learner"},
+    }
+    leader |= {
+        "ownerReferences": [owner("LearnerUnit", UNIT.name, "unit")],
+        "annotations": {ANNOTATION_INCARNATION: "1"},
+    }
+    chips = [{"name": "main", "resources": {"limits": {TPU: "4"}}}]
+    store.put("Pod", {"metadata": leader, "spec": {"nodeName": "n0", "containers": chips}})
+    return store
+
+
+async def reconciled(server: Server, settings: Settings = SETTINGS) -> dict[str, str]:
+    """The pods that a pass makes, with their nodes."""
+    async with talking(server) as cluster:
+        metrics = Metrics()
+        feeds, announcer = Feeds(settings, metrics, lambda run, units: None), Announcer(cluster)
+        queue: WorkQueue[Key] = WorkQueue(lambda key: reconcile(key))
+        reconcile = UnitReconciler(settings, cluster, filled(), queue, feeds, metrics, announcer)
+        await reconcile(UNIT)
+        queue.forget(UNIT)
+    return server.made
+
+
+async def test_followers_are_made_for_the_nodes_of_their_pool() -> None:
+    assert await reconciled(Server()) == SEATED
+
+
+@pytest.mark.parametrize("kind", ["DaemonSet", "Node"])
+async def test_pods_that_every_node_has_are_in_nobodys_way(kind: str) -> None:
+    assert await reconciled(Server({"n2": [controlled(kind)]})) == SEATED
+
+
+@pytest.mark.parametrize("other", [somebody("bare"), controlled("ReplicaSet")], ids=["bare", "of a Job"])
+async def test_where_one_node_has_a_pod_of_others_all_is_left_to_the_scheduler(other: dict[str, Any]) -> None:
+    assert await reconciled(Server({"n2": [controlled("DaemonSet"), other]})) == UNSEATED
+
+
+async def test_who_may_not_ask_leaves_all_to_the_scheduler() -> None:
+    server = Server()
+    server.may_ask = False
+    assert await reconciled(server) == UNSEATED
+
+
+async def test_where_direct_placement_is_off_all_is_left_to_the_scheduler_and_nobody_asks() -> None:
+    server = Server()
+    assert await reconciled(server, replace(SETTINGS, direct_placement=False)) == UNSEATED
+    assert server.asked == []
+
+
+async def test_where_a_policy_refuses_nodes_all_is_left_to_the_scheduler() -> None:
+    server = Server()
+    server.takes_nodes = False
+    assert await reconciled(server) == UNSEATED
+
+
+async def test_a_quota_that_ends_within_a_gang_leaves_no_part_of_it_to_the_scheduler() -> None:
+    server = Server()
+    server.takes = 2
+    with pytest.raises(Retry, match="no"):
+        await reconciled(server)
+    assert len(server.made) == 2
+    assert server.made.items() <= SEATED.items()
+
+
+async def test_few_nodes_are_asked_about_at_a_time_and_none_after_the_first_that_is_taken() -> None:
+    server = Server({"n00": [somebody("bare")]})
+    nodes = [f"n{number:02}" for number in range(100)]
+    async with talking(server) as cluster:
+        assert await Neighbours(cluster).on_any(nodes, UNIT.name)
+        assert len(server.asked) == neighbours.AT_ONCE
+        server.others.clear()
+        server.asked.clear()
+        assert not await Neighbours(cluster).on_any(nodes, UNIT.name)
+        assert sorted(server.asked) == nodes
+
+
+async def test_rights_that_were_missing_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+    server.may_ask = False
+    async with talking(server) as cluster:
+        one = Neighbours(cluster)
+        assert await one.on_any(["n1"], UNIT.name)
+        server.may_ask = True
+        assert await one.on_any(["n1"], UNIT.name)
+        assert server.asked == ["n1"], "not again at once"
+        monkeypatch.setattr(neighbours, "REFUSED_SECONDS", 0.0)
+        server.may_ask = False
+        later = Neighbours(cluster)
+        assert await later.on_any(["n1"], UNIT.name)
+        server.may_ask = True
+        assert not await later.on_any(["n1"], UNIT.name)
