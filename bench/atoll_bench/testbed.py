@@ -22,6 +22,7 @@ from atoll_local.kubectl import ESTABLISHED
 from atoll_local.kwok import Kwok, node, tpu_node
 from atoll_local.paths import source_root
 from atoll_local.process import Daemon
+from atoll_operator.api.group import LABEL_COMPONENT, LABEL_GANG, LABEL_UNIT, LEARNER
 from atoll_operator.cluster import CONNECTIONS
 
 SYSTEM = "atoll-system"
@@ -33,6 +34,8 @@ SHARE_OF_NODE = 2
 """A fake node has the chips of so many slices: a new gang need not wait for the old one's chips, as it need not in a
 cluster with room. Exclusive placement still gives each unit a node pool of its own."""
 SYNCER_NODE = "cpu-0"
+POD_BYTES = 3000
+"""About as much as a learner's pod says beyond what every pod says."""
 QUIET_SECONDS = 120.0
 QUIET_SHARE = 0.15
 """Of a core, for each part: a hundred nodes' leases alone keep the API server at a few hundredths."""
@@ -231,6 +234,21 @@ class Testbed:
                 raise BenchError(f"{name} has ended")
             found[name] = cores.used(pid)
         return found
+
+
+def plain_pod(shape: Shape, namespace: str, number: int) -> Object:
+    """One that is as large as a learner's, and does not know it: for the node of its slice."""
+    unit = number // shape.hosts
+    labels = {LABEL_COMPONENT: LEARNER, LABEL_UNIT: f"u{unit}", LABEL_GANG: "1"}
+    container = {"name": "main", "image": "none", "env": [{"name": "FILLING", "value": "x" * POD_BYTES}]}
+    spec = {
+        "nodeName": _node_names(shape)[unit],
+        "automountServiceAccountToken": False,
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [container],
+    }
+    metadata = {"name": f"plain-{number}", "namespace": namespace, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _node_names(shape: Shape) -> list[str]:
