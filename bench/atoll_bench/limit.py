@@ -23,13 +23,13 @@ def body(pod: Object, namespace: str) -> Object:
     Every pod names the pool that it ran in, which is one fake node of that name: a leader that came to another one
     would be in the way of the successors of (c), which go where their gang was.
     """
-    spec = {key: value for key, value in pod["spec"].items() if key != "nodeName" or _made_for_it(pod)}
+    spec = {key: value for key, value in pod["spec"].items() if key != "nodeName" or made_for_its_node(pod)}
     spec["nodeSelector"] = {**spec["nodeSelector"], NODE_POOL: pod["spec"]["nodeName"]}
     metadata = {"name": pod["metadata"]["name"], "namespace": namespace, "labels": pod["metadata"]["labels"]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def _made_for_it(pod: Object) -> bool:
+def made_for_its_node(pod: Object) -> bool:
     """Whether it had its node from the beginning, and not from a scheduler."""
     ours = (entry for entry in pod["metadata"]["managedFields"] if entry["manager"] == FIELD_MANAGER)
     return any("f:nodeName" in entry["fieldsV1"].get("f:spec", {}) for entry in ours)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 Rule = dict[str, Any]
@@ -18,11 +18,16 @@ def rule(expression: str, message: str, field: str = "") -> Rule:
 
 def valued(expression: str, field: str, message: str) -> Rule:
     """A CEL rule whose message has the value of a string field; the API server cannot bound the cost of others."""
-    text = message.replace("'", "\\'")
     return {
         **rule(expression, f"{field}: {message}", field),
-        "messageExpression": f"'{field} ' + self.{field} + ': {text}'",
+        "messageExpression": f"'{field} ' + self.{field} + ': {_escaped(message)}'",
     }
+
+
+def explained(expression: str, field: str, message: str, key: str, words: Mapping[str, str]) -> Rule:
+    """Such a rule whose message has the words for `key`, an expression; `message` stands for what has none."""
+    told = valued(expression, field, "")["messageExpression"]
+    return {**valued(expression, field, message), "messageExpression": f"{told} + {table(words)}[{key}]"}
 
 
 def fixed(name: str, message: str, default: str | int | None = None) -> Rule:
@@ -36,6 +41,18 @@ def fixed(name: str, message: str, default: str | int | None = None) -> Rule:
     return rule(same, message, name)
 
 
+def kept(message: str) -> Rule:
+    """Of a field that is always there, and stays as it is. A rule of the field itself costs the API server next to
+    nothing; one that reads the field from outside costs what `poolrules.slice_rules` says, twice."""
+    return rule("self == oldSelf", message)
+
+
+def whole() -> Rule:
+    """Of a number that rules of an outer object read. 3.0 is an integer to the schema and none to CEL: such a rule
+    fails then, and names its own place. This one fails too, and names the field."""
+    return rule("self == self", "must be a whole number without a decimal point")
+
+
 def given(place: str, name: str, default: str | int) -> str:
     """The value of a field of a list's item, which the API server does not fill in."""
     return f"(has({place}.{name}) ? {place}.{name} : {default!r})"
@@ -44,3 +61,17 @@ def given(place: str, name: str, default: str | int) -> str:
 def quoted(names: Iterable[str]) -> str:
     """A list of strings."""
     return "[" + ", ".join(f"'{name}'" for name in names) + "]"
+
+
+def table(words: Mapping[str, str]) -> str:
+    """A map of strings to strings."""
+    return "{" + ", ".join(f"'{key}': '{_escaped(text)}'" for key, text in words.items()) + "}"
+
+
+def lists(names: Mapping[str, Iterable[str]]) -> str:
+    """A map of strings to lists of strings."""
+    return "{" + ", ".join(f"'{key}': {quoted(some)}" for key, some in names.items()) + "}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("'", "\\'")

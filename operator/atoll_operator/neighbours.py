@@ -30,13 +30,18 @@ class Neighbours:
         self._refused_until = float("-inf")
         """Monotonic seconds."""
 
+    @property
+    def refused(self) -> bool:
+        """We may not ask, so that nobody is made for a node."""
+        return time.monotonic() < self._refused_until
+
     async def on_any(self, nodes: Collection[str], unit: str) -> bool:
         """Whether there is a pod not of this unit on one of them that may have chips; also where we may not ask.
 
         Raises:
             Unreachable: the API server does not answer.
         """
-        if time.monotonic() < self._refused_until:
+        if self.refused:
             return True
         waiting = iter(sorted(nodes))
         try:

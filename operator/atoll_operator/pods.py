@@ -44,6 +44,8 @@ class Pods:
         self._pods: dict[Key, KnownPod] = {}
         self._children: dict[Key, set[Key]] = {}
         self._on_node: dict[str, set[Key]] = {}
+        self._waiting: set[Key] = set()
+        """For a scheduler."""
         self._departed: dict[Key, dict[str, PodView]] = {}
         self._gone = Gone()
 
@@ -56,13 +58,15 @@ class Pods:
         if known is not None and known.view.uid == metadata["uid"] and version_of(metadata) <= known.version:
             return News.NONE
         new = _known(body)
-        if known is not None and (known.parent, known.view.node) != (new.parent, new.view.node):
+        if known is not None:
             self._unlink(key, known)
         self._pods[key] = new
         self._children.setdefault(new.parent, set()).add(key)
         if new.view.node:
             self._on_node.setdefault(new.view.node, set()).add(key)
-        return News.URGENT if known is None else _news(known.view, new.view)
+        if new.view.waits:
+            self._waiting.add(key)
+        return News.URGENT if known is None else self._news(known, new)
 
     def drop(self, body: Object) -> News:
         """The pod is gone for good; a body with a status is the last that was seen of it."""
@@ -112,6 +116,11 @@ class Pods:
         """Those that have this node."""
         return (self._pods[key] for key in self._on_node.get(node, ()))
 
+    @property
+    def waiting(self) -> int:
+        """Pods that a scheduler is to give a node, and has not found that there is none."""
+        return len(self._waiting)
+
     def departed(self, parent: Key) -> Mapping[str, PodView]:
         """The last that was seen of pods that are gone, by name; of the newest incarnation that lost one."""
         return self._departed.get(parent, {})
@@ -132,9 +141,23 @@ class Pods:
         self._unlink(key, known)
         return known
 
+    def _news(self, old: KnownPod, new: KnownPod) -> News:
+        """The node of a pod that may choose its pool is urgent, or has others of its slice to follow it there."""
+        placed = new.view.node != old.view.node
+        if placed and (not new.view.pool or self._leads(new)):
+            return News.URGENT
+        return _news(old.view, new.view)
+
+    def _leads(self, pod: KnownPod) -> bool:
+        """No other of its slice is there."""
+        place = (pod.view.gang, pod.view.slice)
+        siblings = (self._pods[key].view for key in self._children[pod.parent])
+        return not any((each.gang, each.slice) == place and each.uid != pod.view.uid for each in siblings)
+
     def _unlink(self, key: Key, known: KnownPod) -> None:
         _discard(self._children, known.parent, key)
         _discard(self._on_node, known.view.node, key)
+        self._waiting.discard(key)
 
     def _remember(self, pod: KnownPod) -> None:
         parent, last = pod.parent, pod.view
@@ -155,10 +178,10 @@ def _known(body: Object) -> KnownPod:
 
 
 def _news(old: PodView, new: PodView) -> News:
-    """Whatever is not known to be part of coming up is urgent; so is the node of a pod that may choose one."""
+    """Whatever is not known to be part of coming up is urgent."""
     if old == new:
         return News.NONE
-    if new.ended or (old.ready and not new.ready) or (new.node != old.node and not new.pool):
+    if new.ended or (old.ready and not new.ready):
         return News.URGENT
     same = replace(new, **{name: getattr(old, name) for name in UPWARD})
     return News.CALM if same == old else News.URGENT

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from atoll_operator.announce import Announcer
-from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object, controller_uid
+from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, NODE_POOL, Object, controller_uid
+from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.api.trainingrun import RuntimeStatus
 from atoll_operator.applier import Applier
 from atoll_operator.cluster import Cluster
@@ -17,6 +18,7 @@ from atoll_operator.metrics import Metrics
 from atoll_operator.neighbours import Neighbours
 from atoll_operator.ownership import check_owner
 from atoll_operator.plan import hang, ledger
+from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.remedy import Renewal
 from atoll_operator.plan.runtime import pod_settings
 from atoll_operator.plan.shards import finishing
@@ -56,6 +58,9 @@ class UnitReconciler:
         # A Service holds nothing of its unit: whoever deletes a unit to try it again need not wait for the collector.
         self._applier = Applier(cluster, store, inherit=True)
         self._neighbours = Neighbours(cluster)
+        self._making: set[tuple[str, str]] = set()
+        """Namespaces and names of pods for the scheduler that are not made yet: of a large failure most wait for a
+        connection."""
         self._paces: dict[Key, hang.Pace] = {}
         self._uids: dict[Key, str] = {}
         """Of the units that were there at their last pass."""
@@ -134,7 +139,7 @@ class UnitReconciler:
         pods = self._store.pods_of(key, body["metadata"]["uid"])
         departed = self._store.departed(key)
         nodes = self._store.nodes_of((*pods, *departed.values()))
-        gathers = unit.status.placed_gang != unit.status.gang and self._settings.direct_placement
+        gathers = unit.status.placed_gang != unit.status.gang and self._seats_pods
         if any(pod.exit_code == 0 for pod in pods):
             self._feeds.poke(run_key)
         status = feed.status
@@ -160,11 +165,14 @@ class UnitReconciler:
             nodes=nodes,
             sees_nodes=self._store.sees_nodes,
             sound_chips=self._store.sound_chips((unit.spec.accelerator, unit.spec.topology)),
-            seats=self._store.seats(key, {node.pool for node in nodes.values() if node.pool})
-            if gathers
-            else {},
+            seats=self._store.seats(key, _pools(unit.spec, nodes)) if gathers else {},
+            waiting_pods=self._store.waiting_pods + len(self._making),
             departed=departed,
         )
+
+    @property
+    def _seats_pods(self) -> bool:
+        return self._settings.direct_placement and not self._neighbours.refused
 
     def _pace(
         self, key: Key, report: UnitReport | None, answering_since: float | None, now: float
@@ -231,7 +239,12 @@ class UnitReconciler:
                 await self._create(first)
             except Refused:  # a policy of the cluster may leave nodes to schedulers
                 pods = [_unseated(pod) for pod in (first, *pods)]
-        await together(self._create(pod) for pod in pods)
+        asked = {_place(pod) for pod in pods if "nodeName" not in pod["spec"]}
+        self._making |= asked
+        try:
+            await together(self._create(pod) for pod in pods)
+        finally:
+            self._making -= asked
 
     async def _create(self, pod: Object) -> None:
         metadata = pod["metadata"]
@@ -240,7 +253,18 @@ class UnitReconciler:
         except AlreadyExists:
             created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
             check_owner(created, "Pod", metadata["ownerReferences"][0])
+        self._making.discard(_place(pod))
         self._store.put("Pod", created)
+
+
+def _pools(spec: LearnerUnitSpec, nodes: Mapping[str, NodeView]) -> set[str]:
+    """Node pools in which the unit is, was, or is to be."""
+    pools = {spec.node_selector.get(NODE_POOL, ""), *(node.pool for node in nodes.values())}
+    return pools - {""}
+
+
+def _place(pod: Object) -> tuple[str, str]:
+    return pod["metadata"]["namespace"], pod["metadata"]["name"]
 
 
 def _unseated(pod: Object) -> Object:

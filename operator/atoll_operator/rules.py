@@ -5,10 +5,10 @@ Lists and limits come from `plan/`, so that the API and the plans cannot disagre
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from atoll_operator.api.trainingrun import MAX_UNITS
-from atoll_operator.cel import fixed, rule, valued
+from atoll_operator.cel import fixed, kept, rule, valued, whole
 from atoll_operator.modelrules import constrain_inner, constrain_model, model_rules
 from atoll_operator.plan.names import EVALUATED_LIMIT, NAMES_LIMIT, UNIT_NAME_LIMIT
 from atoll_operator.plan.suspension import NOT_SAVED
@@ -20,13 +20,15 @@ from atoll_operator.podrules import (
     constrain_quantity,
     constrain_template,
 )
-from atoll_operator.poolrules import mesh_rule, pool_rules, slice_rules
+from atoll_operator.poolrules import kept_rules, mesh_rule, pool_rules, slice_rules
 from atoll_operator.schema import Schema
 from atoll_operator.volumerules import constrain_volumes
 
 GCS_URI = r"^gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[^ \t-\r]*)?$"
 DATA_URI = rf"{GCS_URI}|^file://(/([^/. \t-\r]|[.][^/. \t-\r])[^/ \t-\r]*)+/?$"
 """A bucket, or a folder of a volume: no part of its path begins with `..`."""
+LABEL = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+"""The name of a run or a unit: a DNS label that is a Service's."""
 FIXED: Mapping[str, str] = {
     "model": "every unit and every checkpoint has its shape",
     "data": "the units' positions in it would mean something else",
@@ -39,8 +41,17 @@ FIXED_SYNCER: Mapping[str, str] = {
     "storage": "Kubernetes does not change the volumes of a StatefulSet",
     "storageClassName": "Kubernetes does not change the volumes of a StatefulSet",
 }
-FIXED_UNIT = ("run", "pool", "accelerator", "topology", "machineType", "slices", "stream", "streams")
+FIXED_UNIT = ("run", "pool", "accelerator", "topology", "slices", "stream", "streams")
+"""Of a unit's spec, besides `machineType`, which may be absent."""
+WHOLE_OF_RUN = (
+    "units", "pools[].units", "quorum.min", "syncer.shards", "outer.fragments",
+    "inner.mesh.tensor", "inner.mesh.expert",
+    *(f"model.dimensions.{name}" for name in ("layers", "heads", "kvHeads", "hidden", "experts", "expertHidden")),
+)  # fmt: skip
+WHOLE_OF_UNIT = ("slices", "stream", "streams")
+"""Numbers that rules of a whole spec read."""
 NEW_RUN = "make a new TrainingRun"
+NEW_UNIT = "cannot be changed: delete the unit and its run makes it again"
 
 
 def at(schema: Schema, path: str) -> Schema:
@@ -79,6 +90,8 @@ def constrain_run(schema: Schema) -> None:
         rule("has(self.globalSteps) || has(self.tokens)", "one of globalSteps and tokens must be given")
     ]
     at(schema, "spec.pools[]")["x-kubernetes-validations"] = list(pool_rules())
+    for name, always in kept_rules():
+        at(schema, f"spec.pools[].{name}")["x-kubernetes-validations"] = [always]
     at(schema, "spec.syncer")["x-kubernetes-validations"] = [
         rule("string(self.storage).matches('^[0.]*[1-9]')", "storage must be above 0", "storage"),
         *(
@@ -136,6 +149,7 @@ def constrain_run(schema: Schema) -> None:
             f"spec.serviceAccountName cannot be changed: the bucket knows the run by it; {NEW_RUN}",
         ),
     ]
+    _whole(schema, WHOLE_OF_RUN)
     for name, reason in FIXED.items():
         part = at(schema, f"spec.{name}")
         part.setdefault("x-kubernetes-validations", []).append(
@@ -167,6 +181,7 @@ def constrain_unit(schema: Schema) -> None:
     """Lays the rules of a LearnerUnit over its schema."""
     at(schema, "spec.accelerator")["enum"] = list(ACCELERATORS)
     at(schema, "spec.topology")["pattern"] = TOPOLOGY
+    at(schema, "spec.run")["pattern"] = LABEL
     at(schema, "spec.image")["pattern"] = IMAGE
     constrain_placement(at(schema, "spec"))
     for constrain in (constrain_template, constrain_volumes):
@@ -176,11 +191,11 @@ def constrain_unit(schema: Schema) -> None:
         *slice_rules("slices"),
         rule("self.stream < self.streams", "stream must be below streams: streams count from 0", "stream"),
         _PRIORITY_IN_A_QUEUE,
-        *(
-            fixed(name, f"spec.{name} cannot be changed: delete the unit and its run makes it again")
-            for name in FIXED_UNIT
-        ),
+        fixed("machineType", f"spec.machineType {NEW_UNIT}"),
     ]
+    for name in FIXED_UNIT:
+        at(schema, f"spec.{name}")["x-kubernetes-validations"] = [kept(f"spec.{name} {NEW_UNIT}")]
+    _whole(schema, WHOLE_OF_UNIT)
     schema["x-kubernetes-validations"] = [
         _A_LABEL,
         rule(
@@ -194,8 +209,13 @@ def constrain_unit(schema: Schema) -> None:
     ]
 
 
+def _whole(schema: Schema, names: Iterable[str]) -> None:
+    for name in names:
+        at(schema, f"spec.{name}").setdefault("x-kubernetes-validations", []).append(whole())
+
+
 _A_LABEL = rule(
-    "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+    f"self.metadata.name.matches('{LABEL}')",
     "metadata.name must be a DNS label: lower-case letters, digits and hyphens, first a letter",
 )
 _PRIORITY_IN_A_QUEUE = rule(

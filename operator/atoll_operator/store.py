@@ -220,6 +220,11 @@ class Store:
             for pool in pools
         }
 
+    @property
+    def waiting_pods(self) -> int:
+        """Of all runs, those that a scheduler is to give a node, and has not found that there is none."""
+        return self._pods.waiting
+
     def _seats(self, unit: Key, node: NodeView) -> Seats:
         pods = list(self._pods.on(node.name))
         others = any(pod.parent != unit and not pod.view.ended for pod in pods)

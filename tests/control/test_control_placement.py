@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,8 +14,11 @@ import pytest
 from apiserver import Refusal
 from objects import RUN
 
+from atoll_bench.limit import made_for_its_node
 from atoll_local.controlplane import ControlPlane
 from atoll_local.kwok import EXIT_CODE, Kwok, tpu_node
+from atoll_local.process import Daemon
+from atoll_operator.plan.placement import CROWD
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(400)]
 WAIT = 120
@@ -237,6 +243,42 @@ def test_the_scheduler_is_asked_for_leaders_alone_where_hosts_are_free(yard: Yar
     assert len({pod["spec"]["nodeName"] for pod in yard.learners()}) == 2 * HOSTS
     of_first_gangs = {name for name in yard.chosen() if name.startswith(("r-p-0-1-", "r-p-1-1-"))}
     assert of_first_gangs == leaders
+
+
+def test_when_many_gangs_return_together_the_scheduler_is_asked_for_the_leaders_of_the_last_alone(
+    yard: Yard, scheduled: tuple[ControlPlane, Kwok]
+) -> None:
+    many = CROWD // HOSTS + 6
+    yard.add_pools(*(f"pool-{number}" for number in range(many)))
+    yard.run(units=many)
+    yard.until("each has a pool", lambda: yard.whole(many))
+    homes = {unit: set(pools) for unit, pools in yard.places().items()}
+    with _stopped(scheduled[0], "kube-scheduler"):
+        for unit in homes:
+            yard.fail(f"{unit}-1-2")
+        leaders = {f"{unit}-2-0" for unit in homes}
+        yard.until(
+            "all leaders wait", lambda: leaders <= {pod["metadata"]["name"] for pod in yard.learners()}
+        )
+    yard.until("each is back", lambda: yard.whole(many))
+    assert {unit: set(pools) for unit, pools in yard.places().items()} == homes
+    assert len({pod["spec"]["nodeName"] for pod in yard.learners()}) == many * HOSTS
+    made_for_nodes = dict.fromkeys(homes, 0)
+    for pod in yard.learners():
+        made_for_nodes[pod["metadata"]["labels"]["atoll.dev/unit"]] += made_for_its_node(pod)
+    assert set(made_for_nodes.values()) == {0, HOSTS - 1}, "the first as a whole by the scheduler"
+    assert [yard.gang(unit) for unit in homes] == [2] * many
+
+
+@contextlib.contextmanager
+def _stopped(plane: ControlPlane, program: str) -> Iterator[None]:
+    pid = Daemon(program, plane.folder / "run").pid()
+    assert pid is not None, f"{program} does not run"
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def test_a_host_that_has_the_pod_of_somebody_else_is_waited_for(yard: Yard) -> None:

@@ -294,6 +294,7 @@ REFUSED = [
         {"spec.pools": [RUN["spec"]["pools"][0], RUN["spec"]["pools"][0]]}, "spec.pools[1]", "Duplicate", id="same-pool"
     ),
     pytest.param({"spec.quorum.min": 3}, "spec.quorum.min", "units of all pools", id="quorum-above-units"),
+    pytest.param({"spec.pools.0.units": 3.0}, "spec.pools[0].units", "expected int, got float64", id="float-units"),
     pytest.param({"spec.outer.overlap": 25}, "spec.outer.overlap", "at most interval", id="overlap-above-interval"),
     pytest.param({"spec.outer.fragments": 25}, "spec.outer.fragments", "at most interval", id="too-many-fragments"),
     pytest.param({"metadata.name": "r" * 46}, "metadata.name", "host names", id="long-name"),
@@ -750,6 +751,8 @@ REFUSED_UNITS = [
     pytest.param(
         {"machineType": "ct5p-hightpu-4t"}, "spec.machineType", "one of ct6e-standard-1t", id="machine-of-another"
     ),
+    pytest.param({"stream": 0.0}, "spec.stream", "expected int, got float64", id="float-stream"),
+    pytest.param({"run": "a b"}, "spec.run", "should match", id="run-that-is-no-name"),
     pytest.param({"slices": 2}, "spec.slices", "slices must be 1 for slices of one host", id="slices-of-one-host"),
     pytest.param(
         {"slices": 3, "accelerator": "tpu7x", "topology": "16x24x24"}, "spec.slices", "at most 4096 hosts",

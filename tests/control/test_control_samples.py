@@ -67,7 +67,8 @@ def test_the_operators_pod_meets_restricted(kubectl: Kubectl) -> None:
     ("verb", "resource", "allowed"),
     [
         ("watch", "trainingruns.atoll.dev", True),
-        ("patch", "trainingruns.atoll.dev/status", True),
+        ("update", "trainingruns.atoll.dev/status", True),
+        ("update", "trainingruns.atoll.dev", False),
         ("patch", "trainingruns.atoll.dev", False),
         ("create", "trainingruns.atoll.dev", False),
         ("create", "learnerunits.atoll.dev", True),

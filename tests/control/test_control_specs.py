@@ -2,7 +2,8 @@
 
 All that are taken are carried through the plans in this process, and what comes of them is offered to the API server; a
 tenth of them is carried out by an operator besides.
-They are the same on every machine; SEED in the environment draws others, SPECS changes their number.
+They are the same on every machine, as long as the same modules are loaded: Hypothesis draws from their constants too.
+SEED in the environment draws others, SPECS changes their number.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import copy
 import http.client
 import json
+import operator
 import os
 import re
 import time
@@ -23,8 +25,9 @@ import pytest
 from controllers import controllers
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
+from objects import RUN, TWO_HOSTS
 from planned import BEGIN, PlannedRun, PlannedUnit, orders
-from specs import Broken, broken_runs, broken_units, runs, units
+from specs import FIELDS, SMALL_MODEL, Broken, broken_runs, broken_units, put, runs, units
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.api.trainingrun import TrainingRunSpec
@@ -233,6 +236,20 @@ def test_a_spec_is_refused_by_name_of_a_field_or_comes_to_rest_in_the_plans_with
     assert verdicts["taken"] > 0
     assert not part.startswith("broken") or verdicts["refused"] > verdicts["taken"]
     tally[part] = verdicts
+
+
+def test_an_integer_with_a_decimal_point_is_taken_or_refused_by_name_of_a_field(line: Line) -> None:
+    """Rules of a whole spec read numbers of its parts, and such a number is none to CEL."""
+    spec = TWO_HOSTS.model_dump(mode="json", by_alias=True, exclude_none=True)
+    run = {**RUN, "metadata": {"name": "r"}}
+    sized = {**run, "spec": {**RUN["spec"], "model": {"dimensions": SMALL_MODEL}}}
+    unit = {"apiVersion": RUN["apiVersion"], "kind": "LearnerUnit", "metadata": {"name": "u"}, "spec": spec}
+    for body in (run, sized, unit):
+        assert judged(line, body) is not None
+        for path in (path for path, schema in FIELDS[body["kind"]] if schema.get("type") == "integer"):
+            damaged = copy.deepcopy(body)
+            put(damaged, path, lambda place, key: operator.setitem(place, key, 2.0))
+            judged(line, damaged)
 
 
 def test_as_many_specs_as_asked_for_were_refused_or_came_to_rest(

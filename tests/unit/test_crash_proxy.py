@@ -140,7 +140,7 @@ def test_a_site_is_struck_whatever_the_number_of_the_write(way: Way) -> None:
         ("PUT", f"{RUNS}/r", JSON, b"{}", "replace trainingruns"),
         ("PATCH", f"{PODS}/p", APPLY, b"{}", "apply pods"),
         ("PATCH", f"{PODS}/status", APPLY, b"{}", "apply pods"),
-        ("PATCH", f"{RUNS}/r/status", APPLY, b"{}", "write_status trainingruns"),
+        ("PUT", f"{RUNS}/r/status", JSON, b"{}", "write_status trainingruns"),
         ("PATCH", f"{PODS}/p", MERGE, b"{}", "annotate pods"),
         ("PATCH", f"{PODS}/p", STRATEGIC, b"{}", "release pods"),
         ("DELETE", f"{RUNS}/r", JSON, b"{}", "delete trainingruns"),

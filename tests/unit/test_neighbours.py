@@ -1,7 +1,11 @@
-"""Followers of a bound leader, made by a pass of the operator: for nodes that nobody else is on, all or none."""
+"""Followers of a bound leader, made by a pass of the operator: for nodes that nobody else is on, all or none.
+
+And gangs that are made as a whole, while the scheduler has little to do.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +20,7 @@ from objects import RUN, TWO_HOSTS
 from atoll_operator import neighbours
 from atoll_operator.announce import Announcer
 from atoll_operator.api.group import ACCELERATOR, ANNOTATION_INCARNATION, NODE_POOL, TOPOLOGY, TPU, owner
-from atoll_operator.api.learnerunit import LearnerUnitStatus
+from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.cluster import Cluster
 from atoll_operator.credentials import Credentials
 from atoll_operator.errors import Retry
@@ -24,6 +28,7 @@ from atoll_operator.feed import Feeds
 from atoll_operator.keys import Key
 from atoll_operator.metrics import Metrics
 from atoll_operator.neighbours import Neighbours
+from atoll_operator.plan import unit as unit_plan
 from atoll_operator.plan.conditions import document
 from atoll_operator.reconcile_unit import UnitReconciler
 from atoll_operator.settings import Settings
@@ -54,8 +59,15 @@ class Server:
         self.asked: list[str] = []
         self.made: dict[str, str] = {}
         """Pods and their nodes."""
+        self.bodies: list[dict[str, Any]] = []
         self.may_ask = True
         self.takes_nodes = True
+        self.answers = asyncio.Event()
+        """To who makes a pod."""
+        self.answers.set()
+        self.busy = asyncio.Event()
+        """With as many pods as a gang has."""
+        self._under_way = 0
         self.takes = 100
         """Pods in all."""
 
@@ -64,10 +76,15 @@ class Server:
             return self._list(request)
         sent = await request.json()
         if sent["kind"] == "Pod":
+            self._under_way += 1
+            if self._under_way == HOSTS:
+                self.busy.set()
+            await self.answers.wait()
             node = sent["spec"].get("nodeName", "")
             if len(self.made) >= self.takes or (node and not self.takes_nodes):
                 return web.json_response({"reason": "Forbidden", "message": "no"}, status=403)
             self.made[sent["metadata"]["name"]] = node
+            self.bodies.append(sent)
         if sent["kind"] == "LearnerUnit":
             sent["spec"] = {"run": "r"}
         sent["metadata"] |= {"uid": sent["metadata"]["name"], "resourceVersion": "7"}
@@ -93,28 +110,35 @@ async def talking(server: Server) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-def filled() -> Store:
-    """A unit whose leader is bound, in a pool with a node for each host."""
-    store = Store()
-    metadata = {"namespace": "ns", "resourceVersion": "1", "generation": 1}
-    store.put("TrainingRun", RUN | {"metadata": metadata | {"name": "r", "uid": "run"}})
-    unit = metadata | {
-        "name": UNIT.name,
-        "uid": "unit",
-        "ownerReferences": [owner("TrainingRun", "r", "run")],
-    }
+METADATA = {"namespace": "ns", "resourceVersion": "1", "generation": 1}
+
+
+def add_unit(store: Store, name: str, uid: str, spec: LearnerUnitSpec) -> None:
+    """One whose first gang is to be made."""
+    unit = METADATA | {"name": name, "uid": uid, "ownerReferences": [owner("TrainingRun", "r", "run")]}
     status = LearnerUnitStatus(phase="Scheduling", incarnation=1, gang=1, observed_generation=1)
-    spec = SPEC.model_dump(mode="json", by_alias=True, exclude_none=True)
-    store.put(
-        "LearnerUnit",
-        {"apiVersion": RUN["apiVersion"], "metadata": unit, "spec": spec, "status": document(status)},
-    )
+    said = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    body = {"apiVersion": RUN["apiVersion"], "metadata": unit, "spec": said, "status": document(status)}
+    store.put("LearnerUnit", body)
+
+
+def empty() -> Store:
+    """A run, and a pool with a node for each host of a unit."""
+    store = Store()
+    store.put("TrainingRun", RUN | {"metadata": METADATA | {"name": "r", "uid": "run"}})
     for host in range(HOSTS):
         labels = {NODE_POOL: "p", ACCELERATOR: SPEC.accelerator, TOPOLOGY: SPEC.topology}
         node = {"metadata": {"name": f"n{host}", "labels": labels}, "status": {"allocatable": {TPU: "4"}}}
         store.put_node(node, 0.0)
+    return store
+
+
+def filled() -> Store:
+    """A unit whose leader is bound in the pool."""
+    store = empty()
+    add_unit(store, UNIT.name, "unit", SPEC)
     labels = {"atoll.dev/unit": UNIT.name, "atoll.dev/gang": "1", "atoll.dev/host": "0"}
-    leader = metadata | {
+    leader = METADATA | {
         "name": "r-two-0-1-0",
         "uid": "leader",
         "labels": labels | {"atoll.dev/component": "learner"},
@@ -179,6 +203,35 @@ async def test_a_quota_that_ends_within_a_gang_leaves_no_part_of_it_to_the_sched
         await reconciled(server)
     assert len(server.made) == 2
     assert server.made.items() <= SEATED.items()
+
+
+async def test_pods_that_wait_for_a_connection_are_a_crowd_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three units that their user has pinned to a pool; the second one's turn comes while the first is being made."""
+    monkeypatch.setattr(unit_plan, "CROWD", HOSTS)
+    server, store = Server(), empty()
+    server.answers.clear()
+    pinned = SPEC.model_copy(update={"node_selector": {NODE_POOL: "p"}})
+    keys = [Key("LearnerUnit", "ns", f"r-two-{number}") for number in range(3)]
+    for key in keys:
+        add_unit(store, key.name, f"uid-{key.name}", pinned)
+    async with talking(server) as cluster:
+        metrics = Metrics()
+        feeds, announcer = Feeds(SETTINGS, metrics, lambda run, units: None), Announcer(cluster)
+        queue: WorkQueue[Key] = WorkQueue(lambda key: reconcile(key))
+        reconcile = UnitReconciler(SETTINGS, cluster, store, queue, feeds, metrics, announcer)
+        first = asyncio.create_task(reconcile(keys[0]))
+        await asyncio.wait_for(server.busy.wait(), 10)
+        second = asyncio.create_task(reconcile(keys[1]))
+        server.answers.set()
+        await asyncio.gather(first, second)
+        assert sorted(server.made) == [*(f"r-two-0-1-{host}" for host in range(HOSTS)), "r-two-1-1-0"]
+        for body in server.bodies:
+            store.drop("Pod", body)
+        server.made.clear()
+        await reconcile(keys[2])
+        assert len(server.made) == HOSTS, "the crowd is gone"
+        for key in keys:
+            queue.forget(key)
 
 
 async def test_few_nodes_are_asked_about_at_a_time_and_none_after_the_first_that_is_taken() -> None:

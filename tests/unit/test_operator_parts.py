@@ -369,6 +369,50 @@ def test_a_pod_that_comes_up_is_calm_news_and_one_that_is_lost_is_urgent() -> No
     assert put(6, phase="Failed") is News.URGENT
 
 
+def test_the_node_of_the_first_of_a_slice_is_urgent_and_that_of_the_others_is_not() -> None:
+    def put(version: int, host: int, node: str, pool: str = "p", part: int = 0) -> News:
+        body = pod(f"{part}-{host}", version, f"u-1-{host}")
+        body["metadata"]["labels"] |= {"atoll.dev/gang": "1", "atoll.dev/slice": str(part)}
+        selector = {"cloud.google.com/gke-nodepool": pool} if pool else {}
+        return store.put("Pod", body | {"spec": {"nodeName": node, "nodeSelector": selector}})
+
+    store = Store()
+    put(1, 0, "")
+    put(2, 2, "", part=1)
+    assert put(3, 0, "n0") is News.URGENT, "no other pod of its slice is there"
+    put(4, 1, "")
+    assert put(5, 1, "n1") is News.CALM
+    assert put(6, 2, "n2", part=1) is News.URGENT
+    put(7, 3, "", pool="", part=1)
+    assert put(8, 3, "n3", pool="", part=1) is News.URGENT, "it chose its pool"
+
+
+def test_pods_that_wait_for_the_scheduler_are_counted() -> None:
+    def put(name: str, version: int, **parts: Any) -> None:
+        store.put("Pod", pod(name, version, f"u-1-{name}") | parts)
+
+    gated = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+    unfit = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node fits"}
+    store = Store()
+    for name in "abcde":
+        put(name, 1)
+    assert store.waiting_pods == 5
+    put("a", 2, spec={"nodeName": "n"})
+    put("b", 3, status={"conditions": [unfit]})
+    assert store.waiting_pods == 3, "one has a node, and for one there is none"
+    told_to_go = pod("e", 4, "u-1-e")
+    told_to_go["metadata"]["deletionTimestamp"] = "2026-11-23T08:00:00Z"
+    store.put("Pod", told_to_go)
+    assert store.waiting_pods == 2
+    put("c", 5, status={"phase": "Failed"})
+    store.drop("Pod", pod("d", 6, "u-1-d"))
+    put("f", 7, spec=gated)
+    assert store.waiting_pods == 0
+    put("f", 8, spec={})
+    put("b", 9, status={"conditions": []})
+    assert store.waiting_pods == 2
+
+
 async def work(queue: WorkQueue[str], seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(queue.run(), seconds)

@@ -21,6 +21,7 @@ from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.nodes import NodeView, view_node
 from atoll_operator.plan.observe import PodView, view
 from atoll_operator.plan.placement import (
+    CROWD,
     GIVE_WAY_SECONDS,
     HOSTS_SECONDS,
     RETURN_SECONDS,
@@ -76,6 +77,8 @@ FOUR_HOSTS: dict[str, Any] = {
     "shape": slice_of("tpu-v6e-slice", "4x4", "ct6e-standard-4t"),
 }
 OLD = (pod(0, "a", 1), pod(1, "b", 1))
+RETURNED = pod(0, "a", pool="p", scheduled_at=NOW - 1)
+"""The leader of the next gang."""
 
 
 def seats(shared: bool = False, **free: int) -> tuple[Seats, ...]:
@@ -136,6 +139,29 @@ def seats(shared: bool = False, **free: int) -> tuple[Seats, ...]:
             gathering(former=(*OLD, pod(0, "c", 0))),
             dict.fromkeys((0, 1), Spot("p", holds=True)),
             id="the last pool of several",
+        ),
+        pytest.param(
+            gathering(former=OLD, crowd=True), {0: Spot("p", holds=True)}, id="the leader first in a crowd"
+        ),
+        pytest.param(
+            gathering(pod(0, pool="p"), former=OLD, crowd=True),
+            {},
+            id="nobody before it is bound, in a crowd",
+        ),
+        pytest.param(
+            gathering(pod(0, pool="p"), former=OLD),
+            {1: Spot("p", holds=True)},
+            id="the others when the crowd is gone",
+        ),
+        pytest.param(
+            gathering(pod(1, pool="p"), former=OLD, crowd=True),
+            {0: Spot("p", holds=True)},
+            id="the rest of a gang that began to return before the crowd",
+        ),
+        pytest.param(
+            gathering(spec=of(node_selector={NODE_POOL: "mine"}), crowd=True),
+            {0: Spot("mine", holds=True)},
+            id="the leader first into the pool that the user names, in a crowd",
         ),
         pytest.param(gathering(former=(OLD[0], pod(1, "c", 1))), {0: LEADER}, id="not to two pools"),
         pytest.param(gathering(former=(OLD[0], pod(1, "gone", 1))), {0: LEADER}, id="not to a node unknown"),
@@ -212,6 +238,37 @@ def test_pods_are_made_where_they_may_be(gang: Gathering, expected: dict[int, Sp
             gathering(pod(0, "a"), spec=of(slices=2), seats={"p": seats(a=0, b=4)}),
             {1: "b", 2: ""},
             id="each slice by itself",
+        ),
+        pytest.param(
+            gathering(RETURNED, former=OLD, seats={"p": seats(a=0, b=4)}, crowd=True),
+            {1: "b"},
+            id="a return in a crowd",
+        ),
+        pytest.param(
+            gathering(RETURNED, stale=(OLD[1],), seats={"p": seats(a=0, b=0)}, crowd=True),
+            {},
+            id="an old pod of its own is waited for, in a crowd",
+        ),
+        pytest.param(
+            gathering(RETURNED, stale=(OLD[1],), seats={"p": seats(a=0, b=0)}), {1: ""}, id="and else by the scheduler"
+        ),
+        pytest.param(
+            gathering(
+                replace(RETURNED, scheduled_at=NOW - RETURN_SECONDS), stale=(OLD[1],), seats={"p": seats(a=0, b=0)},
+                crowd=True,
+            ),
+            {1: ""},
+            id="but not for ever",
+        ),
+        pytest.param(
+            gathering(RETURNED, stale=(OLD[1],), seats={"p": seats(a=0, b=4)}, crowd=True),
+            {1: "b"},
+            id="nor where there is room beside it",
+        ),
+        pytest.param(
+            gathering(RETURNED, stale=(replace(OLD[1], phase="Failed"),), seats={"p": seats(a=0, b=0)}, crowd=True),
+            {1: ""},
+            id="nor for one that has ended",
         ),
     ],
 )  # fmt: skip
@@ -401,6 +458,13 @@ def test_a_place_is_given_up_in_time(gang: Gathering, end: float | None) -> None
         assert "0/2 nodes" in overdue(gang, later)[0]
 
 
+def test_a_gang_that_waits_for_its_old_pods_looks_again_in_time() -> None:
+    waiting = gathering(RETURNED, stale=(OLD[1],), crowd=True)
+    assert overdue(waiting, NOW) == ("", NOW - 1 + RETURN_SECONDS)
+    assert overdue(replace(waiting, crowd=False), NOW) == ("", None)
+    assert overdue(replace(waiting, stale=()), NOW) == ("", None)
+
+
 def test_a_unit_that_gave_slices_back_lets_others_go_first() -> None:
     gave = LearnerUnitStatus(restarts=(Restart(time=format_time(NOW), reason="CapacityUnavailable"),))
     assert gives_way_until(gave, 2) == NOW + GIVE_WAY_SECONDS
@@ -430,6 +494,8 @@ class World:
 
     seen = 0.9
     """Chance that the operator has heard of a node when it looks."""
+    crowded = 0.0
+    """Chance that the scheduler has much to do when the operator looks."""
     newest_first = False
     """The scheduler prefers new pods, as it does to those that wait for their next try."""
 
@@ -482,6 +548,7 @@ class World:
         observed = UnitObserved(
             name=name, namespace="ns", uid=f"{name}-uid", generation=1, spec=unit.spec, status=unit.status,
             pods=pods, orders=ORDERS, nodes=known, sees_nodes=not self.blind, seats=self._seats(name, known),
+            waiting_pods=CROWD if self.random.random() < self.crowded else 0,
         )  # fmt: skip
         plan = plan_unit(observed, self.now)
         if plan.advance:
@@ -542,7 +609,10 @@ class World:
         return {
             "phase": "Running",
             "containerStatuses": [{"name": "main", "state": {"running": started}}],
-            "conditions": [{"type": "Ready", "status": "True"}],
+            "conditions": [
+                {"type": "Ready", "status": "True"},
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": started["startedAt"]},
+            ],
         }
 
     def delete(self, name: str) -> None:
@@ -677,6 +747,31 @@ def _matches(selector: dict[str, Any], labels: dict[str, str]) -> bool:
     )
 
 
+@pytest.mark.parametrize(
+    ("waiting", "seated", "pinned", "made"),
+    [
+        pytest.param(CROWD - 1, True, False, ["u0-2-0", "u0-2-1"], id="no crowd"),
+        pytest.param(CROWD, True, False, ["u0-2-0"], id="a crowd"),
+        pytest.param(CROWD, False, False, ["u0-2-0", "u0-2-1"], id="nobody can be seated"),
+        pytest.param(CROWD, True, True, ["u0-2-0"], id="to the pool that the user names"),
+    ],
+)
+def test_a_unit_that_returns_in_a_crowd_asks_for_its_leader_alone(
+    waiting: int, seated: bool, pinned: bool, made: list[str]
+) -> None:
+    restart = Restart(time=format_time(NOW), reason="AppError")
+    status = LearnerUnitStatus(
+        incarnation=2, gang=2, restarts=(restart,), heal_start_time=format_time(NOW), observed_generation=1
+    )
+    unit = UnitObserved(
+        name="u0", namespace="ns", uid="u", generation=1, status=status, orders=ORDERS, sees_nodes=True,
+        spec=of(node_selector={NODE_POOL: "p"}) if pinned else TWO_HOSTS,
+        pods=() if pinned else tuple(replace(old, name=f"u0-1-{old.host}", deletion_time=NOW) for old in OLD),
+        nodes=nodes(a="p", b="p"), seats={"p": seats(a=0, b=0) if seated else ()}, waiting_pods=waiting,
+    )  # fmt: skip
+    assert [body["metadata"]["name"] for body in plan_unit(unit, NOW).create] == made
+
+
 def leader(uid: str, gang: int) -> dict[str, Any]:
     """The first pod of a unit called u0."""
     status = LearnerUnitStatus(incarnation=gang, gang=gang)
@@ -718,7 +813,7 @@ ACTS = st.lists(
 @settings(max_examples=500)
 @given(
     acts=ACTS, units=st.integers(1, 3), pools=st.integers(1, 3), strangers=st.integers(0, 2), large=st.booleans(),
-    blind=st.booleans(), seed=st.integers(0, 2**32),
+    blind=st.booleans(), crowded=st.sampled_from([0.0, 0.5, 1.0]), seed=st.integers(0, 2**32),
 )  # fmt: skip
 def test_whatever_happens_no_pool_is_shared_and_every_pool_is_used_in_the_end(
     acts: list[tuple[str, int]],
@@ -727,11 +822,13 @@ def test_whatever_happens_no_pool_is_shared_and_every_pool_is_used_in_the_end(
     strangers: int,
     large: bool,
     blind: bool,
+    crowded: float,
     seed: int,
 ) -> None:
     world = World(
         units, pools, 1, large=large, blind=blind, random=Random(seed), strangers=min(strangers, pools)
     )
+    world.crowded = crowded
     for act, number in acts:
         unit = f"u{number % units}"
         names = sorted(world.pods)
@@ -750,9 +847,17 @@ def test_whatever_happens_no_pool_is_shared_and_every_pool_is_used_in_the_end(
 
 
 @settings(max_examples=25)
-@given(units=st.integers(2, 3), pools=st.integers(2, 5), seed=st.integers(0, 2**32))
-def test_units_of_two_slices_do_not_wait_for_each_other_for_ever(units: int, pools: int, seed: int) -> None:
+@given(
+    units=st.integers(2, 3),
+    pools=st.integers(2, 5),
+    crowded=st.sampled_from([0.0, 0.5]),
+    seed=st.integers(0, 2**32),
+)
+def test_units_of_two_slices_do_not_wait_for_each_other_for_ever(
+    units: int, pools: int, crowded: float, seed: int
+) -> None:
     world = World(units, pools, 2, large=False, blind=False, random=Random(seed))
+    world.crowded = crowded
     world.settle(24 * 3600, min(units, pools // 2))
 
 

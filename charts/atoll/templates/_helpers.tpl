@@ -36,7 +36,7 @@ app.kubernetes.io/component: operator
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [atoll.dev]
   resources: [trainingruns/status, learnerunits/status]
-  verbs: [get, patch]
+  verbs: [get, update]
 # An owner reference that blocks the owner's deletion needs this where OwnerReferencesPermissionEnforcement is on.
 - apiGroups: [atoll.dev]
   resources: [trainingruns/finalizers, learnerunits/finalizers]

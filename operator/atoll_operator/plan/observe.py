@@ -12,6 +12,7 @@ from atoll_operator.api.group import (
     LABEL_HOST,
     LABEL_POD_GROUP,
     LABEL_QUEUE,
+    LABEL_SLICE,
     LABEL_UNIT,
     NODE_POOL,
     TPU,
@@ -38,6 +39,7 @@ class PodView:
     incarnation: int = 0
     """That its process is, or is to become."""
     host: int = 0
+    slice: int = 0
     contract: str = ""
     """Digest of what it was made of; of a pod of syncer or evaluator."""
     phase: str = "Pending"
@@ -81,6 +83,12 @@ class PodView:
     def ended(self) -> bool:
         return self.phase in ("Failed", "Succeeded")
 
+    @property
+    def waits(self) -> bool:
+        """For a scheduler, which is to give it a node and has not found that there is none."""
+        spoken = self.ended or self.gates or self.unschedulable or self.deletion_time is not None
+        return not (self.node or spoken)
+
 
 def view(pod: Object) -> PodView:
     """From the API's JSON."""
@@ -105,6 +113,7 @@ def view(pod: Object) -> PodView:
         gang=_number(labels.get(LABEL_GANG)),
         incarnation=_number(metadata.get("annotations", {}).get(ANNOTATION_INCARNATION)),
         host=_number(labels.get(LABEL_HOST)),
+        slice=_number(labels.get(LABEL_SLICE)),
         contract=metadata.get("annotations", {}).get(ANNOTATION_CONTRACT, ""),
         phase=status.get("phase", "Pending"),
         reason=status.get("reason", ""),

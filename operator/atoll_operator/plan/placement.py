@@ -29,6 +29,8 @@ from atoll_operator.plan.tpu import Slice
 
 RETURN_SECONDS = 15.0
 """For which a gang waits to get back into its old pool. The old pods get one second, and their kubelet a few more."""
+CROWD = 50
+"""Pods that wait for the scheduler, with which it is busy for a second (its client's default `qps`)."""
 RETURNS = 2
 """Restarts within the budget's window for which a gang returns to its pool: after more, that may be the matter."""
 AVOIDED = 100
@@ -77,6 +79,8 @@ class Gathering:
     """By node pool of the right kind, the chips of the nodes that stay; empty where nobody may see nodes."""
     seats: Mapping[str, tuple[Seats, ...]] = field(default_factory=dict)
     """By node pool that the gang is in, its nodes; empty where the scheduler is to be asked."""
+    crowd: bool = False
+    """The scheduler has so much to do that a gang which returns is there sooner if it asks for its leaders alone."""
     at_once: bool = False
     """All pods are wanted at once: nobody may see nodes, or a queue counts the pods."""
     not_before: float = 0.0
@@ -109,7 +113,7 @@ def spots(gang: Gathering, now: float) -> dict[int, Spot]:
     for hosts in gang.slices():
         wanted = {hosts[0]: Spot()} if len(hosts) == 1 else _spots(gang, hosts)
         wanted = {host: spot for host, spot in wanted.items() if host not in exist}
-        found |= _seated(gang, hosts, wanted) if len(hosts) > 1 else wanted
+        found |= _seated(gang, hosts, wanted, now) if len(hosts) > 1 else wanted
     return found
 
 
@@ -123,7 +127,8 @@ def _spots(gang: Gathering, hosts: range) -> dict[int, Spot]:
     if not pool and not here:
         pool = _left([pod for pod in gang.former if pod.host in hosts and pod.node], gang.nodes)
     if pool:
-        return dict.fromkeys(hosts, Spot(pool, holds=True))
+        alone = gang.crowd and all(pod is leader for pod in here)
+        return dict.fromkeys(hosts[:1] if alone else hosts, Spot(pool, holds=True))
     if gang.at_once or (here and leader is None):
         return dict.fromkeys(hosts, Spot(holds=True, near=True))
     return {hosts[0]: Spot(holds=True, avoid=(*gang.crowded(), *gang.lacking())[:AVOIDED])}
@@ -134,7 +139,7 @@ def _pool_of(gang: Gathering, pod: PodView) -> str:
     return pod.pool or (node.pool if node is not None else "")
 
 
-def _seated(gang: Gathering, hosts: range, wanted: dict[int, Spot]) -> dict[int, Spot]:
+def _seated(gang: Gathering, hosts: range, wanted: dict[int, Spot], now: float) -> dict[int, Spot]:
     """With a node for each pod that follows its leader, or for none: the scheduler and we do not share out one pool."""
     here = {pod.host: pod for pod in gang.pods if pod.host in hosts}
     waiting = any(not pod.node and not pod.ended for pod in (*here.values(), *gang.stale))
@@ -142,8 +147,16 @@ def _seated(gang: Gathering, hosts: range, wanted: dict[int, Spot]) -> dict[int,
         return wanted
     pool = _pool_of(gang, here[hosts[0]])
     nodes = take(len(wanted), gang.seats.get(pool, ()), gang.spec, gang.shape.chips_per_host)
+    if not nodes and now < _clear(gang, here[hosts[0]]):
+        return {}
     seated = zip(wanted.items(), nodes, strict=False)
     return wanted | {host: replace(spot, node=node) for (host, spot), node in seated}
+
+
+def _clear(gang: Gathering, leader: PodView) -> float:
+    """Unix seconds until which followers wait, in a crowd, for old pods of their own to be gone; else in the past."""
+    there = gang.crowd and _pool_of(gang, leader) in gang.crowded()
+    return (leader.scheduled_at or 0.0) + RETURN_SECONDS if there else 0.0
 
 
 def _left(former: list[PodView], nodes: Mapping[str, NodeView]) -> str:
@@ -180,6 +193,8 @@ def overdue(gang: Gathering, now: float) -> tuple[str, float | None]:
     ours = NODE_POOL not in gang.spec.node_selector  # the operator's to choose
     lacking, crowded = (gang.lacking(), gang.crowded()) if ours else ((), ())
     for pod in gang.pods:
+        if pod.node and now < (clear := _clear(gang, pod)):
+            wake = earliest(wake, clear)
         if pod.unschedulable_since is None:
             continue
         number, host = divmod(pod.host, gang.shape.hosts)

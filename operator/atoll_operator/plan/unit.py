@@ -19,7 +19,7 @@ from atoll_operator.plan.gang import Gang, chips
 from atoll_operator.plan.loss import AGAIN_SECONDS, find_loss
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.observe import PodView
-from atoll_operator.plan.placement import Gathering, gives_way_until, may_return, overdue, spots
+from atoll_operator.plan.placement import CROWD, Gathering, gives_way_until, may_return, overdue, spots
 from atoll_operator.plan.podspec import LEAVE_SECONDS
 from atoll_operator.plan.removal import DRAIN_SECONDS, removals
 from atoll_operator.plan.seats import plain
@@ -147,6 +147,7 @@ def _gang(unit: UnitObserved, orders: Orders) -> Gang:
 def _gathering(unit: UnitObserved, gang: Gang, current: Mapping[str, PodView]) -> Gathering:
     # A queue admits all pods or none, and by then another unit may be where this one was.
     queued = unit.spec.queue_name is not None
+    seats = unit.seats if plain(unit.spec, unit.status, gang.settings.template) else {}
     seen = (*unit.pods, *unit.departed.values()) if may_return(unit.status) and not queued else ()
     return Gathering(
         spec=unit.spec,
@@ -156,7 +157,8 @@ def _gathering(unit: UnitObserved, gang: Gang, current: Mapping[str, PodView]) -
         stale=tuple(pod for pod in unit.pods if pod.gang != gang.number),
         nodes=unit.nodes,
         sound_chips=unit.sound_chips,
-        seats=unit.seats if plain(unit.spec, unit.status, gang.settings.template) else {},
+        seats=seats,
+        crowd=any(seats.values()) and unit.waiting_pods >= CROWD,
         at_once=queued or not unit.sees_nodes,
         not_before=gives_way_until(unit.status, unit.spec.slices),
         spread=budget.jitter(unit.uid, gang.number),

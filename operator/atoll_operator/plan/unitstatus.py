@@ -73,6 +73,8 @@ class UnitObserved:
     """By node pool of the unit's accelerator and topology, the chips of the nodes that stay."""
     seats: Mapping[str, tuple[Seats, ...]] = field(default_factory=dict)
     """By node pool that its pods are in, the nodes; empty where every pod is the scheduler's."""
+    waiting_pods: int = 0
+    """Of all runs, those that a scheduler is to give a node, and has not found that there is none."""
     departed: Mapping[str, PodView] = field(default_factory=dict)
     """The last that was seen of pods that are gone, by name: they tell why better than their absence does."""
 
