@@ -193,6 +193,7 @@ class RunReconciler:
                     await self._cluster.delete(pod.kind, key.namespace, pod.name, pod.uid)
             for removal in plan.release:
                 await remove_pod(self._cluster, self._store, key.namespace, removal)
+                self._queue.add(key)  # no watch tells of what the store knows already
             await together((self._make(run, body, plan.poll) for body in plan.units), AT_ONCE)
             for reference in plan.remove:
                 await self._applier.remove(run.uid, key.namespace, reference)

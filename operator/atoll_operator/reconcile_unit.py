@@ -20,6 +20,7 @@ from atoll_operator.ownership import check_owner
 from atoll_operator.plan import hang, ledger
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.remedy import Renewal
+from atoll_operator.plan.removal import Removal
 from atoll_operator.plan.runtime import pod_settings
 from atoll_operator.plan.shards import finishing
 from atoll_operator.plan.unit import plan_unit
@@ -85,7 +86,7 @@ class UnitReconciler:
             await self._advance(key, body, plan, now)
             return
         refusal = await self._act(key, body, plan)
-        if plan.create and not refusal:
+        if not refusal and (plan.create or self._any_gone(key, uid, plan.remove)):
             self._queue.add(key)  # the next pass says in one write what has come of it
             return
         if refusal:
@@ -218,6 +219,11 @@ class UnitReconciler:
         except Refused as error:
             return str(error)
         return ""
+
+    def _any_gone(self, key: Key, uid: str, removals: Sequence[Removal]) -> bool:
+        """Whether one of these pods is gone for good by now: no watch tells of what the store knows already."""
+        left = {pod.uid for pod in self._store.pods_of(key, uid)}
+        return any(removal.uid not in left for removal in removals)
 
     async def _renew(self, key: Key, renewal: Renewal) -> None:
         told = {ANNOTATION_INCARNATION: str(renewal.incarnation)}

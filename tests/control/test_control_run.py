@@ -10,6 +10,7 @@ import pytest
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 UNITS = ["r-one-0", "r-one-1", "r-two-0"]
+DRAINED = ("False", "Finished")
 
 
 @pytest.fixture
@@ -88,6 +89,10 @@ def test_pods_that_end_when_the_run_finishes_are_no_failures(learning) -> None:
     bench.until("Complete", lambda: bench.condition("TrainingRun", "r", "Complete")[0] == "True")
     bench.until("no pods", lambda: not bench.pods())
     assert [bench.get("LearnerUnit", unit)["status"]["incarnation"] for unit in UNITS] == [1, 1, 1]
+    bench.until(
+        "no unit drains any more",
+        lambda: {bench.condition("LearnerUnit", unit, "Draining")[:2] for unit in UNITS} == {DRAINED},
+    )
 
 
 def test_a_suspended_run_has_no_pods_and_a_resumed_one_has_the_next_incarnation(learning) -> None:

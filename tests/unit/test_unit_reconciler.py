@@ -1,7 +1,8 @@
-"""A pass over a unit whose status is another by the time that it is written."""
+"""Passes over a unit during which its status or its pods change."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import ssl
 import time
@@ -63,6 +64,8 @@ class Server:
             return web.json_response(self.unit)
         if request.method == "GET":
             return web.json_response(self.unit)
+        if request.method == "DELETE":
+            return web.json_response({"kind": "Status", "status": "Success"})
         sent = await request.json()
         sent["metadata"] |= {"uid": "other", "resourceVersion": "1"}
         return web.json_response(sent)
@@ -116,6 +119,41 @@ async def server() -> AsyncIterator[tuple[Server, str]]:
     )
     async with answering(one.handle) as address:
         yield one, address
+
+
+async def test_pods_that_are_gone_with_their_deletion_leave_a_finished_unit_that_does_not_drain(
+    server: tuple[Server, str],
+) -> None:
+    api, address = server
+    store, metrics, settings = Store(), Metrics(), Settings(runtime_image="i")
+    metadata = {"name": "r", "namespace": "ns", "uid": "run", "resourceVersion": "1", "generation": 1}
+    store.put("TrainingRun", RUN | {"metadata": metadata, "status": {"phase": "Complete"}})
+    store.put("LearnerUnit", copy.deepcopy(api.unit))
+    for host in (0, 1):
+        store.put("Pod", {**pod(host), "status": {"phase": "Succeeded"}})
+    async with Cluster(Credentials(address, ssl.create_default_context()), metrics) as cluster:
+        feeds, announcer = Told(settings, metrics, lambda run, units: None), Announcer(cluster)
+
+        async def look(key: Key) -> None:
+            if key == UNIT:  # and not its run, which is told of the new status
+                await reconcile(key)
+
+        queue = WorkQueue(look)
+        reconcile = UnitReconciler(settings, cluster, store, queue, feeds, metrics, announcer)
+        working = asyncio.create_task(queue.run())
+        queue.add(UNIT)
+        async with asyncio.timeout(10):
+            while draining(api.unit) != ("False", "Finished"):
+                await asyncio.sleep(0.01)
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+    assert api.unit["metadata"]["resourceVersion"] == "2"
+
+
+def draining(unit: dict[str, Any]) -> tuple[str, str]:
+    """Status and reason of the condition."""
+    found = {each["type"]: each for each in unit["status"].get("conditions", [])}.get("Draining", {})
+    return found.get("status", ""), found.get("reason", "")
 
 
 async def test_a_heal_that_is_written_at_the_second_try_counts_once(server: tuple[Server, str]) -> None:
