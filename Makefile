@@ -39,8 +39,8 @@ models: setup ## The models, their inner step and their packing, compiled
 simulator: setup ## The simulator of fleets and links, the planner and their commands
 	$(BIN)/pytest tests/simulator -n auto --dist loadfile $(ARGS)
 
-schedules: setup ## 10,000 random schedules of the protocol in simulated time (SEED=… SCHEDULES=…)
-	SEED=$(SEED) SCHEDULES=$(SCHEDULES) $(BIN)/pytest tests/schedules $(ARGS)
+schedules: setup ## Random schedules of the protocol and stories of the operator, in simulated time (SEED=… SCHEDULES=… STORIES=…)
+	SEED=$(SEED) SCHEDULES=$(SCHEDULES) STORIES=$(STORIES) $(BIN)/pytest tests/schedules $(ARGS)
 
 soak: setup ## Many more of them, on all cores: make soak SCHEDULES=200000 SEED=…
 	$(BIN)/python -m atoll_runtime.simulate.schedules.soak --count $(or $(SCHEDULES),200000) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -113,7 +113,7 @@ def test_news_of_checkpoints_does_not_wait(changes: dict[str, Any], now: bool) -
 )
 def test_all_units_look_when_the_syncer_comes_goes_or_changes_its_phase(other: FeedState) -> None:
     for news in (compare(STATE, other), compare(other, STATE)):
-        assert news == FeedNews(run=True, units=frozenset("ab"), figures=True, of=2)
+        assert news == FeedNews(run=True, every_unit=True, figures=True, of=2)
 
 
 def test_another_reason_or_shard_is_looked_at_now_and_traffic_waits() -> None:

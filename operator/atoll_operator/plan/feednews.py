@@ -35,8 +35,10 @@ class FeedNews:
 
     run: bool = False
     """Whether the run has to look now."""
+    every_unit: bool = False
+    """Whether all its units have to, those that the syncer has not heard of too."""
     units: frozenset[str] = frozenset()
-    """Units that have to."""
+    """Else those that have to."""
     figures: bool = False
     """Whether figures of the run moved."""
     moved: frozenset[str] = frozenset()
@@ -45,7 +47,7 @@ class FeedNews:
     """Units that were heard of."""
 
     def __bool__(self) -> bool:
-        return self.run or self.figures or bool(self.units or self.moved)
+        return self.run or self.every_unit or self.figures or bool(self.units or self.moved)
 
 
 def compare(old: FeedState, new: FeedState) -> FeedNews:
@@ -53,7 +55,7 @@ def compare(old: FeedState, new: FeedState) -> FeedNews:
     before, after = _units(old), _units(new)
     names = before.keys() | after.keys()
     if _serving(old) != _serving(new):
-        return FeedNews(run=True, units=frozenset(names), figures=True, of=len(names))
+        return FeedNews(run=True, every_unit=True, figures=True, of=len(names))
     moved = {name for name in names if before.get(name) != after.get(name)}
     units = {name for name in moved if _unit(before.get(name)) != _unit(after.get(name))}
     return FeedNews(

@@ -1,0 +1,267 @@
+"""An API server in memory, for worlds in which time leaps: as much of it as the operator's own client asks for.
+
+The real one is what control tests run. This one answers late, loses answers and tells its watches late, as it is told
+to, in thousands of worlds a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import marshal
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from atoll_operator.cluster import APPLY, MERGE, STRATEGIC, Cluster
+from atoll_operator.errors import Unreachable, of_status
+from atoll_operator.keys import Key, key_of
+from atoll_operator.paths import PLURALS
+from atoll_operator.plan.clock import format_time
+
+Object = dict[str, Any]
+Told = Callable[[str, Object], None]
+"""Gets ADDED, MODIFIED or DELETED, and the object."""
+KINDS = {f"{prefix}/{plural}": kind for kind, (prefix, plural) in PLURALS.items()}
+
+
+def copied(body: Object) -> Object:
+    """Ten times as fast as `deepcopy`, of what is JSON."""
+    return dict(marshal.loads(marshal.dumps(body)))
+
+
+class Refusal(Exception):
+    """An answer that is no success."""
+
+    def __init__(self, status: int, reason: str, message: str = "") -> None:
+        super().__init__(message or reason)
+        self.status, self.reason = status, reason
+
+
+@dataclass(slots=True)
+class Weather:
+    """How requests and watches fare. Probabilities are of one request, seconds are at most."""
+
+    request_seconds: float = 0.02
+    watch_seconds: float = 0.05
+    lost_requests: float = 0.0
+    lost_answers: float = 0.0
+    """The write is done, and the client does not learn of it."""
+
+
+@dataclass(slots=True)
+class Server:
+    """All objects, and who watches them."""
+
+    random: random.Random
+    weather: Weather = field(default_factory=Weather)
+    objects: dict[Key, Object] = field(default_factory=dict)
+    watchers: dict[str, asyncio.Queue[tuple[str, Object]]] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    """Kinds of which a quota allows the operator no more."""
+    version: int = 0
+    uids: int = 0
+
+    def watch(self, kind: str, told: Told) -> Coroutine[None, None, None]:
+        """Tells what happens from this call on, in its order, late. Each kind has one watcher: the last."""
+        queue = self.watchers[kind] = asyncio.Queue()
+        return self._deliver(queue, told)
+
+    async def _deliver(self, queue: asyncio.Queue[tuple[str, Object]], told: Told) -> None:
+        while True:
+            event, body = await queue.get()
+            await asyncio.sleep(self.random.uniform(0, self.weather.watch_seconds))
+            told(event, body)
+
+    def every(self, kind: str) -> Iterator[Object]:
+        """The objects themselves: do not change them."""
+        return (body for key, body in list(self.objects.items()) if key.kind == kind)
+
+    def get(self, kind: str, name: str, namespace: str = "ns") -> Object:
+        """A copy. Raises Refusal."""
+        return copied(self._found(Key(kind, namespace, name)))  # type: ignore[arg-type]
+
+    def create(self, body: Object) -> Object:
+        """Raises Refusal."""
+        key = key_of(body["kind"], body)
+        if key in self.objects:
+            raise Refusal(409, "AlreadyExists")
+        body = copied(body)
+        self.uids += 1
+        body["metadata"] |= {
+            "uid": f"{key.name}.{self.uids}", "generation": 1, "creationTimestamp": format_time(time.time()),
+        }  # fmt: skip
+        if key.kind == "Pod":
+            body["status"] = {"phase": "Pending"}
+        return self._put(body, "ADDED")
+
+    def change(self, body: Object) -> Object:
+        """Puts another state of an object that is there, unless it is the same."""
+        known = self._found(key_of(body["kind"], body))
+        if body == known:
+            return copied(known)
+        if body.get("spec") != known.get("spec") or body.get("data") != known.get("data"):
+            body["metadata"]["generation"] = known["metadata"]["generation"] + 1
+        return self._drop(body) if _is_over(body) else self._put(body, "MODIFIED")
+
+    def delete(self, kind: str, name: str, grace: int | None = None, uid: str = "") -> Object:
+        """Raises Refusal."""
+        body = self.get(kind, name)
+        metadata = body["metadata"]
+        if uid and metadata["uid"] != uid:
+            raise Refusal(409, "Conflict", "the uid in the precondition is another")
+        if kind == "Pod":
+            status, spec = body["status"], body["spec"]
+            if grace is None:
+                grace = spec.get("terminationGracePeriodSeconds", 30)
+            if not spec.get("nodeName") or status["phase"] in ("Succeeded", "Failed"):
+                grace = 0
+            left = metadata.get("deletionGracePeriodSeconds")
+            if left is not None and left <= grace:
+                return body
+            metadata["deletionGracePeriodSeconds"] = grace
+            metadata["deletionTimestamp"] = format_time(time.time() + grace)[:19] + "Z"
+            return self.change(body)
+        metadata["deletionTimestamp"] = format_time(time.time())
+        return self.change(body)
+
+    def collect_garbage(self) -> None:
+        """Objects whose controller is gone go too."""
+        uids = {body["metadata"]["uid"] for body in self.objects.values()}
+        for key, body in list(self.objects.items()):
+            owners = body["metadata"].get("ownerReferences", [])
+            if owners and "deletionTimestamp" not in body["metadata"] and owners[0]["uid"] not in uids:
+                self.delete(key.kind, key.name)
+
+    def answer(self, method: str, path: str, body: Object, parameters: Any, content_type: str) -> Object:
+        """Raises Refusal."""
+        head, _, tail = path.partition("/namespaces/")
+        if not tail:
+            return self._list(KINDS[head], "", parameters or {})
+        namespace, plural, *rest = tail.split("/")
+        kind = KINDS[f"{head}/{plural}"]
+        if not rest and method == "POST" and kind in self.refused:
+            raise Refusal(403, "Forbidden", "exceeded quota")
+        if not rest:
+            return self.create(body) if method == "POST" else self._list(kind, namespace, parameters or {})
+        name = rest[0]
+        if method == "GET":
+            return self.get(kind, name, namespace)
+        if method == "DELETE":
+            uid = body.get("preconditions", {}).get("uid", "")
+            return self.delete(kind, name, body.get("gracePeriodSeconds"), uid)
+        if rest[1:] == ["status"]:
+            return self._write_status(kind, name, body)
+        if content_type == APPLY:
+            return self._apply(body)
+        return self._change_metadata(kind, name, body["metadata"], content_type)
+
+    def _write_status(self, kind: str, name: str, sent: Object) -> Object:
+        known = self.get(kind, name)
+        for field_ in ("resourceVersion", "uid"):
+            if known["metadata"][field_] != sent["metadata"][field_]:
+                raise Refusal(409, "Conflict", "the object has been modified")
+        return self.change({**known, "status": copied(sent["status"])})
+
+    def _apply(self, sent: Object) -> Object:
+        key = key_of(sent["kind"], sent)
+        if key not in self.objects:
+            return self.create(sent)
+        known = self.get(key.kind, key.name)
+        metadata = known["metadata"] | {k: v for k, v in sent["metadata"].items() if v is not None}
+        return self.change({**known, **copied(sent), "metadata": metadata})
+
+    def _change_metadata(self, kind: str, name: str, change: Object, content_type: str) -> Object:
+        known = self.get(kind, name)
+        metadata = known["metadata"]
+        if change["uid"] != metadata["uid"]:
+            raise Refusal(422, "Invalid", "metadata.uid: field is immutable")
+        if content_type == MERGE:
+            metadata["annotations"] = metadata.get("annotations", {}) | change["annotations"]
+        else:
+            assert content_type == STRATEGIC
+            gone = change["$deleteFromPrimitiveList/finalizers"]
+            metadata["finalizers"] = [name for name in metadata.get("finalizers", []) if name not in gone]
+        return self.change(known)
+
+    def _list(self, kind: str, namespace: str, parameters: dict[str, str]) -> Object:
+        found = [
+            copied(body)
+            for key, body in self.objects.items()
+            if key.kind == kind and namespace in ("", key.namespace) and _matches(body, parameters)
+        ]
+        return {"items": found, "metadata": {"resourceVersion": str(self.version)}}
+
+    def _found(self, key: Key) -> Object:
+        if key not in self.objects:
+            raise Refusal(404, "NotFound")
+        return self.objects[key]
+
+    def _put(self, body: Object, event: str) -> Object:
+        self.version += 1
+        body["metadata"]["resourceVersion"] = str(self.version)
+        self.objects[key_of(body["kind"], body)] = body
+        return self._tell(event, body)
+
+    def _drop(self, body: Object) -> Object:
+        self.version += 1
+        body["metadata"]["resourceVersion"] = str(self.version)
+        del self.objects[key_of(body["kind"], body)]
+        return self._tell("DELETED", body)
+
+    def _tell(self, event: str, body: Object) -> Object:
+        if watcher := self.watchers.get(body["kind"]):
+            watcher.put_nowait((event, copied(body)))
+        return copied(body)
+
+
+def _is_over(body: Object) -> bool:
+    """Nobody holds it any more."""
+    metadata = body["metadata"]
+    held = metadata.get("finalizers") or (
+        body["kind"] == "Pod" and metadata.get("deletionGracePeriodSeconds")
+    )
+    return "deletionTimestamp" in metadata and not held
+
+
+def _matches(body: Object, parameters: dict[str, str]) -> bool:
+    """By the two selectors that the operator uses."""
+    labels = body["metadata"].get("labels", {})
+    name, no, value = parameters.get("labelSelector", "").partition("!=")
+    if no and labels.get(name) == value:
+        return False
+    if not no and "=" in name and labels.get(name.split("=")[0]) != name.split("=")[1]:
+        return False
+    for part in parameters.get("fieldSelector", "").split(","):
+        path, no, value = part.partition("!=")
+        if no and body["status"]["phase"] == value:
+            return False
+        if path.startswith("spec.nodeName=") and body["spec"].get("nodeName") != path.partition("=")[2]:
+            return False
+    return True
+
+
+class MemoryCluster(Cluster):
+    """The operator's client, with the server in the same process."""
+
+    def __init__(self, server: Server, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.server = server
+
+    async def _call(self, request: Any) -> Object:
+        server, weather = self.server, self.server.weather
+        async with self._slots:
+            await asyncio.sleep(server.random.uniform(0, weather.request_seconds))
+            if server.random.random() < weather.lost_requests:
+                raise Unreachable("lost on its way")
+            try:
+                answer = server.answer(
+                    request.method, request.path, request.body or {}, request.parameters, request.content_type
+                )
+            except Refusal as refusal:
+                raise of_status(refusal.status, refusal.reason, str(refusal)) from refusal
+            await asyncio.sleep(server.random.uniform(0, weather.request_seconds))
+            if request.method != "GET" and server.random.random() < weather.lost_answers:
+                raise Unreachable("its answer is lost")
+            return answer

@@ -1,0 +1,156 @@
+"""Stories of a run in a world in memory: things happen to it, and then nothing does.
+
+At the end the operator has to be at rest, whoever looks must find nothing to do, and where all nodes are sound all is
+as it should be. What it needs to know reaches it by watches, answers, polls and timers: late, in any order, and some of
+it never. A wake-up that is lost on the way shows as work left undone, which only the next resync would find.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Any
+
+from leaping import leap
+from memory_apiserver import Weather
+from memory_world import World, clocks
+from worldview import differences
+
+from atoll_operator.plan.conditions import FIGURES
+
+CALM_SECONDS = 200.0
+"""Without a change, after which nothing is on its way any more; a suspension waits for its checkpoint for 180 s."""
+LONGEST_SECONDS = 3600.0
+LOOK_SECONDS = 20.0
+MOST_ACTS = 8
+GAPS = (0.0, 0.05, 0.3, 1.0, 3.0, 20.0)
+"""Seconds from one act to the next."""
+ACTS = (
+    "fail pod", "end pod", "delete pod", "fail container", "lose node", "remove node", "taint node", "mend nodes",
+    "suspend", "resume", "grow", "shrink", "new image", "delete unit", "finish", "refuse pods", "allow pods",
+    "bad weather", "good weather", "restart operator",
+)  # fmt: skip
+
+
+def outcome(seed: int) -> str:
+    """What is wrong at the end of this story, with the story; empty where nothing is."""
+    draw = random.Random(seed)
+    story = [(draw.choice(GAPS), draw.choice(ACTS)) for _ in range(draw.randint(1, MOST_ACTS))]
+    random.seed(seed)  # the operator's own jitter
+    logging.disable(logging.CRITICAL)
+    try:
+        wrong = leap(tell(seed, story))
+    finally:
+        logging.disable(logging.NOTSET)
+    return f"seed {seed}: {story}: {wrong}" if wrong else ""
+
+
+async def tell(seed: int, story: list[tuple[float, str]]) -> str:
+    """What is wrong at its end."""
+    with clocks():
+        world = World(seed)
+        await world.begin()
+        try:
+            await asyncio.sleep(world.random.choice((0.5, 3.0, 30.0)))
+            for gap, act in story:
+                perform(world, act)
+                await asyncio.sleep(gap)
+            world.server.weather = Weather()
+            mended = world.random.random() < 0.7
+            if mended:
+                world.server.refused.clear()
+                world.mend_nodes()
+            if not await calm(world):
+                return f"never at rest: {unwell(world)}"
+            left = essence(world)
+            for key in world.planned():
+                world.term.queue.add(key)
+            await asyncio.sleep(LOOK_SECONDS)
+            undone = list(differences(left, essence(world)))
+            return "; ".join(undone or (unwell(world) if mended else []))
+        finally:
+            await world.end()
+
+
+def perform(world: World, act: str) -> None:
+    pods = world.pods()
+    pod = world.random.choice(pods) if pods else None
+    units = [key.name for key in world.planned() if key.kind == "LearnerUnit"]
+    running = pod is not None and pod["status"]["phase"] == "Running"
+    match act:
+        case "fail pod" | "end pod" if running:
+            world.fail_pod(pod, 137 if act == "fail pod" else 0)
+        case "delete pod" if pod:
+            world.server.delete("Pod", pod["metadata"]["name"], world.random.choice((None, 0, 3)))
+        case "fail container" if running:
+            world.fail_container(pod)
+        case "lose node" | "remove node" if pod:
+            world.lose_node(pod, gone=act == "remove node")
+        case "taint node" if pod:
+            world.taint_node(pod)
+        case "mend nodes":
+            world.mend_nodes()
+        case "suspend" | "resume":
+            world.change_run(suspend=act == "suspend")
+        case "grow" | "shrink":
+            world.resize(1 if act == "grow" else -1)
+        case "new image":
+            world.change_run(image=f"image:{world.random.randrange(3)}")
+        case "delete unit" if units:
+            world.server.delete("LearnerUnit", world.random.choice(units))
+        case "bad weather":
+            world.server.weather = Weather(1.0, 3.0, 0.05, 0.05)
+        case "good weather":
+            world.server.weather = Weather()
+        case "restart operator":
+            world.operate()
+        case "refuse pods" | "allow pods":
+            world.server.refused = {"Pod"} if act == "refuse pods" else set()
+        case "finish":
+            world.finished = True
+        case _:
+            pass
+
+
+async def calm(world: World) -> bool:
+    """Waits until nothing but figures has changed for a while; whether it ever came to that."""
+    loop = asyncio.get_running_loop()
+    last, since = essence(world), loop.time()
+    while loop.time() < since + CALM_SECONDS:
+        if loop.time() > LONGEST_SECONDS:
+            return False
+        await asyncio.sleep(5)
+        world.check()
+        if (now := essence(world)) != last:
+            last, since = now, loop.time()
+    return True
+
+
+def essence(world: World) -> dict[str, Any]:
+    """All objects without the figures of a status, and without what is said of them."""
+    return {f"{key}": lasting(body) for key, body in world.server.objects.items() if key.kind != "Event"}
+
+
+def lasting(body: dict[str, Any]) -> dict[str, Any]:
+    metadata = {name: value for name, value in body["metadata"].items() if name != "resourceVersion"}
+    status = {name: value for name, value in body.get("status", {}).items() if name not in FIGURES}
+    conditions = [(each["type"], each["status"], each.get("reason")) for each in status.get("conditions", [])]
+    return {**body, "metadata": metadata, "status": {**status, "conditions": conditions}}
+
+
+def unwell(world: World) -> list[str]:
+    """What is not as it should be in a world in which all nodes are sound."""
+    run = world.server.get("TrainingRun", "r")
+    suspended = run["spec"].get("suspend", False)
+    wanted = {"Suspended"} if suspended else {"Complete"} if world.finished else {"Running"}
+    if suspended and world.finished:  # whichever came first
+        wanted = {"Suspended", "Complete"}
+    phase = run.get("status", {}).get("phase")
+    found = [] if phase in wanted else [f"the run is {phase}, not {wanted}: {run.get('status')}"]
+    expected = {"Complete": "Finished", "Suspended": "Suspended"}.get(phase, "Learning")
+    for unit in world.server.every("LearnerUnit"):
+        status = unit.get("status", {})
+        if status.get("phase") != expected:
+            found.append(f"{unit['metadata']['name']} is {status.get('phase')}, not {expected}: {status}")
+    return found
