@@ -50,7 +50,7 @@ async def tell(seed: int, story: list[tuple[float, str]]) -> str:
     """What is wrong at its end."""
     with clocks():
         world = World(seed)
-        await world.begin()
+        world.begin()
         try:
             await asyncio.sleep(world.random.choice((0.5, 3.0, 30.0)))
             for gap, act in story:
@@ -60,7 +60,7 @@ async def tell(seed: int, story: list[tuple[float, str]]) -> str:
             mended = world.random.random() < 0.7
             if mended:
                 world.server.refused.clear()
-                world.mend_nodes()
+                world.cluster.mend_nodes()
             if not await calm(world):
                 return f"never at rest: {unwell(world)}"
             left = essence(world)
@@ -80,17 +80,17 @@ def perform(world: World, act: str) -> None:
     running = pod is not None and pod["status"]["phase"] == "Running"
     match act:
         case "fail pod" | "end pod" if running:
-            world.fail_pod(pod, 137 if act == "fail pod" else 0)
+            world.cluster.fail_pod(pod, 137 if act == "fail pod" else 0)
         case "delete pod" if pod:
             world.server.delete("Pod", pod["metadata"]["name"], world.random.choice((None, 0, 3)))
         case "fail container" if running:
-            world.fail_container(pod)
+            world.cluster.fail_container(pod)
         case "lose node" | "remove node" if pod:
-            world.lose_node(pod, gone=act == "remove node")
+            world.cluster.lose_node(pod, gone=act == "remove node")
         case "taint node" if pod:
-            world.taint_node(pod)
+            world.cluster.taint_node(pod)
         case "mend nodes":
-            world.mend_nodes()
+            world.cluster.mend_nodes()
         case "suspend" | "resume":
             world.change_run(suspend=act == "suspend")
         case "grow" | "shrink":
@@ -108,7 +108,7 @@ def perform(world: World, act: str) -> None:
         case "refuse pods" | "allow pods":
             world.server.refused = {"Pod"} if act == "refuse pods" else set()
         case "finish":
-            world.finished = True
+            world.syncer.finished = True
         case _:
             pass
 
@@ -143,8 +143,8 @@ def unwell(world: World) -> list[str]:
     """What is not as it should be in a world in which all nodes are sound."""
     run = world.server.get("TrainingRun", "r")
     suspended = run["spec"].get("suspend", False)
-    wanted = {"Suspended"} if suspended else {"Complete"} if world.finished else {"Running"}
-    if suspended and world.finished:  # whichever came first
+    wanted = {"Suspended"} if suspended else {"Complete"} if world.syncer.finished else {"Running"}
+    if suspended and world.syncer.finished:  # whichever came first
         wanted = {"Suspended", "Complete"}
     phase = run.get("status", {}).get("phase")
     found = [] if phase in wanted else [f"the run is {phase}, not {wanted}: {run.get('status')}"]

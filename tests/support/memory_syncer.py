@@ -1,0 +1,71 @@
+"""The syncer of a run in memory: what it answers to the operator's polls, by the processes that run."""
+
+from __future__ import annotations
+
+import time
+
+from memory_cluster import PlayedCluster
+
+from atoll_operator.api.group import LABEL_UNIT
+from atoll_runtime.contract import CheckpointReport, SyncerStatus, UnitReport
+
+
+class PlayedSyncer:
+    """Merges what a unit gives whose hosts all run one incarnation."""
+
+    def __init__(self, cluster: PlayedCluster) -> None:
+        self._cluster = cluster
+        self._server = cluster.server
+        self.finished = False
+        self.step = 0
+        self.saved = -1
+        """Global step of the newest checkpoint."""
+        self.merges = False
+        """A unit learns."""
+        self._merged: dict[str, tuple[int, float]] = {}
+        """Unit to its incarnation that learns, and since when."""
+        self._known: dict[str, int] = {}
+        """Unit to the newest incarnation that is known."""
+
+    def say(self, uid: str) -> SyncerStatus | None:
+        """What the syncer answers; None while it does not run."""
+        pods = [pod for pod in self._server.every("Pod") if pod["metadata"]["name"] == "r-syncer-0"]
+        if (
+            not pods
+            or pods[0]["status"]["phase"] != "Running"
+            or pods[0]["spec"]["nodeName"] in self._cluster.dead
+        ):
+            self.merges = False
+            return None
+        units = {}
+        for unit in self._server.every("LearnerUnit"):
+            name = unit["metadata"]["name"]
+            hosts = unit["spec"]["slices"] * 2 if "-two-" in name else 1
+            alive = [
+                pod for pod in self._server.every("Pod") if pod["metadata"]["labels"].get(LABEL_UNIT) == name
+            ]
+            own = [
+                self._cluster.incarnation(pod)
+                for pod in alive
+                if pod["spec"].get("nodeName") not in self._cluster.dead
+            ]
+            newest = max(own, default=0)
+            if newest and own.count(newest) == hosts and newest >= self._known.get(name, 0):
+                if self._merged.get(name, (0, 0.0))[0] != newest:
+                    self._merged[name] = newest, time.time()
+                self._known[name] = newest
+                units[name] = UnitReport(
+                    incarnation=newest, hosts=hosts, state="Learning", step=self.step, seeded_step=0,
+                    first_merge_time=self._merged[name][1], contributions=1 + self.step,
+                )  # fmt: skip
+            elif name in self._known:
+                units[name] = UnitReport(incarnation=self._known[name], hosts=0, state="Gone", seeded_step=0)
+        self.merges = any(unit.state == "Learning" for unit in units.values())
+        saved = CheckpointReport(
+            newest_step=max(self.saved, 0), current=self.saved >= self.step, orderable=self.step
+        )
+        return SyncerStatus(
+            run_uid=uid, phase="Finished" if self.finished else "Running", global_step=self.step,
+            target_steps=100_000, units=units, checkpoint=saved, time=time.time(),
+            final_checkpoint="gs://bucket/run/final" if self.finished else "",
+        )  # fmt: skip
