@@ -242,8 +242,8 @@ class RunReconciler:
         if self._orders.get(key) == orders:
             return
         self._orders[key] = orders
-        for unit in self._store.units_of(key):
-            self._queue.add(key_of("LearnerUnit", unit))
+        for unit in self._store.unit_keys(key):
+            self._queue.add(unit)
         if over:
             self._queue.add(key)
 
@@ -257,8 +257,8 @@ class RunReconciler:
         if (seen := self._seen.pop(key, None)) is not None:
             self._identities.forget(seen[0])
             self._applier.forget(seen[0])
-            for unit in self._store.units_of(key):  # those made by hand stay, without pods
-                self._queue.add(key_of("LearnerUnit", unit))
+            for unit in self._store.unit_keys(key):  # those made by hand stay, without pods
+                self._queue.add(unit)
 
 
 def replace_units(run: RunObserved, units: list[Object], store: Store) -> RunObserved:

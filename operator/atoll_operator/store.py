@@ -161,8 +161,11 @@ class Store:
         """
         return _model(self._specs, key_of("TrainingRun", body), body, _run_spec)
 
+    def unit_keys(self, run: Key) -> list[Key]:
+        return [key for key in sorted(self._children.get(run, ())) if key.kind == "LearnerUnit"]
+
     def units_of(self, run: Key) -> list[Object]:
-        return [self._bodies[key] for key in sorted(self._children.get(run, ())) if key.kind == "LearnerUnit"]
+        return [self._bodies[key] for key in self.unit_keys(run)]
 
     def pods_of(self, unit: Key, uid: str) -> tuple[PodView, ...]:
         """The pods that the unit of this uid owns."""

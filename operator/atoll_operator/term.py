@@ -11,7 +11,7 @@ from atoll_operator.announce import Announcer
 from atoll_operator.cluster import Cluster
 from atoll_operator.evaluations import Evaluations
 from atoll_operator.feed import Feeds
-from atoll_operator.keys import Key, key_of
+from atoll_operator.keys import Key
 from atoll_operator.metrics import Metrics
 from atoll_operator.news import News
 from atoll_operator.plan.feednews import FeedNews
@@ -104,8 +104,8 @@ class Term:
         for name in news.units:
             self.queue.add(Key("LearnerUnit", run.namespace, name))
         if news.every_unit:
-            for unit in self._store.units_of(run):
-                self.queue.add(key_of("LearnerUnit", unit))
+            for unit in self._store.unit_keys(run):
+                self.queue.add(unit)
         spacing = self._units.figures_seconds
         for name in news.moved:
             self.queue.add_spaced(Key("LearnerUnit", run.namespace, name), spacing)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from memory_apiserver import Object, Refusal, Server
+from memory_apiserver import Object, Server
 
 from atoll_operator.api.group import (
     ACCELERATOR,
@@ -19,6 +19,7 @@ from atoll_operator.api.group import (
     TOPOLOGY,
     TPU,
 )
+from atoll_operator.errors import NotFound
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.kueue import MANAGED, SIZE
 from atoll_operator.plan.nodes import IMPENDING_TERMINATION
@@ -74,7 +75,7 @@ class PlayedCluster:
             name = body["metadata"]["name"]
             try:
                 node = self._node(name)
-            except Refusal:
+            except NotFound:
                 self.server.create(body)
                 continue
             self.server.change({**node, "spec": {}, "status": body["status"]})

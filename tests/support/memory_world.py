@@ -17,9 +17,7 @@ from memory_syncer import PlayedSyncer
 from objects import RUN
 
 from atoll_operator import term as term_module
-from atoll_operator.api.group import (
-    LABEL_UNIT,
-)
+from atoll_operator.api.group import LABEL_UNIT
 from atoll_operator.credentials import Credentials
 from atoll_operator.feed import Feeds
 from atoll_operator.keys import Key
@@ -52,8 +50,8 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.server = Server(self.random)
-        self.cluster: PlayedCluster
-        self.syncer: PlayedSyncer
+        self.cluster = PlayedCluster(self.server, self.random)
+        self.syncer = PlayedSyncer(self.cluster)
         self._tasks: list[asyncio.Task[Any]] = []
         self._operator: list[asyncio.Task[Any]] = []
         self._dead: list[asyncio.Task[Any]] = []
@@ -62,8 +60,6 @@ class World:
 
     def begin(self) -> None:
         """The run is applied, and an operator leads."""
-        self.cluster = PlayedCluster(self.server, self.random)
-        self.syncer = PlayedSyncer(self.cluster)
         self.operate()
         self._tasks.append(asyncio.create_task(self._play()))
         self.server.create({**RUN, "metadata": {"name": "r", "namespace": "ns"}, "spec": self._spec()})
@@ -128,12 +124,11 @@ class World:
             if task.done():
                 task.result()
 
-    def pods(self, unit: str = "") -> list[Object]:
+    def pods(self) -> list[Object]:
         """Those of learners that nobody deletes, in order of names."""
         found = (pod for pod in self.server.every("Pod") if "deletionTimestamp" not in pod["metadata"])
-        named = ((pod["metadata"]["labels"].get(LABEL_UNIT, ""), pod) for pod in found)
-        chosen = (pod for name, pod in named if name and unit in ("", name))
-        return sorted(chosen, key=lambda pod: str(pod["metadata"]["name"]))
+        learners = (pod for pod in found if LABEL_UNIT in pod["metadata"]["labels"])
+        return sorted(learners, key=lambda pod: str(pod["metadata"]["name"]))
 
     def planned(self) -> list[Key]:
         """Of the run and its units."""
