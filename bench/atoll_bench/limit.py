@@ -1,4 +1,4 @@
-"""What the cluster alone can do: a bare client that creates and deletes the very same pods, and decides nothing.
+"""What the cluster alone can do: a bare client that creates, deletes and tells the very same pods, and decides nothing.
 
 Same bodies but for their owner, same rights, as many calls at a time as the operator makes; a refusal ends the bench.
 The bodies are those that the operator came to in the end: what it had to wait for, such as the node pool that a
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from atoll_bench.client import Client, Object, pods_path
+from atoll_bench.client import MERGE, Client, Object, pods_path
 from atoll_operator.api.group import FIELD_MANAGER, NODE_POOL
 
 LEAVE_SECONDS = 1
@@ -25,7 +26,8 @@ def body(pod: Object, namespace: str) -> Object:
     """
     spec = {key: value for key, value in pod["spec"].items() if key != "nodeName" or made_for_its_node(pod)}
     spec["nodeSelector"] = {**spec["nodeSelector"], NODE_POOL: pod["spec"]["nodeName"]}
-    metadata = {"name": pod["metadata"]["name"], "namespace": namespace, "labels": pod["metadata"]["labels"]}
+    kept = {name: pod["metadata"][name] for name in ("name", "labels", "annotations")}
+    metadata = {**kept, "namespace": namespace}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
@@ -40,18 +42,41 @@ async def create(client: Client, pods: Sequence[Object]) -> None:
     await asyncio.gather(*(client.call("POST", pods_path(pod["metadata"]["namespace"]), pod) for pod in pods))
 
 
-async def replace(
-    client: Client, gangs: Iterable[tuple[Sequence[Object], Sequence[Object]]], ended: frozenset[str]
-) -> None:
-    """Deletes each gang and creates its successor, all gangs at a time; `ended` names the pods that run no more."""
-    await asyncio.gather(*(_replace(client, old, new, ended) for old, new in gangs))
+@dataclass(frozen=True)
+class Heal:
+    """What becomes of the pods of one unit, as bodies for the bare client."""
+
+    gone: Sequence[Object]
+    made: Sequence[Object]
+    told: Sequence[Object]
+    """Those that stay, with what they are told."""
 
 
-async def _replace(
-    client: Client, old: Sequence[Object], new: Sequence[Object], ended: frozenset[str]
-) -> None:
-    gone = (_delete(client, pod, pod["metadata"]["name"] in ended) for pod in old)
-    await asyncio.gather(create(client, new), *gone)
+def heal(before: Sequence[Object], after: Sequence[Object], namespace: str) -> Heal:
+    """Of a unit's pods as the API server had them before and after."""
+    old, new = ({pod["metadata"]["uid"]: pod for pod in pods} for pods in (before, after))
+    return Heal(
+        gone=[body(pod, namespace) for uid, pod in old.items() if uid not in new],
+        made=[body(pod, namespace) for uid, pod in new.items() if uid not in old],
+        told=[body(pod, namespace) for uid, pod in new.items() if uid in old],
+    )
+
+
+async def replace(client: Client, heals: Iterable[Heal], ended: frozenset[str]) -> None:
+    """All units at a time; `ended` names the pods that run no more."""
+    await asyncio.gather(*(_replace(client, heal, ended) for heal in heals))
+
+
+async def _replace(client: Client, heal: Heal, ended: frozenset[str]) -> None:
+    gone = (_delete(client, pod, pod["metadata"]["name"] in ended) for pod in heal.gone)
+    await asyncio.gather(create(client, heal.made), *gone)
+    await asyncio.gather(*(_tell(client, pod) for pod in heal.told))
+
+
+async def _tell(client: Client, pod: Object) -> None:
+    metadata = pod["metadata"]
+    change = {"metadata": {"annotations": metadata["annotations"]}}
+    await client.call("PATCH", pods_path(metadata["namespace"], metadata["name"]), change, kind=MERGE)
 
 
 async def _delete(client: Client, pod: Object, ended: bool) -> None:

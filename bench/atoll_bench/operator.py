@@ -138,16 +138,19 @@ async def _limits(
         found["a"] = {"all_running": seen.last_running() - start} | spent(before, bed.used())
         if failed:
             await bed.quiet()
-            new = [limit.body(pod, name) for pod in successors]
-            broken = sorted({_unit(pod) for pod in new})
-            gangs = [
-                ([pod for pod in pods if _unit(pod) == unit], [pod for pod in new if _unit(pod) == unit])
+            broken = sorted({_unit(pod) for pod in successors})
+            heals = [
+                limit.heal(
+                    [pod for pod in bodies if _unit(pod) == unit],
+                    [pod for pod in successors if _unit(pod) == unit],
+                    name,
+                )
                 for unit in broken
             ]
             before, start = bed.used(), time.monotonic()
             await asyncio.gather(*(fail(bed.admin, name, pod) for pod in failed))
-            await limit.replace(bed.bare, gangs, frozenset(failed))
-            await healed(seen, shape, len(gangs) * shape.hosts, start)
+            await limit.replace(bed.bare, heals, frozenset(failed))
+            await healed(seen, shape, dict.fromkeys(broken, 2))
             found["c"] = times(seen, start) | spent(before, bed.used())
     return found
 

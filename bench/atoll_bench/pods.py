@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import msgspec
 
 from atoll_bench.client import BenchError, Client, pods_path
-from atoll_operator.api.group import LABEL_COMPONENT, LABEL_GANG, LABEL_UNIT, LEARNER
+from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_COMPONENT, LABEL_UNIT, LEARNER
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
     name: str
     uid: str
     labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
     resource_version: str = ""
     deletion_timestamp: str = ""
 
@@ -47,7 +48,9 @@ class Life:
     name: str
     unit: str
     incarnation: int
+    """That it was told last."""
     created: float
+    told: float
     running: float | None = None
     ended: float | None = None
     """Failed or succeeded."""
@@ -85,10 +88,13 @@ class Pods:
         if metadata.labels.get(LABEL_COMPONENT) != LEARNER:
             return
         life = self.lives.get(metadata.uid)
+        incarnation = int(metadata.annotations.get(ANNOTATION_INCARNATION, 0))
         if life is None:
-            unit, incarnation = metadata.labels[LABEL_UNIT], int(metadata.labels[LABEL_GANG])
-            life = self.lives[metadata.uid] = Life(metadata.name, unit, incarnation, at)
+            unit = metadata.labels[LABEL_UNIT]
+            life = self.lives[metadata.uid] = Life(metadata.name, unit, incarnation, at, at)
             self.alive += 1
+        elif incarnation > life.incarnation:
+            life.incarnation, life.told = incarnation, at
         was = (life.alive, life.running is not None)
         if event.type == "DELETED":
             life.gone = at

@@ -6,7 +6,7 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -96,10 +96,10 @@ class Trial:
 
     async def heal(self, victims: Sequence[Life]) -> dict[str, float]:
         """From before the first failure is told to the API server until all pods run again."""
-        units = {life.unit for life in victims}
+        units = _next(victims)
         before, own, start = self.bed.used(), cores.used(self.operator.pid), time.monotonic()
         await asyncio.gather(*(fail(self.bed.admin, self.namespace, life.name) for life in victims))
-        await healed(self.pods, self.shape, len(units) * self.shape.hosts, start)
+        await healed(self.pods, self.shape, units)
         used = spent(before, self.bed.used()) | {"operator_cpu": cores.used(self.operator.pid) - own}
         await self.bed.quiet(self.operator.pid)
         ours, others = touched(self.pods.lives.values(), units, start)
@@ -108,12 +108,11 @@ class Trial:
     async def absent(self, victim: Life, number: signal.Signals) -> float:
         """The operator ends, a pod fails, the operator starts: seconds from then until all pods run."""
         self.operator.stop(number)
-        start = time.monotonic()
         await fail(self.bed.admin, self.namespace, victim.name)
         self.operator.start()
-        await healed(self.pods, self.shape, self.shape.hosts, start)
+        await healed(self.pods, self.shape, _next([victim]))
         await self.bed.quiet(self.operator.pid)
-        return self.pods.last_running() - self.operator.started
+        return times(self.pods, self.operator.started)["healed"]
 
     async def idle(self) -> dict[str, float]:
         """A minute in which nothing happens but that the syncer is asked for its status."""
@@ -218,22 +217,35 @@ async def trial(bed: Testbed, shape: Shape, name: str) -> AsyncIterator[Trial]:
             operator.stop()
 
 
-async def healed(pods: Pods, shape: Shape, made: int, since: float) -> None:
-    """So many pods were made since then, and all run."""
+def _next(victims: Sequence[Life]) -> dict[str, int]:
+    """Units to the incarnation after that of these pods."""
+    return {life.unit: life.incarnation + 1 for life in victims}
+
+
+async def healed(pods: Pods, shape: Shape, units: Mapping[str, int]) -> None:
+    """All pods run, and those of these units are of this incarnation or a later one."""
 
     def done() -> bool:
-        return pods.alive == pods.running == shape.pods and len(pods.born_since(since)) >= made
+        return pods.alive == pods.running == shape.pods and all(
+            life.incarnation >= units.get(life.unit, 0) for life in pods.lives.values() if life.alive
+        )
 
-    await pods.until(f"{made} pods are replaced and all run", done, PATIENCE_SECONDS)
+    await pods.until(
+        f"the pods of {len(units)} units are of the next incarnation and run", done, PATIENCE_SECONDS
+    )
 
 
 def times(pods: Pods, since: float) -> dict[str, float]:
-    """Seconds until the first and the last new pod was created, and until all ran."""
+    """Seconds until the first and the last new pod was created, until all ran, and until the last one that stayed was
+    told; it is healed when all of that is so."""
+    told = [life.told - since for life in pods.lives.values() if life.created < since <= life.told]
     created = [life.created - since for life in pods.born_since(since)]
     return {
         "first_created": min(created),
         "last_created": max(created),
         "all_running": pods.last_running() - since,
+        "last_told": max(told, default=0.0),
+        "healed": max(pods.last_running() - since, *told, 0.0),
     }
 
 

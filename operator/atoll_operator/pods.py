@@ -46,7 +46,7 @@ class Pods:
         self._on_node: dict[str, set[Key]] = {}
         self._waiting: set[Key] = set()
         """For a scheduler."""
-        self._departed: dict[Key, dict[str, PodView]] = {}
+        self._departed: dict[Key, dict[int, PodView]] = {}
         self._gone = Gone()
 
     def put(self, body: Object) -> News:
@@ -121,8 +121,8 @@ class Pods:
         """Pods that a scheduler is to give a node, and has not found that there is none."""
         return len(self._waiting)
 
-    def departed(self, parent: Key) -> Mapping[str, PodView]:
-        """The last that was seen of pods that are gone, by name; of the newest incarnation that lost one."""
+    def departed(self, parent: Key) -> Mapping[int, PodView]:
+        """The last that was seen of pods that are gone, by host; of the newest gang that lost one."""
         return self._departed.get(parent, {})
 
     def orphan(self, parent: Key) -> None:
@@ -166,9 +166,16 @@ class Pods:
         known = self._departed.get(parent, {})
         newest = max((each.gang for each in known.values()), default=0)
         if last.gang == newest:
-            self._departed[parent] = {**known, last.name: last}
+            self._departed[parent] = {
+                **known,
+                last.host: max(last, known.get(last.host, last), key=_made_for),
+            }
         elif last.gang > newest:
-            self._departed[parent] = {last.name: last}
+            self._departed[parent] = {last.host: last}
+
+
+def _made_for(pod: PodView) -> int:
+    return pod.made_for
 
 
 def _known(body: Object) -> KnownPod:

@@ -206,19 +206,21 @@ class UnitReconciler:
         )
 
     async def _act(self, key: Key, body: Object, plan: UnitPlan) -> str:
-        """Creates, deletes and tells at the same time; returns why the API server refused, or nothing."""
+        """Creates and deletes at the same time, then tells; returns why the API server refused, or nothing."""
         uid = body["metadata"]["uid"]
+        removes = (remove_pod(self._cluster, self._store, key.namespace, removal) for removal in plan.remove)
+        refusal = ""
         try:
             if plan.service is not None:
                 await self._applier.apply(uid, plan.service)
-            renews = (self._renew(key, renewal) for renewal in plan.renew)
-            removes = (
-                remove_pod(self._cluster, self._store, key.namespace, removal) for removal in plan.remove
-            )
-            await together((self._make(key, plan.create), *renews, *removes))
+            await together((self._make(key, plan.create), *removes))
         except Refused as error:
-            return str(error)
-        return ""
+            refusal = str(error)
+        try:
+            await together(self._renew(key, renewal) for renewal in plan.renew)
+        except Refused as error:
+            return refusal or str(error)
+        return refusal
 
     def _any_gone(self, key: Key, uid: str, removals: Sequence[Removal]) -> bool:
         """Whether one of these pods is gone for good by now: no watch tells of what the store knows already."""

@@ -183,8 +183,8 @@ class Store:
         views = (pod.view for pod in self._pods.of(run))
         return tuple(view for view in views if view.name.rpartition("-")[0] == stateful_set)
 
-    def departed(self, unit: Key) -> Mapping[str, PodView]:
-        """The last that was seen of a unit's pods that are gone, by name; of the newest incarnation that lost one."""
+    def departed(self, unit: Key) -> Mapping[int, PodView]:
+        """By host, the last that was seen of pods of the unit that are gone; of the newest gang that lost one."""
         return self._pods.departed(unit)
 
     def replace_pods(self, unit: Key, pods: Iterable[Object]) -> None:

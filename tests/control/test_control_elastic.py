@@ -58,7 +58,7 @@ class Learners:
             running = {
                 (
                     pod["metadata"]["labels"]["atoll.dev/unit"],
-                    int(pod["metadata"]["labels"]["atoll.dev/gang"]),
+                    int(pod["metadata"]["annotations"]["atoll.dev/incarnation"]),
                 )
                 for pod in pods.values()
                 if pod["status"]["phase"] == "Running"

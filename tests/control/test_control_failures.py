@@ -190,7 +190,10 @@ def test_a_failure_is_told_by_its_reason_and_heals(placed, lose, reason, exit_co
     failure = unit(placed)["lastFailure"]
     assert (failure["reason"], failure["pod"], failure.get("exitCode")) == (reason, VICTIM, exit_code)
     assert words in failure["message"]
-    placed.until("its pods", lambda: set(placed.pods("r-two-0")) == {"r-two-0-2-0", "r-two-0-2-1"})
+    gang = 1 if reason in ("AppError", "ValueError", "OutOfMemory") else 2
+    wanted = {f"r-two-0-{gang}-0", "r-two-0-2-1"}
+    placed.until("its pods", lambda: set(placed.pods("r-two-0")) == wanted)
+    assert unit(placed)["gang"] == gang
     assert placed.condition("LearnerUnit", "r-two-0", "Healing")[:2] == ("True", reason)
 
 
@@ -235,7 +238,7 @@ def test_a_unit_that_finds_no_capacity_again_waits_and_the_others_train_on(place
     before = {name: pod["metadata"]["uid"] for name, pod in placed.pods("r-one-0").items()}
     placed.kubelet.idle.add(placed.namespace)
     try:
-        placed.kubelet.fail(placed.namespace, VICTIM)
+        placed.kubelet.fail(placed.namespace, VICTIM, 64)
         del status["units"]["r-two-0"]
         placed.until("the next gang", lambda: "r-two-0-2-0" in placed.pods("r-two-0"))
         message = "0/5 nodes are available: 5 Insufficient google.com/tpu."

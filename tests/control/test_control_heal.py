@@ -36,6 +36,20 @@ def healed(bench, unit: str, incarnation: int, hosts: int) -> None:
     )
 
 
+def mended(bench, unit: str, before: dict[str, str], lost: str, new: str) -> None:
+    """One pod is another than before, and all of the unit are of the second incarnation."""
+    kept = {name: uid for name, uid in before.items() if name.startswith(f"{unit}-") and name != lost}
+
+    def done() -> bool:
+        pods = bench.pods(unit)
+        told = {pod["metadata"]["annotations"]["atoll.dev/incarnation"] for pod in pods.values()}
+        return (told, set(pods)) == ({"2"}, {*kept, new})
+
+    bench.until(f"{new} is there in the place of {lost} and all were told", done)
+    assert {name: uid for name, uid in uids(bench).items() if name in kept} == kept
+    bench.until("placed", lambda: bench.get("LearnerUnit", unit)["status"]["placedGang"] == 1)
+
+
 def others_kept(bench, before: dict[str, str], unit: str) -> None:
     after = uids(bench)
     for name, uid in before.items():
@@ -44,23 +58,26 @@ def others_kept(bench, before: dict[str, str], unit: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lose", "reason"),
+    ("lose", "reason", "alone"),
     [
-        pytest.param(lambda b, pod: b.kubelet.fail(b.namespace, pod, 1), "AppError", id="error"),
+        pytest.param(lambda b, pod: b.kubelet.fail(b.namespace, pod, 1), "AppError", True, id="error"),
         pytest.param(
-            lambda b, pod: b.kubelet.fail(b.namespace, pod, 137, reason="OOMKilled"), "OutOfMemory", id="memory"
+            lambda b, pod: b.kubelet.fail(b.namespace, pod, 137, reason="OOMKilled"), "OutOfMemory", True, id="memory"
         ),
         pytest.param(
             lambda b, pod: b.kubelet.fail(b.namespace, pod, 64, "LossNotFinite: loss is nan at step 7"),
-            "LossNotFinite",
+            "LossNotFinite", False,
             id="its-own-words",
         ),
-        pytest.param(lambda b, pod: b.api.delete("Pod", b.namespace, pod), "PodDeleted", id="deleted"),
+        pytest.param(lambda b, pod: b.api.delete("Pod", b.namespace, pod), "PodDeleted", True, id="deleted"),
+        pytest.param(
+            lambda b, pod: b.api.delete("Pod", b.namespace, pod, grace=0), "PodDeleted", True, id="deleted-by-force"
+        ),
         pytest.param(
             lambda b, pod: b.kubelet.status(
                 b.namespace, pod, {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no chips"}
             ),
-            "AdmissionRejected",
+            "AdmissionRejected", False,
             id="rejected-by-the-kubelet",
         ),
         pytest.param(
@@ -68,21 +85,25 @@ def others_kept(bench, before: dict[str, str], unit: str) -> None:
                 b.namespace, pod,
                 {"phase": "Failed", "conditions": [DISRUPTED]},
             ),
-            "Preempted",
+            "Preempted", False,
             id="preempted",
         ),
     ],
 )  # fmt: skip
-def test_one_lost_pod_brings_its_gang_back_and_touches_no_other(placed, lose, reason) -> None:
+def test_one_lost_pod_brings_its_gang_back_and_touches_no_other(placed, lose, reason, alone) -> None:
     bench, _, _ = placed
     before = uids(bench)
     lose(bench, "r-two-0-1-1")
-    healed(bench, "r-two-0", 2, hosts=2)
+    if alone:
+        mended(bench, "r-two-0", before, "r-two-0-1-1", "r-two-0-2-1")
+    else:
+        healed(bench, "r-two-0", 2, hosts=2)
     others_kept(bench, before, "r-two-0")
     status = bench.get("LearnerUnit", "r-two-0")["status"]
     assert status["lastFailure"]["reason"] == reason
     assert status["lastFailure"]["pod"] == "r-two-0-1-1"
-    assert [item["reason"] for item in status["restarts"]] == [reason]
+    assert [(item["reason"], item["inPlace"]) for item in status["restarts"]] == [(reason, alone)]
+    assert [item.get("replaced", 0) for item in status["restarts"]] == [int(alone)]
     assert bench.condition("LearnerUnit", "r-two-0", "Healing")[:2] == ("True", reason)
     bench.until(
         "an Event", lambda: reason in {event["reason"] for event in bench.api.list("Event", bench.namespace)}
@@ -181,7 +202,7 @@ def test_an_operator_killed_at_any_moment_leaves_one_gang(placed, seed: int) -> 
         operator.kill()
         operator.start()
         time.sleep(chance.uniform(0.6, 1.1))
-    healed(bench, "r-two-0", 2, hosts=2)
+    mended(bench, "r-two-0", before, "r-two-0-1-0", "r-two-0-2-0")
     others_kept(bench, before, "r-two-0")
     assert bench.get("LearnerUnit", "r-two-0")["status"]["restartCount"] == 1
 
@@ -207,7 +228,7 @@ def test_a_second_operator_does_not_make_a_second_incarnation(placed) -> None:
     time.sleep(1.5)  # both watch now; the assertion below holds either way
     before = uids(bench)
     for incarnation in (1, 2, 3):
-        bench.kubelet.fail(bench.namespace, f"r-two-0-{incarnation}-1")
+        bench.kubelet.fail(bench.namespace, f"r-two-0-{incarnation}-1", 64)
         bench.api.patch(
             "LearnerUnit", bench.namespace, "r-two-0", {"status": {"restarts": []}}, "/status"
         )  # no back-off in this test

@@ -25,6 +25,9 @@ WAIT = 120
 HOSTS = 4
 NUMBERS = itertools.count(1)
 POOL = "cloud.google.com/gke-nodepool"
+HOLDS = "atoll.dev/holds"
+NEW_GANGS = {"inPlace": False}
+"""Each failure makes one."""
 ROLES = "/apis/rbac.authorization.k8s.io/v1"
 
 
@@ -204,7 +207,7 @@ def _blind(api: Any, account: str) -> None:
 @pytest.mark.parametrize("yard", ["sighted", "blind"], indirect=True)
 def test_units_that_contend_for_pools_have_a_whole_one_or_none(yard: Yard) -> None:
     yard.add_pools("red", "green", "blue")
-    yard.run(units=5)
+    yard.run(units=5, recovery=NEW_GANGS)
     yard.until("three have a pool, two wait", lambda: yard.whole(3) and len(yard.waiting()) == 2)
     assert not yard.waiting() & set(yard.places())
 
@@ -233,7 +236,7 @@ def test_only_the_leader_of_a_slice_has_an_affinity(yard: Yard) -> None:
 
 def test_the_scheduler_is_asked_for_leaders_alone_where_hosts_are_free(yard: Yard) -> None:
     yard.add_pools("red", "green")
-    yard.run(units=2)
+    yard.run(units=2, recovery=NEW_GANGS)
     yard.until("both have a pool", lambda: yard.whole(2))
     leaders = {"r-p-0-1-0", "r-p-1-1-0"}
     yard.until("the scheduler tells of both leaders", lambda: leaders <= yard.chosen())
@@ -250,7 +253,7 @@ def test_when_many_gangs_return_together_the_scheduler_is_asked_for_the_leaders_
 ) -> None:
     many = CROWD // HOSTS + 6
     yard.add_pools(*(f"pool-{number}" for number in range(many)))
-    yard.run(units=many)
+    yard.run(units=many, recovery=NEW_GANGS)
     yard.until("each has a pool", lambda: yard.whole(many))
     homes = {unit: set(pools) for unit, pools in yard.places().items()}
     with _stopped(scheduled[0], "kube-scheduler"):
@@ -337,7 +340,7 @@ def _refused(yard: Yard) -> bool:
 
 def test_a_gang_comes_back_to_its_pool_at_once_and_goes_elsewhere_when_that_is_taken(yard: Yard) -> None:
     yard.add_pools("red", "green", "blue")
-    yard.run(units=1)
+    yard.run(units=1, recovery=NEW_GANGS)
     yard.until("it has a pool", lambda: yard.whole(1))
     home = yard.places()["r-p-0"][0]
     yard.fail("r-p-0-1-2")
@@ -354,6 +357,50 @@ def test_a_gang_comes_back_to_its_pool_at_once_and_goes_elsewhere_when_that_is_t
     assert [item["reason"] for item in status["restarts"]][-2:] == ["PodDeleted", "CapacityUnavailable"]
     assert status["lastFailure"]["reason"] == "PodDeleted"
     assert status["restartCount"] == 2
+
+
+@pytest.mark.parametrize("yard", ["sighted", "blind"], indirect=True)
+def test_pods_that_are_lost_come_back_to_their_own_hosts_and_no_other_is_touched(yard: Yard) -> None:
+    yard.add_pools("red", "green", "blue")
+    yard.run(units=2)
+    yard.until("both have a pool", lambda: yard.whole(2))
+    homes = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in yard.learners()}
+    lost = {"r-p-0-1-0", "r-p-0-1-2", "r-p-1-1-3"}  # a leader among them
+    new = {"r-p-0-2-0", "r-p-0-2-2", "r-p-1-2-3"}
+    yard.fail("r-p-0-1-0")
+    yard.fail("r-p-0-1-2")
+    yard.api.delete("Pod", yard.namespace, "r-p-1-1-3")
+    wanted = homes.keys() - lost | new
+    yard.until(
+        "they are back",
+        lambda: {pod["metadata"]["name"] for pod in yard.learners()} == wanted and yard.whole(2),
+    )
+    places = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in yard.learners()}
+    assert {name: places[name] for name in homes.keys() - lost} == {
+        name: homes[name] for name in homes.keys() - lost
+    }
+    assert {places[name] for name in new} == {homes[name] for name in lost}
+    assert places["r-p-1-2-3"] == homes["r-p-1-1-3"]
+    assert [yard.gang(f"r-p-{number}") for number in range(2)] == [1, 1]
+    holding = {pod["metadata"]["name"] for pod in yard.learners() if HOLDS in pod["metadata"]["labels"]}
+    assert {"r-p-0-2-0", "r-p-1-1-0"} <= holding, "no other slice comes into their pools"
+
+
+def test_a_pod_whose_host_was_taken_meanwhile_has_its_gang_look_elsewhere(yard: Yard) -> None:
+    yard.add_pools("red", "green")
+    yard.run(units=1)
+    yard.until("it has a pool", lambda: yard.whole(1))
+    home = yard.places()["r-p-0"][0]
+    for number, node in enumerate(node for node, pool in yard.nodes.items() if pool == home):
+        yard.add_stranger(f"stranger-{number}", node)
+    yard.fail("r-p-0-1-1")
+    yard.until("another gang is whole", lambda: yard.gang("r-p-0") > 1 and yard.whole(1))
+    assert yard.places()["r-p-0"][0] != home
+    restarts = yard.api.get("LearnerUnit", yard.namespace, "r-p-0")["status"]["restarts"]
+    assert [(item["reason"], item["inPlace"]) for item in restarts] == [
+        ("AppError", True),
+        ("CapacityUnavailable", False),
+    ]
 
 
 def test_a_slice_goes_where_all_its_hosts_are(yard: Yard) -> None:

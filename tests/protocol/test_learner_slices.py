@@ -26,6 +26,7 @@ def contracts(slices, topology, machine, address):
         unit="r-p-0",
         uid="u",
         number=1,
+        incarnation=1,
         spec=LearnerUnitSpec(
             run="r", pool="p", accelerator="tpu-v6e-slice", topology=topology, machine_type=machine, slices=slices,
             batch=8, stream=0, streams=1,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 from worldview import Object
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT
 from atoll_operator.plan.kueue import GATE, MANAGED
+from atoll_operator.plan.tpu import slice_of
 from atoll_runtime.contract import EXIT_RESTART
 
 SYNCER_SECRET = "r-syncer-tls"
@@ -97,8 +99,9 @@ class Cast:
         [run] = bodies["TrainingRun"]
         self._evaluate(run, secrets.get(EVALUATOR_SECRET))
         pods = [pod for pod in bodies["Pod"] if "deletionTimestamp" not in pod["metadata"]]
-        work = {_gang(pod) for pod in pods if pod["status"]["phase"] == "Running"}
-        work -= {_gang(pod) for pod in pods if pod["status"]["phase"] != "Running"}
+        hosts = {_name(unit): _hosts(unit["spec"]) for unit in bodies["LearnerUnit"]}
+        running = Counter(_gang(pod) for pod in pods if pod["status"]["phase"] == "Running")
+        work = {gang for gang, count in running.items() if count == hosts.get(gang[0])}
         incarnations = {
             (_name(unit), unit.get("status", {}).get("incarnation")) for unit in bodies["LearnerUnit"]
         }
@@ -115,7 +118,7 @@ class Cast:
                 units.pop(name, None)
         for name, unit in units.items():
             if (name, unit["incarnation"]) not in work:
-                unit |= {"state": "Gone", "firstMergeTime": None}
+                unit |= {"state": "Gone", "hosts": 0, "firstMergeTime": None}
         self._report.update(self.syncer, units=units)
 
     def _evaluate(self, run: Object, secret: str | None) -> None:
@@ -130,6 +133,12 @@ class Cast:
 
 def _name(body: Object) -> str:
     return str(body["metadata"]["name"])
+
+
+def _hosts(spec: Object) -> int:
+    """Of a unit."""
+    one = slice_of(spec["accelerator"], spec["topology"], spec.get("machineType"))
+    return int(spec.get("slices", 1)) * one.hosts
 
 
 def _incarnation(pod: Object) -> int:

@@ -12,6 +12,7 @@ from memory_apiserver import Object, Server
 from atoll_operator.api.group import (
     ACCELERATOR,
     ANNOTATION_INCARNATION,
+    ANNOTATION_MADE_FOR,
     LABEL_POD_GROUP,
     LABEL_SLICE,
     LABEL_UNIT,
@@ -198,8 +199,7 @@ class PlayedCluster:
         told = int(pod["metadata"]["annotations"][ANNOTATION_INCARNATION])
         ended = pod["status"]["containerStatuses"][0].get("lastState", {}).get("terminated")
         if ended is None:
-            made = int(pod["metadata"]["name"].split("-")[-2])
-            return made
+            return int(pod["metadata"]["annotations"][ANNOTATION_MADE_FOR])
         last = LastWords.parse(ended["message"]).incarnation or 0
         return told if last < told else 0
 

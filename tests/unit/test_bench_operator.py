@@ -11,7 +11,7 @@ from atoll_bench import limit
 from atoll_bench.client import BenchError
 from atoll_bench.pods import Pods, touched
 from atoll_bench.shapes import MANY, SMALL, WIDE
-from atoll_bench.trial import training_run
+from atoll_bench.trial import times, training_run
 from atoll_bench.verdict import Samples, figures, target_of
 from atoll_cli.__main__ import main
 from atoll_operator.api.trainingrun import TrainingRunSpec
@@ -19,11 +19,20 @@ from atoll_operator.plan.tpu import slice_of
 
 
 def line(
-    change: str, name: str, phase: str = "Pending", *, leaving: bool = False, role: str = "learner"
+    change: str,
+    name: str,
+    phase: str = "Pending",
+    *,
+    leaving: bool = False,
+    role: str = "learner",
+    told: str = "",
 ) -> bytes:
-    unit, incarnation, _ = name.rsplit("-", 2)
-    labels = {"atoll.dev/component": role, "atoll.dev/unit": unit, "atoll.dev/gang": incarnation}
-    metadata: dict[str, Any] = {"name": name, "uid": f"uid-{name}", "labels": labels, "resourceVersion": "7"}
+    unit, gang, _ = name.rsplit("-", 2)
+    labels = {"atoll.dev/component": role, "atoll.dev/unit": unit, "atoll.dev/gang": gang}
+    metadata: dict[str, Any] = {
+        "name": name, "uid": f"uid-{name}", "labels": labels, "resourceVersion": "7",
+        "annotations": {"atoll.dev/incarnation": told or gang},
+    }  # fmt: skip
     if leaving:
         metadata["deletionTimestamp"] = "2026-11-21T12:00:00Z"
     return json.dumps({"type": change, "object": {"metadata": metadata, "status": {"phase": phase}}}).encode()
@@ -71,6 +80,40 @@ def test_a_pod_on_its_way_out_neither_lives_nor_runs() -> None:
     assert (pods.alive, pods.running) == (1, 1)
 
 
+def test_a_pod_that_stays_is_of_the_incarnation_that_it_was_told_and_since_then() -> None:
+    pods = two_running()
+    pods.see(line("MODIFIED", "a-1-0", "Running", told="2"), 10.0)
+    pods.see(line("MODIFIED", "a-1-0", "Running", told="2"), 11.0)
+    assert pods.units() == {"a": (2, 1), "b": (1, 1)}
+    assert pods.lives["uid-a-1-0"].told == 10.0
+    pods.see(line("ADDED", "a-1-1", told="2"), 12.0)
+    pods.see(line("MODIFIED", "a-1-1", "Running", told="2"), 13.0)
+    found = times(pods, 9.0)
+    assert (found["first_created"], found["all_running"], found["last_told"]) == (3.0, 4.0, 1.0)
+
+
+def test_the_limit_does_to_each_pod_what_became_of_it() -> None:
+    def pod(name: str, uid: str, told: str) -> dict[str, Any]:
+        annotations = {"atoll.dev/incarnation": told}
+        labels = {"atoll.dev/unit": "u"}
+        metadata = {
+            "name": name,
+            "uid": uid,
+            "labels": labels,
+            "annotations": annotations,
+            "managedFields": [],
+        }
+        return {"metadata": metadata, "spec": {"nodeName": "n", "nodeSelector": {}}}
+
+    before = [pod("u-1-0", "x", "1"), pod("u-1-1", "y", "1")]
+    found = limit.heal(before, [pod("u-1-0", "x", "2"), pod("u-1-1", "z", "2")], "limit")
+    names = [[each["metadata"]["name"] for each in part] for part in (found.gone, found.made, found.told)]
+    assert names == [["u-1-1"], ["u-1-1"], ["u-1-0"]]
+    assert found.told[0]["metadata"]["annotations"] == {"atoll.dev/incarnation": "2"}
+    anew = limit.heal(before, [pod("u-2-0", "p", "2"), pod("u-2-1", "q", "2")], "limit")
+    assert (len(anew.gone), len(anew.made), len(anew.told)) == (2, 2, 0)
+
+
 def test_the_syncers_pod_is_not_counted() -> None:
     pods = Pods()
     pods.see(line("ADDED", "r-syncer-0", "Running", role="syncer"), 1.0)
@@ -91,6 +134,7 @@ def test_the_limit_sends_what_the_operator_sent_but_for_the_owner_and_with_every
         "name": "r-p0-7-1-0",
         "uid": "u",
         "labels": labels,
+        "annotations": {"atoll.dev/incarnation": "1"},
         "ownerReferences": [{"name": "r-p0-7"}],
         "managedFields": [bound, made],
     }
@@ -101,7 +145,12 @@ def test_the_limit_sends_what_the_operator_sent_but_for_the_owner_and_with_every
     assert sent == {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "r-p0-7-1-0", "namespace": "limit", "labels": labels},
+        "metadata": {
+            "name": "r-p0-7-1-0",
+            "namespace": "limit",
+            "labels": labels,
+            "annotations": metadata["annotations"],
+        },
         "spec": {"nodeSelector": selector, "affinity": alone, "containers": []},
     }
     made["fieldsV1"] = {"f:spec": {"f:nodeName": {}}}

@@ -26,7 +26,7 @@ Object = dict[str, Any]
 def pods() -> dict[str, Object]:
     """One of each component; the learner of a unit of several slices, which has the most ports."""
     spec = TWO_HOSTS.model_copy(update={"slices": 2})
-    gang = Gang(namespace="n", unit="u", uid="u", number=1, spec=spec, settings=SETTINGS)
+    gang = Gang(namespace="n", unit="u", uid="u", number=1, incarnation=1, spec=spec, settings=SETTINGS)
     return {
         SYNCER: syncer.stateful_set("r", "n", [], SyncerSpec(), SETTINGS, 1, 0)["spec"]["template"],
         EVALUATOR: evaluator.stateful_set("r", "n", [], EvaluatorSpec(), SETTINGS, 1)["spec"]["template"],

@@ -24,7 +24,9 @@ from atoll_operator.plan.runobjects import UnitFacts
 from atoll_runtime.contract import TERMINATION_LOG
 
 SETTINGS = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={})
-GANG = Gang(namespace="ns", unit="r-two-0", uid="3fa9c0de", number=3, spec=TWO_HOSTS, settings=SETTINGS)
+GANG = Gang(
+    namespace="ns", unit="r-two-0", uid="3fa9c0de", number=3, incarnation=3, spec=TWO_HOSTS, settings=SETTINGS
+)
 SYNCER = syncer.stateful_set("r", "ns", [], SyncerSpec(), SETTINGS, 1, 0)["spec"]
 PODS = [
     GANG.pods({0: Spot()})[0]["spec"],

@@ -46,7 +46,9 @@ def learner(which: PodSettings, accelerator: str, machine: str, topology: str) -
         stream=0,
         streams=1,
     )
-    (pod,) = Gang(namespace="n", unit="u", uid="u", number=1, spec=spec, settings=which).pods({0: Spot()})
+    (pod,) = Gang(namespace="n", unit="u", uid="u", number=1, incarnation=1, spec=spec, settings=which).pods(
+        {0: Spot()}
+    )
     return pod["spec"]["containers"][0]
 
 

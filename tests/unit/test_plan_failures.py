@@ -258,11 +258,29 @@ def test_a_pod_that_went_faster_than_anybody_looked_has_said_why() -> None:
     later = pod | {"metadata": pod["metadata"] | newer}
     store.drop("Pod", later)
     store.drop("Pod", pod)
-    assert set(store.departed(unit)) == {"r-two-0-2-1"}
+    assert {pod.name for pod in store.departed(unit).values()} == {"r-two-0-2-1"}
     store.drop(
         "LearnerUnit", {"metadata": {"name": "r-two-0", "namespace": "ns", "uid": "u"}, "spec": {"run": "r"}}
     )
     assert store.departed(unit) == {}
+
+
+def test_of_pods_of_one_host_the_last_words_of_the_last_are_kept() -> None:
+    store, unit = Store(), Key("LearnerUnit", "ns", "r-two-0")
+    store.put(
+        "LearnerUnit", {"metadata": {"name": "r-two-0", "namespace": "ns", "uid": "u"}, "spec": {"run": "r"}}
+    )
+
+    def go(made_for: int, message: str) -> str:
+        labels = {"atoll.dev/unit": "r-two-0", "atoll.dev/gang": "1", "atoll.dev/host": "1"}
+        metadata = {
+            "name": f"r-two-0-{made_for}-1", "namespace": "ns", "uid": f"{made_for}", "labels": labels,
+            "annotations": {"atoll.dev/made-for-incarnation": str(made_for)},
+        }  # fmt: skip
+        store.drop("Pod", {"metadata": metadata, "spec": {}, "status": {"message": message}})
+        return store.departed(unit)[1].message
+
+    assert [go(1, "first"), go(1, "last"), go(2, "next"), go(1, "late")] == ["first", "last", "next", "next"]
 
 
 def test_no_step_within_the_time_out_is_a_hang() -> None:
@@ -491,7 +509,7 @@ def test_the_shutdown_of_a_spot_host_is_a_preemption_unless_it_was_announced(
     body = {"metadata": {"name": "p"}, "spec": {"nodeSelector": {SPOT: "true"} if selects else {}}}
     ended = make_pod(host=1, phase="Failed", reason="Terminated", spot=view(body).spot)
     assert reason(plan_unit(make_unit(node, pods=(make_pod(), ended)), NOW)) == expected
-    gone_meanwhile = make_unit(node, pods=(make_pod(),), departed={ended.name: ended})
+    gone_meanwhile = make_unit(node, pods=(make_pod(),), departed={ended.host: ended})
     assert reason(plan_unit(gone_meanwhile, NOW)) == expected
 
 

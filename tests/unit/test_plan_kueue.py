@@ -36,7 +36,9 @@ NODES = {name: NodeView(name=name, pool="red") for name in ("red-0", "red-1")}
 
 
 def pods_of(spec: LearnerUnitSpec) -> tuple[Object, ...]:
-    gang = Gang(namespace="ns", unit="r-two-0", uid="3fa9c0de", number=3, spec=spec, settings=SETTINGS)
+    gang = Gang(
+        namespace="ns", unit="r-two-0", uid="3fa9c0de", number=3, incarnation=3, spec=spec, settings=SETTINGS
+    )
     return gang.pods({0: Spot(holds=True), 1: Spot(pool="red")})
 
 

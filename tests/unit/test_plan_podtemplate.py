@@ -47,7 +47,9 @@ def settings(template: Object, **environment: str) -> PodSettings:
 
 def pods(which: PodSettings, spec: Any = TWO_HOSTS) -> dict[str, Object]:
     """A pod of each kind."""
-    gang = Gang(namespace="ns", unit="r-two-0", uid="3fa9c0de", number=3, spec=spec, settings=which)
+    gang = Gang(
+        namespace="ns", unit="r-two-0", uid="3fa9c0de", number=3, incarnation=3, spec=spec, settings=which
+    )
     (learner,) = gang.pods({0: Spot()})
     return {
         "learner": learner,
@@ -71,9 +73,7 @@ def mounts(pod: Object) -> list[Object]:
 def test_every_pod_of_the_run_has_what_its_template_says(kind: str) -> None:
     plain, pod = pods(settings({}))[kind], pods(settings(TEMPLATE))[kind]
     assert pod["metadata"]["labels"] == plain["metadata"]["labels"] | TEMPLATE["labels"]
-    assert (
-        pod["metadata"]["annotations"] == plain["metadata"].get("annotations", {}) | TEMPLATE["annotations"]
-    )
+    assert pod["metadata"]["annotations"].items() >= TEMPLATE["annotations"].items()
     assert variables(pod) == variables(plain) | {item["name"]: item for item in TEMPLATE["env"]}
     assert pod["spec"]["imagePullSecrets"] == TEMPLATE["imagePullSecrets"]
     assert pod["spec"]["priorityClassName"] == "training"

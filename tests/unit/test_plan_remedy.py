@@ -15,12 +15,13 @@ from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.plan import remedy
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import find
-from atoll_operator.plan.failure import Cause
+from atoll_operator.plan.failure import Cause, Scope
 from atoll_operator.plan.hang import Pace
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.remedy import LIMIT, RENEWAL_SECONDS, Renewal
+from atoll_operator.plan.remedy import LIMIT, RENEWAL_SECONDS, Damage, Renewal
+from atoll_operator.plan.turnover import digest
 from atoll_operator.plan.unit import plan_unit
 from atoll_operator.plan.unitstatus import Orders, UnitObserved
 from atoll_runtime.contract import EXIT_FENCED, EXIT_RESTART, EXIT_TERMINAL, INCARNATION_FILE, UnitReport
@@ -40,6 +41,7 @@ def make_pod(host: int = 0, **changes: Any) -> PodView:
         "ready": True,
         "started_at": NOW - 9000,
         "incarnation": 1,
+        "contract": digest(SETTINGS),
     }
     return PodView(name=name, uid=name, unit="r-two-0", gang=1, host=host, **(running | changes))
 
@@ -81,9 +83,9 @@ IN_PLACE, NEW_GANG, NOTHING = (2, 1, True), (2, 2, False), (1, 1, False)
         pytest.param({"exit_code": EXIT_TERMINAL}, NEW_GANG, id="terminal"),
         pytest.param({"exit_code": EXIT_FENCED}, NEW_GANG, id="fenced"),
         pytest.param({"ended_incarnation": None}, NEW_GANG, id="before-its-own-code-ran"),
-        pytest.param({"phase": "Failed"}, NEW_GANG, id="the-pod-failed"),
-        pytest.param({"phase": "Succeeded", "exit_code": 0, "finished_at": NOW - 60}, NEW_GANG, id="exit-0"),
-        pytest.param({"deletion_time": NOW + 30}, NEW_GANG, id="terminating"),
+        pytest.param({"phase": "Failed"}, IN_PLACE, id="the-pod-failed"),
+        pytest.param({"phase": "Succeeded", "exit_code": 0, "finished_at": NOW - 60}, IN_PLACE, id="exit-0"),
+        pytest.param({"deletion_time": NOW + 30}, IN_PLACE, id="terminating"),
         pytest.param({"disruption": "PreemptionByScheduler"}, NEW_GANG, id="disrupted"),
         pytest.param({"exit_code": EXIT_RESTART}, NOTHING, id="made-room"),
         pytest.param({"ended_incarnation": 7}, NOTHING, id="of-another-incarnation"),
@@ -97,7 +99,6 @@ def test_what_became_of_one_container_decides(crash, expected) -> None:
     ("other", "changes"),
     [
         pytest.param({"phase": "Pending", "started_at": None}, {}, id="has-not-started"),
-        pytest.param({"deletion_time": NOW + 30}, {}, id="terminating"),
         pytest.param({"disruption": "EvictionByEvictionAPI"}, {}, id="disrupted"),
         pytest.param(CRASH | {"exit_code": EXIT_TERMINAL, "finished_at": NOW}, {}, id="terminal-too"),
         pytest.param({}, {"nodes": {"n0": NodeView(name="n0", silent_since=NOW)}}, id="node-silent"),
@@ -115,8 +116,8 @@ def test_all_else_must_be_sound(other, changes) -> None:
     assert outcome(unit) == (IN_PLACE if "report" in changes else NEW_GANG)
 
 
-def test_a_gang_of_which_a_pod_is_missing_is_made_anew() -> None:
-    assert outcome(make_unit(make_pod(1, **CRASH))) == NEW_GANG
+def test_a_gang_of_which_a_pod_is_missing_too_restarts_in_place() -> None:
+    assert outcome(make_unit(make_pod(1, **CRASH))) == IN_PLACE
 
 
 def test_a_unit_whose_name_others_use_gets_new_pods_above_their_incarnation() -> None:
@@ -151,8 +152,8 @@ def test_after_two_restarts_in_place_that_did_not_help_or_came_fast_a_new_gang_i
 @given(st.lists(st.floats(0, 4000), max_size=8), st.integers(0, 9))
 def test_no_gang_restarts_in_place_thrice_without_a_merge_or_within_the_kubelets_memory(ago, merged) -> None:
     status = restarted(*sorted(ago, reverse=True), merged=min(merged, 1 + len(ago)))
-    cause = Cause("AppError", "", "p", process=True)
-    if not remedy.in_place(cause, status, [make_pod()], {}, 0, NOW):
+    cause = Cause("AppError", "", "p", scope=Scope.PROCESS)
+    if not remedy.in_place(cause, status, Damage(kept=(make_pod(),)), {}, 0, NOW):
         return
     times = [*(parse_time(item.time) for item in status.restarts), NOW]
     assert len(times) <= LIMIT or status.merged_incarnation > status.incarnation - LIMIT
@@ -247,7 +248,7 @@ def test_a_second_crash_of_one_pod_for_one_reason_is_told_as_its_own() -> None:
 
 def test_a_pod_reads_its_annotation_where_its_process_looks_for_it() -> None:
     made = plan_unit(make_unit(status=LearnerUnitStatus(incarnation=3, gang=3)), NOW).create[0]
-    assert made["metadata"]["annotations"] == {"atoll.dev/incarnation": "3"}
+    assert made["metadata"]["annotations"]["atoll.dev/incarnation"] == "3"
     assert made["spec"]["restartPolicy"] == "OnFailure"
     mounts = {mount["name"]: mount["mountPath"] for mount in made["spec"]["containers"][0]["volumeMounts"]}
     volume = next(item for item in made["spec"]["volumes"] if "downwardAPI" in item)
@@ -260,5 +261,5 @@ def test_a_pod_reads_its_annotation_where_its_process_looks_for_it() -> None:
 def test_a_restart_is_told_with_how_it_comes_back() -> None:
     plan = plan_unit(make_unit(make_pod(), make_pod(1, **CRASH)), NOW)
     assert [notice.reason for notice in plan.notices] == ["OSError", "RestartInPlace"]
-    lost = plan_unit(make_unit(make_pod(), make_pod(1, phase="Failed", exit_code=1)), NOW)
+    lost = plan_unit(make_unit(make_pod(phase="Pending"), make_pod(1, phase="Failed", exit_code=1)), NOW)
     assert [notice.reason for notice in lost.notices] == ["AppError", "NewGang"]

@@ -98,9 +98,12 @@ def test_a_gang_is_placed_when_all_its_pods_exist() -> None:
 @pytest.mark.parametrize(
     ("pods", "reason"),
     [
-        pytest.param((make_pod(), make_pod(host=1, phase="Failed", exit_code=1)), "AppError", id="failed"),
-        pytest.param((make_pod(),), "PodDeleted", id="missing"),
-        pytest.param((make_pod(), make_pod(host=1, deletion_time=NOW)), "PodDeleted", id="terminating"),
+        pytest.param((make_pod(), make_pod(host=1, phase="Failed", exit_code=64)), "AppError", id="failed"),
+        pytest.param(
+            (make_pod(), make_pod(host=1, deletion_time=NOW, disruption="EvictionByEvictionAPI")),
+            "Evicted",
+            id="terminating",
+        ),
     ],
 )
 def test_a_loss_in_a_placed_gang_advances_first_and_removes_after(pods, reason) -> None:
@@ -385,10 +388,17 @@ class World:
     nodes: dict[str, NodeView] = field(default_factory=dict)
     processes: dict[str, int] = field(default_factory=dict)
     """Of each pod's process, its incarnation; 0 for one that waits for a greater number than its predecessor had."""
+    departed: dict[int, PodView] = field(default_factory=dict)
 
     def observe(self) -> UnitObserved:
         orders = replace(ORDERS, recovery=RecoverySpec(force_delete=self.force))
-        return make_unit(tuple(self.pods.values()), status=self.status, orders=orders, nodes=self.nodes)
+        return make_unit(
+            tuple(self.pods.values()),
+            status=self.status,
+            orders=orders,
+            nodes=self.nodes,
+            departed=self.departed,
+        )
 
     def turn(self, writes: int = 100) -> bool:
         """Carries out at most so many writes of a plan; whether anything was left to do."""
@@ -396,14 +406,16 @@ class World:
         if plan.advance:
             self.status = plan.status if writes else self.status
             return True
-        actions: list[Any] = [*plan.remove, *plan.renew, *plan.create]
+        actions: list[Any] = [*plan.remove, *plan.create, *plan.renew]
         for action in actions[:writes]:
             if isinstance(action, dict):
                 name = action["metadata"]["name"]
                 assert name not in self.pods
-                incarnation, host = map(int, name.rsplit("-", 2)[1:])
-                self.pods[name] = make_pod(incarnation, host, node=f"node-{incarnation}-{host}")
-                self.processes[name] = incarnation
+                number, host = map(int, name.rsplit("-", 2)[1:])
+                gang = int(action["metadata"]["labels"]["atoll.dev/gang"])
+                new = make_pod(number, host, node=f"node-{gang}-{host}", started_at=self.now)
+                self.pods[name] = replace(new, gang=gang, made_for=number)
+                self.processes[name] = number
             elif isinstance(action, Renewal):
                 self.renew(action)
             else:
@@ -435,6 +447,8 @@ class World:
         name = sorted(self.pods)[number % len(self.pods)]
         pod = self.pods[name]
         if kind == "delete":
+            self.departed[pod.host] = replace(self.pods.pop(name), deletion_time=self.now)
+        elif kind == "vanish":
             del self.pods[name]
         elif kind == "fail":
             self.pods[name] = replace(pod, phase="Failed", exit_code=1)
@@ -450,7 +464,7 @@ class World:
             self.nodes[pod.node] = NodeView(name=pod.node, maintenance="taint")
 
 
-LOSSES = ["crash", "fail", "delete", "terminate", "silence", "maintain"]
+LOSSES = ["crash", "fail", "delete", "vanish", "terminate", "silence", "maintain"]
 EVENTS = st.one_of(
     st.tuples(st.just("turn"), st.integers(0, 4)),
     st.tuples(st.sampled_from(LOSSES), st.integers(0, 3)),
@@ -482,7 +496,8 @@ def test_whatever_fails_and_whenever_the_operator_dies_one_whole_gang_is_left(fo
             raise AssertionError("no rest within 20 passes")
     assert world.status.phase in ("Failed", "Joining", "Healing")
     if world.status.phase != "Failed":
-        wanted = {f"r-two-0-{world.status.gang}-{host}" for host in range(2)}
+        ours = [pod for pod in world.pods.values() if pod.gang == world.status.gang]
+        wanted = {max((pod.made_for, pod.name) for pod in ours if pod.host == host)[1] for host in range(2)}
         left = {name for name in world.pods if name not in wanted}
         assert wanted <= set(world.pods)
         assert not any(world.pods[name].ended or world.pods[name].deletion_time for name in wanted)

@@ -43,6 +43,7 @@ def gang(
         unit=f"r-p-{index}",
         uid=f"u{index}",
         number=number,
+        incarnation=number,
         spec=LearnerUnitSpec(
             run="r", pool="p", accelerator=accelerator, topology=topology, machine_type=machine, slices=slices, batch=8,
             stream=index, streams=16,

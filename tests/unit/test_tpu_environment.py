@@ -39,7 +39,7 @@ def gang(topology: str, slices: int, namespace: str = "ns", unit: str = "r-p-0",
         streams=1,
     )
     own = PodSettings(run="r", image="i", pull_policy="Always", environment=environment)
-    return Gang(namespace=namespace, unit=unit, uid="u", number=1, spec=spec, settings=own)
+    return Gang(namespace=namespace, unit=unit, uid="u", number=1, incarnation=1, spec=spec, settings=own)
 
 
 @given(shape=st.sampled_from(SHAPES), slices=st.integers(1, 6))

@@ -74,6 +74,8 @@ class Restart(Report):
     """Of the failure (docs/learnerunit.md)."""
     in_place: bool = False
     """The containers restarted and the pods stayed; else a new gang of pods was made."""
+    replaced: int = 0
+    """Pods that were lost and made anew on their hosts, where the others stayed."""
 
 
 class Failure(Report):
@@ -145,7 +147,7 @@ class LearnerUnitStatus(Report):
     gang: int = 0
     """Number of the set of pods: the incarnation for which it was made. A restart in place keeps it."""
     placed_gang: int = 0
-    """The gang all of whose pods were created; from then on a missing pod is a failure."""
+    """The gang all of whose pods were created; from then on a missing pod is a failure. 0 while some are made anew."""
     merged_incarnation: int = 0
     """The last one that had a contribution merged."""
     restarts: Annotated[tuple[Restart, ...], Field(max_length=MAX_RESTARTS)] = ()

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 from atoll_operator.plan import kueue
 from atoll_operator.plan.observe import STOPPED, PodView
@@ -34,6 +35,10 @@ _CREATION = (CONTAINER_CREATING, "PodInitializing")
 HANG = "Hang"
 IMAGE_PULL = "ImagePull"
 CAPACITY_UNAVAILABLE = "CapacityUnavailable"
+PLACE_IS_LOST = frozenset(
+    {NODE_LOST, HOST_MAINTENANCE, ADMISSION_REJECTED, PREEMPTED, EVICTED, CAPACITY_UNAVAILABLE}
+)
+"""Where a pod was lost for one of these, the next one should not look for its host."""
 
 _DISRUPTIONS = {
     "PreemptionByScheduler": PREEMPTED,
@@ -55,15 +60,26 @@ _POD_REASONS = {
     "NodeLost": NODE_LOST,
     "Preempting": PREEMPTED,
 }
+_FINAL = (EXIT_FENCED, EXIT_TERMINAL)
 SIGNALLED = 128
 """Exit statuses above it name a signal."""
 _TERMINATION = re.compile(r"^([A-Z][A-Za-z0-9]{0,63}): ?(.*)$", re.DOTALL)
 _IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
 
 
+class Scope(IntEnum):
+    """What has to be made anew, as far as one witness knows."""
+
+    PROCESS = 0
+    """Another process may do better in the same pod."""
+    POD = 1
+    """Another pod may do better on the same host."""
+    GANG = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why one pod, and with it the gang, is lost."""
+    """Why one pod, and with it the incarnation, is lost."""
 
     reason: str
     message: str
@@ -72,20 +88,22 @@ class Cause:
     exit_code: int | None = None
     time: float | None = None
     """Unix seconds at which the container ended."""
-    process: bool = False
-    """The process alone is to blame, as far as this witness knows: another one may do better in the same pod."""
+    scope: Scope = Scope.GANG
 
 
 def classify(pod: PodView, incarnation: int) -> Cause | None:
     """Why the unit's current incarnation is lost with this pod, or None while it may still serve."""
     if pod.ended or pod.deletion_time is not None:
         reason, message = _reason(pod)
-        return Cause(reason, message, pod.name, pod.node, pod.exit_code, pod.finished_at)
+        final = pod.ended and pod.exit_code in _FINAL
+        scope = Scope.GANG if final or pod.disruption or reason in PLACE_IS_LOST else Scope.POD
+        return Cause(reason, message, pod.name, pod.node, pod.exit_code, pod.finished_at, scope)
     if not _crashed(pod, incarnation):
         return None
     reason, message = (FENCED, _fenced(pod)) if pod.exit_code == EXIT_FENCED else terminated(pod)
-    process = pod.ended_incarnation is not None and pod.exit_code not in (EXIT_FENCED, EXIT_TERMINAL)
-    return Cause(reason, message, pod.name, pod.node, pod.exit_code, pod.finished_at, process)
+    alone = pod.ended_incarnation is not None and pod.exit_code not in _FINAL
+    scope = Scope.PROCESS if alone else Scope.GANG
+    return Cause(reason, message, pod.name, pod.node, pod.exit_code, pod.finished_at, scope)
 
 
 def _crashed(pod: PodView, incarnation: int) -> bool:
@@ -188,7 +206,7 @@ def first_cause(
         lost: what other witnesses say.
     """
     causes = [*lost, *(cause for cause in (classify(pod, incarnation) for pod in pods) if cause is not None)]
-    causes += [Cause(POD_DELETED, "does not exist any more", name) for name in missing]
+    causes += [Cause(POD_DELETED, "does not exist any more", name, scope=Scope.POD) for name in missing]
     return min(causes, key=_telling, default=None)
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from atoll_operator.api.group import (
+    ANNOTATION_CONTRACT,
     ANNOTATION_INCARNATION,
+    ANNOTATION_MADE_FOR,
     LABEL_COMPONENT,
     LABEL_GANG,
     LABEL_HOLDS,
@@ -38,6 +40,7 @@ from atoll_operator.plan.placement import Spot
 from atoll_operator.plan.podspec import LEAVE_SECONDS, POD_DIR, PodSettings, container, pod_metadata, pod_spec
 from atoll_operator.plan.removal import DRAIN_SECONDS
 from atoll_operator.plan.tpu import Slice, check_slices, slice_of
+from atoll_operator.plan.turnover import digest
 from atoll_runtime.contract import (
     COORDINATOR_PORT,
     ENV_LOCK_MEMORY,
@@ -69,6 +72,8 @@ class Gang:
     uid: str
     number: int
     """The incarnation for which it is made."""
+    incarnation: int
+    """That of now, for which pods are made anew in it."""
     spec: LearnerUnitSpec
     settings: PodSettings
     leave_seconds: int = LEAVE_SECONDS
@@ -89,9 +94,10 @@ class Gang:
         check_slices(self.slice, self.spec.slices, "slices")
         check_names(self.slice, self._host_names())
 
-    def names(self) -> tuple[str, ...]:
-        """Pod names in order of hosts."""
-        return tuple(pod_name(self.unit, self.number, host) for host in range(self.hosts))
+    @property
+    def contract(self) -> str:
+        """Digest of what the run says of its pods: those of one gang are alike."""
+        return digest(self.settings)
 
     def labels(self) -> dict[str, str]:
         return {
@@ -133,10 +139,9 @@ class Gang:
 
     def pods(self, spots: Mapping[int, Spot]) -> tuple[Object, ...]:
         """Those of these hosts, in order."""
-        names = self.names()
-        return tuple(self._pod(host, names[host], spots[host]) for host in sorted(spots))
+        return tuple(self._pod(host, spots[host]) for host in sorted(spots))
 
-    def _pod(self, host: int, name: str, spot: Spot) -> Object:
+    def _pod(self, host: int, spot: Spot) -> Object:
         shape = self.slice
         number = str(host // shape.hosts)
         holder = f"{self.uid}.{number}"
@@ -144,6 +149,11 @@ class Gang:
         labels = {**self.labels(), **peers, LABEL_HOST: str(host)}
         if spot.holds:
             labels[LABEL_HOLDS] = holder
+        annotations = {
+            ANNOTATION_INCARNATION: str(self.incarnation),
+            ANNOTATION_MADE_FOR: str(self.incarnation),
+            ANNOTATION_CONTRACT: self.contract,
+        }
         arguments = self.settings.variable(LIBTPU_ARGUMENTS)
         main = container(
             self.settings,
@@ -172,7 +182,7 @@ class Gang:
             "restartPolicy": "OnFailure",
             # Of whoever deletes a pod: the garbage collector after its unit, an eviction, a node that is drained.
             "terminationGracePeriodSeconds": DRAIN_SECONDS,
-            "hostname": name,
+            "hostname": pod_name(self.unit, self.number, host),
             "subdomain": self.unit,
             **node_choice(self.spec, shape, spot, holder, peers, self.leave_seconds),
         }
@@ -180,9 +190,9 @@ class Gang:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
-                "name": name,
+                "name": pod_name(self.unit, self.incarnation, host),
                 "namespace": self.namespace,
-                **pod_metadata(self.settings, labels, {ANNOTATION_INCARNATION: str(self.number)}),
+                **pod_metadata(self.settings, labels, annotations),
                 "ownerReferences": self.owners(),
             },
             "spec": spec,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from atoll_operator.plan import failure, hang, nodes, remedy
 from atoll_operator.plan.clock import earliest
-from atoll_operator.plan.failure import Cause
+from atoll_operator.plan.failure import Cause, Scope
+from atoll_operator.plan.muster import Muster
+from atoll_operator.plan.names import pod_name
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.unitstatus import Orders, UnitObserved, connected
 
@@ -17,13 +17,13 @@ AGAIN_SECONDS = 2.0
 
 
 def find_loss(
-    unit: UnitObserved, orders: Orders, current: Mapping[str, PodView], missing: tuple[str, ...], now: float
+    unit: UnitObserved, orders: Orders, gang: Muster, now: float
 ) -> tuple[Cause | None, float | None]:
-    """Why the current gang is lost, and when to look again."""
+    """Why the current incarnation is lost, and when to look again."""
     if orders.finishing:
         return None, None
     pods, wake = [], None
-    for pod in current.values():
+    for pod in gang.pods.values():
         patient = (pod.finished_at or now) + EXIT_GRACE_SECONDS
         if pod.exit_code == 0 and pod.ended and pod.deletion_time is None and patient > now:
             wake = earliest(wake, patient)
@@ -31,34 +31,45 @@ def find_loss(
             pods.append(nodes.told_by_host(pod, unit.nodes))
     stepped = hang.stepped(unit.pace, unit.status.incarnation)
     silent, suspicion = nodes.lost(pods, unit.nodes, orders.recovery.node_lost_seconds, now, stepped)
-    last = [nodes.told_by_host(unit.departed[name], unit.nodes) for name in missing if name in unit.departed]
+    last = [
+        nodes.told_by_host(gang.departed[host], unit.nodes) for host in gang.lost if host in gang.departed
+    ]
     told = [pod for pod in last if failure.classify(pod, unit.status.incarnation) is not None]
-    mute = set(missing) - {pod.name for pod in told}
-    cause = failure.first_cause([*pods, *told], unit.status.incarnation, sorted(mute), silent)
+    mute = set(gang.lost) - {pod.host for pod in told}
+    names = [_name(unit, gang, host) for host in sorted(mute)]
+    cause = failure.first_cause([*pods, *told], unit.status.incarnation, names, silent)
     if cause is not None:
         return cause, None
-    overdue, deadline = _overdue(unit, orders, current, now)
+    overdue, deadline = _overdue(unit, orders, gang, now)
     return overdue, None if overdue is not None else earliest(wake, suspicion, deadline)
 
 
+def _name(unit: UnitObserved, gang: Muster, host: int) -> str:
+    """Of a pod that is not there; as its gang's were called at first where it was never seen."""
+    known = gang.departed.get(host)
+    return known.name if known is not None else pod_name(unit.name, unit.status.gang, host)
+
+
 def _overdue(
-    unit: UnitObserved, orders: Orders, current: Mapping[str, PodView], now: float
+    unit: UnitObserved, orders: Orders, gang: Muster, now: float
 ) -> tuple[Cause | None, float | None]:
     """The gang's own deadlines: to have restarted, to be connected, and then to step."""
-    if not current:
+    if not gang.pods:
         return None, None
-    if not connected(unit, len(current)):
-        return _disconnected(unit, orders, current, now)
+    if not connected(unit, gang.hosts):
+        return _disconnected(unit, orders, gang, now)
     stepping = hang.deadline(unit.pace, unit.status.incarnation, orders.recovery)
-    if stepping is None or unit.pace is None or any(pod.started_at is None for pod in current.values()):
+    if stepping is None or unit.pace is None or any(pod.started_at is None for pod in gang.pods.values()):
         return None, None
     ended = f"after inner step {unit.pace.step}" if unit.pace.stepped else "since the hosts were connected"
     gone = unit.report is not None and unit.report.state == "Gone"
     message = f"no step has ended for {stepping - unit.pace.since:.0f} s, {ended}, while the pods run" + (
         "; no host is connected to the syncer" if gone else ""
     )
-    first = current[min(current)]
-    return _told(unit, stepping, Cause(failure.HANG, message, first.name, first.node, process=True), now)
+    first = gang.pods[min(gang.pods)]
+    return _told(
+        unit, stepping, Cause(failure.HANG, message, first.name, first.node, scope=Scope.PROCESS), now
+    )
 
 
 def _unstarted(
@@ -91,27 +102,32 @@ def _told(unit: UnitObserved, moment: float, cause: Cause, now: float) -> tuple[
 
 
 def _disconnected(
-    unit: UnitObserved, orders: Orders, current: Mapping[str, PodView], now: float
+    unit: UnitObserved, orders: Orders, gang: Muster, now: float
 ) -> tuple[Cause | None, float | None]:
     """Not judged while pods have yet to start, and while the syncer does not answer.
 
     Pods that restart in place have started once: a kubelet that holds a container back gets no longer than that.
     """
     restarted = remedy.restarted_at(unit.status)
-    behind = [pod for pod in current.values() if not remedy.renewed(pod, unit.status)]
-    if restarted is not None and behind:
-        message = f"the last incarnation still runs {remedy.RENEWAL_SECONDS:.0f} s after the order to restart in place"
+    new = [pod for pod in gang.pods.values() if restarted is None or pod.made_for == unit.status.incarnation]
+    behind = [pod for pod in gang.pods.values() if pod not in new and not remedy.renewed(pod, unit.status)]
+    if restarted is not None and (behind := [*gang.outgoing, *behind]):
+        when = f"{remedy.RENEWAL_SECONDS:.0f} s after the order to restart in place"
+        message = f"the last incarnation is still there {when}"
         cause = Cause(failure.STARTUP_TIMED_OUT, message, behind[0].name, behind[0].node)
         return _due(restarted + remedy.RENEWAL_SECONDS, cause, now)
-    if restarted is None and (late := [pod for pod in current.values() if pod.started_at is None]):
-        return _unstarted(late, len(current), orders, now)
-    begun = [unit.answering_since, *(pod.started_at or restarted for pod in current.values())]
+    if gang.missing:  # the API server may refuse them
+        return None, None
+    if late := [pod for pod in new if pod.started_at is None]:
+        return _unstarted(late, gang.hosts, orders, now)
+    begun = [unit.answering_since, *(pod.started_at or restarted for pod in gang.pods.values())]
     moments = [moment for moment in begun if moment is not None]
     if len(moments) < len(begun):
         return None, None
     seconds = orders.recovery.startup_seconds
     since = "the order to restart in place" if restarted is not None else "the pods started"
-    first = current[min(current)]
+    first = gang.pods[min(gang.pods)]
     message = f"not all hosts were connected to the syncer {seconds} s after {since}"
-    cause = Cause(failure.STARTUP_TIMED_OUT, message, first.name, first.node, process=restarted is None)
+    scope = Scope.PROCESS if restarted is None else Scope.GANG
+    cause = Cause(failure.STARTUP_TIMED_OUT, message, first.name, first.node, scope=scope)
     return _told(unit, max(*moments, restarted or 0.0) + seconds, cause, now)

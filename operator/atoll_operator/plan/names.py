@@ -8,8 +8,8 @@ from atoll_operator.plan.tpu import MAX_HOSTS
 LABEL_LIMIT = 63
 MAX_INCARNATION = 999_999
 NAMES_LIMIT = LABEL_LIMIT - len(f"--{MAX_UNITS - 1}-{MAX_INCARNATION}-{MAX_HOSTS - 1}")
-"""Characters that the names of run and pool may have together: `<run>-<pool>-<index>-<gang>-<host>`; a gang's
-number is the incarnation for which it was made."""
+"""Characters that the names of run and pool may have together: `<run>-<pool>-<index>-<number>-<host>`; the number is
+the incarnation for which a gang, or a pod, was made."""
 EVALUATED_LIMIT = LABEL_LIMIT - len("-evaluator-") - 10
 """Characters of a run that is evaluated: the StatefulSet's controller labels its pod with its name and a hash."""
 UNIT_NAME_LIMIT = LABEL_LIMIT - len(f"-{MAX_INCARNATION}-{MAX_HOSTS - 1}")
@@ -20,8 +20,9 @@ def unit_name(run: str, pool: str, index: int) -> str:
     return f"{run}-{pool}-{index}"
 
 
-def pod_name(unit: str, gang: int, host: int) -> str:
-    return f"{unit}-{gang}-{host}"
+def pod_name(unit: str, number: int, host: int) -> str:
+    """Of the incarnation for which it was made; as the host's name in DNS, of the one for which its gang was."""
+    return f"{unit}-{number}-{host}"
 
 
 def pod_group(unit: str, gang: int, uid: str) -> str:

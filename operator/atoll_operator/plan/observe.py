@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from atoll_operator.api.group import (
     ANNOTATION_CONTRACT,
     ANNOTATION_INCARNATION,
+    ANNOTATION_MADE_FOR,
     LABEL_GANG,
     LABEL_HOST,
     LABEL_POD_GROUP,
@@ -38,10 +39,12 @@ class PodView:
     gang: int = 0
     incarnation: int = 0
     """That its process is, or is to become."""
+    made_for: int = 0
+    """The incarnation that its first process was to be."""
     host: int = 0
     slice: int = 0
     contract: str = ""
-    """Digest of what it was made of; of a pod of syncer or evaluator."""
+    """Digest of what its run said when it was made."""
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
@@ -105,13 +108,15 @@ def view(pod: Object) -> PodView:
     state = container.get("state", {})
     ended = state.get("terminated") or container.get("lastState", {}).get("terminated") or {}
     waiting = state.get("waiting", {})
+    gang = _number(labels.get(LABEL_GANG))
     words = LastWords.parse(ended.get("message", ""))
     return PodView(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
         unit=labels.get(LABEL_UNIT, ""),
-        gang=_number(labels.get(LABEL_GANG)),
+        gang=gang,
         incarnation=_number(metadata.get("annotations", {}).get(ANNOTATION_INCARNATION)),
+        made_for=_number(metadata.get("annotations", {}).get(ANNOTATION_MADE_FOR)) or gang,
         host=_number(labels.get(LABEL_HOST)),
         slice=_number(labels.get(LABEL_SLICE)),
         contract=metadata.get("annotations", {}).get(ANNOTATION_CONTRACT, ""),

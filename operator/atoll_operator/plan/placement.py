@@ -14,14 +14,7 @@ from dataclasses import dataclass, field, replace
 from atoll_operator.api.group import NODE_POOL
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.plan.clock import earliest, parse_time
-from atoll_operator.plan.failure import (
-    ADMISSION_REJECTED,
-    CAPACITY_UNAVAILABLE,
-    EVICTED,
-    HOST_MAINTENANCE,
-    NODE_LOST,
-    PREEMPTED,
-)
+from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, PLACE_IS_LOST
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.observe import PodView
 from atoll_operator.plan.seats import Seats, take
@@ -41,9 +34,6 @@ SLICES_SECONDS = 600.0
 """For which a unit holds some of its slices while it waits for the others; an autoscaler makes a pool in minutes."""
 GIVE_WAY_SECONDS = 30.0
 """After a unit gave its slices back: the scheduler tries a pod that waits again within 10 s, a new one at once."""
-_PLACE_IS_LOST = frozenset(
-    {NODE_LOST, HOST_MAINTENANCE, ADMISSION_REJECTED, PREEMPTED, EVICTED, CAPACITY_UNAVAILABLE}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +71,8 @@ class Gathering:
     """By node pool that the gang is in, its nodes; empty where the scheduler is to be asked."""
     crowd: bool = False
     """The scheduler has so much to do that a gang which returns is there sooner if it asks for its leaders alone."""
+    mending: bool = False
+    """Some of its pods stayed when others were lost: their places are the only ones for those that are made anew."""
     at_once: bool = False
     """All pods are wanted at once: nobody may see nodes, or a queue counts the pods."""
     not_before: float = 0.0
@@ -140,14 +132,18 @@ def _pool_of(gang: Gathering, pod: PodView) -> str:
 
 
 def _seated(gang: Gathering, hosts: range, wanted: dict[int, Spot], now: float) -> dict[int, Spot]:
-    """With a node for each pod that follows its leader, or for none: the scheduler and we do not share out one pool."""
+    """With a node for each pod that follows its leader, or joins others that stayed, or for none: the scheduler and we
+    do not share out one pool."""
     here = {pod.host: pod for pod in gang.pods if pod.host in hosts}
     waiting = any(not pod.node and not pod.ended for pod in (*here.values(), *gang.stale))
-    if not wanted or waiting or hosts[0] not in here:
+    stayed = here[min(here)] if here and gang.mending else None
+    leader = here.get(hosts[0], stayed)
+    if not wanted or waiting or leader is None:
         return wanted
-    pool = _pool_of(gang, here[hosts[0]])
-    nodes = take(len(wanted), gang.seats.get(pool, ()), gang.spec, gang.shape.chips_per_host)
-    if not nodes and now < _clear(gang, here[hosts[0]]):
+    nodes = take(
+        len(wanted), gang.seats.get(_pool_of(gang, leader), ()), gang.spec, gang.shape.chips_per_host
+    )
+    if not nodes and now < _clear(gang, leader):
         return {}
     seated = zip(wanted.items(), nodes, strict=False)
     return wanted | {host: replace(spot, node=node) for (host, spot), node in seated}
@@ -167,11 +163,17 @@ def _left(former: list[PodView], nodes: Mapping[str, NodeView]) -> str:
     return pools.pop() if len(pools) == 1 else ""
 
 
+def has_hosts(gang: Gathering) -> bool:
+    """Whether no pool that it is in is known to lack hosts: a pod that is lost may have gone with its own."""
+    pools = {_pool_of(gang, pod) for pod in gang.pods if pod.node}
+    return not pools.intersection(gang.lacking())
+
+
 def may_return(status: LearnerUnitStatus) -> bool:
     """Whether a new gang should go where the old one was: a process failed there, not the place."""
     if status.heal_start_time is None or not 0 < len(status.restarts) <= RETURNS:
         return False
-    return status.restarts[-1].reason not in _PLACE_IS_LOST
+    return status.restarts[-1].reason not in PLACE_IS_LOST
 
 
 def gives_way_until(status: LearnerUnitStatus, slices: int) -> float:
@@ -199,7 +201,10 @@ def overdue(gang: Gathering, now: float) -> tuple[str, float | None]:
             continue
         number, host = divmod(pod.host, gang.shape.hosts)
         leader = next((other for other in gang.pods if other.host == pod.host - host), pod)
-        if leader.pool and ours:
+        if gang.mending and number in bound:
+            end = pod.unschedulable_since + RETURN_SECONDS
+            why = f"its host is not to be had again: {pod.unschedulable}"
+        elif leader.pool and ours:
             end = pod.unschedulable_since + RETURN_SECONDS
             why = f"node pool {leader.pool}, where the unit was before, has no room: {pod.unschedulable}"
         elif host and pod.pool in lacking and len(lacking) < len(gang.sound_chips):

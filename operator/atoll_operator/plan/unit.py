@@ -7,7 +7,6 @@ missing pod is work not done; after it, a loss.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from atoll_operator.api.learnerunit import Failure, LearnerUnitStatus, Restart
@@ -15,16 +14,16 @@ from atoll_operator.plan import budget, heal, nodes, remedy, rest, timeline
 from atoll_operator.plan.clock import earliest, format_time, parse_time
 from atoll_operator.plan.conditions import clip, find, state
 from atoll_operator.plan.failure import CAPACITY_UNAVAILABLE, EVICTED, HOST_MAINTENANCE, POD_DELETED, Cause
-from atoll_operator.plan.gang import Gang, chips
+from atoll_operator.plan.gang import chips
 from atoll_operator.plan.loss import AGAIN_SECONDS, find_loss
+from atoll_operator.plan.muster import Muster, muster
 from atoll_operator.plan.notice import Notice
-from atoll_operator.plan.observe import PodView
-from atoll_operator.plan.placement import CROWD, Gathering, gives_way_until, may_return, overdue, spots
-from atoll_operator.plan.podspec import LEAVE_SECONDS
+from atoll_operator.plan.placement import overdue, spots
+from atoll_operator.plan.remedy import Damage, InPlace
 from atoll_operator.plan.removal import DRAIN_SECONDS, removals
-from atoll_operator.plan.seats import plain
+from atoll_operator.plan.unitgang import gang_of, gathering_of, stays
 from atoll_operator.plan.unitplan import UnitPlan
-from atoll_operator.plan.unitstatus import BACK_OFF, Orders, UnitObserved, describe, lost, written
+from atoll_operator.plan.unitstatus import BACK_OFF, Orders, UnitObserved, connected, describe, lost, written
 
 
 def plan_unit(unit: UnitObserved, now: float) -> UnitPlan:
@@ -37,7 +36,7 @@ def plan_unit(unit: UnitObserved, now: float) -> UnitPlan:
     if unit.status.phase == "Failed" and not _changed(unit) and not _spared(unit, orders):
         return rest.failed(unit, orders, now)
     try:
-        gang = _gang(unit, orders)
+        gang = gang_of(unit, orders)
         gang.check()
     except ValueError as error:
         return rest.idle(unit, now, "Pending", "SpecInvalid", str(error))
@@ -46,50 +45,61 @@ def plan_unit(unit: UnitObserved, now: float) -> UnitPlan:
         # Of a unit that the syncer does not know, its answer is no news.
         waits = rest.idle(unit, now, "Pending", "SyncerUnavailable", why)
         return replace(waits, wake=now + AGAIN_SECONDS)
-    current = {pod.name: pod for pod in unit.pods if pod.gang == unit.status.gang}
     if _draining(unit.status):  # also where its spec has changed: its hosts are sound, and end together
-        return _drain(unit, orders, current, now)
+        return _drain(unit, orders, now)
     if unit.status.incarnation == 0 or rest.rested(unit.status) or _changed(unit):
         return _advance(unit, _mended(unit.status), now)
     if unit.status.phase == "Failed":
         return _try_again(unit, orders, now)
     if _overtaken(unit):
         return _advance(unit, unit.status, now)
-    missing = tuple(name for name in gang.names() if name not in current)
-    placed = unit.status.placed_gang == unit.status.gang
-    move = None if orders.finishing else nodes.leaving(current.values(), unit.nodes)
+    gone = unit.report is not None and unit.report.state == "Gone"
+    met = connected(unit, gang.hosts) and not gone
+    roll = muster(gang.hosts, gang.slice.hosts, unit.pods, unit.departed, unit.status, unit.nodes, met)
+    move = None if orders.finishing else nodes.leaving(roll.pods.values(), unit.nodes)
     verdict = _verdict(unit, orders, now)
-    cause, wake = find_loss(unit, orders, current, missing if placed else (), now)
+    cause, wake = find_loss(unit, orders, roll, now)
     if cause is not None:
         if move is not None and cause.reason in (POD_DELETED, EVICTED):
             cause = move  # the platform was faster than we
-        whole = tuple(current.values()) if placed and not missing else ()
-        return replace(_heal(unit, orders, cause, whole, verdict, now), doubtful=placed and bool(missing))
+        damage = roll.damage if stays(unit, orders, gang, roll) else Damage()
+        if not met and remedy.aftershock(cause, unit.status, damage, unit.nodes, now):
+            return _lose_more(unit, cause)
+        return replace(_heal(unit, orders, cause, damage, verdict, now), doubtful=bool(roll.lost))
     if move is not None and (verdict.not_before <= now or not _moved_here(unit.status)):
         return _leave(unit, move, now)
-    gathering = _gathering(unit, gang, current)
+    gathering = gathering_of(unit, gang, roll)
     no_room, patience = overdue(gathering, now)
     if no_room and verdict.not_before <= now:
         return replace(_give_up(unit, no_room, verdict, now), doubtful=True)
     status = unit.status
-    if not placed and not missing:
-        status = status.model_copy(update={"placed_gang": status.gang})
-    stale = tuple(pod for pod in unit.pods if pod.gang != unit.status.gang)
+    if status.placed_gang != status.gang and not roll.missing:
+        status = _placed(status, roll)
+    stale = roll.others(unit.pods)
     # Hosts of a gang that failed wait for each other; one that gives way to a new spec is sound.
     grace = DRAIN_SECONDS if status.heal_start_time is None else 1
     remove, stuck = removals(stale, grace, orders.recovery.force_delete, now)
-    status, healed, notices = describe(unit, gang, status, current, missing, now)
+    status, healed, notices = describe(unit, gang, status, roll, now)
     return UnitPlan(
         status=status,
         service=gang.service(),
-        create=() if orders.finishing else gang.pods(spots(gathering, now)),
+        create=() if orders.finishing else gang.pods(roll.free(spots(gathering, now))),
         remove=remove,
-        renew=remedy.renewals(current.values(), status.incarnation),
+        renew=remedy.renewals(roll.pods.values(), status.incarnation),
         notices=notices,
         wake=earliest(wake, stuck, patience, verdict.not_before if move is not None or no_room else None),
         healed_seconds=healed,
         heal_stages=timeline.news(unit.status, status),
     )
+
+
+def _placed(status: LearnerUnitStatus, roll: Muster) -> LearnerUnitStatus:
+    """All pods of the gang were made; those of this incarnation alone where others had stayed."""
+    if status.incarnation > status.gang and status.restarts:
+        *before, last = status.restarts
+        new = sum(pod.made_for == status.incarnation for pod in roll.pods.values())
+        status = status.model_copy(update={"restarts": (*before, last.model_copy(update={"replaced": new}))})
+    return status.model_copy(update={"placed_gang": status.gang})
 
 
 def _changed(unit: UnitObserved) -> bool:
@@ -107,7 +117,7 @@ def _spared(unit: UnitObserved, orders: Orders) -> bool:
 def _try_again(unit: UnitObserved, orders: Orders, now: float) -> UnitPlan:
     failure = unit.status.last_failure
     reason = failure.reason if failure is not None else "Lost"
-    return _advance(unit, _counted(unit.status, _verdict(unit, orders, now), reason, False, now), now)
+    return _advance(unit, _counted(unit.status, _verdict(unit, orders, now), reason, None, now), now)
 
 
 def _heard(unit: UnitObserved) -> bool:
@@ -126,45 +136,6 @@ def _mended(status: LearnerUnitStatus) -> LearnerUnitStatus:
     return status.model_copy(update={"restarts": ()}) if status.phase == "Failed" else status
 
 
-def _gang(unit: UnitObserved, orders: Orders) -> Gang:
-    return Gang(
-        namespace=unit.namespace,
-        unit=unit.name,
-        uid=unit.uid,
-        number=unit.status.gang,
-        spec=unit.spec,
-        settings=replace(
-            orders.settings,
-            image=unit.spec.image or orders.settings.image,
-            template=unit.spec.pod_template or orders.settings.template,
-        ),
-        # Who sees no nodes learns of a lost one by the deletion of its pods: it comes when we would have judged, or
-        # the 40 to 55 s until the node is not ready would be more than a minute with it.
-        leave_seconds=LEAVE_SECONDS if unit.sees_nodes else orders.recovery.node_lost_seconds,
-    )
-
-
-def _gathering(unit: UnitObserved, gang: Gang, current: Mapping[str, PodView]) -> Gathering:
-    # A queue admits all pods or none, and by then another unit may be where this one was.
-    queued = unit.spec.queue_name is not None
-    seats = unit.seats if plain(unit.spec, unit.status, gang.settings.template) else {}
-    seen = (*unit.pods, *unit.departed.values()) if may_return(unit.status) and not queued else ()
-    return Gathering(
-        spec=unit.spec,
-        shape=gang.slice,
-        pods=tuple(current.values()),
-        former=tuple(pod for pod in seen if pod.gang < gang.number),
-        stale=tuple(pod for pod in unit.pods if pod.gang != gang.number),
-        nodes=unit.nodes,
-        sound_chips=unit.sound_chips,
-        seats=seats,
-        crowd=any(seats.values()) and unit.waiting_pods >= CROWD,
-        at_once=queued or not unit.sees_nodes,
-        not_before=gives_way_until(unit.status, unit.spec.slices),
-        spread=budget.jitter(unit.uid, gang.number),
-    )
-
-
 def _verdict(unit: UnitObserved, orders: Orders, now: float) -> budget.Verdict:
     jitter = budget.jitter(unit.uid, unit.status.incarnation)
     return budget.judge(unit.status.restarts, orders.recovery, now, jitter)
@@ -174,14 +145,14 @@ def _heal(
     unit: UnitObserved,
     orders: Orders,
     cause: Cause,
-    gang: tuple[PodView, ...],
+    damage: Damage,
     verdict: budget.Verdict,
     now: float,
 ) -> UnitPlan:
     """The current incarnation is lost: the next one at once, after a back-off, or never.
 
     Args:
-        gang: its pods where all of them are there, else none.
+        damage: to its gang; empty where that is to be a new one.
     """
     status = _failing(unit.status, cause, now)
     notice = _notice(unit, cause)
@@ -193,9 +164,16 @@ def _heal(
         status = written(unit, status, "Healing", message, lost(BACK_OFF, message), now)
         return UnitPlan(status=status, notices=(notice,), wake=verdict.not_before)
     seen = unit.report.incarnation if unit.report is not None else 0
-    in_place = orders.recovery.in_place and remedy.in_place(cause, status, gang, unit.nodes, seen, now)
-    plan = _advance(unit, _counted(status, verdict, cause.reason, in_place, now), now, in_place)
+    in_place = remedy.in_place(cause, status, damage, unit.nodes, seen, now)
+    how = InPlace(len(damage.lost), len(damage.kept) + len(damage.lost)) if in_place else None
+    plan = _advance(unit, _counted(status, verdict, cause.reason, how, now), now, how)
     return replace(plan, notices=(notice, *plan.notices))
+
+
+def _lose_more(unit: UnitObserved, cause: Cause) -> UnitPlan:
+    """More pods of a gang that restarts in place were lost with the first."""
+    status = unit.status.model_copy(update={"placed_gang": 0})
+    return UnitPlan(status=status, advance=True, doubtful=True, notices=(_notice(unit, cause),))
 
 
 def _give_up(unit: UnitObserved, why: str, verdict: budget.Verdict, now: float) -> UnitPlan:
@@ -215,14 +193,15 @@ def _leave(unit: UnitObserved, cause: Cause, now: float) -> UnitPlan:
     return UnitPlan(status=status, advance=True, notices=(_notice(unit, cause),))
 
 
-def _drain(unit: UnitObserved, orders: Orders, current: Mapping[str, PodView], now: float) -> UnitPlan:
+def _drain(unit: UnitObserved, orders: Orders, now: float) -> UnitPlan:
     """A gang that moves gets SIGTERM and time; when its pods have ended, or that is over, the next one is made, but
     not within the back-off of a failure before."""
-    told = tuple(pod for pod in current.values() if not pod.ended and pod.deletion_time is None)
+    current = [pod for pod in unit.pods if pod.gang == unit.status.gang]
+    told = tuple(pod for pod in current if not remedy.leaves(pod))
     if told:
         remove, _ = removals(told, DRAIN_SECONDS, False, now)
         return UnitPlan(status=unit.status, remove=remove, wake=now + DRAIN_SECONDS)
-    ends = [pod.deletion_time for pod in current.values() if not pod.ended and pod.deletion_time is not None]
+    ends = [pod.deletion_time for pod in current if not pod.ended and pod.deletion_time is not None]
     if ends and max(ends) > now:
         return UnitPlan(status=unit.status, wake=max(ends))
     verdict = _verdict(unit, orders, now)
@@ -232,7 +211,7 @@ def _drain(unit: UnitObserved, orders: Orders, current: Mapping[str, PodView], n
         states = lost(HOST_MAINTENANCE, message) | {"Draining": state(True, HOST_MAINTENANCE, message)}
         status = written(unit, unit.status, "Healing", message, states, now)
         return UnitPlan(status=status, wake=verdict.not_before)
-    return _advance(unit, _counted(unit.status, verdict, HOST_MAINTENANCE, False, now), now)
+    return _advance(unit, _counted(unit.status, verdict, HOST_MAINTENANCE, None, now), now)
 
 
 def _moved_here(status: LearnerUnitStatus) -> bool:
@@ -263,9 +242,10 @@ def _failing(old: LearnerUnitStatus, cause: Cause, now: float) -> LearnerUnitSta
 
 
 def _counted(
-    status: LearnerUnitStatus, verdict: budget.Verdict, reason: str, in_place: bool, now: float
+    status: LearnerUnitStatus, verdict: budget.Verdict, reason: str, how: InPlace | None, now: float
 ) -> LearnerUnitStatus:
-    restart = Restart(time=format_time(now), reason=reason, in_place=in_place)
+    replaced = how.replaced if how is not None else 0
+    restart = Restart(time=format_time(now), reason=reason, in_place=how is not None, replaced=replaced)
     return status.model_copy(
         update={"restarts": (*verdict.recent, restart), "restart_count": status.restart_count + 1}
     )
@@ -275,15 +255,16 @@ def _notice(unit: UnitObserved, cause: Cause) -> Notice:
     return Notice("Warning", cause.reason, f"{cause.pod}: {cause.message}", f"{unit.status.incarnation}")
 
 
-def _advance(unit: UnitObserved, status: LearnerUnitStatus, now: float, in_place: bool = False) -> UnitPlan:
+def _advance(
+    unit: UnitObserved, status: LearnerUnitStatus, now: float, in_place: InPlace | None = None
+) -> UnitPlan:
     """To the next incarnation: above ours, and above any that the syncer has seen of a unit of this name."""
     seen = unit.report.incarnation if unit.report is not None else 0
     incarnation = max(status.incarnation, seen) + 1
     healing = status.heal_start_time is not None
     reason = "SpecChanged" if status.incarnation and _changed(unit) else "Created"
     reason = status.last_failure.reason if healing and status.last_failure else reason
-    how = "restarts in place" if in_place else "gets a new gang"
-    message = f"{reason}: incarnation {incarnation} {how}"
+    message = f"{reason}: incarnation {incarnation} {in_place or 'gets a new gang'}"
     gang = status.gang if in_place else incarnation
     fresh = {
         "incarnation": incarnation,
@@ -294,7 +275,9 @@ def _advance(unit: UnitObserved, status: LearnerUnitStatus, now: float, in_place
     }
     states = lost("Restarting" if in_place else "Creating", message)
     states["Healing"] = state(healing, reason, message if healing else "")
-    if in_place:
+    if in_place and in_place.replaced:
+        fresh["placed_gang"] = 0
+    elif in_place:
         states["Scheduled"] = state(True, "Scheduled")
     status = status.model_copy(update=fresh)
     status = written(unit, status, "Healing" if healing else "Pending", message, states, now)

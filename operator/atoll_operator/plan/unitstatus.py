@@ -15,6 +15,7 @@ from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import State, clip, find, is_true, state, transition
 from atoll_operator.plan.gang import Gang, chips
 from atoll_operator.plan.hang import Pace
+from atoll_operator.plan.muster import Muster
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.observe import PodView
@@ -75,8 +76,8 @@ class UnitObserved:
     """By node pool that its pods are in, the nodes; empty where every pod is the scheduler's."""
     waiting_pods: int = 0
     """Of all runs, those that a scheduler is to give a node, and has not found that there is none."""
-    departed: Mapping[str, PodView] = field(default_factory=dict)
-    """The last that was seen of pods that are gone, by name: they tell why better than their absence does."""
+    departed: Mapping[int, PodView] = field(default_factory=dict)
+    """The last that was seen of pods that are gone, by host: they tell why better than their absence does."""
 
 
 def connected(unit: UnitObserved, hosts: int) -> bool:
@@ -91,16 +92,14 @@ def describe(
     unit: UnitObserved,
     gang: Gang,
     status: LearnerUnitStatus,
-    current: Mapping[str, PodView],
-    missing: tuple[str, ...],
+    roll: Muster,
     now: float,
 ) -> tuple[LearnerUnitStatus, float | None, tuple[Notice, ...]]:
     """The status of a gang that is not lost, the seconds of a heal that is done now, and what is to be told."""
-    pods = tuple(current.values())
-    hosts = len(gang.names())
+    pods, hosts = tuple(roll.pods.values()), roll.hosts
     patience = unit.orders.recovery.startup_seconds if unit.orders is not None else math.inf
     waiting = failure.waiting(pods) or failure.creating(pods, patience, now)
-    scheduled = not missing and all(pod.node for pod in pods)
+    scheduled = not roll.missing and all(pod.node for pod in pods)
     renewed = hosts if connected(unit, hosts) else sum(remedy.renewed(pod, status) for pod in pods)
     ready = scheduled and renewed == hosts and all(pod.ready for pod in pods)
     restarting = ("Restarting", f"{renewed} of {hosts} containers restarted in place")
