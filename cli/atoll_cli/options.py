@@ -127,6 +127,9 @@ def _add_demo(demo: argparse.ArgumentParser) -> None:
         "--record", type=Path, metavar="PATH", help="write each observation there, a JSON line each"
     )
     demo.add_argument("--keep", action="store_true", help="leave the cluster up and say how to reach it")
+    demo.add_argument(
+        "--delete-pod", action="store_true", help="delete one pod of that unit too, before the kill"
+    )
     demo.add_argument("--kill-syncer", action="store_true", help="kill the syncer too, after the heal")
     demo.add_argument("--seed", type=int, metavar="N", help="seed of model and data; default: the sample's")
     demo.add_argument(

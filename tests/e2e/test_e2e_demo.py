@@ -51,7 +51,9 @@ class Shown:
         return next(
             index
             for index, sample in enumerate(self.samples)
-            if index > self.killed and sample.units[victim].learning and sample.units[victim].incarnation > 1
+            if index > self.killed
+            and sample.units[victim].learning
+            and sample.units[victim].incarnation > self.document["incarnationBefore"]
         )
 
     @property
@@ -66,7 +68,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         pytest.fail(f"a cluster called {NAME} is up on this machine: `make cluster-down` first")
     folder = tmp_path_factory.mktemp("demo")
     summary, record = folder / "summary.json", folder / "samples.jsonl"
-    command = [sys.executable, "-m", "atoll_cli", "demo", "--kill-syncer", "--name", NAME]
+    command = [sys.executable, "-m", "atoll_cli", "demo", "--delete-pod", "--kill-syncer", "--name", NAME]
     command += ["--json", str(summary), "--record", str(record)]
     try:
         done = subprocess.run(
@@ -101,12 +103,30 @@ def test_a_unit_of_two_hosts_was_killed_and_came_back_reseeded(shown: Shown) -> 
     victim = shown.document["victim"]
     before, after = shown.samples[shown.killed], shown.samples[shown.healed]
     assert len(before.pods_of(victim)) == 2
-    assert after.units[victim].incarnation == 2
+    assert after.units[victim].incarnation == before.units[victim].incarnation + 1
     assert after.units[victim].seeded_step is not None
     old = {pod.uid for pod in before.pods_of(victim)}
     assert {pod.uid for pod in after.pods_of(victim)} == old, (
         "its processes alone were killed: it restarts in place"
     )
+
+
+def test_a_pod_that_was_deleted_came_back_to_its_host_and_its_peer_stayed(shown: Shown) -> None:
+    victim, deleted = shown.document["victim"], shown.document["podDeleted"]
+    first = next(
+        sample for sample in shown.samples if sum(unit.learning for unit in sample.units.values()) == 3
+    )
+    last = shown.samples[shown.killed]
+    [lost] = [pod for pod in first.pods_of(victim) if pod.name == deleted]
+    [peer] = [pod for pod in first.pods_of(victim) if pod.name != deleted]
+    assert last.units[victim].learning
+    assert last.units[victim].incarnation == 2
+    [new] = [pod for pod in last.pods_of(victim) if pod.uid != peer.uid]
+    assert peer.uid in {pod.uid for pod in last.pods_of(victim)}, "what is sound stays"
+    assert new.uid != lost.uid
+    assert new.node == lost.node
+    for unit in shown.others:
+        assert [pod.uid for pod in last.pods_of(unit)] == [pod.uid for pod in first.pods_of(unit)]
 
 
 def test_pods_of_other_units_kept_their_uids(shown: Shown) -> None:
@@ -129,7 +149,7 @@ def test_the_syncer_was_killed_and_went_on_where_it_was(shown: Shown) -> None:
     steps = [sample.run.step for sample in shown.samples[shown.healed :]]
     assert steps == sorted(steps), "the global clock went back"
     incarnations = {unit.name: unit.incarnation for sample in shown.samples for unit in sample.units.values()}
-    assert incarnations == {name: 2 if name == shown.document["victim"] else 1 for name in incarnations}
+    assert incarnations == {name: 3 if name == shown.document["victim"] else 1 for name in incarnations}
 
 
 def test_the_run_is_complete_and_the_global_model_better_by_the_margin(shown: Shown) -> None:

@@ -44,6 +44,7 @@ def test_the_options_are_frozen() -> None:
         "--json",
         "--record",
         "--keep",
+        "--delete-pod",
         "--kill-syncer",
         "--seed",
         "--margin",

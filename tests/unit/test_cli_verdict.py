@@ -175,6 +175,7 @@ def test_the_json_has_stable_keys() -> None:
         "tokens",
         "complete",
         "checkpoint",
+        "podDeleted",
         "syncerKilled",
         "syncerRestarts",
         "timings",

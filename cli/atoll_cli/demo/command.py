@@ -120,6 +120,7 @@ def _plan(options: argparse.Namespace) -> Plan:
             runtime_image=_tagged("--runtime-image", options.runtime_image),
         ),
         margin=margin,
+        delete_pod=options.delete_pod,
         kill_syncer=options.kill_syncer,
         record=options.record,
     )

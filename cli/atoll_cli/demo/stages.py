@@ -37,6 +37,7 @@ class Plan:
     chart: Chart
     margin: float
     """Nats per token."""
+    delete_pod: bool = False
     kill_syncer: bool = False
     record: Path | None = None
 
@@ -70,7 +71,10 @@ class Demo:
             watch.until(
                 f"all {run.units} units learning", lambda sample: _all_learning(sample, run.units), LEARNING
             )
+        deleted = ""
         with console.stage("train", f"Training to half of {run.target} global steps"):
+            if self._plan.delete_pod:
+                deleted = self._delete_pod(watch)
             half = watch.until(
                 "half of the target", lambda sample: sample.run.step >= run.target // 2, HALF_WAY
             )
@@ -88,6 +92,7 @@ class Demo:
         seen = Observations(
             samples=watch.samples,
             victim=victim,
+            pod_deleted=deleted,
             killed_at=killed_at,
             syncer_killed=self._plan.kill_syncer,
             untrained=scores[0],
@@ -124,9 +129,27 @@ class Demo:
         else:
             self._place.kubectl.run("apply", "-n", NAMESPACE, "-f", str(run.path))
 
+    def _delete_pod(self, watch: Watch) -> str:
+        """Deletes one pod of the unit with the most hosts and waits for the unit's return; the pod's name."""
+        before = watch.look()
+        victim = _largest(before)
+        pod = before.pods_of(victim)[-1]
+        self._console.say(f"kubectl delete pod {pod.name}")
+        deleted_at = time.time()
+        self._place.kubectl.run("delete", "pod", "-n", NAMESPACE, "--wait=false", pod.name)
+        incarnation = before.units[victim].incarnation
+        back = watch.until(
+            f"{victim} learning again", lambda sample: healed(sample, victim, incarnation), HEALED
+        )
+        kept = {each.uid for each in back.pods_of(victim)} & {each.uid for each in before.pods_of(victim)}
+        self._console.say(
+            f"{victim} is back {back.time - deleted_at:.1f} s after it; {len(kept)} of its pods stayed"
+        )
+        return pod.name
+
     def _break_and_heal(self, watch: Watch, half: Sample) -> tuple[str, float]:
         """Kills the unit with the most hosts and waits for its return; its name and its time of death."""
-        victim = max(half.units, key=lambda unit: (len(half.pods_of(unit)), unit))
+        victim = _largest(half)
         at_kill = watch.look()
         pods = at_kill.pods_of(victim)
         self._console.say(f"killing {victim}: {', '.join(f'{pod.name} on {pod.node}' for pod in pods)}")
@@ -166,6 +189,11 @@ class Demo:
             HEALED,
         )
         self._console.say(f"the syncer merges again, {back.time - killed_at:.1f} s after the kill")
+
+
+def _largest(sample: Sample) -> str:
+    """The unit with the most hosts."""
+    return max(sample.units, key=lambda unit: (len(sample.pods_of(unit)), unit))
 
 
 def _all_learning(sample: Sample, units: int) -> bool:

@@ -25,6 +25,8 @@ class Observations:
     trained: HeldOut
     margin: float
     """Nats per token by which the trained model must beat the untrained one."""
+    pod_deleted: str = ""
+    """Name of the pod that was deleted besides, before the kill."""
     syncer_killed: bool = False
 
 
@@ -61,6 +63,7 @@ class Summary:
     tokens: int
     complete: bool
     checkpoint: str
+    pod_deleted: str
     syncer_killed: bool
     syncer_restarts: int
     """Times that it resumed from its journal."""
@@ -138,6 +141,7 @@ def judge(seen: Observations) -> Summary:
         tokens=last.run.tokens,
         complete=last.run.complete,
         checkpoint=last.run.final_checkpoint,
+        pod_deleted=seen.pod_deleted,
         syncer_killed=seen.syncer_killed,
         syncer_restarts=max(sample.run.syncer_restarts for sample in seen.samples),
     )
