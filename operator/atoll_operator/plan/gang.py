@@ -139,9 +139,10 @@ class Gang:
 
     def pods(self, spots: Mapping[int, Spot]) -> tuple[Object, ...]:
         """Those of these hosts, in order."""
-        return tuple(self._pod(host, spots[host]) for host in sorted(spots))
+        contract = self.contract
+        return tuple(self._pod(host, spots[host], contract) for host in sorted(spots))
 
-    def _pod(self, host: int, spot: Spot) -> Object:
+    def _pod(self, host: int, spot: Spot, contract: str) -> Object:
         shape = self.slice
         number = str(host // shape.hosts)
         holder = f"{self.uid}.{number}"
@@ -152,7 +153,7 @@ class Gang:
         annotations = {
             ANNOTATION_INCARNATION: str(self.incarnation),
             ANNOTATION_MADE_FOR: str(self.incarnation),
-            ANNOTATION_CONTRACT: self.contract,
+            ANNOTATION_CONTRACT: contract,
         }
         arguments = self.settings.variable(LIBTPU_ARGUMENTS)
         main = container(

@@ -110,8 +110,9 @@ def _disconnected(
     """
     restarted = remedy.restarted_at(unit.status)
     new = [pod for pod in gang.pods.values() if restarted is None or pod.made_for == unit.status.incarnation]
-    behind = [pod for pod in gang.pods.values() if pod not in new and not remedy.renewed(pod, unit.status)]
-    if restarted is not None and (behind := [*gang.outgoing, *behind]):
+    old = [pod for pod in gang.pods.values() if pod.made_for != unit.status.incarnation]
+    behind = [*gang.outgoing, *(pod for pod in old if not remedy.renewed(pod, unit.status))]
+    if restarted is not None and behind:
         when = f"{remedy.RENEWAL_SECONDS:.0f} s after the order to restart in place"
         message = f"the last incarnation is still there {when}"
         cause = Cause(failure.STARTUP_TIMED_OUT, message, behind[0].name, behind[0].node)

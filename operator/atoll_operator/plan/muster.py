@@ -85,12 +85,12 @@ def muster(
     ours = sorted((pod for pod in pods if pod.gang == status.gang), key=lambda pod: (pod.host, pod.made_for))
     newest = {pod.host: pod for pod in ours}
     whole = placed or met
-    lost = [pod for pod in newest.values() if not whole and _outgoing(pod, status, nodes)]
-    left = {host // per_slice for host, pod in newest.items() if pod not in lost}
-    outgoing = tuple(pod for pod in lost if pod.host // per_slice in left)
-    serving = {host: pod for host, pod in newest.items() if pod not in outgoing}
+    lost = {host: pod for host, pod in newest.items() if not whole and _outgoing(pod, status, nodes)}
+    left = {host // per_slice for host in newest if host not in lost}
+    outgoing = {host: pod for host, pod in lost.items() if host // per_slice in left}
+    serving = {host: pod for host, pod in newest.items() if host not in outgoing}
     gone = {host: pod for host, pod in departed.items() if pod.gang == status.gang}
-    return Muster(hosts, per_slice, serving, outgoing, placed, gone)
+    return Muster(hosts, per_slice, serving, tuple(outgoing.values()), placed, gone)
 
 
 def _outgoing(pod: PodView, status: LearnerUnitStatus, nodes: Mapping[str, NodeView]) -> bool:
