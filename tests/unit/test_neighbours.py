@@ -28,7 +28,7 @@ from atoll_operator.feed import Feeds
 from atoll_operator.keys import Key
 from atoll_operator.metrics import Metrics
 from atoll_operator.neighbours import Neighbours
-from atoll_operator.plan import unit as unit_plan
+from atoll_operator.plan import unitgang
 from atoll_operator.plan.conditions import document
 from atoll_operator.reconcile_unit import UnitReconciler
 from atoll_operator.settings import Settings
@@ -207,7 +207,7 @@ async def test_a_quota_that_ends_within_a_gang_leaves_no_part_of_it_to_the_sched
 
 async def test_pods_that_wait_for_a_connection_are_a_crowd_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three units that their user has pinned to a pool; the second one's turn comes while the first is being made."""
-    monkeypatch.setattr(unit_plan, "CROWD", HOSTS)
+    monkeypatch.setattr(unitgang, "CROWD", HOSTS)
     server, store = Server(), empty()
     server.answers.clear()
     pinned = SPEC.model_copy(update={"node_selector": {NODE_POOL: "p"}})
