@@ -134,7 +134,7 @@ def renewals(pods: Iterable[PodView], incarnation: int) -> tuple[Renewal, ...]:
     return tuple(
         Renewal(pod.name, pod.uid, incarnation)
         for pod in pods
-        if pod.incarnation < incarnation and not pod.ended and pod.deletion_time is None
+        if pod.incarnation < incarnation and not leaves(pod)
     )
 
 
@@ -144,7 +144,7 @@ def leaves(pod: PodView) -> bool:
 
 
 def replaceable(pod: PodView, incarnation: int, node: NodeView | None) -> bool:
-    """Whether a pod of this name may do on the host of this one, which is lost."""
+    """Whether another pod may do on the host of this one, which is lost."""
     cause = classify(pod, incarnation)
     return (cause is None or cause.scope is Scope.POD) and (node is None or node.stays)
 
