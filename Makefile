@@ -77,7 +77,7 @@ lint: setup ## Style, types, imports, generated files, chart
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m atoll_operator.crdgen --check
+	$(BIN)/python -m atoll_operator.crd.generate --check
 	$(BIN)/python -m atoll_local helm lint --strict charts/atoll
 
 format: setup ## Put the code into its style
@@ -85,7 +85,7 @@ format: setup ## Put the code into its style
 	$(BIN)/ruff format .
 
 crds: setup ## Write crds/ and the chart's copies from the models
-	$(BIN)/python -m atoll_operator.crdgen
+	$(BIN)/python -m atoll_operator.crd.generate
 
 programs: setup ## Find or build the Kubernetes programs
 	$(BIN)/python -m atoll_local programs

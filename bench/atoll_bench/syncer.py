@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from atoll_bench import cores
-from atoll_operator.certs import Authority
+from atoll_operator.certificates.authority import Authority
 from atoll_runtime.contract import (
     ENV_JOURNAL_DIR,
     ENV_RUN_FILE,

@@ -8,9 +8,10 @@ import logging
 import os
 import sys
 
-from atoll_operator import credentials, logs, settings
-from atoll_operator.app import App
-from atoll_operator.errors import CredentialsError, Refused, Unreachable
+from atoll_operator import settings
+from atoll_operator.kube import credentials, logs
+from atoll_operator.kube.errors import CredentialsError, Refused, Unreachable
+from atoll_operator.operator import App
 
 
 def main() -> int:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from atoll_operator.certs import Authorities, Authority
-from atoll_operator.renewal import LEAF_LIFE
+from atoll_operator.certificates.authority import Authorities, Authority
+from atoll_operator.certificates.rotation import LEAF_LIFE
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(400)]
 MEMBERS = ("r-syncer", "r-one-0", "r-two-0")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.leader import lease_name
+from atoll_operator.kube.lease import lease_name
 
 pytestmark = [
     pytest.mark.control,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.leader import lease_name
+from atoll_operator.kube.lease import lease_name
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/atoll-system/leases"

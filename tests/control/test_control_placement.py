@@ -18,7 +18,7 @@ from atoll_bench.limit import made_for_its_node
 from atoll_local.controlplane import ControlPlane
 from atoll_local.kwok import EXIT_CODE, Kwok, tpu_node
 from atoll_local.process import Daemon
-from atoll_operator.plan.placement import CROWD
+from atoll_operator.plan.unit.placement import CROWD
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(400)]
 WAIT = 120

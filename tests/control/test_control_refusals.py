@@ -11,7 +11,7 @@ import pytest
 from apiserver import Refusal
 from objects import RUN
 
-from atoll_operator.plan.tpu import GENERATIONS, check_slices, generation_of, slice_of
+from atoll_operator.plan.pods.topology import GENERATIONS, check_slices, generation_of, slice_of
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 DRY = "?dryRun=All&fieldValidation=Strict"

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from atoll_operator.cluster import Cluster
-from atoll_operator.credentials import load
-from atoll_operator.errors import Conflict, NotFound
-from atoll_operator.metrics import Metrics
+from atoll_operator.kube.client import Cluster
+from atoll_operator.kube.credentials import load
+from atoll_operator.kube.errors import Conflict, NotFound
+from atoll_operator.metrics.process import Metrics
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 UNIT = "r-two-0"

@@ -14,8 +14,8 @@ from cryptography import x509
 
 from atoll_local.controlplane import ControlPlane
 from atoll_operator.api.trainingrun import SyncerSpec
-from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.syncer import stateful_set
+from atoll_operator.plan.pods.syncer import stateful_set
+from atoll_operator.plan.pods.template import PodSettings
 
 pytestmark = [
     pytest.mark.control,

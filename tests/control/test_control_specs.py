@@ -31,9 +31,9 @@ from specs import FIELDS, SMALL_MODEL, Broken, broken_runs, broken_units, put, r
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.api.trainingrun import TrainingRunSpec
-from atoll_operator.plan.environment import check_names
-from atoll_operator.plan.gang import host_names
-from atoll_operator.plan.tpu import check_slices, slice_of
+from atoll_operator.plan.pods.environment import check_names
+from atoll_operator.plan.pods.gang import host_names
+from atoll_operator.plan.pods.topology import check_slices, slice_of
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(3600)]
 SEED = int(os.environ.get("SEED") or 20261122)

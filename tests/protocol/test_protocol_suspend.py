@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from protocol_parties import ANSWER_SECONDS
 
-from atoll_operator.plan.shards import FeedState, cut_step
+from atoll_operator.plan.run.shards import FeedState, cut_step
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import RunContract, SyncerStatus, TargetSpec, identity
 from atoll_runtime.transport.grpc_client import GrpcTransport

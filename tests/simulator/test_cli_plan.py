@@ -18,7 +18,7 @@ from atoll_cli.__main__ import main
 from atoll_cli.simulate.planjson import finite
 from atoll_cli.simulate.planview import duration
 from atoll_cli.simulate.runfile import read_run
-from atoll_operator.plan.tpu import GENERATIONS
+from atoll_operator.plan.pods.topology import GENERATIONS
 from atoll_runtime.simulate.planner.chips import CHIPS
 
 ROOT = Path(__file__).resolve().parents[2]

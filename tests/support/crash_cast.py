@@ -9,8 +9,8 @@ from typing import Any
 from worldview import Object
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT
-from atoll_operator.plan.kueue import GATE, MANAGED
-from atoll_operator.plan.tpu import slice_of
+from atoll_operator.plan.pods.topology import slice_of
+from atoll_operator.plan.unit.kueue import GATE, MANAGED
 from atoll_runtime.contract import EXIT_RESTART
 
 SYNCER_SECRET = "r-syncer-tls"

@@ -21,7 +21,7 @@ from aiohttp import web
 from yarl import URL
 
 from atoll_local.pki import Pair
-from atoll_operator.cluster import APPLY, MERGE, STRATEGIC
+from atoll_operator.kube.client import APPLY, MERGE, STRATEGIC
 
 T = TypeVar("T")
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})

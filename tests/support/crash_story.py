@@ -13,7 +13,7 @@ from typing import Any
 
 from crash_world import World
 
-from atoll_operator.certs import Authorities, Authority
+from atoll_operator.certificates.authority import Authorities, Authority
 from atoll_operator.plan.nodes import IMPENDING_TERMINATION, OUT_OF_SERVICE
 
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from atoll_operator.cluster import APPLY, MERGE, STRATEGIC, Cluster
-from atoll_operator.errors import Unreachable, of_status
-from atoll_operator.keys import Key, key_of
-from atoll_operator.paths import PLURALS
+from atoll_operator.kube.client import APPLY, MERGE, STRATEGIC, Cluster
+from atoll_operator.kube.errors import Unreachable, of_status
+from atoll_operator.kube.keys import Key, key_of
+from atoll_operator.kube.paths import PLURALS
 from atoll_operator.plan.clock import format_time
 
 Object = dict[str, Any]

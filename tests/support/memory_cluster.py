@@ -20,10 +20,10 @@ from atoll_operator.api.group import (
     TOPOLOGY,
     TPU,
 )
-from atoll_operator.errors import NotFound
+from atoll_operator.kube.errors import NotFound
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.kueue import MANAGED, SIZE
 from atoll_operator.plan.nodes import IMPENDING_TERMINATION
+from atoll_operator.plan.unit.kueue import MANAGED, SIZE
 from atoll_runtime.contract import EXIT_RESTART, LastWords
 
 POOLS = {

@@ -16,17 +16,17 @@ from memory_cluster import PlayedCluster
 from memory_syncer import PlayedSyncer
 from objects import RUN
 
-from atoll_operator import term as term_module
+from atoll_operator import controller as term_module
 from atoll_operator.api.group import LABEL_UNIT
-from atoll_operator.credentials import Credentials
-from atoll_operator.feed import Feeds
-from atoll_operator.keys import Key
-from atoll_operator.metrics import Metrics
-from atoll_operator.plan.shards import UNAVAILABLE, CutOrder, FeedState, cut_step, heard
+from atoll_operator.controller import Term
+from atoll_operator.kube.credentials import Credentials
+from atoll_operator.kube.keys import Key
+from atoll_operator.metrics.process import Metrics
+from atoll_operator.plan.run.shards import UNAVAILABLE, CutOrder, FeedState, cut_step, heard
+from atoll_operator.polling.syncer import Feeds
+from atoll_operator.reconcilers.store import Store
+from atoll_operator.reconcilers.watches import SELECTORS, _NodeSink, _Sink
 from atoll_operator.settings import Settings
-from atoll_operator.store import Store
-from atoll_operator.term import Term
-from atoll_operator.watches import SELECTORS, _NodeSink, _Sink
 
 BEGIN = 1_800_000_000.0
 _CREDENTIALS = Credentials("http://nowhere", ssl.create_default_context())

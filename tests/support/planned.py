@@ -16,15 +16,15 @@ from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_GANG, LABEL_H
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.clock import earliest
-from atoll_operator.plan.names import evaluator, pod_name
-from atoll_operator.plan.observe import PodView, view
-from atoll_operator.plan.run import RunPlan, plan_run
-from atoll_operator.plan.runobjects import RunObserved, UnitFacts
-from atoll_operator.plan.runtime import pod_settings
-from atoll_operator.plan.shards import UNAVAILABLE, FeedState
-from atoll_operator.plan.tpu import MAX_HOSTS, slice_of
-from atoll_operator.plan.unit import plan_unit
-from atoll_operator.plan.unitstatus import Orders, UnitObserved
+from atoll_operator.plan.pods.names import evaluator, pod_name
+from atoll_operator.plan.pods.settings import pod_settings
+from atoll_operator.plan.pods.topology import MAX_HOSTS, slice_of
+from atoll_operator.plan.pods.view import PodView, view
+from atoll_operator.plan.run.objects import RunObserved, UnitFacts
+from atoll_operator.plan.run.plan import RunPlan, plan_run
+from atoll_operator.plan.run.shards import UNAVAILABLE, FeedState
+from atoll_operator.plan.unit.plan import plan_unit
+from atoll_operator.plan.unit.status import Orders, UnitObserved
 from atoll_runtime.contract import SyncerStatus, UnitReport
 
 Object = dict[str, Any]

@@ -17,9 +17,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from atoll_operator.api.trainingrun import MAX_UNITS
-from atoll_operator.crdgen import RESOURCES, definition
-from atoll_operator.plan.names import EVALUATED_LIMIT, NAMES_LIMIT
-from atoll_operator.plan.tpu import GENERATIONS, MAX_HOSTS, chips_of
+from atoll_operator.crd.generate import RESOURCES, definition
+from atoll_operator.plan.pods.names import EVALUATED_LIMIT, NAMES_LIMIT
+from atoll_operator.plan.pods.topology import GENERATIONS, MAX_HOSTS, chips_of
 from atoll_runtime.contract import OPTIMIZERS, ModelSpec
 from atoll_runtime.model import describe, resolve
 from atoll_runtime.sync.fragments import cut

@@ -16,8 +16,8 @@ from typing import Any
 from cryptography import x509
 
 from atoll_operator.api.group import LABEL_HOLDS, LABEL_POD_GROUP, NODE_POOL
+from atoll_operator.certificates.rotation import Life
 from atoll_operator.plan.conditions import FIGURES
-from atoll_operator.renewal import Life
 
 Object = dict[str, Any]
 OF_EVERY_NAMESPACE = "kube-root-ca.crt"

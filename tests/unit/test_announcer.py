@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 from leaping import leap
 
-from atoll_operator import announce
-from atoll_operator.announce import Announcer
-from atoll_operator.cluster import Cluster
-from atoll_operator.logs import LOG
+from atoll_operator.kube import recorder as announce
+from atoll_operator.kube.client import Cluster
+from atoll_operator.kube.logs import LOG
+from atoll_operator.kube.recorder import Announcer
 from atoll_operator.plan.notice import Notice
 
 UNIT = {

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from atoll_operator.applier import Applier
-from atoll_operator.cluster import Cluster
-from atoll_operator.credentials import Credentials
-from atoll_operator.keys import Key, Kind
-from atoll_operator.metrics import Metrics
-from atoll_operator.plan.run import Reference
-from atoll_operator.store import Store
+from atoll_operator.kube.apply import Applier
+from atoll_operator.kube.client import Cluster
+from atoll_operator.kube.credentials import Credentials
+from atoll_operator.kube.keys import Key, Kind
+from atoll_operator.metrics.process import Metrics
+from atoll_operator.plan.run.plan import Reference
+from atoll_operator.reconcilers.store import Store
 
 Object = dict[str, Any]
 PATHS = {

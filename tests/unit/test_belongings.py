@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.errors import Refused, Retry
-from atoll_operator.keys import Key, Kind, parent_key, sight_of
-from atoll_operator.news import News
-from atoll_operator.ownership import check_owner
-from atoll_operator.store import Store
+from atoll_operator.kube.errors import Refused, Retry
+from atoll_operator.kube.keys import Key, Kind, parent_key, sight_of
+from atoll_operator.kube.ownership import check_owner
+from atoll_operator.kube.urgency import News
+from atoll_operator.reconcilers.store import Store
 
 RUN, UNIT = Key("TrainingRun", "n", "r"), Key("LearnerUnit", "n", "r-p-0")
 OF_RUN = {"atoll.dev/run": "r"}

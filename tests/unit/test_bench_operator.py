@@ -15,7 +15,7 @@ from atoll_bench.trial import times, training_run
 from atoll_bench.verdict import Samples, figures, target_of
 from atoll_cli.__main__ import main
 from atoll_operator.api.trainingrun import TrainingRunSpec
-from atoll_operator.plan.tpu import slice_of
+from atoll_operator.plan.pods.topology import slice_of
 
 
 def line(

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from atoll_cli.simulate.admission import faults
 from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.trainingrun import TrainingRun
-from atoll_operator.rules import constrain_run, constrain_unit
-from atoll_operator.schema import Schema, structural
+from atoll_operator.crd.rules import constrain_run, constrain_unit
+from atoll_operator.crd.schema import Schema, structural
 
 TABLE = Path(__file__).parents[1] / "control" / "test_control_refusals.py"
 _spec = importlib.util.spec_from_file_location("refusals", TABLE)

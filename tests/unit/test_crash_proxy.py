@@ -15,7 +15,7 @@ import yaml
 from crash_proxy import Fault, Proxy, When, site
 
 from atoll_local.pki import Authority
-from atoll_operator.cluster import APPLY, JSON, MERGE, STRATEGIC
+from atoll_operator.kube.client import APPLY, JSON, MERGE, STRATEGIC
 
 PODS = "/api/v1/namespaces/n/pods"
 RUNS = "/apis/atoll.dev/v1alpha1/namespaces/n/trainingruns"

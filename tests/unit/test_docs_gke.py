@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from atoll_operator.api.trainingrun import Pool, TrainingRunSpec
-from atoll_operator.plan.tpu import ACCELERATORS
+from atoll_operator.plan.pods.topology import ACCELERATORS
 from atoll_runtime.contract import PRESETS
 
 ROOT = Path(__file__).resolve().parents[2]

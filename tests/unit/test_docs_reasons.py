@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from atoll_operator import feed
-from atoll_operator.plan import failure, kueue, observe
+from atoll_operator.plan.pods import view as observe
+from atoll_operator.plan.unit import failure, kueue
+from atoll_operator.polling import syncer as feed
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "docs" / name for name in ("trainingrun.md", "learnerunit.md")]

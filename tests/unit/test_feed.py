@@ -12,14 +12,14 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from atoll_operator.certs import Authorities, client_context
-from atoll_operator.credentials import load_pair
-from atoll_operator.feed import Feeds
-from atoll_operator.keys import Key
-from atoll_operator.metrics import Metrics
-from atoll_operator.plan.feednews import FeedNews
-from atoll_operator.plan.names import shard_host
-from atoll_operator.reports import BODY_LIMIT, Unanswered, fetch
+from atoll_operator.certificates.authority import Authorities, client_context
+from atoll_operator.kube.credentials import load_pair
+from atoll_operator.kube.keys import Key
+from atoll_operator.metrics.process import Metrics
+from atoll_operator.plan.pods.names import shard_host
+from atoll_operator.plan.run.feednews import FeedNews
+from atoll_operator.polling.reports import BODY_LIMIT, Unanswered, fetch
+from atoll_operator.polling.syncer import Feeds
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import EvaluatorStatus, LedgerReport, SyncerStatus, UnitReport, dump
 

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Sequence
 
 from aiohttp import web
 
-from atoll_operator.certs import Authorities, client_context
-from atoll_operator.credentials import load_pair
-from atoll_operator.feed import Feeds
-from atoll_operator.keys import Key
-from atoll_operator.metrics import Metrics
-from atoll_operator.plan.names import shard_host
+from atoll_operator.certificates.authority import Authorities, client_context
+from atoll_operator.kube.credentials import load_pair
+from atoll_operator.kube.keys import Key
+from atoll_operator.metrics.process import Metrics
+from atoll_operator.plan.pods.names import shard_host
+from atoll_operator.polling.syncer import Feeds
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import CheckpointReport, Order, SyncerStatus, dump
 

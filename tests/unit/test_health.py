@@ -8,10 +8,10 @@ import logging
 
 import aiohttp
 
-from atoll_operator import health
-from atoll_operator.logs import JsonFormatter
-from atoll_operator.metrics import Metrics
-from atoll_operator.workqueue import WorkQueue
+from atoll_operator.kube.logs import JsonFormatter
+from atoll_operator.kube.queue import WorkQueue
+from atoll_operator.metrics import health
+from atoll_operator.metrics.process import Metrics
 
 
 async def test_a_queue_whose_worker_hangs_is_not_alive_and_one_that_goes_on_is() -> None:

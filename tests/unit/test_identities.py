@@ -12,12 +12,12 @@ import pytest
 from aiohttp import web
 from answering import answering
 
-from atoll_operator.cluster import AT_ONCE, Cluster
-from atoll_operator.credentials import Credentials
-from atoll_operator.errors import Refused
-from atoll_operator.identities import Identities
-from atoll_operator.metrics import Metrics
-from atoll_operator.store import Store
+from atoll_operator.certificates.secrets import Identities
+from atoll_operator.kube.client import AT_ONCE, Cluster
+from atoll_operator.kube.credentials import Credentials
+from atoll_operator.kube.errors import Refused
+from atoll_operator.metrics.process import Metrics
+from atoll_operator.reconcilers.store import Store
 
 UNITS = {f"r-one-{number}": "" for number in range(6)}
 

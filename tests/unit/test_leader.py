@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll_operator.leader import DEADLINE_SHARE, LOOK_SECONDS, RENEW_SHARE, Sight, decide, lease_name
+from atoll_operator.kube.lease import DEADLINE_SHARE, LOOK_SECONDS, RENEW_SHARE, Sight, decide, lease_name
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from atoll_operator.api.conditions import RUN_CONDITIONS
-from atoll_operator.metrics import Metrics
-from atoll_operator.runmetrics import RunCollector
-from atoll_operator.store import Store
+from atoll_operator.metrics.process import Metrics
+from atoll_operator.metrics.runs import RunCollector
+from atoll_operator.reconcilers.store import Store
 from atoll_runtime.contract import EvaluationReport, EvaluatorStatus, LedgerReport, SyncerStatus, UnitReport
 from atoll_runtime.evaluator.status import metrics as evaluator_metrics
 from atoll_runtime.syncer.status import metrics as syncer_metrics

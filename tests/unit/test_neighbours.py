@@ -17,23 +17,23 @@ from aiohttp import web
 from answering import answering
 from objects import RUN, TWO_HOSTS
 
-from atoll_operator import neighbours
-from atoll_operator.announce import Announcer
 from atoll_operator.api.group import ACCELERATOR, ANNOTATION_INCARNATION, NODE_POOL, TOPOLOGY, TPU, owner
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
-from atoll_operator.cluster import Cluster
-from atoll_operator.credentials import Credentials
-from atoll_operator.errors import Retry
-from atoll_operator.feed import Feeds
-from atoll_operator.keys import Key
-from atoll_operator.metrics import Metrics
-from atoll_operator.neighbours import Neighbours
-from atoll_operator.plan import unitgang
+from atoll_operator.kube.client import Cluster
+from atoll_operator.kube.credentials import Credentials
+from atoll_operator.kube.errors import Retry
+from atoll_operator.kube.keys import Key
+from atoll_operator.kube.queue import WorkQueue
+from atoll_operator.kube.recorder import Announcer
+from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.conditions import document
-from atoll_operator.reconcile_unit import UnitReconciler
+from atoll_operator.plan.unit import unitgang
+from atoll_operator.polling.syncer import Feeds
+from atoll_operator.reconcilers import neighbours
+from atoll_operator.reconcilers.neighbours import Neighbours
+from atoll_operator.reconcilers.store import Store
+from atoll_operator.reconcilers.unit import UnitReconciler
 from atoll_operator.settings import Settings
-from atoll_operator.store import Store
-from atoll_operator.workqueue import WorkQueue
 
 HOSTS = 4
 UNIT = Key("LearnerUnit", "ns", "r-two-0")

@@ -12,10 +12,10 @@ from objects import TWO_HOSTS
 
 from atoll_operator.api.group import EVALUATOR, LEARNER, SYNCER
 from atoll_operator.api.trainingrun import EvaluatorSpec, SyncerSpec
-from atoll_operator.plan import evaluator, syncer
-from atoll_operator.plan.gang import Gang
-from atoll_operator.plan.placement import Spot
-from atoll_operator.plan.podspec import PodSettings
+from atoll_operator.plan.pods import evaluator, syncer
+from atoll_operator.plan.pods.gang import Gang
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.unit.placement import Spot
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICIES = list(yaml.safe_load_all((ROOT / "manifests" / "networkpolicies.yaml").read_text()))

@@ -12,11 +12,11 @@ import pytest
 from aiohttp import web
 from answering import answering
 
-from atoll_operator import cluster as client
-from atoll_operator.cluster import Cluster
-from atoll_operator.credentials import Credentials
-from atoll_operator.errors import AlreadyExists, Conflict, NotFound, NotLeading, Refused, Unreachable
-from atoll_operator.metrics import Metrics
+from atoll_operator.kube import client
+from atoll_operator.kube.client import Cluster
+from atoll_operator.kube.credentials import Credentials
+from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, NotLeading, Refused, Unreachable
+from atoll_operator.metrics.process import Metrics
 
 Answer = Callable[[web.Request], tuple[int, dict[str, Any]]]
 POD = {"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}}

@@ -21,15 +21,16 @@ from kubernetes.config import kube_config
 from leaping import leap
 from objects import RUN
 
-from atoll_operator import handlers, reflector
-from atoll_operator.credentials import Credentials
-from atoll_operator.errors import Unreachable
-from atoll_operator.keys import Key
-from atoll_operator.metrics import Metrics
-from atoll_operator.news import News
-from atoll_operator.start import START_SECONDS, answer
-from atoll_operator.store import Store
-from atoll_operator.watches import Watches
+from atoll_operator.kube import events as handlers
+from atoll_operator.kube import reflector
+from atoll_operator.kube.credentials import Credentials
+from atoll_operator.kube.errors import Unreachable
+from atoll_operator.kube.keys import Key
+from atoll_operator.kube.start import START_SECONDS, answer
+from atoll_operator.kube.urgency import News
+from atoll_operator.metrics.process import Metrics
+from atoll_operator.reconcilers.store import Store
+from atoll_operator.reconcilers.watches import Watches
 
 Object = dict[str, Any]
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]

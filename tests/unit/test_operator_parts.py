@@ -16,19 +16,20 @@ from typing import Any
 import pytest
 from leaping import leap
 
-from atoll_operator import crdgen, settings
+from atoll_operator import settings
 from atoll_operator.api.group import TPU
-from atoll_operator.certs import Authorities, Authority, client_context
-from atoll_operator.credentials import CredentialsError, load, load_pair
-from atoll_operator.errors import Retry
-from atoll_operator.keys import Key, parent_key
-from atoll_operator.news import News
+from atoll_operator.certificates.authority import Authorities, Authority, client_context
+from atoll_operator.crd import generate as crdgen
+from atoll_operator.crd.rules import at
+from atoll_operator.kube.credentials import CredentialsError, load, load_pair
+from atoll_operator.kube.errors import Retry
+from atoll_operator.kube.keys import Key, parent_key
+from atoll_operator.kube.queue import WorkQueue
+from atoll_operator.kube.urgency import News
 from atoll_operator.plan.clock import parse_time
-from atoll_operator.plan.names import evaluator_host
-from atoll_operator.plan.observe import view
-from atoll_operator.rules import at
-from atoll_operator.store import Store
-from atoll_operator.workqueue import WorkQueue
+from atoll_operator.plan.pods.names import evaluator_host
+from atoll_operator.plan.pods.view import view
+from atoll_operator.reconcilers.store import Store
 
 LEAST = {"ATOLL_RUNTIME_IMAGE": "runtime:1"}
 NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)

@@ -15,12 +15,12 @@ from atoll_cli.simulate.admission import faults
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.api.trainingrun import EvaluatorSpec, SyncerSpec
-from atoll_operator.plan import evaluator, syncer
-from atoll_operator.plan.gang import Gang
-from atoll_operator.plan.placement import Spot
-from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.rollout import plan_rollout
-from atoll_operator.plan.runobjects import UnitFacts
+from atoll_operator.plan.pods import evaluator, syncer
+from atoll_operator.plan.pods.gang import Gang
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.run.objects import UnitFacts
+from atoll_operator.plan.run.rollout import plan_rollout
+from atoll_operator.plan.unit.placement import Spot
 from atoll_runtime.contract import TERMINATION_LOG
 
 SETTINGS = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={})

@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 from answering import answering
 
-from atoll_operator.feed import Feeds
-from atoll_operator.keys import Key
-from atoll_operator.metrics import Metrics
-from atoll_operator.plan.feednews import FeedNews
+from atoll_operator.kube.keys import Key
+from atoll_operator.metrics.process import Metrics
+from atoll_operator.plan.run.feednews import FeedNews
+from atoll_operator.polling.syncer import Feeds
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import SyncerStatus, dump
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from atoll_operator.crdgen import PAGE, RESOURCES, files
-from atoll_operator.schema import structural
-from atoll_operator.wording import default, fields, limits, table, tell
+from atoll_operator.crd.generate import PAGE, RESOURCES, files
+from atoll_operator.crd.schema import structural
+from atoll_operator.crd.wording import default, fields, limits, table, tell
 
 
 @pytest.mark.parametrize("resource", RESOURCES, ids=lambda each: each.plural)

@@ -19,8 +19,10 @@ from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.api.volumes import ClaimSource, EmptyDirSource, Volume
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.nodes import NodeView, view_node
-from atoll_operator.plan.observe import PodView, view
-from atoll_operator.plan.placement import (
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.topology import slice_of
+from atoll_operator.plan.pods.view import PodView, view
+from atoll_operator.plan.unit.placement import (
     CROWD,
     GIVE_WAY_SECONDS,
     HOSTS_SECONDS,
@@ -33,11 +35,9 @@ from atoll_operator.plan.placement import (
     overdue,
     spots,
 )
-from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.seats import Seats, plain, take, used
-from atoll_operator.plan.tpu import slice_of
-from atoll_operator.plan.unit import plan_unit
-from atoll_operator.plan.unitstatus import Orders, UnitObserved
+from atoll_operator.plan.unit.plan import plan_unit
+from atoll_operator.plan.unit.seats import Seats, plain, take, used
+from atoll_operator.plan.unit.status import Orders, UnitObserved
 
 NOW = 1_700_000_000.0
 LEADER = Spot(holds=True)

@@ -10,11 +10,11 @@ from atoll_operator.api.group import TPU, Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.api.trainingrun import EvaluatorSpec, SyncerSpec
-from atoll_operator.plan import evaluator, syncer
-from atoll_operator.plan.gang import Gang
-from atoll_operator.plan.placement import Spot
-from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.tpu import GENERATIONS
+from atoll_operator.plan.pods import evaluator, syncer
+from atoll_operator.plan.pods.gang import Gang
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.topology import GENERATIONS
+from atoll_operator.plan.unit.placement import Spot
 from atoll_runtime.contract import ENV_LOCK_MEMORY, ENV_UNIT, parse_unit
 
 KINDS = [

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from atoll_operator.api.conditions import Condition
 from atoll_operator.api.learnerunit import MAX_STREAM, Failure, LearnerUnitSpec, LearnerUnitStatus, Restart
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
-from atoll_operator.errors import NamespaceEnding, Refused, of_status
+from atoll_operator.kube.errors import NamespaceEnding, Refused, of_status
+from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import find, state, transition
-from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.pools import sizes
-from atoll_operator.plan.run import RunPlan, plan_run
-from atoll_operator.plan.runobjects import RunObserved, UnitFacts, members
-from atoll_operator.plan.shards import CutOrder, FeedState, cut_step
-from atoll_operator.plan.streams import deal, streams_of, table
-from atoll_operator.plan.unit import plan_unit
-from atoll_operator.plan.unitstatus import Orders, UnitObserved
-from atoll_operator.workqueue import WorkQueue
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.run.objects import RunObserved, UnitFacts, members
+from atoll_operator.plan.run.plan import RunPlan, plan_run
+from atoll_operator.plan.run.pools import sizes
+from atoll_operator.plan.run.shards import CutOrder, FeedState, cut_step
+from atoll_operator.plan.run.streams import deal, streams_of, table
+from atoll_operator.plan.unit.plan import plan_unit
+from atoll_operator.plan.unit.status import Orders, UnitObserved
 from atoll_runtime.contract import SyncerStatus
 
 NOW = 1_700_000_000.0

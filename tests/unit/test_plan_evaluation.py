@@ -12,12 +12,12 @@ from objects import RUN
 from atoll_operator.api.conditions import EVALUATED, RUN_CONDITIONS
 from atoll_operator.api.trainingrun import EvaluationStatus, TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.conditions import find
-from atoll_operator.plan.evaluator import UNAVAILABLE, EvaluatorState
-from atoll_operator.plan.observe import PodView
-from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.run import RunPlan, plan_run
-from atoll_operator.plan.runobjects import RunObserved
-from atoll_operator.plan.shards import FeedState
+from atoll_operator.plan.pods.evaluator import UNAVAILABLE, EvaluatorState
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.run.objects import RunObserved
+from atoll_operator.plan.run.plan import RunPlan, plan_run
+from atoll_operator.plan.run.shards import FeedState
 from atoll_runtime.contract import EvaluationReport, EvaluatorStatus, SyncerStatus, parse_evaluation
 
 NOW = 1_700_000_000.0

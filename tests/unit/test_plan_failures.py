@@ -12,22 +12,22 @@ from objects import TWO_HOSTS as SPEC
 
 from atoll_operator.api.learnerunit import LearnerUnitStatus, Restart
 from atoll_operator.api.trainingrun import RecoverySpec
-from atoll_operator.keys import Key
-from atoll_operator.plan import budget, hang
-from atoll_operator.plan.capacity import SPOT
+from atoll_operator.kube.keys import Key
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import find, is_true
-from atoll_operator.plan.failure import classify, first_cause
-from atoll_operator.plan.hang import Pace
 from atoll_operator.plan.nodes import IMPENDING_TERMINATION, PROOF_SECONDS, NodeView, gone, view_node
-from atoll_operator.plan.observe import PodView, view
-from atoll_operator.plan.podspec import PodSettings
+from atoll_operator.plan.pods.capacity import SPOT
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.view import PodView, view
 from atoll_operator.plan.removal import DRAIN_SECONDS
-from atoll_operator.plan.shards import FeedState, heard
-from atoll_operator.plan.unit import plan_unit
-from atoll_operator.plan.unitplan import UnitPlan
-from atoll_operator.plan.unitstatus import Orders, UnitObserved
-from atoll_operator.store import Store
+from atoll_operator.plan.run.shards import FeedState, heard
+from atoll_operator.plan.unit import budget, hang
+from atoll_operator.plan.unit.failure import classify, first_cause
+from atoll_operator.plan.unit.hang import Pace
+from atoll_operator.plan.unit.plan import plan_unit
+from atoll_operator.plan.unit.status import Orders, UnitObserved
+from atoll_operator.plan.unit.unitplan import UnitPlan
+from atoll_operator.reconcilers.store import Store
 from atoll_runtime.contract import SyncerStatus, UnitReport
 
 NOW = 1_700_000_000.0

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.plan.feednews import RUN_FIGURES, UNIT_FIGURES, FeedNews, compare
-from atoll_operator.plan.shards import FeedState, Traffic
+from atoll_operator.plan.run.feednews import RUN_FIGURES, UNIT_FIGURES, FeedNews, compare
+from atoll_operator.plan.run.shards import FeedState, Traffic
 from atoll_runtime.contract import BeginningReport, CheckpointReport, LedgerReport, SyncerStatus, UnitReport
 
 UNIT = UnitReport(incarnation=1, hosts=4, state="Learning", step=10, inner_steps=10, tokens=100, loss=2.0)

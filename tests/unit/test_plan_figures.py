@@ -6,7 +6,7 @@ import pytest
 
 from atoll_operator.api.common import MAX_REASONS, Cost, CostStatus
 from atoll_operator.plan import cost, ledger
-from atoll_operator.plan.shards import FeedState, combine, heard
+from atoll_operator.plan.run.shards import FeedState, combine, heard
 from atoll_runtime.contract import LedgerReport, SyncerStatus
 
 

@@ -13,21 +13,21 @@ from atoll_operator.api.conditions import Condition
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, Restart
 from atoll_operator.api.trainingrun import RecoverySpec, TrainingRunSpec, TrainingRunStatus
-from atoll_operator.plan import names
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import find
-from atoll_operator.plan.failure import classify, waiting
-from atoll_operator.plan.gang import Gang
 from atoll_operator.plan.nodes import NodeView
-from atoll_operator.plan.observe import PodView, view
-from atoll_operator.plan.placement import Spot
-from atoll_operator.plan.podspec import PodSettings
+from atoll_operator.plan.pods import names
+from atoll_operator.plan.pods.gang import Gang
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.view import PodView, view
 from atoll_operator.plan.removal import Removal, removals
-from atoll_operator.plan.rollout import plan_rollout
-from atoll_operator.plan.run import plan_run
-from atoll_operator.plan.runobjects import RunObserved, UnitFacts
-from atoll_operator.plan.unit import plan_unit
-from atoll_operator.plan.unitstatus import Orders, UnitObserved
+from atoll_operator.plan.run.objects import RunObserved, UnitFacts
+from atoll_operator.plan.run.plan import plan_run
+from atoll_operator.plan.run.rollout import plan_rollout
+from atoll_operator.plan.unit.failure import classify, waiting
+from atoll_operator.plan.unit.placement import Spot
+from atoll_operator.plan.unit.plan import plan_unit
+from atoll_operator.plan.unit.status import Orders, UnitObserved
 
 NOW = 1_700_000_000.0
 SETTINGS = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={})

@@ -16,15 +16,15 @@ from atoll_operator.api.trainingrun import (
     TrainingRunSpec,
     TrainingRunStatus,
 )
-from atoll_operator.plan import evaluator, syncer
 from atoll_operator.plan.nodes import NodeView
-from atoll_operator.plan.observe import PodView
-from atoll_operator.plan.podspec import PodSettings
+from atoll_operator.plan.pods import evaluator, syncer
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.removal import LOST_GRACE_SECONDS, STUCK_SECONDS, Removal
-from atoll_operator.plan.run import RunPlan, plan_run
-from atoll_operator.plan.runobjects import RunObserved
-from atoll_operator.plan.unit import plan_unit
-from atoll_operator.plan.unitstatus import Orders, UnitObserved
+from atoll_operator.plan.run.objects import RunObserved
+from atoll_operator.plan.run.plan import RunPlan, plan_run
+from atoll_operator.plan.unit.plan import plan_unit
+from atoll_operator.plan.unit.status import Orders, UnitObserved
 
 NOW = 1_700_000_000.0
 SETTINGS = PodSettings(run="r", image="i", pull_policy="Always", environment={})

@@ -13,16 +13,16 @@ from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import find
 from atoll_operator.plan.nodes import NodeView, Taint
-from atoll_operator.plan.observe import PodView, view
-from atoll_operator.plan.placement import RETURN_SECONDS
-from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.remedy import AFTERSHOCK_SECONDS, RENEWAL_SECONDS
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.template_hash import digest
+from atoll_operator.plan.pods.view import PodView, view
 from atoll_operator.plan.removal import Removal
-from atoll_operator.plan.seats import Seats
-from atoll_operator.plan.turnover import digest
-from atoll_operator.plan.unit import plan_unit
-from atoll_operator.plan.unitplan import UnitPlan
-from atoll_operator.plan.unitstatus import Orders, UnitObserved
+from atoll_operator.plan.unit.placement import RETURN_SECONDS
+from atoll_operator.plan.unit.plan import plan_unit
+from atoll_operator.plan.unit.remedy import AFTERSHOCK_SECONDS, RENEWAL_SECONDS
+from atoll_operator.plan.unit.seats import Seats
+from atoll_operator.plan.unit.status import Orders, UnitObserved
+from atoll_operator.plan.unit.unitplan import UnitPlan
 from atoll_runtime.contract import EXIT_FENCED, EXIT_TERMINAL, UnitReport
 
 NOW = 1_700_000_000.0

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from atoll_operator.api.conditions import Condition
-from atoll_operator.plan import names
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import only_figures, state, transition, urgent
-from atoll_operator.plan.failure import classify, first_cause, hindrance, waiting
-from atoll_operator.plan.observe import PodView, view
-from atoll_operator.plan.tpu import GENERATIONS, chips_of, slice_of
+from atoll_operator.plan.pods import names
+from atoll_operator.plan.pods.topology import GENERATIONS, chips_of, slice_of
+from atoll_operator.plan.pods.view import PodView, view
+from atoll_operator.plan.unit.failure import classify, first_cause, hindrance, waiting
 
 NOW = 1_700_000_000.0
 

@@ -10,10 +10,10 @@ from objects import TWO_HOSTS
 from atoll_operator.api.group import Object
 from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.api.trainingrun import EvaluatorSpec, SyncerSpec
-from atoll_operator.plan import evaluator, syncer
-from atoll_operator.plan.gang import Gang
-from atoll_operator.plan.placement import Spot
-from atoll_operator.plan.podspec import PodSettings
+from atoll_operator.plan.pods import evaluator, syncer
+from atoll_operator.plan.pods.gang import Gang
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.unit.placement import Spot
 
 TEMPLATE: Object = {
     "labels": {"team": "llm"},

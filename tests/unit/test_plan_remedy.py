@@ -12,18 +12,18 @@ from objects import TWO_HOSTS as SPEC
 
 from atoll_operator.api.learnerunit import LearnerUnitStatus, Restart
 from atoll_operator.api.trainingrun import RecoverySpec
-from atoll_operator.plan import remedy
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import find
-from atoll_operator.plan.failure import Cause, Scope
-from atoll_operator.plan.hang import Pace
 from atoll_operator.plan.nodes import NodeView
-from atoll_operator.plan.observe import PodView
-from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.remedy import LIMIT, RENEWAL_SECONDS, Damage, Renewal
-from atoll_operator.plan.turnover import digest
-from atoll_operator.plan.unit import plan_unit
-from atoll_operator.plan.unitstatus import Orders, UnitObserved
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.template_hash import digest
+from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.unit import remedy
+from atoll_operator.plan.unit.failure import Cause, Scope
+from atoll_operator.plan.unit.hang import Pace
+from atoll_operator.plan.unit.plan import plan_unit
+from atoll_operator.plan.unit.remedy import LIMIT, RENEWAL_SECONDS, Damage, Renewal
+from atoll_operator.plan.unit.status import Orders, UnitObserved
 from atoll_runtime.contract import EXIT_FENCED, EXIT_RESTART, EXIT_TERMINAL, INCARNATION_FILE, UnitReport
 from atoll_runtime.learner.incarnation import MEMORY_FILE
 

@@ -13,12 +13,12 @@ from atoll_operator.api.learnerunit import Heal, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import document, find
-from atoll_operator.plan.observe import PodView
-from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.run import RunPlan, plan_run
-from atoll_operator.plan.runobjects import RunObserved, UnitFacts
-from atoll_operator.plan.runstatus import with_problem
-from atoll_operator.plan.shards import CutOrder, FeedState
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.run.objects import RunObserved, UnitFacts
+from atoll_operator.plan.run.plan import RunPlan, plan_run
+from atoll_operator.plan.run.shards import CutOrder, FeedState
+from atoll_operator.plan.run.status import with_problem
 from atoll_runtime.contract import LedgerReport, SyncerStatus, parse_run
 
 NOW = 1_700_000_000.0

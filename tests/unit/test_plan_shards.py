@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from atoll_operator.api.common import MAX_REASONS
 from atoll_operator.plan import ledger
-from atoll_operator.plan.shards import FeedState, combine, finishing, heard
+from atoll_operator.plan.run.shards import FeedState, combine, finishing, heard
 from atoll_runtime.contract import CheckpointReport, LedgerReport, SyncerStatus, UnitReport
 
 NOW = 1_700_000_000.0

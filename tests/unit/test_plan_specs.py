@@ -14,14 +14,14 @@ from specs import Broken, broken_runs, broken_units, runs, units
 from atoll_operator.api.conditions import EVALUATED, RUN_CONDITIONS
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
-from atoll_operator.modelrules import pieces
-from atoll_operator.plan.observe import view
-from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.run import RunPlan, plan_run
-from atoll_operator.plan.runobjects import RunObserved, UnitFacts
-from atoll_operator.plan.runtime import pod_settings
-from atoll_operator.plan.unit import plan_unit
-from atoll_operator.plan.unitstatus import Orders, UnitObserved
+from atoll_operator.crd.modelrules import pieces
+from atoll_operator.plan.pods.settings import pod_settings
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.view import view
+from atoll_operator.plan.run.objects import RunObserved, UnitFacts
+from atoll_operator.plan.run.plan import RunPlan, plan_run
+from atoll_operator.plan.unit.plan import plan_unit
+from atoll_operator.plan.unit.status import Orders, UnitObserved
 from atoll_runtime.contract import SIZES, ModelSpec, parse_run
 from atoll_runtime.learner import optimiser
 from atoll_runtime.model import describe, fits, resolve

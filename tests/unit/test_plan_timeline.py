@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from atoll_operator.api.learnerunit import Heal, HealStages, LearnerUnitStatus
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.observe import PodView, view
-from atoll_operator.plan.timeline import complete, filled, news, notice, stages
+from atoll_operator.plan.pods.view import PodView, view
+from atoll_operator.plan.unit.timeline import complete, filled, news, notice, stages
 from atoll_runtime.contract import BeginningReport, UnitReport
 
 FAILED = 1_700_000_000.0

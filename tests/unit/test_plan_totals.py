@@ -13,19 +13,20 @@ from hypothesis import strategies as st
 from atoll_operator.api.common import MAX_REASONS, Cost, CostStatus
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import DepartedStatus, TrainingRunSpec, TrainingRunStatus
-from atoll_operator.keys import Key
-from atoll_operator.plan import cost, heal
+from atoll_operator.kube.keys import Key
+from atoll_operator.plan import cost
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import urgent
-from atoll_operator.plan.departure import plan_departure
-from atoll_operator.plan.heal import OpenHeal
 from atoll_operator.plan.ledger import OTHER
-from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.run import plan_run
-from atoll_operator.plan.runobjects import RunObserved, UnitFacts
-from atoll_operator.plan.shards import FeedState
-from atoll_operator.plan.totals import KEPT, Account, Totals, closed, totals
-from atoll_operator.store import Store
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.run.departure import plan_departure
+from atoll_operator.plan.run.objects import RunObserved, UnitFacts
+from atoll_operator.plan.run.plan import plan_run
+from atoll_operator.plan.run.shards import FeedState
+from atoll_operator.plan.run.totals import KEPT, Account, Totals, closed, totals
+from atoll_operator.plan.unit import heal
+from atoll_operator.plan.unit.heal import OpenHeal
+from atoll_operator.reconcilers.store import Store
 from atoll_runtime.contract import SyncerStatus
 
 RUN = Key("TrainingRun", "n", "r")

@@ -17,13 +17,13 @@ from atoll_operator.api.trainingrun import RecoverySpec
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import document, find, is_true, state, transition, urgent
 from atoll_operator.plan.nodes import NodeView
-from atoll_operator.plan.observe import PodView
-from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.remedy import Renewal
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.removal import DRAIN_SECONDS, Removal
-from atoll_operator.plan.unit import plan_unit
-from atoll_operator.plan.unitplan import UnitPlan, refused
-from atoll_operator.plan.unitstatus import Orders, UnitObserved
+from atoll_operator.plan.unit.plan import plan_unit
+from atoll_operator.plan.unit.remedy import Renewal
+from atoll_operator.plan.unit.status import Orders, UnitObserved
+from atoll_operator.plan.unit.unitplan import UnitPlan, refused
 from atoll_runtime.contract import EXIT_RESTART, UnitReport
 
 NOW = 1_700_000_000.0

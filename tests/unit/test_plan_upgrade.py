@@ -16,14 +16,14 @@ from atoll_operator.api.learnerunit import LearnerUnitStatus, Restart
 from atoll_operator.api.trainingrun import RecoverySpec, RuntimeStatus, TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import find
-from atoll_operator.plan.observe import PodView
-from atoll_operator.plan.podspec import PodSettings
-from atoll_operator.plan.run import plan_run
-from atoll_operator.plan.runobjects import RunObserved, contract, syncer_digest
-from atoll_operator.plan.runtime import pod_settings
-from atoll_operator.plan.turnover import outdated
-from atoll_operator.plan.unit import plan_unit
-from atoll_operator.plan.unitstatus import Orders, UnitObserved
+from atoll_operator.plan.pods.settings import pod_settings
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.template_hash import outdated
+from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.run.objects import RunObserved, contract, syncer_digest
+from atoll_operator.plan.run.plan import plan_run
+from atoll_operator.plan.unit.plan import plan_unit
+from atoll_operator.plan.unit.status import Orders, UnitObserved
 from atoll_runtime.contract import EXIT_VERSION, VersionMismatch, brief, parse_run
 
 NOW = 1_700_000_000.0

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from atoll_operator import reflector as module
-from atoll_operator.credentials import Credentials
-from atoll_operator.metrics import Metrics
-from atoll_operator.reflector import Reflector
+from atoll_operator.kube import reflector as module
+from atoll_operator.kube.credentials import Credentials
+from atoll_operator.kube.reflector import Reflector
+from atoll_operator.metrics.process import Metrics
 
 Object = dict[str, Any]
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]

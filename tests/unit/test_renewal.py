@@ -7,7 +7,7 @@ import datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_operator.renewal import AUTHORITY_LIFE, DELIVERY, LEAF_LIFE, Life, succession
+from atoll_operator.certificates.rotation import AUTHORITY_LIFE, DELIVERY, LEAF_LIFE, Life, succession
 
 START = datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC)
 

@@ -10,13 +10,13 @@ from collections import Counter
 import pytest
 from leaping import leap
 
-from atoll_operator.cluster import Cluster
-from atoll_operator.credentials import Credentials
-from atoll_operator.keys import Key, Kind
-from atoll_operator.metrics import Metrics
+from atoll_operator.controller import TURN_SECONDS, Term
+from atoll_operator.kube.client import Cluster
+from atoll_operator.kube.credentials import Credentials
+from atoll_operator.kube.keys import Key, Kind
+from atoll_operator.metrics.process import Metrics
+from atoll_operator.reconcilers.store import Store
 from atoll_operator.settings import Settings
-from atoll_operator.store import Store
-from atoll_operator.term import TURN_SECONDS, Term
 
 UNITS = 400
 

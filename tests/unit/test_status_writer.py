@@ -14,17 +14,17 @@ from aiohttp import web
 from answering import answering
 from pydantic import BaseModel
 
-from atoll_operator import statuswriter
 from atoll_operator.api.conditions import Condition
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunStatus
-from atoll_operator.cluster import Cluster
-from atoll_operator.credentials import Credentials
-from atoll_operator.keys import Key
-from atoll_operator.metrics import Metrics
-from atoll_operator.statuswriter import StatusWriter
-from atoll_operator.store import Store
-from atoll_operator.workqueue import WorkQueue
+from atoll_operator.kube import status as statuswriter
+from atoll_operator.kube.client import Cluster
+from atoll_operator.kube.credentials import Credentials
+from atoll_operator.kube.keys import Key
+from atoll_operator.kube.queue import WorkQueue
+from atoll_operator.kube.status import StatusWriter
+from atoll_operator.metrics.process import Metrics
+from atoll_operator.reconcilers.store import Store
 
 RUN = Key("TrainingRun", "ns", "r")
 

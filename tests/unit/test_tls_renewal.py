@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.certs import Authority, Pair
+from atoll_operator.certificates.authority import Authority, Pair
 from atoll_runtime.contract import RunContract
 from atoll_runtime.sync.events import NO_CUT
 from atoll_runtime.syncer.status import Status, StatusServer

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from atoll_operator.api.trainingrun import Pool
-from atoll_operator.plan import capacity, tpu
+from atoll_operator.plan.pods import capacity
+from atoll_operator.plan.pods import topology as tpu
 
 FLAT = {"2x4": 2, "4x4": 4, "4x8": 8, "8x8": 16, "8x16": 32, "16x16": 64}
 DEEP = {"2x2x1": 1, "2x2x2": 2, "2x2x4": 4, "2x4x4": 8, "4x4x4": 16, "4x4x8": 32, "4x8x8": 64, "8x8x8": 128}

@@ -14,21 +14,21 @@ from aiohttp import web
 from answering import answering
 from objects import RUN, TWO_HOSTS
 
-from atoll_operator.announce import Announcer
 from atoll_operator.api.group import LABEL_COMPONENT, LABEL_GANG, LABEL_HOST, LABEL_UNIT, LEARNER, owner
 from atoll_operator.api.learnerunit import Failure, LearnerUnitStatus
-from atoll_operator.cluster import Cluster
-from atoll_operator.credentials import Credentials
-from atoll_operator.feed import Feeds
-from atoll_operator.keys import Key
-from atoll_operator.metrics import Metrics
+from atoll_operator.kube.client import Cluster
+from atoll_operator.kube.credentials import Credentials
+from atoll_operator.kube.keys import Key
+from atoll_operator.kube.queue import WorkQueue
+from atoll_operator.kube.recorder import Announcer
+from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import document
-from atoll_operator.plan.shards import FeedState
-from atoll_operator.reconcile_unit import UnitReconciler
+from atoll_operator.plan.run.shards import FeedState
+from atoll_operator.polling.syncer import Feeds
+from atoll_operator.reconcilers.store import Store
+from atoll_operator.reconcilers.unit import UnitReconciler
 from atoll_operator.settings import Settings
-from atoll_operator.store import Store
-from atoll_operator.workqueue import WorkQueue
 from atoll_runtime.contract import BeginningReport, SyncerStatus, UnitReport
 
 BEGAN = time.time()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from atoll_operator.window import Window
+from atoll_operator.kube.window import Window
 
 
 class Server:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import pytest
 from leaping import leap
 
-from atoll_operator.errors import Retry, Unreachable
-from atoll_operator.logs import LOG
-from atoll_operator.together import together
-from atoll_operator.workqueue import MAX_BACK_OFF_SECONDS, WorkQueue
+from atoll_operator.kube.errors import Retry, Unreachable
+from atoll_operator.kube.gather import together
+from atoll_operator.kube.logs import LOG
+from atoll_operator.kube.queue import MAX_BACK_OFF_SECONDS, WorkQueue
 
 REFUSAL = "exceeded quota: chips, requested: 4, used: 8, limited: 8"
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from atoll_operator.api.group import ACCELERATOR, NODE_POOL, TOPOLOGY, TPU, Object
-from atoll_operator.plan.capacity import SPOT
 from atoll_operator.plan.clock import earliest
-from atoll_operator.plan.failure import HOST_MAINTENANCE, NODE_LOST, Cause
-from atoll_operator.plan.observe import PodView
+from atoll_operator.plan.pods.capacity import SPOT
+from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.unit.failure import HOST_MAINTENANCE, NODE_LOST, Cause
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 """Taint by which an administrator says that a node is off for certain."""

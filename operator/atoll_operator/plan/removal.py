@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from atoll_operator.plan.clock import earliest
-from atoll_operator.plan.kueue import MANAGED
 from atoll_operator.plan.nodes import NodeView
-from atoll_operator.plan.observe import PodView
+from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.unit.kueue import MANAGED
 
 DRAIN_SECONDS = 60
 """From SIGTERM until a gang that is sound is killed: one that moves, is suspended, or whose unit is removed. It leaves

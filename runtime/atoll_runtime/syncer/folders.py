@@ -11,7 +11,7 @@ from atoll_runtime.files import sync
 log = logging.getLogger(__name__)
 
 LAYOUT = "layout-"
-"""How the folder of a layout begins (`plan/syncer.py`)."""
+"""How the folder of a layout begins (`plan/pods/syncer.py`)."""
 
 
 def forget_others(directory: Path) -> None:

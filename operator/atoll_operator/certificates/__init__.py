@@ -1,0 +1,1 @@
+"""The certificate authority of a run and the certificates of its pods."""

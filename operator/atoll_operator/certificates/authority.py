@@ -1,0 +1,211 @@
+"""The certificate authorities of a run, and the certificates of its pods."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Self
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from atoll_operator.certificates.rotation import AUTHORITY_LIFE, LEAF_LIFE, Life, succession
+from atoll_operator.kube.credentials import load_pair
+
+SKEW = datetime.timedelta(minutes=5)
+"""A certificate begins this long before it is made, for pods whose clock is behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its key, PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+class Authority:
+    """Signs for one run. `certificate` and `key` are PEM.
+
+    Raises:
+        ValueError: one of them cannot be read.
+    """
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        self._certificate = x509.load_pem_x509_certificate(pair.certificate)
+        key = serialization.load_pem_private_key(pair.key, None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError("the key of the run's certificate authority is not an EC key")
+        self._key = key
+        self.life = _life(self._certificate)
+
+    @classmethod
+    def new(cls, run: str, now: datetime.datetime) -> Self:
+        """A fresh authority, EC P-256."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = _name(
+            f"atoll {now:%Y-%m-%d} {run}"[:64]
+        )  # one subject for two authorities would confuse verifiers
+        usage = {use: use in ("key_cert_sign", "crl_sign", "digital_signature") for use in _USES}
+        certificate = (
+            _builder(name, name, key.public_key(), now, now + AUTHORITY_LIFE)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(x509.KeyUsage(**usage), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        return cls(_pair(certificate, key))
+
+    def issue(
+        self,
+        common_name: str,
+        uri: str,
+        hosts: Sequence[str],
+        now: datetime.datetime,
+        life: datetime.timedelta = LEAF_LIFE,
+    ) -> Pair:
+        """For client and server use; `uri` is the identity, `hosts` are DNS names. Ends with the authority at last."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri)]
+        names += [x509.DNSName(host) for host in hosts]
+        usage = {use: use == "digital_signature" for use in _USES}
+        purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        ends = min(now + life, self.life.ends)
+        issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        certificate = (
+            _builder(_name(common_name[:64]), self._certificate.subject, key.public_key(), now, ends)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.KeyUsage(**usage), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(issuer_key, critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        return _pair(certificate, key)
+
+    def signed(self, certificate: x509.Certificate) -> bool:
+        try:
+            certificate.verify_directly_issued_by(self._certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
+
+
+class Authorities:
+    """Those of one run at one time: all that its pods trust, and the one that signs."""
+
+    def __init__(self, trusted: Sequence[Authority], signer: Authority) -> None:
+        self.trusted = tuple(trusted)
+        self.signer = signer
+
+    @classmethod
+    def of(cls, run: str, stored: Sequence[Authority], now: datetime.datetime) -> Self:
+        """What follows from those stored, oldest first; with a successor where one is due."""
+        plan = succession([each.life for each in stored], now)
+        trusted = [stored[place] for place in plan.trusted]
+        if plan.successor:
+            trusted.append(Authority.new(run, now))
+        return cls(trusted, trusted[-1] if plan.signer is None else stored[plan.signer])
+
+    @classmethod
+    def load(cls, certificates: bytes, keys: bytes) -> list[Authority]:
+        """From PEM, one key for each certificate, in the same order.
+
+        Raises:
+            ValueError: they cannot be read, or there is none.
+        """
+        pairs = list(zip(_blocks(certificates), _blocks(keys), strict=True))
+        if not pairs:
+            raise ValueError("there is no certificate")
+        return [Authority(Pair(certificate, key)) for certificate, key in pairs]
+
+    @property
+    def bundle(self) -> bytes:
+        """All certificates, PEM."""
+        return b"".join(each.pair.certificate for each in self.trusted)
+
+    @property
+    def keys(self) -> bytes:
+        """PEM, in the order of `bundle`."""
+        return b"".join(each.pair.key for each in self.trusted)
+
+    def accept(self, certificate: bytes, hosts: Sequence[str], now: datetime.datetime) -> bool:
+        """Whether a certificate, PEM, is signed by one of the trusted, has these DNS names, and need not be renewed."""
+        try:
+            found = x509.load_pem_x509_certificate(certificate)
+            names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except (ValueError, x509.ExtensionNotFound):
+            return False
+        if _life(found).due(now) or not any(each.signed(found) for each in self.trusted):
+            return False
+        return set(hosts) <= set(names.get_values_for_type(x509.DNSName))
+
+    def equip(self, context: ssl.SSLContext, pair: Pair) -> None:
+        """Makes a client's context, also one in use, trust these authorities and show `pair` from now on.
+
+        What it trusted before stays: an authority is left out of the bundle only when it has expired.
+        """
+        context.load_verify_locations(cadata=self.bundle.decode())
+        load_pair(context, pair.certificate, pair.key)
+
+
+def client_context() -> ssl.SSLContext:
+    """Trusts nobody yet."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+_USES = (
+    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+)  # fmt: skip
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _life(certificate: x509.Certificate) -> Life:
+    return Life(certificate.not_valid_before_utc + SKEW, certificate.not_valid_after_utc)
+
+
+def _blocks(pem: bytes) -> list[bytes]:
+    end = re.compile(rb"-----END [A-Z ]+-----\n?")
+    return [pem[start:stop] for start, stop in pairwise([0, *(found.end() for found in end.finditer(pem))])]
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    begins: datetime.datetime,
+    ends: datetime.datetime,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begins - SKEW)
+        .not_valid_after(ends)
+    )
+
+
+def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
+    return Pair(
+        certificate.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+    )

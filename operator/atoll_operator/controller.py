@@ -1,0 +1,114 @@
+"""What an operator does while it leads. Made anew for each term: in between another operator may have acted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import Iterable
+
+from atoll_operator.kube.client import Cluster
+from atoll_operator.kube.keys import Key
+from atoll_operator.kube.queue import WorkQueue
+from atoll_operator.kube.recorder import Announcer
+from atoll_operator.kube.status import RUN_SECONDS, run_figures_seconds
+from atoll_operator.kube.urgency import News
+from atoll_operator.metrics.process import Metrics
+from atoll_operator.plan.run.feednews import FeedNews
+from atoll_operator.polling.evaluator import Evaluations
+from atoll_operator.polling.syncer import Feeds
+from atoll_operator.reconcilers.run import RunReconciler
+from atoll_operator.reconcilers.store import Store
+from atoll_operator.reconcilers.unit import UnitReconciler
+from atoll_operator.settings import Settings
+
+UNIT_SECONDS = 1.0
+"""Between two passes over a unit whose pods come up: a status that says how far they are need not be quicker."""
+TURN_SECONDS = 1.0
+"""Between two turns of a resync, roughly: a failure waits for what is looked at in one of them."""
+
+
+class Term:
+    """The queue, and all that it feeds."""
+
+    def __init__(self, settings: Settings, cluster: Cluster, store: Store, metrics: Metrics) -> None:
+        self._settings = settings
+        self._store = store
+        self._metrics = metrics
+        self.queue: WorkQueue[Key] = WorkQueue(self._reconcile)
+        self.queue.on_error = self._failed
+        self._feeds = Feeds(settings, metrics, self._fed)
+        self._evaluations = Evaluations(settings, metrics, self.queue.add)
+        self._announcer = Announcer(cluster)
+        self._runs = RunReconciler(
+            settings, cluster, store, self.queue, self._feeds, self._evaluations, self._announcer
+        )
+        self._units = UnitReconciler(
+            settings, cluster, store, self.queue, self._feeds, metrics, self._announcer
+        )
+
+    def changed(self, key: Key, news: News) -> None:
+        """Has somebody look: at once, or soon and then at all that has come together."""
+        if news is News.URGENT:
+            self.queue.add(key)
+        else:
+            self.queue.add_spaced(key, RUN_SECONDS if key.kind == "TrainingRun" else UNIT_SECONDS)
+
+    async def run(self, known: Iterable[Key]) -> None:
+        """Works until cancelled, on `known` first. Nothing that a pass had begun needs to be finished."""
+        for key in known:
+            self.queue.add(key)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.queue.run(), name="work")
+                group.create_task(self._announcer.run(), name="announce")
+                group.create_task(self._resync(), name="resync")
+        finally:
+            await self._feeds.close()
+            await self._evaluations.close()
+
+    async def _reconcile(self, key: Key) -> None:
+        started = time.monotonic()
+        try:
+            await self._reconciler(key)(key)
+        finally:
+            self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started)
+
+    async def _resync(self) -> None:
+        """Looks at everything again, also at what no watch tells of: at each once in the time, in the last fifth of it,
+        not at all of it together, for a failure in that moment would wait behind it."""
+        seconds = self._settings.resync_seconds
+        busy = seconds / 5
+        turns = max(1, round(busy / TURN_SECONDS))
+        while True:
+            await asyncio.sleep(seconds - busy)
+            for turn in range(turns):
+                await asyncio.sleep(busy / turns)
+                for key in self._store.keys("TrainingRun", "LearnerUnit"):
+                    if zlib.crc32(str(key).encode()) % turns == turn:
+                        self._review(key)
+
+    def _review(self, key: Key) -> None:
+        self._reconciler(key).review(key)
+        self.queue.add(key)
+
+    def _reconciler(self, key: Key) -> RunReconciler | UnitReconciler:
+        return self._runs if key.kind == "TrainingRun" else self._units
+
+    def _fed(self, run: Key, news: FeedNews) -> None:
+        """Figures wait until there is a turn to write them: of many units they all move with every answer."""
+        if news.run:
+            self.queue.add(run)
+        elif news.figures:
+            self.queue.add_spaced(run, run_figures_seconds(news.of))
+        for name in news.units:
+            self.queue.add(Key("LearnerUnit", run.namespace, name))
+        if news.every_unit:
+            for unit in self._store.unit_keys(run):
+                self.queue.add(unit)
+        spacing = self._units.figures_seconds
+        for name in news.moved:
+            self.queue.add_spaced(Key("LearnerUnit", run.namespace, name), spacing)
+
+    def _failed(self, key: Key, error: Exception) -> None:
+        self._metrics.reconcile_errors.labels(key.kind, type(error).__name__).inc()

@@ -1,0 +1,1 @@
+"""Generates the custom resource definitions from the models in `api/`."""

@@ -1,0 +1,1 @@
+"""What any operator needs: events, cache, client, queue, lease, apply, status."""

@@ -1,0 +1,231 @@
+"""Which of several operators acts: the one that holds a Lease. `decide` is the rule, `Leadership` carries it out.
+
+No written time is believed: a lease has run out when it has not changed for its whole length by our own clock. Its
+holder stops earlier, counted from before its last renewal was sent; a clock may run 40 % faster than the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import hashlib
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from atoll_operator.api.group import LABEL_MANAGER, MANAGER, Object
+from atoll_operator.kube.client import Cluster
+from atoll_operator.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
+from atoll_operator.kube.logs import tell
+from atoll_operator.metrics.process import Metrics
+
+API_VERSION = "coordination.k8s.io/v1"
+RENEW_SHARE = 0.2
+"""Of the lease's length: a renewal is sent this long after the last."""
+DEADLINE_SHARE = 0.7
+"""Of the lease's length: a holder that could not renew for this long stops; three renewals were due by then."""
+LOOK_SECONDS = 1.0
+"""Between two looks at a lease of somebody else: it may be released before it runs out."""
+LONGEST_SECONDS = 120
+"""A length that a holder wrote is believed up to here."""
+RELEASE_SECONDS = 2.0
+"""For giving the lease back; it runs out by itself where that fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """A lease as it was read last, and when, by our monotonic clock, it was first seen to be so."""
+
+    holder: str
+    seconds: float
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`until` is the time of the next look, for `wait`."""
+
+    action: Literal["acquire", "renew", "wait"]
+    until: float = 0.0
+
+
+def decide(sight: Sight | None, identity: str, now: float) -> Decision:
+    """What to do about a lease; None: there is none. `now` is in the seconds of `Sight.since`.
+
+    A lease that bears our own identity is ours, also when an earlier process of this pod took it: the kubelet starts
+    a container again only when its last process has ended.
+    """
+    if sight is None or not sight.holder:
+        return Decision("acquire")
+    if sight.holder == identity:
+        return Decision("renew")
+    ends = sight.since + sight.seconds
+    if now >= ends:
+        return Decision("acquire")
+    return Decision("wait", min(now + LOOK_SECONDS, ends))
+
+
+def lease_name(namespaces: Collection[str]) -> str:
+    """One for each set of namespaces: operators of different sets do not exclude each other."""
+    if not namespaces:
+        return "atoll-operator"
+    digest = hashlib.sha256(",".join(sorted(namespaces)).encode()).hexdigest()
+    return f"atoll-operator-{digest[:10]}"
+
+
+class Leadership:
+    """One operator's part in the election.
+
+    Give it a `Cluster` of its own: a renewal must wait neither for a connection nor for a long time-out.
+    """
+
+    def __init__(
+        self, cluster: Cluster, metrics: Metrics, *, namespace: str, name: str, identity: str, seconds: int
+    ) -> None:
+        self._cluster = cluster
+        self._metrics = metrics
+        self._namespace, self._name = namespace, name
+        self._identity = identity
+        self._seconds = seconds
+        self._body: Object | None = None
+        """As it was read or written last."""
+        self._sight: Sight | None = None
+        self._until = float("-inf")
+
+    def leads(self) -> bool:
+        """Whether we may write at this moment."""
+        return time.monotonic() < self._until
+
+    async def hold(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Until cancelled: waits for the lease, runs `work` while it is ours, and cancels it when it is not.
+
+        Raises:
+            Refused: we may not touch the lease.
+            Exception: of `work`.
+        """
+        try:
+            while True:
+                await self._win()
+                tell(logging.INFO, "leads", lease=self._name, identity=self._identity)
+                await self._lead(work)
+                tell(logging.WARNING, "lost the lease; stands by", lease=self._name)
+        finally:
+            await self._release()
+
+    async def _win(self) -> None:
+        told = ""
+        while True:
+            try:
+                await self._look()
+                decision = decide(self._sight, self._identity, time.monotonic())
+                if decision.action != "wait":
+                    await self._take()
+                    return
+                if self._sight is not None and told != self._sight.holder:
+                    told = self._sight.holder
+                    tell(logging.INFO, "stands by", lease=self._name, holder=told)
+                pause = decision.until - time.monotonic()
+            except (Conflict, AlreadyExists):
+                pause = 0.1  # somebody was quicker
+            except (Unreachable, NotFound) as error:  # NotFound: of the namespace
+                tell(logging.WARNING, "cannot see the lease", lease=self._name, error=str(error))
+                pause = LOOK_SECONDS
+            await asyncio.sleep(max(pause, 0.0) + random.uniform(0.0, 0.1 * LOOK_SECONDS))
+
+    async def _lead(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Returns when the lease is lost and the work has stopped."""
+        self._metrics.leader.set(1)
+        working = asyncio.ensure_future(work())
+        renewing = asyncio.create_task(self._renew(), name="renew")
+        try:
+            await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._until = float("-inf")
+            self._metrics.leader.set(0)
+            working.cancel()
+            renewing.cancel()
+            await asyncio.gather(working, renewing, return_exceptions=True)
+        for task in (working, renewing):
+            if not task.cancelled():
+                task.result()
+
+    async def _renew(self) -> None:
+        """Returns when the lease is somebody else's, or could not be renewed in time."""
+        pause = RENEW_SHARE * self._seconds * random.uniform(0.9, 1.1)
+        while (left := self._until - time.monotonic()) > 0:
+            await asyncio.sleep(min(pause, left))
+            try:
+                async with asyncio.timeout(max(self._until - time.monotonic(), 0.0)):
+                    await self._take()
+                pause = RENEW_SHARE * self._seconds * random.uniform(0.9, 1.1)
+            except (Conflict, AlreadyExists, NotFound):
+                with contextlib.suppress(TimeoutError, Unreachable):
+                    async with asyncio.timeout(max(self._until - time.monotonic(), 0.0)):
+                        await self._look()
+                if decide(self._sight, self._identity, time.monotonic()).action == "wait":
+                    return
+                pause = 0.1
+            except (TimeoutError, Unreachable) as error:
+                tell(logging.WARNING, "cannot renew the lease", lease=self._name, error=str(error))
+                pause = 0.1
+
+    async def _look(self) -> None:
+        try:
+            body = await self._cluster.get("Lease", self._namespace, self._name)
+        except NotFound:
+            self._body = self._sight = None
+            return
+        if self._body is None or self._sight is None or body["spec"] != self._body["spec"]:
+            spec = body["spec"]
+            seconds = min(spec.get("leaseDurationSeconds") or self._seconds, LONGEST_SECONDS)
+            self._sight = Sight(spec.get("holderIdentity") or "", seconds, time.monotonic())
+        self._body = body
+
+    async def _take(self) -> None:
+        """Acquires or renews, only over the version that was seen."""
+        sent = time.monotonic()
+        moment = _now()
+        old: Object = {} if self._body is None else self._body["spec"]
+        spec = {
+            **old,
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": self._seconds,
+            "renewTime": moment,
+        }
+        if old.get("holderIdentity") != self._identity:
+            spec |= {"acquireTime": moment, "leaseTransitions": old.get("leaseTransitions", 0) + bool(old)}
+        if self._body is None:
+            metadata = {
+                "name": self._name,
+                "namespace": self._namespace,
+                "labels": {LABEL_MANAGER: MANAGER},
+            }
+            body = {"apiVersion": API_VERSION, "kind": "Lease", "metadata": metadata, "spec": spec}
+            self._body = await self._cluster.create(body)
+        else:
+            self._body = await self._cluster.replace({**self._body, "spec": spec})
+        self._sight = Sight(self._identity, self._seconds, sent)
+        self._until = sent + DEADLINE_SHARE * self._seconds
+
+    async def _release(self) -> None:
+        if self._sight is None or self._sight.holder != self._identity:
+            return
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await self._look()  # a renewal that was broken off may have arrived
+                body = self._body
+                if body is not None and body["spec"].get("holderIdentity") == self._identity:
+                    spec = {**body["spec"], "holderIdentity": "", "renewTime": _now()}
+                    await self._cluster.replace({**body, "spec": spec})
+                    tell(logging.INFO, "gave the lease back", lease=self._name)
+        except (TimeoutError, Unreachable, ApiError) as error:
+            tell(logging.WARNING, "the lease was not given back", lease=self._name, error=str(error))
+
+
+def _now() -> str:
+    moment = datetime.datetime.now(datetime.UTC)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,1 @@
+"""What Prometheus and probes read."""

@@ -1,0 +1,97 @@
+"""What Prometheus reads of the runs: from their bodies as last seen, by the operator that leads and no other.
+
+A run is the finest label: never a pod or a unit. A series goes with its run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from atoll_operator.api.group import Object
+from atoll_operator.kube.keys import Kind
+from atoll_operator.reconcilers.store import Store
+
+RUN = ("namespace", "run")
+FIGURES = {
+    "atoll_run_step": ("Global step.", ("status", "globalStep")),
+    "atoll_run_progress_percent": ("Done of the target.", ("status", "progressPercent")),
+    "atoll_run_loss": ("Training loss in nats per token, mean of the units.", ("status", "loss")),
+    "atoll_run_checkpoint_step": (
+        "Global step of the newest complete checkpoint.",
+        ("status", "checkpoint", "step"),
+    ),
+    "atoll_run_checkpoint_interval_steps": (
+        "Global steps between two checkpoints, as the run asks for them.",
+        ("spec", "checkpoint", "intervalSteps"),
+    ),
+}
+"""Name of a gauge: what it is, and where the run's body has it."""
+
+
+class RunCollector(Collector):
+    """Made at each scrape."""
+
+    def __init__(self, store: Store, leads: Callable[[], bool]) -> None:
+        self._store, self._leads = store, leads
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Told at registration, before there is anything to collect."""
+        return families((), ())
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Nothing of an operator that stands by: each run would be there twice."""
+        if not self._leads():
+            return iter(())
+        return families(self._bodies("TrainingRun"), self._bodies("LearnerUnit"))
+
+    def _bodies(self, kind: Kind) -> Iterator[Object]:
+        return (body for key in self._store.keys(kind) if (body := self._store.get(key)) is not None)
+
+
+def families(runs: Iterable[Object], units: Iterable[Object]) -> Iterator[GaugeMetricFamily]:
+    """Gauges of these bodies, also where there are none."""
+    runs = tuple(runs)
+    phases = GaugeMetricFamily("atoll_runs", "TrainingRuns by phase.", labels=("phase",))
+    for phase, count in Counter(_phase(run) for run in runs).items():
+        phases.add_metric((phase,), count)
+    yield phases
+    conditions = GaugeMetricFamily(
+        "atoll_run_condition", "1 while the condition is True.", labels=(*RUN, "condition", "reason")
+    )
+    for run in runs:
+        for item in run.get("status", {}).get("conditions", ()):
+            told = (*_name(run), item["type"], item["reason"])
+            conditions.add_metric(told, item["status"] == "True")
+    yield conditions
+    members = GaugeMetricFamily("atoll_run_units", "LearnerUnits of a run by phase.", labels=(*RUN, "phase"))
+    counts = Counter((unit["metadata"]["namespace"], unit["spec"]["run"], _phase(unit)) for unit in units)
+    for labels, count in counts.items():
+        members.add_metric(labels, count)
+    yield members
+    for name, (text, path) in FIGURES.items():
+        figure = GaugeMetricFamily(name, text, labels=RUN)
+        for run in runs:
+            if (value := _at(run, path)) is not None:
+                figure.add_metric(_name(run), value)
+        yield figure
+
+
+def _at(body: Object, path: Iterable[str]) -> float | None:
+    """A figure that is not known yet has no series."""
+    found: Any = body
+    for field in path:
+        found = found.get(field, {})
+    return None if found == {} else float(found)
+
+
+def _name(run: Object) -> tuple[str, str]:
+    return run["metadata"]["namespace"], run["metadata"]["name"]
+
+
+def _phase(body: Object) -> str:
+    return str(body.get("status", {}).get("phase", "Pending"))

@@ -1,0 +1,1 @@
+"""The pods of a run: names, topology, environment, templates."""

@@ -1,0 +1,243 @@
+"""The pods of one unit: a Service for their names, and one pod for each host of its slices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from atoll_operator.api.group import (
+    ANNOTATION_CONTRACT,
+    ANNOTATION_INCARNATION,
+    ANNOTATION_MADE_FOR,
+    LABEL_COMPONENT,
+    LABEL_GANG,
+    LABEL_HOLDS,
+    LABEL_HOST,
+    LABEL_MANAGER,
+    LABEL_RUN,
+    LABEL_SLICE,
+    LABEL_UNIT,
+    LEARNER,
+    MANAGER,
+    TPU,
+    UNIT_KIND,
+    Object,
+    owner,
+)
+from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.plan.pods.affinity import node_choice
+from atoll_operator.plan.pods.environment import (
+    LIBTPU_ARGUMENTS,
+    LIBTPU_PORT,
+    MEGASCALE_PORT,
+    check_names,
+    tpu_environment,
+)
+from atoll_operator.plan.pods.names import pod_group, pod_name
+from atoll_operator.plan.pods.template import (
+    LEAVE_SECONDS,
+    POD_DIR,
+    PodSettings,
+    container,
+    pod_metadata,
+    pod_spec,
+)
+from atoll_operator.plan.pods.template_hash import digest
+from atoll_operator.plan.pods.topology import Slice, check_slices, slice_of
+from atoll_operator.plan.removal import DRAIN_SECONDS
+from atoll_operator.plan.unit.kueue import queued
+from atoll_operator.plan.unit.placement import Spot
+from atoll_runtime.contract import (
+    COORDINATOR_PORT,
+    ENV_LOCK_MEMORY,
+    ENV_UNIT,
+    INCARNATION_FILE,
+    PEER_PORT,
+    SPARE_COORDINATOR_PORT,
+    UnitContract,
+    brief,
+)
+
+METRICS_PORT = 8431
+"""TPU runtime metrics."""
+LOCKING: Object = {
+    "runAsUser": 0,
+    "runAsNonRoot": False,
+    "capabilities": {"drop": ["ALL"], "add": ["SYS_RESOURCE"]},
+}
+"""Of a container that may raise its limit of locked memory. As root: the capabilities that Kubernetes adds are lost to
+any other user when its program starts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """One set of pods of one unit, with all that they are made of."""
+
+    namespace: str
+    unit: str
+    uid: str
+    number: int
+    """The incarnation for which it is made."""
+    incarnation: int
+    """That of now, for which pods are made anew in it."""
+    spec: LearnerUnitSpec
+    settings: PodSettings
+    leave_seconds: int = LEAVE_SECONDS
+    """After which Kubernetes deletes the pods of a lost node."""
+
+    @property
+    def slice(self) -> Slice:
+        """Raises ValueError, as `slice_of`."""
+        return slice_of(self.spec.accelerator, self.spec.topology, self.spec.machine_type)
+
+    @property
+    def hosts(self) -> int:
+        """Of all slices. The first slice has the first of them, and so on."""
+        return self.spec.slices * self.slice.hosts
+
+    def check(self) -> None:
+        """Raises ValueError: there can be no such unit; the message names the field and what would be right."""
+        check_slices(self.slice, self.spec.slices, "slices")
+        check_names(self.slice, self._host_names())
+
+    @property
+    def contract(self) -> str:
+        """Digest of what the run says of its pods: those of one gang are alike."""
+        return digest(self.settings)
+
+    def labels(self) -> dict[str, str]:
+        return {
+            LABEL_MANAGER: MANAGER,
+            LABEL_RUN: self.spec.run,
+            LABEL_UNIT: self.unit,
+            LABEL_COMPONENT: LEARNER,
+        }
+
+    def owners(self) -> list[Object]:
+        return [owner(UNIT_KIND, self.unit, self.uid)]
+
+    def service(self) -> Object:
+        """The headless Service; names resolve before the pods are ready, for they look for each other then."""
+        return {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {
+                "name": self.unit,
+                "namespace": self.namespace,
+                "labels": self.labels(),
+                "ownerReferences": self.owners(),
+            },
+            "spec": {
+                "clusterIP": "None",
+                "publishNotReadyAddresses": True,
+                "selector": {LABEL_UNIT: self.unit},
+                "ports": [
+                    {"name": "coordinator", "port": COORDINATOR_PORT, "targetPort": COORDINATOR_PORT},
+                    {
+                        "name": "coordinator-2",
+                        "port": SPARE_COORDINATOR_PORT,
+                        "targetPort": SPARE_COORDINATOR_PORT,
+                    },
+                    {"name": "peers", "port": PEER_PORT, "targetPort": PEER_PORT},
+                ],
+            },
+        }
+
+    def pods(self, spots: Mapping[int, Spot]) -> tuple[Object, ...]:
+        """Those of these hosts, in order."""
+        contract = self.contract
+        return tuple(self._pod(host, spots[host], contract) for host in sorted(spots))
+
+    def _pod(self, host: int, spot: Spot, contract: str) -> Object:
+        shape = self.slice
+        number = str(host // shape.hosts)
+        holder = f"{self.uid}.{number}"
+        peers = {LABEL_UNIT: self.unit, LABEL_GANG: str(self.number), LABEL_SLICE: number}
+        labels = {**self.labels(), **peers, LABEL_HOST: str(host)}
+        if spot.holds:
+            labels[LABEL_HOLDS] = holder
+        annotations = {
+            ANNOTATION_INCARNATION: str(self.incarnation),
+            ANNOTATION_MADE_FOR: str(self.incarnation),
+            ANNOTATION_CONTRACT: contract,
+        }
+        arguments = self.settings.variable(LIBTPU_ARGUMENTS)
+        main = container(
+            self.settings,
+            command=["python", "-m", "atoll_runtime.learner"],
+            environment={
+                **tpu_environment(shape, self.spec.slices, host, self._host_names(), arguments),
+                ENV_UNIT: brief(self._contract(host)),
+            },
+            resources=self.spec.resources,
+            extra_resources={TPU: str(shape.chips_per_host)},
+        )
+        if self.settings.environment.get(ENV_LOCK_MEMORY) == "true":
+            main["securityContext"] |= LOCKING
+        main["ports"] = [
+            {"name": "libtpu", "containerPort": LIBTPU_PORT},
+            {"name": "tpu-metrics", "containerPort": METRICS_PORT},
+            {"name": "coordinator", "containerPort": COORDINATOR_PORT},
+            {"name": "coordinator-2", "containerPort": SPARE_COORDINATOR_PORT},
+            {"name": "peers", "containerPort": PEER_PORT},
+            *([{"name": "megascale", "containerPort": MEGASCALE_PORT}] if self.spec.slices > 1 else []),
+        ]
+        main["volumeMounts"].append({"name": "pod", "mountPath": POD_DIR, "readOnly": True})
+        spec = pod_spec(self.settings, self.unit, main)
+        spec["volumes"].append({"name": "pod", "downwardAPI": {"items": [_incarnation()]}})
+        spec |= {
+            "restartPolicy": "OnFailure",
+            # Of whoever deletes a pod: the garbage collector after its unit, an eviction, a node that is drained.
+            "terminationGracePeriodSeconds": DRAIN_SECONDS,
+            "hostname": pod_name(self.unit, self.number, host),
+            "subdomain": self.unit,
+            **node_choice(self.spec, shape, spot, holder, peers, self.leave_seconds),
+        }
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": pod_name(self.unit, self.incarnation, host),
+                "namespace": self.namespace,
+                **pod_metadata(self.settings, labels, annotations),
+                "ownerReferences": self.owners(),
+            },
+            "spec": spec,
+        }
+        return queued(pod, self.spec, pod_group(self.unit, self.number, self.uid), self.hosts)
+
+    def _contract(self, host: int) -> UnitContract:
+        return UnitContract(
+            unit=self.unit,
+            incarnation=self.number,
+            host=host,
+            hosts=self.hosts,
+            chips=self.slice.chips_per_host,
+            coordinator=f"{self._host_names()[0]}:{COORDINATOR_PORT}",
+            address=f"{self._host_names()[host]}:{PEER_PORT}",
+            batch=self.spec.batch,
+            stream=self.spec.stream,
+            streams=self.spec.streams,
+        )
+
+    def _host_names(self) -> tuple[str, ...]:
+        return host_names(self.namespace, self.unit, self.number, self.hosts)
+
+
+def chips(spec: LearnerUnitSpec) -> int:
+    """Of all slices of such a unit. Raises ValueError, as `slice_of`."""
+    shape = slice_of(spec.accelerator, spec.topology, spec.machine_type)
+    return spec.slices * shape.hosts * shape.chips_per_host
+
+
+@lru_cache(maxsize=64)
+def host_names(namespace: str, unit: str, gang: int, hosts: int) -> tuple[str, ...]:
+    """DNS names in order of hosts; every pod of a gang names them all, several times."""
+    return tuple(f"{pod_name(unit, gang, host)}.{unit}.{namespace}.svc" for host in range(hosts))
+
+
+def _incarnation() -> Object:
+    """The pod's annotation as a file, which the kubelet renews while the pod runs."""
+    file = INCARNATION_FILE.removeprefix(f"{POD_DIR}/")
+    return {"path": file, "fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_INCARNATION}']"}}

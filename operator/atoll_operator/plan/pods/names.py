@@ -1,0 +1,68 @@
+"""Names of a run's objects. Every pod name is a host name label, so it has at most 63 characters."""
+
+from __future__ import annotations
+
+from atoll_operator.api.trainingrun import MAX_UNITS
+from atoll_operator.plan.pods.topology import MAX_HOSTS
+
+LABEL_LIMIT = 63
+MAX_INCARNATION = 999_999
+NAMES_LIMIT = LABEL_LIMIT - len(f"--{MAX_UNITS - 1}-{MAX_INCARNATION}-{MAX_HOSTS - 1}")
+"""Characters that the names of run and pool may have together: `<run>-<pool>-<index>-<number>-<host>`; the number is
+the incarnation for which a gang, or a pod, was made."""
+EVALUATED_LIMIT = LABEL_LIMIT - len("-evaluator-") - 10
+"""Characters of a run that is evaluated: the StatefulSet's controller labels its pod with its name and a hash."""
+UNIT_NAME_LIMIT = LABEL_LIMIT - len(f"-{MAX_INCARNATION}-{MAX_HOSTS - 1}")
+"""Characters of a unit that somebody makes by hand."""
+
+
+def unit_name(run: str, pool: str, index: int) -> str:
+    return f"{run}-{pool}-{index}"
+
+
+def pod_name(unit: str, number: int, host: int) -> str:
+    """Of the incarnation for which it was made; as the host's name in DNS, of the one for which its gang was."""
+    return f"{unit}-{number}-{host}"
+
+
+def pod_group(unit: str, gang: int, uid: str) -> str:
+    """Of a gang, in a queue. A unit that is made again counts from 1 again, and its old group may not be gone yet."""
+    return f"{unit}-{gang}-{uid[:4]}"
+
+
+def ca_secret(run: str) -> str:
+    return f"{run}-ca"
+
+
+def tls_secret(member: str) -> str:
+    """Of a unit, of `syncer(run)` or of `evaluator(run)`."""
+    return f"{member}-tls"
+
+
+def config_map(run: str) -> str:
+    return f"{run}-config"
+
+
+def syncer(run: str) -> str:
+    """StatefulSet and Service."""
+    return f"{run}-syncer"
+
+
+def syncer_host(run: str, namespace: str) -> str:
+    """All shards' pods together."""
+    return f"{syncer(run)}.{namespace}.svc"
+
+
+def shard_host(run: str, namespace: str, shard: int) -> str:
+    """The stable name of one shard's pod."""
+    return f"{syncer(run)}-{shard}.{syncer_host(run, namespace)}"
+
+
+def evaluator(run: str) -> str:
+    """StatefulSet and Service."""
+    return f"{run}-evaluator"
+
+
+def evaluator_host(run: str, namespace: str) -> str:
+    """The stable name of its pod."""
+    return f"{evaluator(run)}-0.{evaluator(run)}.{namespace}.svc"

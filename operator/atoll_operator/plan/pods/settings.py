@@ -1,0 +1,48 @@
+"""The image of a run's pods, and the variables that the operator adds to them: those with which the run began.
+
+Another operator has other defaults, which are for runs that begin under it. A run that exists gets another image when
+its user names one in `spec.image`, or takes the name out, and with it the variables of that time (decision 30).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from atoll_operator.api.trainingrun import RuntimeStatus, TrainingRunSpec
+from atoll_operator.plan.pods.template import PodSettings
+
+
+def pod_settings(
+    name: str,
+    spec: TrainingRunSpec,
+    held: RuntimeStatus | None,
+    *,
+    image: str,
+    environment: Mapping[str, str],
+    pull_policy: str,
+) -> PodSettings:
+    """What every pod of a run is made of.
+
+    Args:
+        held: as the run's status says; None before its first visit.
+        image: the operator's default, for a run that names none.
+        environment: the operator's variables.
+    """
+    if held is not None and held.asked == (spec.image or ""):
+        image, environment = held.image, held.environment
+    else:
+        image = spec.image or image
+        environment = held.environment if held is not None and held.image == image else environment
+    return PodSettings(
+        run=name,
+        image=image,
+        pull_policy=pull_policy,
+        environment=environment,
+        service_account=spec.service_account_name,
+        template=spec.pod_template,
+    )
+
+
+def runtime_status(spec: TrainingRunSpec, settings: PodSettings) -> RuntimeStatus:
+    """What the status keeps of it."""
+    return RuntimeStatus(image=settings.image, asked=spec.image or "", environment=dict(settings.environment))

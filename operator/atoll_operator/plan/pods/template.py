@@ -1,0 +1,178 @@
+"""What all runtime pods have in common: Pod Security `restricted`, no API token, certificates and configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import BaseModel
+
+from atoll_operator.api.common import Resources
+from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, Object
+from atoll_operator.api.podtemplate import PodTemplate
+from atoll_operator.plan.pods.names import config_map, tls_secret
+from atoll_runtime.contract import INCARNATION_FILE, JOURNAL_DIR, RUN_FILE, TERMINATION_LOG, TLS_DIR
+
+CONTAINER = "main"
+"""Of every pod that the operator makes. Others may be injected, and the kubelet tells of all by name."""
+USER = 65532
+RUN_DIR = RUN_FILE.rpartition("/")[0]
+POD_DIR = INCARNATION_FILE.rpartition("/")[0]
+VOLUMES = ("run", "tls", "tmp", "pod", "journal")
+"""Names of all volumes that some pod of a run has by itself."""
+PATHS = (RUN_DIR, TLS_DIR, "/tmp", POD_DIR, JOURNAL_DIR, TERMINATION_LOG)
+"""Where they are mounted, and where the kubelet mounts a file of its own."""
+LEAVE_SECONDS = 30
+"""`tolerationSeconds` for a node that is lost; Kubernetes' default of 300 is most of a slow heal."""
+
+
+def lost_nodes(seconds: int) -> tuple[Object, ...]:
+    """Tolerations of every pod of a run: for so long Kubernetes leaves it on a node that is lost."""
+    return tuple(
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+        for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    )
+
+
+LOST_NODES = lost_nodes(LEAVE_SECONDS)
+"""Of a pod whose node the operator judges itself, and of one that has no successor before its node is back or gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSettings:
+    """What the operator's settings and the run say about every pod of a run."""
+
+    run: str
+    image: str
+    pull_policy: str
+    environment: Mapping[str, str]
+    service_account: str | None = None
+    template: PodTemplate = field(default_factory=PodTemplate)
+
+    def variable(self, name: str) -> str:
+        """Its plain value; empty where there is none. What the run says beats what the operator's settings do."""
+        said = {item.name: item.value or "" for item in self.template.env}
+        return said.get(name, self.environment.get(name, ""))
+
+
+def literals(section: BaseModel) -> Object:
+    """A section of our API that has the same shape in a pod."""
+    return section.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def container(
+    settings: PodSettings,
+    *,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    resources: Resources,
+    extra_resources: Mapping[str, str],
+) -> Object:
+    """The one container: variables of the pod beat those of the run, and those the operator's own."""
+    plain = {name: {"name": name, "value": value} for name, value in settings.environment.items()}
+    added = {item.name: literals(item) for item in settings.template.env}
+    own = {name: {"name": name, "value": value} for name, value in {"HOME": "/tmp", **environment}.items()}
+    return {
+        "name": CONTAINER,
+        "image": settings.image,
+        "imagePullPolicy": settings.pull_policy,
+        "command": list(command),
+        "env": list({**plain, **added, **own}.values()),
+        "resources": {
+            "requests": {**resources.requests, **extra_resources},
+            "limits": {**resources.limits, **extra_resources},
+        },
+        "terminationMessagePolicy": "File",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "run", "mountPath": RUN_DIR, "readOnly": True},
+            {"name": "tls", "mountPath": TLS_DIR, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},
+            *(literals(item) for item in settings.template.volume_mounts),
+        ],
+    }
+
+
+def pod_spec(settings: PodSettings, member: str, main: Object) -> Object:
+    """A pod's spec around its container; `member` owns the certificate."""
+    spec: Object = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 30,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [main],
+        "volumes": [
+            {"name": "run", "configMap": {"name": config_map(settings.run)}},
+            {"name": "tls", "secret": {"secretName": tls_secret(member), "defaultMode": 0o440}},
+            {"name": "tmp", "emptyDir": {}},
+            *(literals(item) for item in settings.template.volumes),
+        ],
+    }
+    if settings.service_account is not None:
+        spec["serviceAccountName"] = settings.service_account
+    if settings.template.image_pull_secrets:
+        spec["imagePullSecrets"] = [literals(item) for item in settings.template.image_pull_secrets]
+    if settings.template.priority_class_name is not None:
+        spec["priorityClassName"] = settings.template.priority_class_name
+    return spec
+
+
+def pod_metadata(
+    settings: PodSettings, labels: Mapping[str, str], annotations: Mapping[str, str] | None = None
+) -> Object:
+    """Labels and annotations of a pod: ours, and what the run adds."""
+    template = settings.template
+    noted = {**template.annotations, **(annotations or {})}
+    return {"labels": {**template.labels, **labels}, **({"annotations": noted} if noted else {})}
+
+
+def headless(
+    name: str, namespace: str, labels: Mapping[str, str], owners: list[Object], ports: Mapping[str, int]
+) -> Object:
+    """A Service that gives each pod of a StatefulSet its name, also before it is ready: why it is not ready is what a
+    user needs to see."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": dict(labels),
+            "ownerReferences": owners,
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {key: labels[key] for key in (LABEL_RUN, LABEL_COMPONENT)},
+            "ports": [{"name": each, "port": port, "targetPort": port} for each, port in ports.items()],
+        },
+    }
+
+
+def probes(port: str) -> Object:
+    """Of a container that serves `/healthz` and `/readyz` at the port of this name; five minutes to start."""
+    return {
+        "startupProbe": _probe("/healthz", port, period=2, failures=150),
+        "livenessProbe": _probe("/healthz", port, period=10, failures=6),
+        "readinessProbe": _probe("/readyz", port, period=5, failures=2),
+    }
+
+
+def _probe(path: str, port: str, period: int, failures: int) -> Object:
+    return {
+        "httpGet": {"path": path, "port": port},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }

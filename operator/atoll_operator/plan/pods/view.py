@@ -1,0 +1,172 @@
+"""A pod as the plans see it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from atoll_operator.api.group import (
+    ANNOTATION_CONTRACT,
+    ANNOTATION_INCARNATION,
+    ANNOTATION_MADE_FOR,
+    LABEL_GANG,
+    LABEL_HOST,
+    LABEL_POD_GROUP,
+    LABEL_QUEUE,
+    LABEL_SLICE,
+    LABEL_UNIT,
+    NODE_POOL,
+    TPU,
+    Object,
+)
+from atoll_operator.plan.clock import parse_time
+from atoll_operator.plan.pods.capacity import SPOT
+from atoll_operator.plan.pods.template import CONTAINER
+from atoll_runtime.contract import LastWords
+
+_NUMBER = re.compile("[0-9]{1,18}", re.ASCII)
+STOPPED = "TerminationTarget"
+"""Kueue's condition on a pod whose admission it takes back. Its reason may be anything; its message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodView:
+    """What matters of one pod. Times are Unix seconds."""
+
+    name: str
+    uid: str = ""
+    unit: str = ""
+    gang: int = 0
+    incarnation: int = 0
+    """That its process is, or is to become."""
+    made_for: int = 0
+    """The incarnation that its first process was to be."""
+    host: int = 0
+    slice: int = 0
+    contract: str = ""
+    """Digest of what its run said when it was made."""
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    node: str = ""
+    pool: str = ""
+    """The node pool that its selector asks for."""
+    chips: int = 0
+    """That it has, or will have, of its node."""
+    spot: bool = False
+    """Its host may be taken away at any time: where that shuts down, it was."""
+    deletion_time: float | None = None
+    """When it should be gone; set as soon as somebody deletes it."""
+    disruption: str = ""
+    """Reason of the condition `DisruptionTarget`; or `STOPPED`, of itself."""
+    gates: tuple[str, ...] = ()
+    """For as long as it has any the scheduler does not look at it."""
+    queue: str = ""
+    """Kueue's, and the pod's group there."""
+    group: str = ""
+    unschedulable: str = ""
+    """The scheduler's message."""
+    unschedulable_since: float | None = None
+    scheduled_at: float | None = None
+    """When it got its node."""
+    waiting: str = ""
+    """Why the container does not start, such as `ImagePullBackOff`."""
+    waiting_message: str = ""
+    ready: bool = False
+    started_at: float | None = None
+    exit_code: int | None = None
+    exit_reason: str = ""
+    exit_message: str = ""
+    """The termination message, without the number that leads it."""
+    ended_incarnation: int | None = None
+    """The incarnation that ended, where the termination message names one."""
+    finished_at: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ("Failed", "Succeeded")
+
+    @property
+    def waits(self) -> bool:
+        """For a scheduler, which is to give it a node and has not found that there is none."""
+        spoken = self.ended or self.gates or self.unschedulable or self.deletion_time is not None
+        return not (self.node or spoken)
+
+
+def view(pod: Object) -> PodView:
+    """From the API's JSON."""
+    metadata = pod["metadata"]
+    labels = metadata.get("labels", {})
+    status = pod.get("status", {})
+    conditions = {item["type"]: item for item in status.get("conditions", [])}
+    disruption = conditions.get("DisruptionTarget", {})
+    stopped = conditions.get(STOPPED, {})
+    scheduled = conditions.get("PodScheduled", {})
+    unplaced = scheduled if scheduled.get("reason") == "Unschedulable" else None
+    containers = status.get("containerStatuses", [])
+    container: Object = next((item for item in containers if item.get("name") == CONTAINER), {})
+    state = container.get("state", {})
+    ended = state.get("terminated") or container.get("lastState", {}).get("terminated") or {}
+    waiting = state.get("waiting", {})
+    gang = _number(labels.get(LABEL_GANG))
+    words = LastWords.parse(ended.get("message", ""))
+    return PodView(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        unit=labels.get(LABEL_UNIT, ""),
+        gang=gang,
+        incarnation=_number(metadata.get("annotations", {}).get(ANNOTATION_INCARNATION)),
+        made_for=_number(metadata.get("annotations", {}).get(ANNOTATION_MADE_FOR)) or gang,
+        host=_number(labels.get(LABEL_HOST)),
+        slice=_number(labels.get(LABEL_SLICE)),
+        contract=metadata.get("annotations", {}).get(ANNOTATION_CONTRACT, ""),
+        phase=status.get("phase", "Pending"),
+        reason=status.get("reason", ""),
+        message=status.get("message", "") or stopped.get("message", ""),
+        node=pod.get("spec", {}).get("nodeName", ""),
+        pool=pod.get("spec", {}).get("nodeSelector", {}).get(NODE_POOL, ""),
+        chips=sum(_chips(item) for item in pod.get("spec", {}).get("containers", ())),
+        spot=pod.get("spec", {}).get("nodeSelector", {}).get(SPOT) == "true",
+        deletion_time=_time(metadata.get("deletionTimestamp")),
+        disruption=disruption.get("reason", "")
+        if disruption.get("status") == "True"
+        else STOPPED
+        if stopped
+        else "",
+        gates=tuple(gate["name"] for gate in pod.get("spec", {}).get("schedulingGates", ())),
+        queue=labels.get(LABEL_QUEUE, ""),
+        group=labels.get(LABEL_POD_GROUP, ""),
+        unschedulable="" if unplaced is None else unplaced.get("message", "no node fits"),
+        unschedulable_since=None if unplaced is None else _time(unplaced.get("lastTransitionTime")),
+        scheduled_at=_placed(pod, scheduled),
+        waiting=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        started_at=_time(state.get("running", {}).get("startedAt")),
+        exit_code=ended.get("exitCode"),
+        exit_reason=ended.get("reason", ""),
+        exit_message=words.text,
+        ended_incarnation=words.incarnation,
+        finished_at=_time(ended.get("finishedAt")),
+    )
+
+
+def _placed(pod: Object, scheduled: Object) -> float | None:
+    """Of a pod that was made for its node no scheduler says so, and its kubelet only after a while."""
+    if scheduled.get("status") == "True":
+        return _time(scheduled.get("lastTransitionTime"))
+    made_for = pod.get("spec", {}).get("nodeName") and not scheduled
+    return _time(pod["metadata"].get("creationTimestamp")) if made_for else None
+
+
+def _chips(container: Object) -> int:
+    return _number(str(container.get("resources", {}).get("limits", {}).get(TPU, "")))
+
+
+def _number(text: str | None) -> int:
+    """Of a label or annotation that anybody may have written; 0 for what is none of ours."""
+    return int(text) if text and _NUMBER.fullmatch(text) else 0
+
+
+def _time(text: str | None) -> float | None:
+    return parse_time(text) if text else None

@@ -1,0 +1,1 @@
+"""Decisions about a TrainingRun, one policy a file."""

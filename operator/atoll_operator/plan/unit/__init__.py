@@ -1,0 +1,1 @@
+"""Decisions about a LearnerUnit, one policy a file."""

@@ -1,0 +1,1 @@
+"""Reads the status of syncers and evaluators."""

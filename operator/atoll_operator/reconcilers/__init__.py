@@ -1,0 +1,1 @@
+"""Observe, plan, act, write the status."""

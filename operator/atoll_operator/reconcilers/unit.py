@@ -1,0 +1,281 @@
+"""Carries out the plan of one LearnerUnit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, NODE_POOL, Object, controller_uid
+from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.api.trainingrun import RuntimeStatus
+from atoll_operator.kube.apply import Applier
+from atoll_operator.kube.client import Cluster
+from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Refused, Retry
+from atoll_operator.kube.gather import together
+from atoll_operator.kube.keys import Key
+from atoll_operator.kube.ownership import check_owner
+from atoll_operator.kube.queue import WorkQueue
+from atoll_operator.kube.recorder import Announcer
+from atoll_operator.kube.status import StatusWriter
+from atoll_operator.metrics.process import Metrics
+from atoll_operator.plan import ledger
+from atoll_operator.plan.nodes import NodeView
+from atoll_operator.plan.pods.settings import pod_settings
+from atoll_operator.plan.removal import Removal
+from atoll_operator.plan.run.shards import finishing
+from atoll_operator.plan.unit import hang
+from atoll_operator.plan.unit.plan import plan_unit
+from atoll_operator.plan.unit.remedy import Renewal
+from atoll_operator.plan.unit.status import Orders, UnitObserved
+from atoll_operator.plan.unit.unitplan import UnitPlan, refused
+from atoll_operator.polling.syncer import Feeds
+from atoll_operator.reconcilers.neighbours import Neighbours
+from atoll_operator.reconcilers.pod_removal import remove_pod
+from atoll_operator.reconcilers.store import Store
+from atoll_operator.settings import Settings
+from atoll_runtime.contract import UnitReport
+
+
+class UnitReconciler:
+    """Called with the key of a unit by one worker at a time."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        store: Store,
+        queue: WorkQueue[Key],
+        feeds: Feeds,
+        metrics: Metrics,
+        announcer: Announcer,
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._store = store
+        self._queue = queue
+        self._feeds = feeds
+        self._metrics = metrics
+        self._announcer = announcer
+        self._status = StatusWriter(cluster, store, queue)
+        # A Service holds nothing of its unit: whoever deletes a unit to try it again need not wait for the collector.
+        self._applier = Applier(cluster, store, inherit=True)
+        self._neighbours = Neighbours(cluster)
+        self._making: set[tuple[str, str]] = set()
+        """Namespaces and names of pods for the scheduler that are not made yet: of a large failure most wait for a
+        connection."""
+        self._paces: dict[Key, hang.Pace] = {}
+        self._uids: dict[Key, str] = {}
+        """Of the units that were there at their last pass."""
+
+    async def __call__(self, key: Key) -> None:
+        body = self._store.live(key)
+        if body is None:
+            self._status.forget(key)
+            self._paces.pop(key, None)
+            self._applier.forget(self._uids.pop(key, ""))
+            return
+        uid = body["metadata"]["uid"]
+        if self._uids.get(key, uid) != uid:
+            self._applier.forget(self._uids[key])
+        self._uids[key] = uid
+        now = time.time()
+        unit = self._observe(key, body, now)
+        plan = plan_unit(unit, now)
+        if plan.advance and plan.doubtful:
+            plan = await self._confirmed(key, body, now)
+        if plan.advance:
+            await self._advance(key, body, plan, now)
+            return
+        refusal = await self._act(key, body, plan)
+        if not refusal and (plan.create or self._any_gone(key, uid, plan.remove)):
+            self._queue.add(key)  # the next pass says in one write what has come of it
+            return
+        if refusal:
+            plan = refused(plan, unit.status, refusal, now)
+        if not await self._status.write(key, body, plan.status):
+            return
+        self._announcer.tell(body, plan.notices, now)
+        if plan.healed_seconds is not None:
+            self._metrics.heal_seconds.observe(plan.healed_seconds)
+        for stage, seconds in plan.heal_stages or ():
+            if seconds is not None:
+                self._metrics.heal_stage_seconds.labels(stage).observe(seconds)
+        if plan.wake is not None:
+            self._queue.add_after(key, plan.wake - now)
+        if refusal:
+            raise Retry(5.0, refusal)
+
+    @property
+    def figures_seconds(self) -> float:
+        """Between two looks at a unit of which only figures moved."""
+        return self._status.figures_seconds
+
+    def review(self, key: Key) -> None:
+        """Has the unit's Service applied again; a resync calls this."""
+        self._applier.forget(self._uids.get(key, ""))
+
+    async def _confirmed(self, key: Key, body: Object, now: float) -> UnitPlan:
+        """The plan by a fresh list of pods: a watch that lags behind another operator must not cost an incarnation."""
+        pods = await self._cluster.pods(key.namespace, f"{LABEL_UNIT}={key.name}")
+        self._store.replace_pods(key, pods)
+        return plan_unit(self._observe(key, body, now), now)
+
+    async def _advance(self, key: Key, body: Object, plan: UnitPlan, now: float) -> None:
+        """The new incarnation, or that one is told to go, is durable before anything of the old one is touched."""
+        if not await self._status.write(key, body, plan.status):
+            return
+        failure = plan.status.last_failure
+        counted = plan.status.restart_count > body.get("status", {}).get("restartCount", 0)
+        if failure is not None and counted:
+            self._metrics.restarts.labels(failure.reason).inc()
+        self._queue.add(key)
+        self._announcer.tell(body, plan.notices, now)
+
+    def _observe(self, key: Key, body: Object, now: float) -> UnitObserved:
+        unit = self._store.unit(body)
+        run_key = Key("TrainingRun", key.namespace, unit.spec.run)
+        run = self._store.live(run_key)
+        if run is not None and controller_uid(body) not in ("", run["metadata"]["uid"]):
+            run = None  # a unit of an earlier run of this name, on its way out
+        feed = self._feeds.state(run_key, run["metadata"]["uid"] if run is not None else "")
+        pods = self._store.pods_of(key, body["metadata"]["uid"])
+        departed = self._store.departed(key)
+        nodes = self._store.nodes_of((*pods, *departed.values()))
+        gathers = unit.status.placed_gang != unit.status.gang and self._seats_pods
+        if any(pod.exit_code == 0 for pod in pods):
+            self._feeds.poke(run_key)
+        status = feed.status
+        report = status.units.get(key.name) if status is not None and feed.answers else None
+        answering_since = feed.answering_since if feed.serves and not feed.down else None
+        return UnitObserved(
+            name=key.name,
+            namespace=key.namespace,
+            uid=body["metadata"]["uid"],
+            generation=body["metadata"]["generation"],
+            spec=unit.spec,
+            status=unit.status,
+            pods=pods,
+            orders=None if run is None else self._orders(run, status is not None and finishing(status)),
+            report=report,
+            share=ledger.share(status.ledger.get(key.name), feed.merged) if status is not None else None,
+            ledger=ledger.shown(status.ledger[key.name], status.fragments)
+            if status is not None and key.name in status.ledger
+            else None,
+            answering_since=answering_since,
+            heard=feed.heard,
+            pace=self._pace(key, report, answering_since, now),
+            nodes=nodes,
+            sees_nodes=self._store.sees_nodes,
+            sound_chips=self._store.sound_chips((unit.spec.accelerator, unit.spec.topology)),
+            seats=self._store.seats(key, _pools(unit.spec, nodes)) if gathers else {},
+            waiting_pods=self._store.waiting_pods + len(self._making),
+            departed=departed,
+        )
+
+    @property
+    def _seats_pods(self) -> bool:
+        return self._settings.direct_placement and not self._neighbours.refused
+
+    def _pace(
+        self, key: Key, report: UnitReport | None, answering_since: float | None, now: float
+    ) -> hang.Pace | None:
+        pace = hang.follow(self._paces.get(key), report, answering_since, now)
+        if pace is None:
+            self._paces.pop(key, None)
+        else:
+            self._paces[key] = pace
+        return pace
+
+    def _orders(self, run: Object, finishing: bool) -> Orders:
+        spec = self._store.run_spec(run)
+        status = run.get("status", {})
+        over = status.get("phase") in ("Complete", "Failed")
+        held = status.get("runtime")
+        return Orders(
+            stop="Finished" if over else "Suspended" if spec.suspend else "",
+            finishing=finishing,
+            recovery=spec.recovery,
+            begun=status.get("globalStep", 0) > 0,
+            settings=pod_settings(
+                run["metadata"]["name"],
+                spec,
+                None if held is None else RuntimeStatus.model_validate(held),
+                image=self._settings.runtime_image,
+                environment=self._settings.runtime_environment,
+                pull_policy=self._settings.pull_policy,
+            ),
+        )
+
+    async def _act(self, key: Key, body: Object, plan: UnitPlan) -> str:
+        """Creates and deletes at the same time, then tells; returns why the API server refused, or nothing."""
+        uid = body["metadata"]["uid"]
+        removes = (remove_pod(self._cluster, self._store, key.namespace, removal) for removal in plan.remove)
+        refusal = ""
+        try:
+            if plan.service is not None:
+                await self._applier.apply(uid, plan.service)
+            await together((self._make(key, plan.create), *removes))
+        except Refused as error:
+            refusal = str(error)
+        try:
+            await together(self._renew(key, renewal) for renewal in plan.renew)
+        except Refused as error:
+            return refusal or str(error)
+        return refusal
+
+    def _any_gone(self, key: Key, uid: str, removals: Sequence[Removal]) -> bool:
+        """Whether one of these pods is gone for good by now: no watch tells of what the store knows already."""
+        left = {pod.uid for pod in self._store.pods_of(key, uid)}
+        return any(removal.uid not in left for removal in removals)
+
+    async def _renew(self, key: Key, renewal: Renewal) -> None:
+        told = {ANNOTATION_INCARNATION: str(renewal.incarnation)}
+        try:
+            pod = await self._cluster.annotate("Pod", key.namespace, renewal.name, renewal.uid, told)
+        except (NotFound, Conflict):
+            return  # the watch tells of its loss
+        self._store.put("Pod", pod)
+
+    async def _make(self, key: Key, pods: Sequence[Object]) -> None:
+        """All of a gang that may be made now. Those made for nodes are so all or none: the scheduler shares no pool."""
+        nodes = {pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]}
+        if nodes and await self._neighbours.on_any(nodes, key.name):
+            pods, nodes = [_unseated(pod) for pod in pods], set()
+        if nodes:
+            first = next(pod for pod in pods if "nodeName" in pod["spec"])
+            pods = [pod for pod in pods if pod is not first]
+            try:
+                await self._create(first)
+            except Refused:  # a policy of the cluster may leave nodes to schedulers
+                pods = [_unseated(pod) for pod in (first, *pods)]
+        asked = {_place(pod) for pod in pods if "nodeName" not in pod["spec"]}
+        self._making |= asked
+        try:
+            await together(self._create(pod) for pod in pods)
+        finally:
+            self._making -= asked
+
+    async def _create(self, pod: Object) -> None:
+        metadata = pod["metadata"]
+        try:
+            created = await self._cluster.create(pod)
+        except AlreadyExists:
+            created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
+            check_owner(created, "Pod", metadata["ownerReferences"][0])
+        self._making.discard(_place(pod))
+        self._store.put("Pod", created)
+
+
+def _pools(spec: LearnerUnitSpec, nodes: Mapping[str, NodeView]) -> set[str]:
+    """Node pools in which the unit is, was, or is to be."""
+    pools = {spec.node_selector.get(NODE_POOL, ""), *(node.pool for node in nodes.values())}
+    return pools - {""}
+
+
+def _place(pod: Object) -> tuple[str, str]:
+    return pod["metadata"]["namespace"], pod["metadata"]["name"]
+
+
+def _unseated(pod: Object) -> Object:
+    """The same pod, for the scheduler to place."""
+    return {**pod, "spec": {name: value for name, value in pod["spec"].items() if name != "nodeName"}}
