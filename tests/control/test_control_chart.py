@@ -14,7 +14,7 @@ import yaml
 
 from atoll_local.programs import find
 from atoll_operator.api.group import LABEL_RUN
-from atoll_operator.api.trainingrun import EvaluatorSpec, SyncerSpec
+from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods import evaluator, syncer
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_runtime.contract import ENV_LOCK_MEMORY, HEALTH_PORT

@@ -13,7 +13,7 @@ from apiserver import Refusal
 from cryptography import x509
 
 from atoll_local.controlplane import ControlPlane
-from atoll_operator.api.trainingrun import SyncerSpec
+from atoll_operator.api.sections import SyncerSpec
 from atoll_operator.plan.pods.syncer import stateful_set
 from atoll_operator.plan.pods.template import PodSettings
 

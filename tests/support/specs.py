@@ -16,7 +16,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from atoll_operator.api.trainingrun import MAX_UNITS
+from atoll_operator.api.pool import MAX_UNITS
 from atoll_operator.crd.generate import RESOURCES, definition
 from atoll_operator.plan.pods.names import EVALUATED_LIMIT, NAMES_LIMIT
 from atoll_operator.plan.pods.topology import GENERATIONS, MAX_HOSTS, chips_of

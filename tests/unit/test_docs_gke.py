@@ -9,7 +9,8 @@ from typing import get_args
 import pytest
 import yaml
 
-from atoll_operator.api.trainingrun import Pool, TrainingRunSpec
+from atoll_operator.api.pool import Pool
+from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.pods.topology import ACCELERATORS
 from atoll_runtime.contract import PRESETS
 

@@ -11,7 +11,7 @@ import yaml
 from objects import TWO_HOSTS
 
 from atoll_operator.api.group import EVALUATOR, LEARNER, SYNCER
-from atoll_operator.api.trainingrun import EvaluatorSpec, SyncerSpec
+from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods import evaluator, syncer
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings

@@ -14,7 +14,7 @@ from objects import RUN, TWO_HOSTS
 from atoll_cli.simulate.admission import faults
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.podtemplate import PodTemplate
-from atoll_operator.api.trainingrun import EvaluatorSpec, SyncerSpec
+from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods import evaluator, syncer
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings

@@ -15,7 +15,7 @@ from atoll_operator.api.common import Toleration
 from atoll_operator.api.group import NODE_POOL, TPU
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, Restart
 from atoll_operator.api.podtemplate import PodTemplate
-from atoll_operator.api.trainingrun import RecoverySpec
+from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.api.volumes import ClaimSource, EmptyDirSource, Volume
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.nodes import NodeView, view_node

@@ -9,7 +9,7 @@ from objects import TWO_HOSTS as SPEC
 
 from atoll_operator.api.common import Cost, CostStatus
 from atoll_operator.api.learnerunit import LearnerUnitStatus
-from atoll_operator.api.trainingrun import RecoverySpec
+from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView

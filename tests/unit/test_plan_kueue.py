@@ -12,7 +12,8 @@ from objects import TWO_HOSTS
 from atoll_operator.api.conditions import Condition
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, Restart
-from atoll_operator.api.trainingrun import RecoverySpec, TrainingRunSpec, TrainingRunStatus
+from atoll_operator.api.sections import RecoverySpec
+from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import find
 from atoll_operator.plan.nodes import NodeView

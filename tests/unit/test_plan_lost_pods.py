@@ -9,13 +9,8 @@ import pytest
 from objects import RUN, TWO_HOSTS
 
 from atoll_operator.api.learnerunit import LearnerUnitStatus
-from atoll_operator.api.trainingrun import (
-    EvaluatorSpec,
-    RecoverySpec,
-    SyncerSpec,
-    TrainingRunSpec,
-    TrainingRunStatus,
-)
+from atoll_operator.api.sections import EvaluatorSpec, RecoverySpec, SyncerSpec
+from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods import evaluator, syncer
 from atoll_operator.plan.pods.template import PodSettings

@@ -9,7 +9,7 @@ from objects import TWO_HOSTS
 
 from atoll_operator.api.group import Object
 from atoll_operator.api.podtemplate import PodTemplate
-from atoll_operator.api.trainingrun import EvaluatorSpec, SyncerSpec
+from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods import evaluator, syncer
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings

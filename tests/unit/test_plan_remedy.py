@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from objects import TWO_HOSTS as SPEC
 
 from atoll_operator.api.learnerunit import LearnerUnitStatus, Restart
-from atoll_operator.api.trainingrun import RecoverySpec
+from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import find
 from atoll_operator.plan.nodes import NodeView

@@ -13,7 +13,7 @@ from objects import TWO_HOSTS as SPEC
 
 from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import LearnerUnitStatus, Restart
-from atoll_operator.api.trainingrun import RecoverySpec
+from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import document, find, is_true, state, transition, urgent
 from atoll_operator.plan.nodes import NodeView

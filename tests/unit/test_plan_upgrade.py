@@ -13,7 +13,8 @@ from objects import TWO_HOSTS
 from pydantic import BaseModel
 
 from atoll_operator.api.learnerunit import LearnerUnitStatus, Restart
-from atoll_operator.api.trainingrun import RecoverySpec, RuntimeStatus, TrainingRunSpec, TrainingRunStatus
+from atoll_operator.api.sections import RecoverySpec
+from atoll_operator.api.trainingrun import RuntimeStatus, TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import find
 from atoll_operator.plan.pods.settings import pod_settings

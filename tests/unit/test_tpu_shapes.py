@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll_operator.api.trainingrun import Pool
+from atoll_operator.api.pool import Pool
 from atoll_operator.plan.pods import capacity
 from atoll_operator.plan.pods import topology as tpu
 

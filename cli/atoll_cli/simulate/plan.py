@@ -13,7 +13,7 @@ from atoll_cli.simulate.output import add_output_options, deliver
 from atoll_cli.text import amount
 
 if TYPE_CHECKING:
-    from atoll_operator.api.trainingrun import SyncerSpec
+    from atoll_operator.api.sections import SyncerSpec
     from atoll_runtime.simulate.planner.run import Assumptions, Run
 
 MOST_GBPS = 1e6

@@ -6,143 +6,27 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atoll_operator.api.common import (
-    CostStatus,
-    LedgerStatus,
-    NodeSelector,
-    Quantity,
-    QueueName,
-    Resources,
-    Toleration,
-    Tolerations,
-)
+from atoll_operator.api.common import CostStatus, LedgerStatus, QueueName
 from atoll_operator.api.conditions import Conditions, Message, Time
-from atoll_operator.api.learnerunit import MAX_SLICES, MAX_STREAM
+from atoll_operator.api.learnerunit import MAX_STREAM
 from atoll_operator.api.podtemplate import MAX_VALUE, MAX_VARIABLES, PodTemplate
+from atoll_operator.api.pool import MAX_UNITS, Pool
+from atoll_operator.api.sections import EvaluatorSpec, RecoverySpec, SyncerSpec
 from atoll_runtime.contract import (
     CheckpointSpec,
     DataSpec,
     EvaluationReport,
-    EvaluationSpec,
     InnerSpec,
     ModelSpec,
     OuterSpec,
     QuorumSpec,
     Report,
     Section,
-    SeedSource,
-    TapeDepth,
     TargetSpec,
 )
 
 MAX_POOLS = 16
-MAX_UNITS = 256
-"""Units of one pool."""
-MAX_SHARDS = 64
-"""Shards of a syncer."""
-DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-RESERVATION = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
-"""Names that Compute Engine gives."""
 Uid = Annotated[str, Field(max_length=64)]
-
-
-class Pool(Section):
-    """Units of one kind: each is a TPU slice of this accelerator and topology, or several."""
-
-    name: Annotated[str, Field(min_length=1, max_length=30, pattern=DNS_LABEL)]
-    """Its units are called RUN-NAME-0, RUN-NAME-1 and so on."""
-    accelerator: Annotated[str, Field(max_length=63)]
-    """Value of the node label cloud.google.com/gke-tpu-accelerator."""
-    topology: Annotated[str, Field(max_length=16)]
-    """Value of the node label cloud.google.com/gke-tpu-topology."""
-    machine_type: Annotated[str, Field(max_length=63)] | None = None
-    """Needed only where the topology exists on several machine types, such as 2x4 of v5e and v6e."""
-    units: Annotated[int, Field(ge=0, le=MAX_UNITS)]
-    """Can be changed while the run trains. The units with the highest numbers go first."""
-    slices_per_unit: Annotated[int, Field(ge=1, le=MAX_SLICES)] = 1
-    """Slices that are one mesh, and fail as one. More than one only of slices of several hosts."""
-    batch: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
-    """Sequences of one unit in one inner step; `spec.inner.batch` where not given."""
-    capacity: Literal["OnDemand", "Spot", "Reservation", "FlexStart"] = "OnDemand"
-    """Of the nodes. Spot may be taken away at any time; Reservation is that of `reservationName`; FlexStart is waited
-    for in GKE's queue, only by slices of one host, and not of every accelerator."""
-    reservation_name: Annotated[str, Field(min_length=1, max_length=63, pattern=RESERVATION)] | None = None
-    """The specific reservation that the nodes were made from. With Reservation, and only then."""
-    node_selector: NodeSelector = Field(default_factory=dict)
-    """Labels of nodes besides those of accelerator, topology and capacity."""
-    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=15)] = ()
-    """Besides those of TPU nodes and of `capacity`, which the operator adds."""
-    resources: Resources = Resources()
-
-
-class RecoverySpec(Section):
-    """How a unit that failed comes back, and what becomes of the run when too few do."""
-
-    seed: SeedSource = "Checkpoint"
-    """Checkpoint: the newest complete global checkpoint in the bucket. Peer: a healthy unit, and the bucket where
-    there is none. A change counts for the units that are re-created after it."""
-    max_restarts: Annotated[int, Field(ge=0, le=1000)] = 10
-    """Restarts of one unit within the window, in place or by a new gang; after that the unit is Failed and the others
-    go on."""
-    window_seconds: Annotated[int, Field(ge=60, le=604_800)] = 3600
-    """In which restarts of a unit are counted."""
-    in_place: bool = True
-    """Whether the containers of a unit may restart in their pods when its processes alone failed and its hosts are
-    healthy; else each failure makes new pods."""
-    startup_seconds: Annotated[int, Field(ge=30, le=86_400)] = 1800
-    """From the moment that all pods of a unit run until all its hosts are connected to the syncer, and from then until
-    its first step."""
-    node_lost_seconds: Annotated[int, Field(ge=0, le=3600)] = 3
-    """For which a node may be not ready before its pods count as lost. Kubernetes calls a node not ready 40 to 55 s
-    after its last sign of life. Where the operator may not see nodes it is the toleration of a unit's pods, by which
-    Kubernetes deletes them."""
-    hang_seconds: Annotated[int, Field(ge=0, le=86_400)] = 600
-    """For which no step may end while the pods run and the syncer answers; 0: for ever."""
-    force_delete: bool = False
-    """Whether pods that are still terminating 30 s after their time are deleted by force. No heal of a unit waits for
-    them, but the syncer and the evaluator have no successor on another node before. By force the scheduler takes
-    their chips for free although the node has not said so."""
-
-    below_quorum: Literal["Wait", "Fail"] = "Wait"
-    """When so many units are out of restarts that fewer than `quorum.min` are left: wait for somebody to mend or add
-    units, or fail the run."""
-    below_quorum_seconds: Annotated[int, Field(ge=0, le=604_800)] = 600
-    """With Fail: how long the run may stay below its quorum."""
-
-
-class SyncerSpec(Section):
-    """The CPU-only pods that merge, each with a volume for its journal."""
-
-    shards: Annotated[int, Field(ge=1, le=MAX_SHARDS)] = 1
-    """Pods, each of which merges whole tensors of every fragment; the loss of one stalls its tensors alone. Can be
-    changed while the run is suspended: it then goes on from its newest complete checkpoint."""
-    tape: TapeDepth = "Decisions"
-    """What the event tape on each shard's volume holds: every event and decision, or the contributions too, so that
-    `atoll replay` computes the model anew."""
-    resources: Resources = Resources(requests={"cpu": "100m", "memory": "1Gi"})
-    node_selector: NodeSelector = Field(default_factory=dict)
-    """Labels of the nodes for its pods."""
-    tolerations: Tolerations = ()
-    """Of its pods."""
-    storage_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
-    """The cluster's default class where not given."""
-    storage: Quantity = "1Gi"
-    """Of each shard's volume."""
-
-
-class EvaluatorSpec(EvaluationSpec):
-    """The CPU-only pod that evaluates the global model, each complete checkpoint, the newest first. Training does not
-    wait for it."""
-
-    final_seconds: Annotated[int, Field(ge=0, le=86_400)] = 600
-    """For which the pod outlives a run that is complete, to evaluate the final checkpoint."""
-    resources: Resources = Resources(requests={"cpu": "100m", "memory": "512Mi"})
-    node_selector: NodeSelector = Field(default_factory=dict)
-    """Labels of the nodes for its pod."""
-    tolerations: Tolerations = ()
-    """Of its pod."""
-    image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """`spec.image` where not given."""
 
 
 class TrainingRunSpec(Section):

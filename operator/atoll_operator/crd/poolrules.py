@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from atoll_operator.api.trainingrun import Pool
+from atoll_operator.api.pool import Pool
 from atoll_operator.crd.cel import Rule, explained, fixed, given, kept, lists, quoted, rule, table
 from atoll_operator.plan.pods.topology import (
     CHIPS,

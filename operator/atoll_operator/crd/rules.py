@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from atoll_operator.api.trainingrun import MAX_UNITS
+from atoll_operator.api.pool import MAX_UNITS
 from atoll_operator.crd.cel import fixed, kept, rule, valued, whole
 from atoll_operator.crd.modelrules import constrain_inner, constrain_model, model_rules
 from atoll_operator.crd.podrules import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atoll_operator.api.trainingrun import DNS_LABEL
+from atoll_operator.api.pool import DNS_LABEL
 from atoll_operator.api.volumes import MAX_VOLUMES
 from atoll_operator.crd.cel import Rule, quoted, rule, valued
 from atoll_operator.crd.podrules import KEY, SUBDOMAIN, constrain_quantity

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from atoll_operator.api.conditions import EVALUATED
 from atoll_operator.api.group import Object, controller_uid
 from atoll_operator.api.learnerunit import LearnerUnitStatus
-from atoll_operator.api.trainingrun import RecoverySpec, TrainingRunSpec, TrainingRunStatus
+from atoll_operator.api.sections import RecoverySpec
+from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.certificates.secrets import Identities
 from atoll_operator.kube.apply import Applier
 from atoll_operator.kube.client import AT_ONCE, Cluster

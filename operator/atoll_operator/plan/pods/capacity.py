@@ -8,7 +8,7 @@ them by its own `nodeSelector` and `tolerations`.
 from __future__ import annotations
 
 from atoll_operator.api.common import Toleration
-from atoll_operator.api.trainingrun import Pool
+from atoll_operator.api.pool import Pool
 
 SPOT = "cloud.google.com/gke-spot"
 FLEX_START = "cloud.google.com/gke-flex-start"

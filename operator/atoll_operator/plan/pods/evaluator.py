@@ -17,7 +17,7 @@ from atoll_operator.api.group import (
     MANAGER,
     Object,
 )
-from atoll_operator.api.trainingrun import EvaluatorSpec
+from atoll_operator.api.sections import EvaluatorSpec
 from atoll_operator.plan.pods.names import evaluator
 from atoll_operator.plan.pods.template import (
     LOST_NODES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atoll_operator.api.trainingrun import MAX_UNITS
+from atoll_operator.api.pool import MAX_UNITS
 from atoll_operator.plan.pods.topology import MAX_HOSTS
 
 LABEL_LIMIT = 63

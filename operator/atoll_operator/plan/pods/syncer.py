@@ -11,7 +11,7 @@ from atoll_operator.api.group import (
     SYNCER,
     Object,
 )
-from atoll_operator.api.trainingrun import SyncerSpec
+from atoll_operator.api.sections import SyncerSpec
 from atoll_operator.plan.pods.names import syncer
 from atoll_operator.plan.pods.template import (
     LOST_NODES,

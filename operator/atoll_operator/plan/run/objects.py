@@ -16,7 +16,8 @@ from atoll_operator.api.group import (
     owner,
 )
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
-from atoll_operator.api.trainingrun import Pool, StreamsStatus, TrainingRunSpec, TrainingRunStatus
+from atoll_operator.api.pool import Pool
+from atoll_operator.api.trainingrun import StreamsStatus, TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.clock import parse_time
 from atoll_operator.plan.conditions import find, is_true
 from atoll_operator.plan.nodes import NodeView

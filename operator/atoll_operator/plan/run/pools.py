@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atoll_operator.api.trainingrun import MAX_UNITS, TrainingRunSpec
+from atoll_operator.api.pool import MAX_UNITS
+from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.pods.names import unit_name
 from atoll_operator.plan.run.streams import Slot
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from atoll_operator.api.common import CostStatus
 from atoll_operator.api.learnerunit import LearnerUnitStatus
-from atoll_operator.api.trainingrun import MAX_POOLS, MAX_UNITS, DepartedStatus, TrainingRunStatus
+from atoll_operator.api.pool import MAX_UNITS
+from atoll_operator.api.trainingrun import MAX_POOLS, DepartedStatus, TrainingRunStatus
 from atoll_operator.plan import cost
 from atoll_operator.plan.unit import heal
 from atoll_operator.plan.unit.heal import OpenHeal

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atoll_operator.api.learnerunit import MAX_RESTARTS, Restart
-from atoll_operator.api.trainingrun import RecoverySpec
+from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.unit.failure import (
     ADMISSION_REJECTED,

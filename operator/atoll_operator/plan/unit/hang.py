@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atoll_operator.api.trainingrun import RecoverySpec
+from atoll_operator.api.sections import RecoverySpec
 from atoll_runtime.contract import UnitReport
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import Heal, LearnerUnitSpec, LearnerUnitStatus, UnitPhase
-from atoll_operator.api.trainingrun import RecoverySpec
+from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import State, clip, find, is_true, state, transition
 from atoll_operator.plan.nodes import NodeView
