@@ -12,7 +12,7 @@ RUN python3 -m venv /opt/atoll \
 
 FROM dependencies AS wheel
 RUN /opt/atoll/bin/pip install --no-cache-dir --disable-pip-version-check --quiet hatchling
-COPY README.md /src/
+COPY README.md LICENSE NOTICE /src/
 COPY operator /src/operator
 COPY runtime /src/runtime
 COPY local /src/local

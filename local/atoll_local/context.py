@@ -39,7 +39,8 @@ def write_context(root: Path, dockerfile: str, folder: Path) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "pyproject.toml").write_text(build_tables((root / "pyproject.toml").read_text()))
-    shutil.copy(root / "README.md", folder)
+    for name in ("README.md", "LICENSE", "NOTICE"):
+        shutil.copy(root / name, folder)
     shutil.copy(root / "images" / dockerfile, folder / "Dockerfile")
     for package in PACKAGES:
         skip = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")

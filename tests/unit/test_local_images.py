@@ -45,7 +45,8 @@ def checkout(tmp_path: Path) -> Path:
     (root / "images").mkdir()
     (root / "images" / "runtime.Dockerfile").write_text("FROM scratch\n")
     (root / "pyproject.toml").write_text(PROJECT)
-    (root / "README.md").write_text("# X\n")
+    for name in ("README.md", "LICENSE", "NOTICE"):
+        (root / name).write_text(f"# {name}\n")
     return root
 
 
