@@ -2,7 +2,7 @@
 
 Same bodies but for their owner, same rights, as many calls at a time as the operator makes; a refusal ends the bench.
 The bodies are those that the operator came to in the end: what it had to wait for, such as the node pool that a
-leader was bound in, the bare client knows beforehand. What the operator made for a node it makes for that node too.
+leader was bound in, the bare client knows beforehand.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from atoll_bench.client import MERGE, Client, Object, pods_path
-from atoll_operator.api.group import FIELD_MANAGER, NODE_POOL
+from atoll_operator.api.group import NODE_POOL
 
 LEAVE_SECONDS = 1
 """Grace of a pod that still runs, as the operator gives it; 0 for one that has ended."""
@@ -24,17 +24,11 @@ def body(pod: Object, namespace: str) -> Object:
     Every pod names the pool that it ran in, which is one fake node of that name: a leader that came to another one
     would be in the way of the successors of (c), which go where their gang was.
     """
-    spec = {key: value for key, value in pod["spec"].items() if key != "nodeName" or made_for_its_node(pod)}
+    spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
     spec["nodeSelector"] = {**spec["nodeSelector"], NODE_POOL: pod["spec"]["nodeName"]}
     kept = {name: pod["metadata"][name] for name in ("name", "labels", "annotations")}
     metadata = {**kept, "namespace": namespace}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-def made_for_its_node(pod: Object) -> bool:
-    """Whether it had its node from the beginning, and not from a scheduler."""
-    ours = (entry for entry in pod["metadata"]["managedFields"] if entry["manager"] == FIELD_MANAGER)
-    return any("f:nodeName" in entry["fieldsV1"].get("f:spec", {}) for entry in ours)
 
 
 async def create(client: Client, pods: Sequence[Object]) -> None:

@@ -35,8 +35,6 @@ class Settings:
     feed_seconds: float = 2.0
     feed_url: str = FEED_URL
     evaluator_url: str = EVALUATOR_URL
-    direct_placement: bool = True
-    """Pods that follow a bound leader are made for the free nodes of its pool, and no scheduler is asked."""
     stuck_seconds: float = 180.0
     """A key at work for longer makes the process not alive; nine full time-outs of one call."""
     lease_namespace: str = ""
@@ -58,9 +56,6 @@ def read(environment: Mapping[str, str]) -> Settings:
     log_format = environment.get("ATOLL_LOG_FORMAT") or "json"
     if log_format not in ("json", "text"):
         raise SettingsError(f"ATOLL_LOG_FORMAT is {log_format!r}; one of json, text")
-    direct = environment.get("ATOLL_DIRECT_PLACEMENT") or "true"
-    if direct not in ("true", "false"):
-        raise SettingsError(f"ATOLL_DIRECT_PLACEMENT is {direct!r}; one of true, false")
     names = (name.strip() for name in environment.get("ATOLL_NAMESPACES", "").split(","))
     lease_namespace = environment.get("ATOLL_LEASE_NAMESPACE", "")
     if lease_namespace and not NAMESPACE.fullmatch(lease_namespace):
@@ -81,7 +76,6 @@ def read(environment: Mapping[str, str]) -> Settings:
         feed_seconds=_number(environment, "ATOLL_FEED_SECONDS", 2, 0.05, 3600),
         feed_url=_url(environment, "ATOLL_FEED_URL", FEED_URL, run="r", namespace="n", shard=0),
         evaluator_url=_url(environment, "ATOLL_EVALUATOR_URL", EVALUATOR_URL, run="r", namespace="n"),
-        direct_placement=direct == "true",
         stuck_seconds=_number(environment, "ATOLL_STUCK_SECONDS", 180, 1, 3600),
         lease_namespace=lease_namespace,
         lease_seconds=int(lease_seconds),

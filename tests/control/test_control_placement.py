@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from apiserver import Refusal
 from objects import RUN
 
-from atoll_bench.limit import made_for_its_node
 from atoll_local.controlplane import ControlPlane
 from atoll_local.kwok import EXIT_CODE, Kwok, tpu_node
-from atoll_local.process import Daemon
-from atoll_operator.plan.unit.placement import CROWD
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(400)]
 WAIT = 120
@@ -134,11 +127,6 @@ class Yard:
         path = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
         self.api.call("POST", path, {"metadata": {"name": name}, "spec": spec})
 
-    def chosen(self) -> set[str]:
-        """Pods that the scheduler has chosen a node for, as its Events say."""
-        events = self.api.list("Event", self.namespace)
-        return {event["involvedObject"]["name"] for event in events if event.get("reason") == "Scheduled"}
-
     def gang(self, unit: str) -> int:
         return int(self.api.get("LearnerUnit", self.namespace, unit).get("status", {}).get("gang", 0))
 
@@ -234,56 +222,6 @@ def test_only_the_leader_of_a_slice_has_an_affinity(yard: Yard) -> None:
     ]
 
 
-def test_the_scheduler_is_asked_for_leaders_alone_where_hosts_are_free(yard: Yard) -> None:
-    yard.add_pools("red", "green")
-    yard.run(units=2, recovery=NEW_GANGS)
-    yard.until("both have a pool", lambda: yard.whole(2))
-    leaders = {"r-p-0-1-0", "r-p-1-1-0"}
-    yard.until("the scheduler tells of both leaders", lambda: leaders <= yard.chosen())
-    assert len({pod["spec"]["nodeName"] for pod in yard.learners()}) == 2 * HOSTS
-    yard.fail("r-p-0-1-2")
-    yard.until("the next gang is back", lambda: yard.gang("r-p-0") == 2 and yard.whole(2))
-    assert len({pod["spec"]["nodeName"] for pod in yard.learners()}) == 2 * HOSTS
-    of_first_gangs = {name for name in yard.chosen() if name.startswith(("r-p-0-1-", "r-p-1-1-"))}
-    assert of_first_gangs == leaders
-
-
-def test_when_many_gangs_return_together_the_scheduler_is_asked_for_the_leaders_of_the_last_alone(
-    yard: Yard, scheduled: tuple[ControlPlane, Kwok]
-) -> None:
-    many = CROWD // HOSTS + 6
-    yard.add_pools(*(f"pool-{number}" for number in range(many)))
-    yard.run(units=many, recovery=NEW_GANGS)
-    yard.until("each has a pool", lambda: yard.whole(many))
-    homes = {unit: set(pools) for unit, pools in yard.places().items()}
-    with _stopped(scheduled[0], "kube-scheduler"):
-        for unit in homes:
-            yard.fail(f"{unit}-1-2")
-        leaders = {f"{unit}-2-0" for unit in homes}
-        yard.until(
-            "all leaders wait", lambda: leaders <= {pod["metadata"]["name"] for pod in yard.learners()}
-        )
-    yard.until("each is back", lambda: yard.whole(many))
-    assert {unit: set(pools) for unit, pools in yard.places().items()} == homes
-    assert len({pod["spec"]["nodeName"] for pod in yard.learners()}) == many * HOSTS
-    made_for_nodes = dict.fromkeys(homes, 0)
-    for pod in yard.learners():
-        made_for_nodes[pod["metadata"]["labels"]["atoll.dev/unit"]] += made_for_its_node(pod)
-    assert set(made_for_nodes.values()) == {0, HOSTS - 1}, "the first as a whole by the scheduler"
-    assert [yard.gang(unit) for unit in homes] == [2] * many
-
-
-@contextlib.contextmanager
-def _stopped(plane: ControlPlane, program: str) -> Iterator[None]:
-    pid = Daemon(program, plane.folder / "run").pid()
-    assert pid is not None, f"{program} does not run"
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 def test_a_host_that_has_the_pod_of_somebody_else_is_waited_for(yard: Yard) -> None:
     yard.add_pools("red")
     yard.add_stranger("stranger", f"{yard.namespace}-red-3")
@@ -294,48 +232,6 @@ def test_a_host_that_has_the_pod_of_somebody_else_is_waited_for(yard: Yard) -> N
     yard.api.delete("Pod", yard.namespace, "stranger")
     yard.until("it has all hosts", lambda: yard.whole(1))
     assert yard.gang("r-p-0") == 1
-
-
-def test_where_a_policy_leaves_nodes_to_schedulers_every_pod_is_left_to_the_scheduler(yard: Yard) -> None:
-    name = f"no-node-names-{yard.namespace}"
-    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
-    ours = {"matchLabels": {"kubernetes.io/metadata.name": yard.namespace}}
-    says = {"expression": "!has(object.spec.nodeName)", "message": "nodes are the scheduler's"}
-    policy = {"matchConstraints": {"resourceRules": rules, "namespaceSelector": ours}, "validations": [says]}
-    binding = {"policyName": name, "validationActions": ["Deny"]}
-    group = "/apis/admissionregistration.k8s.io/v1"
-    for plural, spec in (
-        ("validatingadmissionpolicies", policy),
-        ("validatingadmissionpolicybindings", binding),
-    ):
-        yard.api.call("POST", f"{group}/{plural}", {"metadata": {"name": name}, "spec": spec})
-    try:
-        yard.until("the policy is in force", lambda: _refused(yard))
-        yard.add_pools("red")
-        yard.run(units=1)
-        yard.until("it has a pool", lambda: yard.whole(1))
-        hosts = {f"r-p-0-1-{host}" for host in range(HOSTS)}
-        yard.until("the scheduler tells of all", lambda: hosts <= yard.chosen())
-    finally:
-        for plural in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
-            yard.api.call("DELETE", f"{group}/{plural}/{name}")
-
-
-def _refused(yard: Yard) -> bool:
-    """Whether the API server takes no pod with a node's name."""
-    container = {"name": "main", "image": "none"}
-    probe = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "probe"},
-        "spec": {"nodeName": "none", "containers": [container], "automountServiceAccountToken": False},
-    }
-    try:
-        yard.api.create(probe, yard.namespace)
-    except Refusal:
-        return True
-    yard.api.call("DELETE", f"/api/v1/namespaces/{yard.namespace}/pods/probe?gracePeriodSeconds=0")
-    return False
 
 
 def test_a_gang_comes_back_to_its_pool_at_once_and_goes_elsewhere_when_that_is_taken(yard: Yard) -> None:

@@ -17,7 +17,6 @@ import pytest
 from leaping import leap
 
 from atoll_operator import settings
-from atoll_operator.api.group import TPU
 from atoll_operator.certificates.authority import Authorities, Authority, client_context
 from atoll_operator.crd import generate as crdgen
 from atoll_operator.crd.rules import at
@@ -26,9 +25,7 @@ from atoll_operator.kube.errors import Retry
 from atoll_operator.kube.keys import Key, parent_key
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.urgency import News
-from atoll_operator.plan.clock import parse_time
 from atoll_operator.plan.pods.names import evaluator_host
-from atoll_operator.plan.pods.view import view
 from atoll_operator.reconcilers.store import Store
 
 LEAST = {"ATOLL_RUNTIME_IMAGE": "runtime:1"}
@@ -48,8 +45,6 @@ def test_settings_have_defaults_for_all_but_the_image() -> None:
 def test_settings_are_read() -> None:
     read = settings.read(LEAST | {"ATOLL_NAMESPACES": "a, b", "ATOLL_RUNTIME_ENV": '{"X": "1"}'})
     assert (read.namespaces, read.runtime_environment) == (("a", "b"), {"X": "1"})
-    assert read.direct_placement
-    assert not settings.read(LEAST | {"ATOLL_DIRECT_PLACEMENT": "false"}).direct_placement
 
 
 @pytest.mark.parametrize(
@@ -61,7 +56,6 @@ def test_settings_are_read() -> None:
         ("ATOLL_RUNTIME_ENV", json.dumps({f"X{n}": "" for n in range(65)})),
         ("ATOLL_RUNTIME_ENV", json.dumps({"X": "a" * 4097})),
         ("ATOLL_RUNTIME_PULL_POLICY", "Sometimes"),
-        ("ATOLL_DIRECT_PLACEMENT", "yes"),
         ("ATOLL_HEALTH_PORT", "x"),
         ("ATOLL_FEED_SECONDS", "0"),
         ("ATOLL_LOG_FORMAT", "xml"),
@@ -307,52 +301,6 @@ def test_a_node_that_a_list_lacks_is_gone_and_its_units_have_to_look() -> None:
     assert store.keep_nodes({"n2"}) == set()
 
 
-def test_what_is_left_of_a_pools_nodes_is_told_and_whether_another_unit_is_there() -> None:
-    def node(name: str, pool: str, chips: int = 8) -> dict:
-        labels = {"cloud.google.com/gke-nodepool": pool}
-        return {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": {TPU: str(chips)}}}
-
-    def on(name: str, version: int, **changes: Any) -> dict:
-        container = {"resources": {"limits": {TPU: "4"}}}
-        return pod(name, version, name) | {"spec": {"nodeName": "n1", "containers": [container]}} | changes
-
-    def left(pool: str) -> dict[str, tuple[int, bool]]:
-        found = store.seats(Key("LearnerUnit", "n", "u"), [pool])[pool]
-        return {seats.node.name: (seats.free, seats.shared) for seats in found}
-
-    store = Store()
-    for name, pool in (("n1", "p"), ("n2", "p"), ("n3", "q")):
-        store.put_node(node(name, pool), 0.0)
-    store.put("Pod", on("u-1-0", 1))
-    assert left("p") == {"n1": (4, False), "n2": (8, False)}
-    store.put("Pod", on("u-1-1", 2))
-    store.put("Pod", on("u-1-0", 3, status={"phase": "Failed"}))
-    assert left("p")["n1"] == (4, False), "what has ended has no chips"
-    odd = {"resources": {"limits": {TPU: "1k"}}}
-    store.put("Pod", on("u-1-2", 3, spec={"nodeName": "n1", "containers": [odd]}))
-    assert left("p")["n1"] == (4, False), "a pod that says nothing we can read"
-    stranger = on("v-1-0", 4)
-    stranger["metadata"]["labels"] = {"atoll.dev/unit": "v"}
-    store.put("Pod", stranger)
-    assert left("p")["n1"] == (0, True)
-    store.drop("Pod", stranger)
-    store.put_node(node("n2", "q"), 0.0)
-    store.put_node(node("n3", "q", 4), 0.0)
-    assert (left("p"), left("q")) == ({"n1": (4, False)}, {"n2": (8, False), "n3": (4, False)})
-    assert left("unknown") == {}
-
-
-def test_a_pod_that_was_made_for_its_node_got_it_when_it_was_made() -> None:
-    made = pod("a", 1)
-    made["metadata"]["creationTimestamp"] = "2026-11-23T08:00:00Z"
-    assert view(made | {"spec": {}}).scheduled_at is None
-    placed = made | {"spec": {"nodeName": "n"}}
-    assert view(placed).scheduled_at == parse_time("2026-11-23T08:00:00Z")
-    condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-23T08:00:05Z"}
-    bound = placed | {"status": {"conditions": [condition]}}
-    assert view(bound).scheduled_at == parse_time("2026-11-23T08:00:05Z")
-
-
 def test_a_pod_that_comes_up_is_calm_news_and_one_that_is_lost_is_urgent() -> None:
     def put(version: int, **status: object) -> News:
         body = pod("a", version)
@@ -370,48 +318,17 @@ def test_a_pod_that_comes_up_is_calm_news_and_one_that_is_lost_is_urgent() -> No
     assert put(6, phase="Failed") is News.URGENT
 
 
-def test_the_node_of_the_first_of_a_slice_is_urgent_and_that_of_the_others_is_not() -> None:
-    def put(version: int, host: int, node: str, pool: str = "p", part: int = 0) -> News:
-        body = pod(f"{part}-{host}", version, f"u-1-{host}")
-        body["metadata"]["labels"] |= {"atoll.dev/gang": "1", "atoll.dev/slice": str(part)}
+def test_the_node_of_a_pod_that_chose_its_pool_is_urgent_and_that_of_the_others_is_not() -> None:
+    def put(version: int, host: int, node: str, pool: str = "p") -> News:
+        body = pod(f"{host}", version, f"u-1-{host}")
         selector = {"cloud.google.com/gke-nodepool": pool} if pool else {}
         return store.put("Pod", body | {"spec": {"nodeName": node, "nodeSelector": selector}})
 
     store = Store()
     put(1, 0, "")
-    put(2, 2, "", part=1)
-    assert put(3, 0, "n0") is News.URGENT, "no other pod of its slice is there"
-    put(4, 1, "")
-    assert put(5, 1, "n1") is News.CALM
-    assert put(6, 2, "n2", part=1) is News.URGENT
-    put(7, 3, "", pool="", part=1)
-    assert put(8, 3, "n3", pool="", part=1) is News.URGENT, "it chose its pool"
-
-
-def test_pods_that_wait_for_the_scheduler_are_counted() -> None:
-    def put(name: str, version: int, **parts: Any) -> None:
-        store.put("Pod", pod(name, version, f"u-1-{name}") | parts)
-
-    gated = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
-    unfit = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node fits"}
-    store = Store()
-    for name in "abcde":
-        put(name, 1)
-    assert store.waiting_pods == 5
-    put("a", 2, spec={"nodeName": "n"})
-    put("b", 3, status={"conditions": [unfit]})
-    assert store.waiting_pods == 3, "one has a node, and for one there is none"
-    told_to_go = pod("e", 4, "u-1-e")
-    told_to_go["metadata"]["deletionTimestamp"] = "2026-11-23T08:00:00Z"
-    store.put("Pod", told_to_go)
-    assert store.waiting_pods == 2
-    put("c", 5, status={"phase": "Failed"})
-    store.drop("Pod", pod("d", 6, "u-1-d"))
-    put("f", 7, spec=gated)
-    assert store.waiting_pods == 0
-    put("f", 8, spec={})
-    put("b", 9, status={"conditions": []})
-    assert store.waiting_pods == 2
+    put(2, 1, "", pool="")
+    assert put(3, 0, "n0") is News.CALM
+    assert put(4, 1, "n1", pool="") is News.URGENT
 
 
 async def work(queue: WorkQueue[str], seconds: float) -> None:

@@ -12,7 +12,7 @@ from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import find
-from atoll_operator.plan.nodes import NodeView, Taint
+from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.template_hash import digest
 from atoll_operator.plan.pods.view import PodView, view
@@ -20,7 +20,6 @@ from atoll_operator.plan.removal import Removal
 from atoll_operator.plan.unit.placement import RETURN_SECONDS
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.remedy import AFTERSHOCK_SECONDS, RENEWAL_SECONDS
-from atoll_operator.plan.unit.seats import Seats
 from atoll_operator.plan.unit.status import Orders, UnitObserved
 from atoll_operator.plan.unit.unitplan import UnitPlan
 from atoll_runtime.contract import EXIT_FENCED, EXIT_TERMINAL, UnitReport
@@ -40,7 +39,7 @@ DELETED = {"deletion_time": NOW + 30}
 def make_pod(host: int, **changes: Any) -> PodView:
     running = {
         "phase": "Running", "node": f"n{host}", "ready": True, "started_at": NOW - 9000, "incarnation": 3,
-        "made_for": 3, "contract": digest(SETTINGS), "chips": 4,
+        "made_for": 3, "contract": digest(SETTINGS),
         "pool": "a" if host else "", "scheduled_at": NOW - 9000,
     }  # fmt: skip
     values = running | changes
@@ -110,17 +109,6 @@ def test_names_and_addresses_of_a_pod_made_anew_are_those_its_peers_know() -> No
     assert again["metadata"]["labels"] == first["metadata"]["labels"]
 
 
-@pytest.mark.parametrize("host", [0, 2], ids=["leader", "follower"])
-def test_a_pod_made_anew_has_the_node_of_its_pool_that_is_free(host) -> None:
-    pods = gang(**{f"h{host}": FAILED})
-    status = plan_unit(make_unit(*pods), NOW).status
-    seats = {"a": tuple(Seats(node, 4 if name == f"n{host}" else 0) for name, node in NODES.items())}
-    (pod,) = plan_unit(make_unit(*pods, status=status, seats=seats), NOW).create
-    assert pod["spec"]["nodeName"] == f"n{host}"
-    assert pod["spec"]["nodeSelector"]["cloud.google.com/gke-nodepool"] == "a"
-    assert ("atoll.dev/holds" in pod["metadata"]["labels"]) is (host == 0), "its leader holds the pool again"
-
-
 @pytest.mark.parametrize(
     ("lost", "expected"),
     [
@@ -154,12 +142,9 @@ def test_why_its_pods_are_lost_decides(lost, expected) -> None:
         pytest.param({"silent_since": NOW - 1}, (4, 4, 0), id="silent"),
         pytest.param({"gone": True}, (4, 4, 0), id="gone"),
         pytest.param({"out_of_service": True}, (4, 4, 0), id="off"),
-        pytest.param({"taints": (("google.com/tpu", "present", "NoSchedule"),)}, (4, 3, 1), id="sound"),
     ],
 )
-def test_only_a_host_that_stays_gets_another_pod(
-    node: dict[str, bool | float | tuple[Taint]], expected
-) -> None:
+def test_only_a_host_that_stays_gets_another_pod(node: dict[str, bool | float], expected) -> None:
     nodes = NODES | {"n1": replace(NODES["n1"], **node)}
     assert how(plan_unit(make_unit(*gang(h1=FAILED), nodes=nodes), NOW)) == expected
 

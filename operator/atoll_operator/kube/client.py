@@ -110,17 +110,6 @@ class Cluster:
         bodies, _ = await self.list("Pod", namespace, selector)
         return bodies
 
-    async def pods_on(self, node: str, selector: str) -> list[Object]:
-        """Metadata of all namespaces' pods that have this node and have not ended, from the API server's memory."""
-        parameters = {
-            "fieldSelector": f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed",
-            "labelSelector": selector,
-            "resourceVersion": "0",
-        }
-        request = _Request("GET", collection("Pod", ""), parameters=parameters, accept=METADATA_LIST)
-        items: list[Object] | None = (await self._call(request))["items"]
-        return items or []
-
     async def list(self, kind: str, namespace: str, selector: str = "") -> tuple[list[Object], int]:
         """All objects of a namespace, or of the cluster where that is empty, and the version of the list."""
         parameters = {"labelSelector": selector} if selector else None

@@ -26,8 +26,6 @@ ACTIVE_MAINTENANCE = "cloud.google.com/active-node-maintenance"
 
 PROOF_SECONDS = 30.0
 """For which a step proves that its unit lives: the syncer of a large run is asked every 15 s, and a step takes some."""
-Taint = tuple[str, str, str]
-"""Key, value, effect."""
 Kind = tuple[str, str]
 """Accelerator and topology, as GKE's labels name them."""
 
@@ -54,8 +52,6 @@ class NodeView:
     """What announces its maintenance; empty when nothing does."""
     spot: bool = False
     """It may be taken away at any time."""
-    taints: tuple[Taint, ...] = ()
-    """Those that keep pods away."""
 
     @property
     def stays(self) -> bool:
@@ -84,11 +80,6 @@ def view_node(node: Object, known: NodeView | None, now: float) -> NodeView:
         out_of_service=OUT_OF_SERVICE in taints,
         maintenance=_maintenance(taints, labels),
         spot=labels.get(SPOT) == "true",
-        taints=tuple(
-            (taint["key"], taint.get("value", ""), taint["effect"])
-            for taint in spec.get("taints", [])
-            if taint["effect"] != "PreferNoSchedule"
-        ),
     )
 
 

@@ -44,8 +44,6 @@ class Pods:
         self._pods: dict[Key, KnownPod] = {}
         self._children: dict[Key, set[Key]] = {}
         self._on_node: dict[str, set[Key]] = {}
-        self._waiting: set[Key] = set()
-        """For a scheduler."""
         self._departed: dict[Key, dict[int, PodView]] = {}
         self._gone = Gone()
 
@@ -64,8 +62,6 @@ class Pods:
         self._children.setdefault(new.parent, set()).add(key)
         if new.view.node:
             self._on_node.setdefault(new.view.node, set()).add(key)
-        if new.view.waits:
-            self._waiting.add(key)
         return News.URGENT if known is None else self._news(known, new)
 
     def drop(self, body: Object) -> News:
@@ -112,15 +108,6 @@ class Pods:
         """Who has to look when this node changes."""
         return {self._pods[key].parent for key in self._on_node.get(node, ())}
 
-    def on(self, node: str) -> Iterator[KnownPod]:
-        """Those that have this node."""
-        return (self._pods[key] for key in self._on_node.get(node, ()))
-
-    @property
-    def waiting(self) -> int:
-        """Pods that a scheduler is to give a node, and has not found that there is none."""
-        return len(self._waiting)
-
     def departed(self, parent: Key) -> Mapping[int, PodView]:
         """The last that was seen of pods that are gone, by host; of the newest gang that lost one."""
         return self._departed.get(parent, {})
@@ -142,22 +129,15 @@ class Pods:
         return known
 
     def _news(self, old: KnownPod, new: KnownPod) -> News:
-        """The node of a pod that may choose its pool is urgent, or has others of its slice to follow it there."""
+        """The node of a pod that may choose its pool is urgent: others of its slice follow it there."""
         placed = new.view.node != old.view.node
-        if placed and (not new.view.pool or self._leads(new)):
+        if placed and not new.view.pool:
             return News.URGENT
         return _news(old.view, new.view)
-
-    def _leads(self, pod: KnownPod) -> bool:
-        """No other of its slice is there."""
-        place = (pod.view.gang, pod.view.slice)
-        siblings = (self._pods[key].view for key in self._children[pod.parent])
-        return not any((each.gang, each.slice) == place and each.uid != pod.view.uid for each in siblings)
 
     def _unlink(self, key: Key, known: KnownPod) -> None:
         _discard(self._children, known.parent, key)
         _discard(self._on_node, known.view.node, key)
-        self._waiting.discard(key)
 
     def _remember(self, pod: KnownPod) -> None:
         parent, last = pod.parent, pod.view

@@ -21,7 +21,6 @@ from atoll_operator.plan.nodes import NodeView, gone, sound_chips, view_node
 from atoll_operator.plan.pods.names import evaluator, syncer
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.totals import Account
-from atoll_operator.plan.unit.seats import Seats, used
 from atoll_operator.reconcilers import belongings
 from atoll_operator.reconcilers.belongings import Belongings
 from atoll_operator.reconcilers.departures import Departures
@@ -43,8 +42,6 @@ class Store:
         self._belongings = Belongings()
         self._departures = Departures()
         self._nodes: dict[str, NodeView] = {}
-        self._in_pool: dict[str, set[str]] = {}
-        """Names of nodes."""
         self._gone_nodes: OrderedDict[str, None] = OrderedDict()
         self._chips: dict[NodeKind, dict[str, int]] | None = None
         """None after a change of a node."""
@@ -216,23 +213,6 @@ class Store:
             self._chips = sound_chips(self._nodes.values())
         return self._chips.get(kind, {})
 
-    def seats(self, unit: Key, pools: Iterable[str]) -> dict[str, tuple[Seats, ...]]:
-        """The nodes of these pools, and what is left of them for this unit."""
-        return {
-            pool: tuple(self._seats(unit, self._nodes[name]) for name in self._in_pool.get(pool, ()))
-            for pool in pools
-        }
-
-    @property
-    def waiting_pods(self) -> int:
-        """Of all runs, those that a scheduler is to give a node, and has not found that there is none."""
-        return self._pods.waiting
-
-    def _seats(self, unit: Key, node: NodeView) -> Seats:
-        pods = list(self._pods.on(node.name))
-        others = any(pod.parent != unit and not pod.view.ended for pod in pods)
-        return Seats(node, node.chips - used(pod.view for pod in pods), others)
-
     @property
     def sees_nodes(self) -> bool:
         """Any was seen; none without the right to watch them."""
@@ -242,25 +222,15 @@ class Store:
         self._gone_nodes[name] = None
         if len(self._gone_nodes) > LIMIT:
             oldest, _ = self._gone_nodes.popitem(last=False)
-            if (forgotten := self._nodes.pop(oldest, None)) is not None:
-                self._leave_pool(forgotten)
+            self._nodes.pop(oldest, None)
         return self._see(gone(self._nodes.get(name, NodeView(name=name))))
 
     def _see(self, node: NodeView) -> set[Key]:
         if self._nodes.get(node.name) == node:
             return set()
-        if (known := self._nodes.get(node.name)) is not None and known.pool != node.pool:
-            self._leave_pool(known)
         self._nodes[node.name] = node
-        self._in_pool.setdefault(node.pool, set()).add(node.name)
         self._chips = None
         return self._pods.parents_on(node.name)
-
-    def _leave_pool(self, node: NodeView) -> None:
-        names = self._in_pool.get(node.pool, set())
-        names.discard(node.name)
-        if not names:
-            self._in_pool.pop(node.pool, None)
 
     def _note(self, unit: Object) -> None:
         """What a unit leaves to its run, where that is there."""

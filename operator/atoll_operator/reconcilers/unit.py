@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, NODE_POOL, Object, controller_uid
-from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object, controller_uid
 from atoll_operator.api.trainingrun import RuntimeStatus
 from atoll_operator.kube.apply import Applier
 from atoll_operator.kube.client import Cluster
@@ -19,7 +18,6 @@ from atoll_operator.kube.recorder import Announcer
 from atoll_operator.kube.status import StatusWriter
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan import ledger
-from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.removal import Removal
 from atoll_operator.plan.run.shards import finishing
@@ -29,7 +27,6 @@ from atoll_operator.plan.unit.remedy import Renewal
 from atoll_operator.plan.unit.status import Orders, UnitObserved
 from atoll_operator.plan.unit.unitplan import UnitPlan, refused
 from atoll_operator.polling.syncer import Feeds
-from atoll_operator.reconcilers.neighbours import Neighbours
 from atoll_operator.reconcilers.pod_removal import remove_pod
 from atoll_operator.reconcilers.store import Store
 from atoll_operator.settings import Settings
@@ -59,10 +56,6 @@ class UnitReconciler:
         self._status = StatusWriter(cluster, store, queue)
         # A Service holds nothing of its unit: whoever deletes a unit to try it again need not wait for the collector.
         self._applier = Applier(cluster, store, inherit=True)
-        self._neighbours = Neighbours(cluster)
-        self._making: set[tuple[str, str]] = set()
-        """Namespaces and names of pods for the scheduler that are not made yet: of a large failure most wait for a
-        connection."""
         self._paces: dict[Key, hang.Pace] = {}
         self._uids: dict[Key, str] = {}
         """Of the units that were there at their last pass."""
@@ -140,8 +133,6 @@ class UnitReconciler:
         feed = self._feeds.state(run_key, run["metadata"]["uid"] if run is not None else "")
         pods = self._store.pods_of(key, body["metadata"]["uid"])
         departed = self._store.departed(key)
-        nodes = self._store.nodes_of((*pods, *departed.values()))
-        gathers = unit.status.placed_gang != unit.status.gang and self._seats_pods
         if any(pod.exit_code == 0 for pod in pods):
             self._feeds.poke(run_key)
         status = feed.status
@@ -164,17 +155,11 @@ class UnitReconciler:
             answering_since=answering_since,
             heard=feed.heard,
             pace=self._pace(key, report, answering_since, now),
-            nodes=nodes,
+            nodes=self._store.nodes_of((*pods, *departed.values())),
             sees_nodes=self._store.sees_nodes,
             sound_chips=self._store.sound_chips((unit.spec.accelerator, unit.spec.topology)),
-            seats=self._store.seats(key, _pools(unit.spec, nodes)) if gathers else {},
-            waiting_pods=self._store.waiting_pods + len(self._making),
             departed=departed,
         )
-
-    @property
-    def _seats_pods(self) -> bool:
-        return self._settings.direct_placement and not self._neighbours.refused
 
     def _pace(
         self, key: Key, report: UnitReport | None, answering_since: float | None, now: float
@@ -214,7 +199,7 @@ class UnitReconciler:
         try:
             if plan.service is not None:
                 await self._applier.apply(uid, plan.service)
-            await together((self._make(key, plan.create), *removes))
+            await together((*map(self._create, plan.create), *removes))
         except Refused as error:
             refusal = str(error)
         try:
@@ -236,25 +221,6 @@ class UnitReconciler:
             return  # the watch tells of its loss
         self._store.put("Pod", pod)
 
-    async def _make(self, key: Key, pods: Sequence[Object]) -> None:
-        """All of a gang that may be made now. Those made for nodes are so all or none: the scheduler shares no pool."""
-        nodes = {pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]}
-        if nodes and await self._neighbours.on_any(nodes, key.name):
-            pods, nodes = [_unseated(pod) for pod in pods], set()
-        if nodes:
-            first = next(pod for pod in pods if "nodeName" in pod["spec"])
-            pods = [pod for pod in pods if pod is not first]
-            try:
-                await self._create(first)
-            except Refused:  # a policy of the cluster may leave nodes to schedulers
-                pods = [_unseated(pod) for pod in (first, *pods)]
-        asked = {_place(pod) for pod in pods if "nodeName" not in pod["spec"]}
-        self._making |= asked
-        try:
-            await together(self._create(pod) for pod in pods)
-        finally:
-            self._making -= asked
-
     async def _create(self, pod: Object) -> None:
         metadata = pod["metadata"]
         try:
@@ -262,20 +228,4 @@ class UnitReconciler:
         except AlreadyExists:
             created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
             check_owner(created, "Pod", metadata["ownerReferences"][0])
-        self._making.discard(_place(pod))
         self._store.put("Pod", created)
-
-
-def _pools(spec: LearnerUnitSpec, nodes: Mapping[str, NodeView]) -> set[str]:
-    """Node pools in which the unit is, was, or is to be."""
-    pools = {spec.node_selector.get(NODE_POOL, ""), *(node.pool for node in nodes.values())}
-    return pools - {""}
-
-
-def _place(pod: Object) -> tuple[str, str]:
-    return pod["metadata"]["namespace"], pod["metadata"]["name"]
-
-
-def _unseated(pod: Object) -> Object:
-    """The same pod, for the scheduler to place."""
-    return {**pod, "spec": {name: value for name, value in pod["spec"].items() if name != "nodeName"}}

@@ -41,8 +41,6 @@ def node_choice(
         affinity["podAntiAffinity"] = _required(_away_from_others(holder))
     if spot.near:
         affinity["podAffinity"] = _required({"labelSelector": {"matchLabels": dict(peers)}})
-    if spot.node:
-        choice["nodeName"] = spot.node
     return choice | ({"affinity": affinity} if affinity else {})
 
 

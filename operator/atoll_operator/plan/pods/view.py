@@ -13,10 +13,8 @@ from atoll_operator.api.group import (
     LABEL_HOST,
     LABEL_POD_GROUP,
     LABEL_QUEUE,
-    LABEL_SLICE,
     LABEL_UNIT,
     NODE_POOL,
-    TPU,
     Object,
 )
 from atoll_operator.plan.clock import parse_time
@@ -42,7 +40,6 @@ class PodView:
     made_for: int = 0
     """The incarnation that its first process was to be."""
     host: int = 0
-    slice: int = 0
     contract: str = ""
     """Digest of what its run said when it was made."""
     phase: str = "Pending"
@@ -51,8 +48,6 @@ class PodView:
     node: str = ""
     pool: str = ""
     """The node pool that its selector asks for."""
-    chips: int = 0
-    """That it has, or will have, of its node."""
     spot: bool = False
     """Its host may be taken away at any time: where that shuts down, it was."""
     deletion_time: float | None = None
@@ -86,12 +81,6 @@ class PodView:
     def ended(self) -> bool:
         return self.phase in ("Failed", "Succeeded")
 
-    @property
-    def waits(self) -> bool:
-        """For a scheduler, which is to give it a node and has not found that there is none."""
-        spoken = self.ended or self.gates or self.unschedulable or self.deletion_time is not None
-        return not (self.node or spoken)
-
 
 def view(pod: Object) -> PodView:
     """From the API's JSON."""
@@ -118,14 +107,12 @@ def view(pod: Object) -> PodView:
         incarnation=_number(metadata.get("annotations", {}).get(ANNOTATION_INCARNATION)),
         made_for=_number(metadata.get("annotations", {}).get(ANNOTATION_MADE_FOR)) or gang,
         host=_number(labels.get(LABEL_HOST)),
-        slice=_number(labels.get(LABEL_SLICE)),
         contract=metadata.get("annotations", {}).get(ANNOTATION_CONTRACT, ""),
         phase=status.get("phase", "Pending"),
         reason=status.get("reason", ""),
         message=status.get("message", "") or stopped.get("message", ""),
         node=pod.get("spec", {}).get("nodeName", ""),
         pool=pod.get("spec", {}).get("nodeSelector", {}).get(NODE_POOL, ""),
-        chips=sum(_chips(item) for item in pod.get("spec", {}).get("containers", ())),
         spot=pod.get("spec", {}).get("nodeSelector", {}).get(SPOT) == "true",
         deletion_time=_time(metadata.get("deletionTimestamp")),
         disruption=disruption.get("reason", "")
@@ -138,7 +125,9 @@ def view(pod: Object) -> PodView:
         group=labels.get(LABEL_POD_GROUP, ""),
         unschedulable="" if unplaced is None else unplaced.get("message", "no node fits"),
         unschedulable_since=None if unplaced is None else _time(unplaced.get("lastTransitionTime")),
-        scheduled_at=_placed(pod, scheduled),
+        scheduled_at=_time(scheduled.get("lastTransitionTime"))
+        if scheduled.get("status") == "True"
+        else None,
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         ready=conditions.get("Ready", {}).get("status") == "True",
@@ -149,18 +138,6 @@ def view(pod: Object) -> PodView:
         ended_incarnation=words.incarnation,
         finished_at=_time(ended.get("finishedAt")),
     )
-
-
-def _placed(pod: Object, scheduled: Object) -> float | None:
-    """Of a pod that was made for its node no scheduler says so, and its kubelet only after a while."""
-    if scheduled.get("status") == "True":
-        return _time(scheduled.get("lastTransitionTime"))
-    made_for = pod.get("spec", {}).get("nodeName") and not scheduled
-    return _time(pod["metadata"].get("creationTimestamp")) if made_for else None
-
-
-def _chips(container: Object) -> int:
-    return _number(str(container.get("resources", {}).get("limits", {}).get(TPU, "")))
 
 
 def _number(text: str | None) -> int:

@@ -3,13 +3,13 @@
 A slice of several hosts is one node pool, and the pool is its own. Pods that may be the first of their slice in a pool
 *hold* it: no two slices hold one pool. The others follow their leader, host 0 of the slice, once it is bound: a plain
 selector for its pool, which costs the scheduler next to nothing. So nobody comes into a pool but its holder, and after
-it the holder's own peers (docs/decisions/0019). These need no scheduler where their hosts are free (`seats`).
+it the holder's own peers (docs/decisions/0019).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from atoll_operator.api.group import NODE_POOL
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
@@ -18,12 +18,9 @@ from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.topology import Slice
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE, PLACE_IS_LOST
-from atoll_operator.plan.unit.seats import Seats, take
 
 RETURN_SECONDS = 15.0
 """For which a gang waits to get back into its old pool. The old pods get one second, and their kubelet a few more."""
-CROWD = 50
-"""Pods that wait for the scheduler, with which it is busy for a second (its client's default `qps`)."""
 RETURNS = 2
 """Restarts within the budget's window for which a gang returns to its pool: after more, that may be the matter."""
 AVOIDED = 100
@@ -48,8 +45,6 @@ class Spot:
     """In the pool of its gang's other pods of the slice: an affinity, for want of the pool's name."""
     avoid: tuple[str, ...] = ()
     """Pools that lack hosts or have an old pod on one, and are taken only where no other one has room."""
-    node: str = ""
-    """The node itself; empty: the scheduler's choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +62,6 @@ class Gathering:
     nodes: Mapping[str, NodeView]
     sound_chips: Mapping[str, int] = field(default_factory=dict)
     """By node pool of the right kind, the chips of the nodes that stay; empty where nobody may see nodes."""
-    seats: Mapping[str, tuple[Seats, ...]] = field(default_factory=dict)
-    """By node pool that the gang is in, its nodes; empty where the scheduler is to be asked."""
-    crowd: bool = False
-    """The scheduler has so much to do that a gang which returns is there sooner if it asks for its leaders alone."""
     mending: bool = False
     """Some of its pods stayed when others were lost: their places are the only ones for those that are made anew."""
     at_once: bool = False
@@ -104,8 +95,7 @@ def spots(gang: Gathering, now: float) -> dict[int, Spot]:
     found: dict[int, Spot] = {}
     for hosts in gang.slices():
         wanted = {hosts[0]: Spot()} if len(hosts) == 1 else _spots(gang, hosts)
-        wanted = {host: spot for host, spot in wanted.items() if host not in exist}
-        found |= _seated(gang, hosts, wanted, now) if len(hosts) > 1 else wanted
+        found |= {host: spot for host, spot in wanted.items() if host not in exist}
     return found
 
 
@@ -119,8 +109,7 @@ def _spots(gang: Gathering, hosts: range) -> dict[int, Spot]:
     if not pool and not here:
         pool = _left([pod for pod in gang.former if pod.host in hosts and pod.node], gang.nodes)
     if pool:
-        alone = gang.crowd and all(pod is leader for pod in here)
-        return dict.fromkeys(hosts[:1] if alone else hosts, Spot(pool, holds=True))
+        return dict.fromkeys(hosts, Spot(pool, holds=True))
     if gang.at_once or (here and leader is None):
         return dict.fromkeys(hosts, Spot(holds=True, near=True))
     return {hosts[0]: Spot(holds=True, avoid=(*gang.crowded(), *gang.lacking())[:AVOIDED])}
@@ -129,30 +118,6 @@ def _spots(gang: Gathering, hosts: range) -> dict[int, Spot]:
 def _pool_of(gang: Gathering, pod: PodView) -> str:
     node = gang.nodes.get(pod.node)
     return pod.pool or (node.pool if node is not None else "")
-
-
-def _seated(gang: Gathering, hosts: range, wanted: dict[int, Spot], now: float) -> dict[int, Spot]:
-    """With a node for each pod that follows its leader, or joins others that stayed, or for none: the scheduler and we
-    do not share out one pool."""
-    here = {pod.host: pod for pod in gang.pods if pod.host in hosts}
-    waiting = any(not pod.node and not pod.ended for pod in (*here.values(), *gang.stale))
-    stayed = here[min(here)] if here and gang.mending else None
-    leader = here.get(hosts[0], stayed)
-    if not wanted or waiting or leader is None:
-        return wanted
-    nodes = take(
-        len(wanted), gang.seats.get(_pool_of(gang, leader), ()), gang.spec, gang.shape.chips_per_host
-    )
-    if not nodes and now < _clear(gang, leader):
-        return {}
-    seated = zip(wanted.items(), nodes, strict=False)
-    return wanted | {host: replace(spot, node=node) for (host, spot), node in seated}
-
-
-def _clear(gang: Gathering, leader: PodView) -> float:
-    """Unix seconds until which followers wait, in a crowd, for old pods of their own to be gone; else in the past."""
-    there = gang.crowd and _pool_of(gang, leader) in gang.crowded()
-    return (leader.scheduled_at or 0.0) + RETURN_SECONDS if there else 0.0
 
 
 def _left(former: list[PodView], nodes: Mapping[str, NodeView]) -> str:
@@ -195,8 +160,6 @@ def overdue(gang: Gathering, now: float) -> tuple[str, float | None]:
     ours = NODE_POOL not in gang.spec.node_selector  # the operator's to choose
     lacking, crowded = (gang.lacking(), gang.crowded()) if ours else ((), ())
     for pod in gang.pods:
-        if pod.node and now < (clear := _clear(gang, pod)):
-            wake = earliest(wake, clear)
         if pod.unschedulable_since is None:
             continue
         number, host = divmod(pod.host, gang.shape.hosts)

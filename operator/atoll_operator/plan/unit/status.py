@@ -20,7 +20,6 @@ from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.unit import failure, heal, remedy, timeline
 from atoll_operator.plan.unit.hang import Pace
 from atoll_operator.plan.unit.muster import Muster
-from atoll_operator.plan.unit.seats import Seats
 from atoll_runtime.contract import UnitReport
 
 BACK_OFF = "BackOff"
@@ -72,10 +71,6 @@ class UnitObserved:
     """The operator sees the cluster's nodes."""
     sound_chips: Mapping[str, int] = field(default_factory=dict)
     """By node pool of the unit's accelerator and topology, the chips of the nodes that stay."""
-    seats: Mapping[str, tuple[Seats, ...]] = field(default_factory=dict)
-    """By node pool that its pods are in, the nodes; empty where every pod is the scheduler's."""
-    waiting_pods: int = 0
-    """Of all runs, those that a scheduler is to give a node, and has not found that there is none."""
     departed: Mapping[int, PodView] = field(default_factory=dict)
     """The last that was seen of pods that are gone, by host: they tell why better than their absence does."""
 

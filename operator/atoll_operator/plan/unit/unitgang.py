@@ -8,8 +8,7 @@ from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import LEAVE_SECONDS
 from atoll_operator.plan.unit import budget
 from atoll_operator.plan.unit.muster import Muster
-from atoll_operator.plan.unit.placement import CROWD, Gathering, gives_way_until, has_hosts, may_return
-from atoll_operator.plan.unit.seats import plain
+from atoll_operator.plan.unit.placement import Gathering, gives_way_until, has_hosts, may_return
 from atoll_operator.plan.unit.status import Orders, UnitObserved
 
 
@@ -37,7 +36,6 @@ def gathering_of(unit: UnitObserved, gang: Gang, roll: Muster) -> Gathering:
     """What is known of where its pods may be."""
     # A queue admits all pods or none, and by then another unit may be where this one was.
     queued = unit.spec.queue_name is not None
-    seats = unit.seats if plain(unit.spec, unit.status, gang.settings.template) else {}
     seen = (*unit.pods, *unit.departed.values()) if may_return(unit.status) and not queued else ()
     return Gathering(
         spec=unit.spec,
@@ -47,8 +45,6 @@ def gathering_of(unit: UnitObserved, gang: Gang, roll: Muster) -> Gathering:
         stale=roll.others(unit.pods),
         nodes=unit.nodes,
         sound_chips=unit.sound_chips,
-        seats=seats,
-        crowd=any(seats.values()) and unit.waiting_pods >= CROWD,
         mending=gang.incarnation > gang.number,
         at_once=queued or not unit.sees_nodes,
         not_before=gives_way_until(unit.status, unit.spec.slices),
