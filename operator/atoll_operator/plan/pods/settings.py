@@ -1,7 +1,7 @@
-"""The image of a run's pods, and the variables that the operator adds to them: those with which the run began.
+"""The image of a run's pods and the operator's variables for them, as they were when the run began.
 
-Another operator has other defaults, which are for runs that begin under it. A run that exists gets another image when
-its user names one in `spec.image`, or takes the name out, and with it the variables of that time (decision 30).
+The defaults of a newer operator are for runs that begin under it. An existing run changes its image, and the variables
+with it, only when its user sets or clears `spec.image` (docs/decisions/changes.md).
 """
 
 from __future__ import annotations
