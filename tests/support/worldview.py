@@ -169,10 +169,7 @@ def _placeless(spec: Object) -> Object:
 
 def _lasting(value: Any) -> Any:
     if isinstance(value, dict):
-        kept = {key: _lasting(item) for key, item in value.items() if key not in OF_A_MOMENT}
-        return (
-            kept | {"counted": len(value["counted"])} if "counted" in value else kept
-        )  # uids of what is gone
+        return {key: _lasting(item) for key, item in value.items() if key not in OF_A_MOMENT}
     return [_lasting(item) for item in value] if isinstance(value, list) else value
 
 

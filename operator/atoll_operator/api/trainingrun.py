@@ -26,7 +26,6 @@ from atoll_runtime.contract import (
 )
 
 MAX_POOLS = 16
-Uid = Annotated[str, Field(max_length=64)]
 
 
 class TrainingRunSpec(Section):
@@ -130,15 +129,13 @@ class EvaluationStatus(EvaluationReport):
     """Checkpoints that were removed from the bucket before their turn came."""
 
 
-class DepartedStatus(Report):
-    """What units that are gone leave to the run's totals."""
+class DeletedUnits(Report):
+    """The part of `restarts` and `lost` that comes from units that were deleted."""
 
     restarts: int = 0
     """Of these units, in place or by a new gang."""
     lost: CostStatus | None = None
-    """What failures cost them; absent where nothing."""
-    counted: Annotated[tuple[Uid, ...], Field(max_length=MAX_POOLS * MAX_UNITS)] = ()
-    """Units whose figures are in it: those that are about to be removed, and the latest that were."""
+    """What failures cost them; absent if nothing."""
 
 
 class TrainingRunStatus(Report):
@@ -189,11 +186,11 @@ class TrainingRunStatus(Report):
     gbit_per_second_out: float = 0.0
     """Out of the syncer, all shards together; the mean of about half a minute."""
     restarts: int = 0
-    """Restarts of all units, in place or by a new gang, also of those that are gone."""
+    """Restarts of all units, in place or by a new gang, including deleted units; it never falls."""
     lost: CostStatus | None = None
-    """What failures cost all units, also those that are gone; absent before the first."""
-    departed: DepartedStatus | None = None
-    """The part of units that are gone; absent before the first that had any."""
+    """What failures cost all units, including deleted units; absent before the first. No part of it falls."""
+    deleted_units: DeletedUnits | None = None
+    """The part of deleted units; absent before the first that had any."""
     last_heal_seconds: float | None = None
     """Of the unit that failed last and has healed: from its failure to the first merge after it."""
     syncer_restarts: int = 0

@@ -35,7 +35,6 @@ from atoll_operator.polling.evaluator import Evaluations
 from atoll_operator.polling.syncer import Feeds
 from atoll_operator.reconcilers.pod_removal import remove_pod
 from atoll_operator.reconcilers.store import Store
-from atoll_operator.reconcilers.watches import take_stock
 from atoll_operator.settings import Settings
 
 
@@ -90,10 +89,6 @@ class RunReconciler:
             return
         run = self._observe(key, body, spec, status)
         plan = plan_run(run, now)
-        if plan.doubtful:
-            await take_stock(self._cluster, self._store, "LearnerUnit", key.namespace)
-            run = self._observe(key, body, spec, status)
-            plan = plan_run(run, now)
         if plan.delete:
             await self._delete(key, uid)
             return
@@ -149,7 +144,6 @@ class RunReconciler:
                 pull_policy=self._settings.pull_policy,
             ),
             units={},
-            left=self._store.left(key),
             syncer_pods=syncer_pods,
             nodes=self._store.nodes_of((*syncer_pods, *evaluator_pods)),
             feed=self._feeds.state(key, uid),

@@ -20,10 +20,8 @@ from atoll_operator.plan.nodes import Kind as NodeKind
 from atoll_operator.plan.nodes import NodeView, gone, sound_chips, view_node
 from atoll_operator.plan.pods.names import evaluator, syncer
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.run.totals import Account
 from atoll_operator.reconcilers import belongings
 from atoll_operator.reconcilers.belongings import Belongings
-from atoll_operator.reconcilers.departures import Departures
 from atoll_operator.reconcilers.pods import Pods
 
 M = TypeVar("M")
@@ -40,7 +38,6 @@ class Store:
         self._specs: dict[Key, tuple[Object, TrainingRunSpec]] = {}
         self._pods = Pods(lives=self._bodies.__contains__)
         self._belongings = Belongings()
-        self._departures = Departures()
         self._nodes: dict[str, NodeView] = {}
         self._gone_nodes: OrderedDict[str, None] = OrderedDict()
         self._chips: dict[NodeKind, dict[str, int]] | None = None
@@ -63,8 +60,6 @@ class Store:
         body.setdefault("kind", kind)
         metadata.pop("managedFields", None)  # more than half of a body, and nobody reads it
         self._bodies[key] = body
-        if kind == "TrainingRun":
-            self._departures.settle(key, body)
         parent = parent_key(kind, body)
         if parent is not None:
             self._children.setdefault(parent, set()).add(key)
@@ -78,8 +73,6 @@ class Store:
             return self._belongings.drop(kind, body)
         key, uid = key_of(kind, body), body["metadata"]["uid"]
         known = self._bodies.get(key)
-        if kind == "LearnerUnit" and uid not in self._gone:
-            self._note(body if known is None or not _newer(known, body) else known)
         self._gone.add(uid)
         if known is not None and _same(known, body):
             self._forget(key)
@@ -134,10 +127,6 @@ class Store:
             return self._belongings.controller(key)
         body = self._bodies.get(key)
         return None if body is None else controller_uid(body)
-
-    def left(self, run: Key) -> dict[str, Account]:
-        """What units of the run had that went, by uid, until its status names them."""
-        return dict(self._departures.of(run))
 
     def keys(self, *kinds: Kind) -> Iterator[Key]:
         return (key for key in list(self._bodies) if key.kind in kinds)
@@ -232,16 +221,8 @@ class Store:
         self._chips = None
         return self._pods.parents_on(node.name)
 
-    def _note(self, unit: Object) -> None:
-        """What a unit leaves to its run, where that is there."""
-        key = Key("TrainingRun", unit["metadata"]["namespace"], unit["spec"]["run"])
-        run = self._bodies.get(key)
-        if run is not None and controller_uid(unit) in ("", run["metadata"]["uid"]):
-            self._departures.add(key, unit)
-
     def _forget(self, key: Key) -> None:
         parent = parent_key(key.kind, self._bodies.pop(key))
-        self._departures.forget(key)
         for models in (self._units, self._specs):
             models.pop(key, None)
         self._pods.orphan(key)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from atoll_operator.api.group import LABEL_MANAGER, MANAGER, Object
-from atoll_operator.kube.client import Cluster
 from atoll_operator.kube.credentials import Credentials
 from atoll_operator.kube.keys import Key, Kind, key_of, parent_key
 from atoll_operator.kube.paths import collection
@@ -86,14 +85,6 @@ class Watches:
     def refusal(self) -> str:
         """What the API server says of the watches that it refuses; empty while it refuses none."""
         return "; ".join(reflector.refusal for reflector in self._reflectors if reflector.refusal)
-
-
-async def take_stock(cluster: Cluster, store: Store, kind: Kind, namespace: str) -> None:
-    """Brings the store in step with a fresh list, newer than any watch."""
-    bodies, version = await cluster.list(kind, namespace)
-    for body in bodies:
-        store.put(kind, body)
-    store.keep(kind, namespace, {key_of(kind, body)[1:] for body in bodies}, version)
 
 
 @dataclass(frozen=True, slots=True)

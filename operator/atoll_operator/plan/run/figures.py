@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, LEARNER
@@ -17,8 +17,8 @@ from atoll_operator.plan import ledger
 from atoll_operator.plan.clock import parse_time
 from atoll_operator.plan.conditions import State, clip
 from atoll_operator.plan.run.shards import Traffic
+from atoll_operator.plan.run.sums import carried, unit_sums
 from atoll_operator.plan.run.suspension import Suspension
-from atoll_operator.plan.run.totals import Totals, carried
 from atoll_runtime.contract import SyncerStatus
 
 
@@ -34,7 +34,8 @@ class RunFacts:
     learning: int
     """Units that learn."""
     units: Mapping[str, LearnerUnitStatus]
-    totals: Totals
+    sums: Sequence[LearnerUnitStatus]
+    """Units whose failures count for this run: not those of an earlier run of the same name."""
     outdated: int
     """Units that have yet to be made anew for a change of the spec."""
     rollout: str
@@ -76,10 +77,8 @@ def figures(facts: RunFacts) -> TrainingRunStatus:
         "units_updated": len(facts.units) - facts.outdated,
         "selector": f"{LABEL_RUN}={facts.name},{LABEL_COMPONENT}={LEARNER}",
         "units_summary": f"{ready}/{facts.wanted}",
-        "restarts": facts.totals.sum.restarts,
         "last_heal_seconds": _last_heal(facts),
-        "lost": facts.totals.sum.lost,
-        "departed": facts.totals.departed,
+        **unit_sums(facts.old, facts.sums),
         "evaluation": facts.evaluation,
         "observed_generation": facts.generation,
     }

@@ -30,7 +30,6 @@ from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.pools import names, slots
 from atoll_operator.plan.run.shards import CutOrder, FeedState
 from atoll_operator.plan.run.streams import deal, streams_of, table
-from atoll_operator.plan.run.totals import Account
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE
 from atoll_operator.plan.unit.kueue import QUEUED
 from atoll_runtime.contract import RunContract, SyncerAddress, brief
@@ -107,8 +106,6 @@ class RunObserved:
     settings: PodSettings
     units: Mapping[str, UnitFacts]
     """By name: all LearnerUnits of the namespace that carry one of this run's names or name this run."""
-    left: Mapping[str, Account] = field(default_factory=dict)
-    """What units had that were seen to go, by uid, until the status is known to name them."""
     syncer_pods: tuple[PodView, ...] = ()
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
     """Those that the pods of syncer and evaluator are on, as far as the operator may see them."""

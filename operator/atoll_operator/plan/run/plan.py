@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from atoll_operator.api.group import UNIT_KIND, Object
+from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.kube.keys import Kind
 from atoll_operator.plan.clock import earliest, format_time, parse_time
@@ -19,11 +20,11 @@ from atoll_operator.plan.pods.template_hash import outdated
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.removal import Removal, of_lost_nodes
 from atoll_operator.plan.run.deadline import deadline_end, suspended_seconds
-from atoll_operator.plan.run.departure import plan_departure
 from atoll_operator.plan.run.evaluation import EvaluationPlan, plan_evaluation
 from atoll_operator.plan.run.figures import RunFacts
 from atoll_operator.plan.run.objects import (
     RunObserved,
+    UnitFacts,
     dealt,
     evaluator_digest,
     evaluator_objects,
@@ -80,9 +81,7 @@ class RunPlan:
     delete: bool = False
     """The time to live after the end is over."""
     again: bool = False
-    """There is more to do once this status is written: units can be retired, or the syncer can go."""
-    doubtful: bool = False
-    """It rests on units that are not there: a lagging watch would say the same."""
+    """There is more to do once this status is written: the syncer can go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,6 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
     deadline = deadline_end(run.spec, run.status, now)
     outcome = _outcome(run, lost, deadline, now)
     evaluation = plan_evaluation(run, outcome.phase if outcome is not None else "", suspended, now)
-    departure = plan_departure(run, units, wanted if outcome is None else None, now)
     starts_until = start_end(run.spec, run.status, now)
     facts = RunFacts(
         name=run.name,
@@ -143,7 +141,7 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
         wanted=len(expected),
         learning=sum(is_true(status.conditions, "Learning") for status in present.values()),
         units={name: unit.status for name, unit in units.items()},
-        totals=departure.totals,
+        sums=tuple(unit.status for unit in units.values() if unit.ours),
         outdated=len(rollout.outdated),
         rollout=rollout.message,
         suspension=suspension,
@@ -164,15 +162,10 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
     if outcome is not None:
         status = describe(facts, now, ended=(outcome.phase, outcome.reason, outcome.message))
         if outcome.known:
-            return replace(_ended(run, status, evaluation, now), doubtful=departure.totals.doubtful)
+            return _ended(run, status, evaluation, now)
         kind: Literal["Normal", "Warning"] = "Normal" if outcome.phase == "Complete" else "Warning"
         notice = Notice(kind, outcome.reason, outcome.message)
-        return RunPlan(
-            status=status,
-            notices=(notice, *evaluation.notices),
-            evaluate=evaluation.ask,
-            doubtful=departure.totals.doubtful,
-        )
+        return RunPlan(status=status, notices=(notice, *evaluation.notices), evaluate=evaluation.ask)
     status = describe(facts, now)
     rests = suspension is not None and suspension.done and suspension.written
     shards = 0 if rests else run.spec.syncer.shards
@@ -186,9 +179,12 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
             for name, spec in wanted.items()
             if name not in run.units or (name in rollout.now and not of_another_kind(run.units[name], spec))
         ),
-        retire=tuple(Reference(UNIT_KIND, unit.name, unit.uid) for unit in departure.retire),
-        again=departure.again or suspended != rests,
-        doubtful=departure.totals.doubtful,
+        retire=tuple(
+            Reference(UNIT_KIND, name, unit.uid)
+            for name, unit in sorted(units.items())
+            if _surplus(unit, wanted)
+        ),
+        again=suspended != rests,
         remove=_without_evaluator(run, evaluation),
         notices=evaluation.notices,
         poll=not rests,
@@ -201,6 +197,12 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
             lost.fails_at if lost is not None else None,
         ),
     )
+
+
+def _surplus(unit: UnitFacts, wanted: Mapping[str, LearnerUnitSpec]) -> bool:
+    """Whether to delete the unit: nobody wants it, or a unit of this name on another kind of slice is wanted."""
+    spec = wanted.get(unit.name)
+    return unit.owned and (spec is None or of_another_kind(unit, spec))
 
 
 def _layout(run: RunObserved) -> int:

@@ -1,0 +1,151 @@
+"""One run as the operator sees it: tests change the scene, and read the plan, its status and its objects."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from objects import RUN
+
+from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
+from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
+from atoll_operator.plan.conditions import find, state, transition
+from atoll_operator.plan.pods.settings import pod_settings
+from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.run.objects import RunObserved, UnitFacts
+from atoll_operator.plan.run.plan import RunPlan, plan_run
+from atoll_operator.plan.run.shards import FeedState
+from atoll_runtime.contract import SyncerStatus
+
+NOW = 1_700_000_000.0
+IMAGE = {"image": "runtime:1", "environment": {}, "pull_policy": "IfNotPresent"}
+
+
+def unit_status(
+    learning: bool | None = True, reason: str = "Merged", since: float = NOW, **changes: Any
+) -> LearnerUnitStatus:
+    """Status of a unit in its first incarnation; `learning`: of its condition, None leaves it out."""
+    states = {} if learning is None else {"Learning": state(learning, reason)}
+    values: dict[str, Any] = {
+        "phase": "Learning" if learning else "Joining",
+        "incarnation": 1,
+        "observed_generation": 1,
+        "conditions": transition((), states, 1, since),
+    }
+    return LearnerUnitStatus(**(values | changes))
+
+
+class RunScene:
+    """A run called `r` of two units that learn, whose syncer answers; everything can be set, before or between passes.
+
+    Args:
+        pools: units of each pool, all of the same kind of slice; or full pools as in a spec.
+        operator: defaults of the operator for runtime pods.
+        spec: fields of the spec.
+    """
+
+    def __init__(
+        self,
+        pools: dict[str, int] | list[dict[str, Any]] | None = None,
+        operator: dict[str, Any] = IMAGE,
+        **spec: Any,
+    ) -> None:
+        self.operator = operator
+        self.body: dict[str, Any] = dict(RUN["spec"])
+        self.status = TrainingRunStatus()
+        self.units: dict[str, UnitFacts] = {}
+        self.generation = 1
+        self.observed: dict[str, Any] = {"syncer_pods": (PodView(name="r-syncer-0"),)}
+        """Further fields of `RunObserved`."""
+        self.change(pools, **spec)
+        self.syncer()
+
+    def change(self, pools: dict[str, int] | list[dict[str, Any]] | None = None, **spec: Any) -> RunScene:
+        """Change the spec."""
+        if isinstance(pools, dict):
+            kind = {"accelerator": "tpu-v6e-slice", "topology": "2x2"}
+            pools = [{"name": name, "units": units, **kind} for name, units in pools.items()]
+        self.body = {**self.body, **({} if pools is None else {"pools": pools}), **spec}
+        self.spec = TrainingRunSpec.model_validate(self.body)
+        return self
+
+    def see(self, **observed: Any) -> RunScene:
+        """Set fields of `RunObserved`, such as `syncer_pods`, `cut` or `evaluator`."""
+        self.observed |= observed
+        return self
+
+    def syncer(self, phase: Any = "Running", down: str = "", since: float = NOW, **report: Any) -> RunScene:
+        """The syncer answers with this report."""
+        status = SyncerStatus(**({"run_uid": "u", "phase": phase, "global_step": 25} | report))
+        return self.see(feed=FeedState(status=status, answering_since=since, down=down))
+
+    def silent(self, reason: str = "SyncerUnavailable", message: str = "no route") -> RunScene:
+        """The syncer does not answer; its last report stays known."""
+        feed: FeedState = self.observed["feed"]
+        known = replace(feed, reason=reason, message=message, answering_since=None, down="")
+        return self.see(feed=known)
+
+    def unknown(self) -> RunScene:
+        """The operator has not asked the syncer yet, and none of its pods was ever asked."""
+        return self.see(feed=FeedState())
+
+    def unit(self, name: str, status: LearnerUnitStatus | None = None, **facts: Any) -> RunScene:
+        """Set a unit's status and other fields of `UnitFacts`; one that is not there comes to be."""
+        known = self.units.get(
+            name, UnitFacts(name=name, run="r", status=unit_status(), uid=name, generation=1)
+        )
+        self.units[name] = replace(known, **({} if status is None else {"status": status}), **facts)
+        return self
+
+    def run(self, **changes: Any) -> RunObserved:
+        """What the operator observes."""
+        values: dict[str, Any] = {
+            "name": "r", "namespace": "ns", "uid": "u", "generation": self.generation, "spec": self.spec,
+            "status": self.status, "settings": pod_settings("r", self.spec, self.status.runtime, **self.operator),
+            "units": dict(self.units),
+        }  # fmt: skip
+        return RunObserved(**(values | self.observed | changes))
+
+    def plan(self, after: float = 0.0) -> RunPlan:
+        """The plan, so many seconds after `NOW`; nothing is carried out."""
+        return plan_run(self.run(), NOW + after)
+
+    def step(self, after: float = 0.0) -> RunPlan:
+        """Plan and carry out: units come, change and go, the status is written; new and changed units learn."""
+        plan = self.plan(after)
+        for reference in plan.retire:
+            del self.units[reference.name]
+        for body in plan.units:
+            name, spec = body["metadata"]["name"], LearnerUnitSpec.model_validate(body["spec"])
+            known = self.units.get(name)
+            generation = 1 if known is None else known.generation + 1
+            status = unit_status() if known is None else known.status
+            status = status.model_copy(update={"observed_generation": generation})
+            self.unit(name, status, spec=spec, generation=generation)
+        self.status = plan.status
+        return plan
+
+    def condition(self, name: str, after: float = 0.0) -> tuple[str, str, str]:
+        """Status, reason and message of a condition, as a pass would write it."""
+        return condition(self.plan(after).status, name)
+
+
+def condition(status: TrainingRunStatus, name: str) -> tuple[str, str, str]:
+    """Status, reason and message; empty strings if there is no such condition."""
+    found = find(status.conditions, name)
+    return (found.status, found.reason, found.message) if found is not None else ("", "", "")
+
+
+def made(plan: RunPlan) -> list[str]:
+    """Names of the units that the plan creates or changes."""
+    return [body["metadata"]["name"] for body in plan.units]
+
+
+def replicas(plan: RunPlan, name: str = "r-syncer") -> int | None:
+    """Of this StatefulSet; None if the plan does not apply it."""
+    sets = [
+        body
+        for body in (*plan.apply, *plan.evaluator)
+        if (body["kind"], body["metadata"]["name"]) == ("StatefulSet", name)
+    ]
+    return int(sets[0]["spec"]["replicas"]) if sets else None
