@@ -1,4 +1,5 @@
 # Every target sets up what it needs. ARGS passes options on: make demo ARGS="--json out.json"
+# Tests run in WORKERS processes (2); LONG=1 adds the tests marked `long`: make control LONG=1
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -9,9 +10,12 @@ KEEP ?=
 SEED ?=
 SCHEDULES ?=
 OUT ?=
+WORKERS ?= 2
+LONG ?=
+PYTEST = SEED=$(SEED) SCHEDULES=$(or $(SCHEDULES),$(if $(LONG),10000)) STORIES=$(STORIES) $(BIN)/pytest -n $(WORKERS) $(if $(LONG),,-m "not long")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit models simulator schedules soak protocol learning control e2e figures parity parity-reduced parity-device bench-device lint format crds programs images cluster-up cluster-down clean
+.PHONY: help setup demo test test-all parts unit models simulator schedules soak training protocol learning control e2e size figures parity parity-reduced parity-device bench-device lint format crds programs images cluster-up cluster-down clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -28,34 +32,46 @@ $(STAMP): pyproject.toml
 demo: setup ## Train on a real Kubernetes on this machine, kill a unit, watch it heal (KEEP=1 leaves the cluster)
 	@$(BIN)/atoll demo $(if $(KEEP),--keep) $(ARGS)
 
-test: unit models simulator schedules protocol learning control e2e ## Everything that must pass before a change lands
+test: parts training control e2e ## Everything that must pass before a change lands, without the tests marked `long`
+
+test-all: ## The same with the tests marked `long`, and more schedules
+	@$(MAKE) test LONG=1
+
+parts: setup ## unit, models, simulator and schedules in one session
+	$(PYTEST) tests/unit tests/models tests/simulator tests/schedules $(ARGS)
 
 unit: setup ## Unit tests: no cluster, no root
-	$(BIN)/pytest tests/unit -n auto --dist loadfile $(ARGS)
+	$(PYTEST) tests/unit $(ARGS)
 
 models: setup ## The models, their inner step and their packing, compiled
-	$(BIN)/pytest tests/models -n auto --dist loadfile $(ARGS)
+	$(PYTEST) tests/models $(ARGS)
 
 simulator: setup ## The simulator of fleets and links, the planner and their commands
-	$(BIN)/pytest tests/simulator -n auto --dist loadfile $(ARGS)
+	$(PYTEST) tests/simulator $(ARGS)
 
 schedules: setup ## Random schedules of the protocol and stories of the operator, in simulated time (SEED=… SCHEDULES=… STORIES=…)
-	SEED=$(SEED) SCHEDULES=$(SCHEDULES) STORIES=$(STORIES) $(BIN)/pytest tests/schedules $(ARGS)
+	$(PYTEST) tests/schedules $(ARGS)
 
 soak: setup ## Many more of them, on all cores: make soak SCHEDULES=200000 SEED=…
 	$(BIN)/python -m atoll_runtime.simulate.schedules.soak --count $(or $(SCHEDULES),200000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+training: setup ## protocol and learning in one session
+	$(PYTEST) tests/protocol tests/learning $(ARGS)
+
 protocol: setup ## The protocol on real sockets and disks, with processes that are killed
-	$(BIN)/pytest tests/protocol $(ARGS)
+	$(PYTEST) tests/protocol $(ARGS)
 
 learning: setup ## Training in simulated time, and a reduced proof of learning
-	$(BIN)/pytest tests/learning $(ARGS)
+	$(PYTEST) tests/learning $(ARGS)
 
-control: setup ## The operator against a real API server
-	$(BIN)/pytest tests/control $(ARGS)
+control: setup ## The operator against real API servers, one for each of the WORKERS
+	$(PYTEST) tests/control $(ARGS)
 
-e2e: setup ## A run with a killed unit on real pods (root)
+e2e: setup ## A run on real pods that loses a pod, a unit, a node and the syncer (root)
 	$(BIN)/pytest tests/e2e $(ARGS)
+
+size: setup ## Lines of product and tests against docs/size.json (ARGS=--write records them)
+	$(BIN)/python .ci/size.py $(ARGS)
 
 figures: setup ## Write docs/results/: every published figure beside ours
 	$(BIN)/python -m atoll_cli.simulate.figures

@@ -1,7 +1,8 @@
-"""What every suite shares: how Hypothesis draws, and what a library says in a thread after its call has failed."""
+"""What every suite shares: how Hypothesis draws, what a library says in a thread, who runs which tests."""
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 # The same examples on every machine, in whatever time they take: one that took long says that the machine was busy.
 # `--hypothesis-profile=search` draws others at each run.
@@ -15,6 +16,21 @@ settings.load_profile("same")
 # loop, from a thread of its own: at any time, and so in any test that runs by then.
 LATE_READ = r"(?s)Exception ignored in. None.*call_soon_threadsafe.*RuntimeError. Event loop is closed"
 
+SPREAD = ("tests/schedules/",)
+"""Folders and files whose tests share no fixture worth keeping: the workers take them one by one, after the others."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", f"ignore:{LATE_READ}:pytest.PytestUnraisableExceptionWarning")
+
+
+class Scheduling(LoadScopeScheduling):
+    """Gives each worker whole files, because tests of a file share fixtures, and single tests of what is in SPREAD."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if nodeid.startswith(SPREAD) else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    return Scheduling(config, log)
