@@ -9,7 +9,7 @@ import os
 import sys
 
 from atoll_operator import settings
-from atoll_operator.kube import credentials, logs
+from atoll_operator.kube import login, logs
 from atoll_operator.kube.errors import CredentialsError, Refused, Unreachable
 from atoll_operator.operator import App
 
@@ -19,7 +19,7 @@ def main() -> int:
     try:
         configured = settings.read(os.environ)
         logs.configure(configured.log_format)
-        access = credentials.load(os.environ)
+        access = login.load(os.environ)
     except (settings.SettingsError, CredentialsError) as error:
         print(f"atoll-operator: {error}", file=sys.stderr)
         return 2
@@ -39,7 +39,7 @@ def main() -> int:
     return 0
 
 
-async def _run(configured: settings.Settings, access: credentials.Credentials) -> None:
+async def _run(configured: settings.Settings, access: login.Credentials) -> None:
     await App(configured, access).run()
 
 

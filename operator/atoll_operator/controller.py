@@ -1,4 +1,4 @@
-"""What an operator does while it leads. Made anew for each term: in between another operator may have acted."""
+"""What an operator does while it leads. It is made anew for each term, because another operator may have acted."""
 
 from __future__ import annotations
 
@@ -7,31 +7,29 @@ import time
 import zlib
 from collections.abc import Iterable
 
-from atoll_operator.kube.client import Cluster
+from atoll_operator.cluster import Cluster
+from atoll_operator.kube.cache import Change
 from atoll_operator.kube.keys import Key
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Announcer
-from atoll_operator.kube.status import RUN_SECONDS, run_figures_seconds
-from atoll_operator.kube.urgency import News
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.run.feednews import FeedNews
 from atoll_operator.polling.evaluator import Evaluations
 from atoll_operator.polling.syncer import Feeds
+from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
-from atoll_operator.reconcilers.store import Store
 from atoll_operator.reconcilers.unit import UnitReconciler
+from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS, wakeups
 from atoll_operator.settings import Settings
 
-UNIT_SECONDS = 1.0
-"""Between two passes over a unit whose pods come up: a status that says how far they are need not be quicker."""
 TURN_SECONDS = 1.0
 """Between two turns of a resync, roughly: a failure waits for what is looked at in one of them."""
 
 
-class Term:
-    """The queue, and all that it feeds."""
+class Controller:
+    """The work queue, the reconcilers and the pollers."""
 
-    def __init__(self, settings: Settings, cluster: Cluster, store: Store, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, cluster: Cluster, store: Inventory, metrics: Metrics) -> None:
         self._settings = settings
         self._store = store
         self._metrics = metrics
@@ -39,7 +37,7 @@ class Term:
         self.queue.on_error = self._failed
         self._feeds = Feeds(settings, metrics, self._fed)
         self._evaluations = Evaluations(settings, metrics, self.queue.add)
-        self._announcer = Announcer(cluster)
+        self._announcer = Announcer(cluster, "atoll-operator")
         self._runs = RunReconciler(
             settings, cluster, store, self.queue, self._feeds, self._evaluations, self._announcer
         )
@@ -47,12 +45,10 @@ class Term:
             settings, cluster, store, self.queue, self._feeds, metrics, self._announcer
         )
 
-    def changed(self, key: Key, news: News) -> None:
-        """Has somebody look: at once, or soon and then at all that has come together."""
-        if news is News.URGENT:
-            self.queue.add(key)
-        else:
-            self.queue.add_spaced(key, RUN_SECONDS if key.kind == "TrainingRun" else UNIT_SECONDS)
+    def changed(self, change: Change, listed: bool = False) -> None:
+        """Enqueues the keys that a change of the cache concerns."""
+        for key, seconds in wakeups(change, self._store, listed):
+            self.queue.add_spaced(key, seconds)
 
     async def run(self, known: Iterable[Key]) -> None:
         """Works until cancelled, on `known` first. Nothing that a pass had begun needs to be finished."""
@@ -100,15 +96,14 @@ class Term:
         if news.run:
             self.queue.add(run)
         elif news.figures:
-            self.queue.add_spaced(run, run_figures_seconds(news.of))
+            self.queue.add_spaced(run, FIGURES_SECONDS[run.kind])
         for name in news.units:
             self.queue.add(Key("LearnerUnit", run.namespace, name))
         if news.every_unit:
             for unit in self._store.unit_keys(run):
                 self.queue.add(unit)
-        spacing = self._units.figures_seconds
         for name in news.moved:
-            self.queue.add_spaced(Key("LearnerUnit", run.namespace, name), spacing)
+            self.queue.add_spaced(Key("LearnerUnit", run.namespace, name), FIGURES_SECONDS["LearnerUnit"])
 
     def _failed(self, key: Key, error: Exception) -> None:
         self._metrics.reconcile_errors.labels(key.kind, type(error).__name__).inc()

@@ -11,19 +11,18 @@ from contextlib import AsyncExitStack
 
 import aiohttp
 
-from atoll_operator.controller import Term
+from atoll_operator.cluster import LABELS, Cluster
+from atoll_operator.controller import Controller
 from atoll_operator.kube import events as handlers
-from atoll_operator.kube.client import Cluster
-from atoll_operator.kube.credentials import Credentials
-from atoll_operator.kube.keys import Key
+from atoll_operator.kube.cache import Change
+from atoll_operator.kube.client import wait_for_api
 from atoll_operator.kube.lease import Leadership, lease_name
+from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.logs import tell
-from atoll_operator.kube.start import answer
-from atoll_operator.kube.urgency import News
 from atoll_operator.metrics import health
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.metrics.runs import RunCollector
-from atoll_operator.reconcilers.store import Store
+from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.watches import Watches
 from atoll_operator.settings import Settings
 
@@ -40,25 +39,28 @@ class App:
         self._settings = settings
         self._credentials = credentials
         self._metrics = Metrics()
-        self._store = Store()
+        self._inventory = Inventory()
         self._cluster = Cluster(credentials, self._metrics, may_write=self._may_write)
         try_seconds = settings.lease_seconds / LEASE_TRIES
         self._lease_cluster = Cluster(
             credentials,
             self._metrics,
             time_out=aiohttp.ClientTimeout(total=try_seconds),
-            patience=try_seconds,
+            longest_wait=try_seconds,
         )
         self._leadership = Leadership(
             self._lease_cluster,
-            self._metrics,
+            self._metrics.leader.set,
             namespace=settings.lease_namespace,
-            name=lease_name(settings.namespaces),
+            name=lease_name("atoll-operator", settings.namespaces),
             identity=settings.identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}",
             seconds=settings.lease_seconds,
+            labels=LABELS,
         )
-        self._term: Term | None = None
-        self._metrics.registry.register(RunCollector(self._store, leads=lambda: self._term is not None))
+        self._controller: Controller | None = None
+        self._metrics.registry.register(
+            RunCollector(self._inventory, leads=lambda: self._controller is not None)
+        )
         self._watches: Watches | None = None
         self._ready = asyncio.Event()
         self._leading: asyncio.Task[None] | None = None
@@ -75,14 +77,14 @@ class App:
             self._metrics,
             alive=self._alive,
             ready=self._prepared,
-            role=lambda: "stands by" if self._term is None else "leads",
+            role=lambda: "stands by" if self._controller is None else "leads",
             refresh=self._refresh,
         )
         try:
             async with AsyncExitStack() as stack:
                 for cluster in (self._cluster, self._lease_cluster):
                     await stack.enter_async_context(cluster)
-                await answer(self._cluster.check_served)
+                await wait_for_api(self._cluster.check_served)
                 leading = self._leading = asyncio.create_task(self._lead(), name="lead")
                 watching = asyncio.create_task(self._watch(), name="watch")
                 await asyncio.wait([watching, leading], return_when=asyncio.FIRST_COMPLETED)
@@ -106,15 +108,17 @@ class App:
             await self._work()
 
     async def _work(self) -> None:
-        term = self._term = Term(self._settings, self._cluster, self._store, self._metrics)
+        controller = self._controller = Controller(
+            self._settings, self._cluster, self._inventory, self._metrics
+        )
         try:
-            await term.run(self._store.keys("TrainingRun", "LearnerUnit"))
+            await controller.run(self._inventory.keys("TrainingRun", "LearnerUnit"))
         finally:
-            self._term = None
+            self._controller = None
 
     async def _watch(self) -> None:
         """The watches fill the store; only then the work starts, and kopf, which hears the signals."""
-        nodes = await answer(self._cluster.may_watch_nodes)
+        nodes = await wait_for_api(lambda: self._cluster.may_list("Node"))
         if not nodes:
             tell(
                 logging.WARNING,
@@ -122,7 +126,7 @@ class App:
             )
         namespaces = self._settings.namespaces
         watches = self._watches = Watches(
-            self._credentials, self._metrics, self._store, namespaces, self._changed, nodes
+            self._credentials, self._metrics, self._inventory, namespaces, self._changed, nodes
         )
         watching = asyncio.create_task(watches.run(), name="watches")
         try:
@@ -132,9 +136,9 @@ class App:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
-    def _changed(self, key: Key, news: News) -> None:
-        if self._term is not None:
-            self._term.changed(key, news)
+    def _changed(self, change: Change, listed: bool) -> None:
+        if self._controller is not None:
+            self._controller.changed(change, listed)
 
     async def _stop(self) -> None:
         """Ends the work, and then the lease; the watches end by themselves."""
@@ -147,7 +151,7 @@ class App:
         return not self._settings.lease_namespace or self._leadership.leads()
 
     def _oldest(self) -> float:
-        return 0.0 if self._term is None else self._term.queue.oldest_seconds()
+        return 0.0 if self._controller is None else self._controller.queue.oldest_seconds()
 
     def _alive(self) -> str:
         age = self._oldest()
@@ -160,7 +164,7 @@ class App:
         return "" if self._ready.is_set() else "the watches have not started yet"
 
     def _refresh(self) -> None:
-        self._metrics.queue_depth.set(0 if self._term is None else self._term.queue.depth)
+        self._metrics.queue_depth.set(0 if self._controller is None else self._controller.queue.depth)
         self._metrics.queue_age.set(self._oldest())
 
 

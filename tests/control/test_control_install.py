@@ -39,7 +39,8 @@ def test_an_operator_of_one_namespace_works_with_a_role_and_touches_no_other(
     bench.kubelet.fail(bench.namespace, "r-one-0-1-0")
     bench.until("healed", lambda: set(bench.pods("r-one-0")) == {"r-one-0-2-0"})
     assert one.page("/readyz") == (200, "ok, leads")
-    lease = f"/apis/coordination.k8s.io/v1/namespaces/{RELEASE}/leases/{lease_name([bench.namespace])}"
+    name = lease_name("atoll-operator", [bench.namespace])
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{RELEASE}/leases/{name}"
     assert bench.api.call("GET", lease)["spec"]["holderIdentity"]
     # Its one question that may be answered with no is whether it may watch nodes.
     assert one.figures().get('atoll_api_errors_total{code="403"}', 0) <= 1

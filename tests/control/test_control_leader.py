@@ -30,7 +30,7 @@ def stands_by(one: Any) -> bool:
 
 
 def holder(bench: Any) -> str:
-    spec = bench.api.call("GET", f"{LEASES}/{lease_name([bench.namespace])}")["spec"]
+    spec = bench.api.call("GET", f"{LEASES}/{lease_name('atoll-operator', [bench.namespace])}")["spec"]
     return str(spec.get("holderIdentity", ""))
 
 

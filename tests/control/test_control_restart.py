@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
-
-from atoll_operator.kube.client import Cluster
 from atoll_operator.kube.credentials import load
+
+from atoll_operator.cluster import Cluster
 from atoll_operator.kube.errors import Conflict, NotFound
 from atoll_operator.metrics.process import Metrics
 

@@ -14,16 +14,16 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from atoll_operator.kube.client import APPLY, MERGE, STRATEGIC, Cluster
+from atoll_operator.cluster import RESOURCES, Cluster
+from atoll_operator.kube.client import APPLY, MERGE, STRATEGIC
 from atoll_operator.kube.errors import Unreachable, of_status
 from atoll_operator.kube.keys import Key, key_of
-from atoll_operator.kube.paths import PLURALS
 from atoll_operator.plan.clock import format_time
 
 Object = dict[str, Any]
 Told = Callable[[str, Object], None]
 """Gets ADDED, MODIFIED or DELETED, and the object."""
-KINDS = {f"{prefix}/{plural}": kind for kind, (prefix, plural) in PLURALS.items()}
+KINDS = {resource.path(): kind for kind, resource in RESOURCES.items()}
 
 
 def copied(body: Object) -> Object:

@@ -18,14 +18,14 @@ from objects import RUN
 
 from atoll_operator import controller as term_module
 from atoll_operator.api.group import LABEL_UNIT
-from atoll_operator.controller import Term
-from atoll_operator.kube.credentials import Credentials
+from atoll_operator.controller import Controller
 from atoll_operator.kube.keys import Key
+from atoll_operator.kube.login import Credentials
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.run.shards import UNAVAILABLE, CutOrder, FeedState, cut_step, heard
 from atoll_operator.polling.syncer import Feeds
-from atoll_operator.reconcilers.store import Store
-from atoll_operator.reconcilers.watches import SELECTORS, _NodeSink, _Sink
+from atoll_operator.reconcilers.inventory import Inventory
+from atoll_operator.reconcilers.watches import SELECTORS, _Sink
 from atoll_operator.settings import Settings
 
 BEGIN = 1_800_000_000.0
@@ -56,7 +56,7 @@ class World:
         self._operator: list[asyncio.Task[Any]] = []
         self._dead: list[asyncio.Task[Any]] = []
         """Of operators before it."""
-        self.term: Term
+        self.term: Controller
 
     def begin(self) -> None:
         """The run is applied, and an operator leads."""
@@ -79,7 +79,7 @@ class World:
             task.cancel()
         self._dead += self._operator
         self._operator.clear()
-        store, metrics, settings = Store(), Metrics(), Settings(runtime_image="i", resync_seconds=86_400)
+        store, metrics, settings = Inventory(), Metrics(), Settings(runtime_image="i", resync_seconds=86_400)
         cluster = MemoryCluster(self.server, _CREDENTIALS, metrics)
         syncer = self.syncer
 
@@ -95,9 +95,8 @@ class World:
                     feed.cut, syncer.saved = CutOrder(step), step
 
         with patch.object(term_module, "Feeds", Heard):
-            term = self.term = Term(settings, cluster, store, metrics)
-        sinks: dict[str, Any] = {kind: _Sink(kind, "", store, term.changed) for kind in SELECTORS}
-        sinks["Node"] = _NodeSink(store, term.changed)
+            term = self.term = Controller(settings, cluster, store, metrics)
+        sinks: dict[str, Any] = {kind: _Sink(kind, "", store, term.changed) for kind in (*SELECTORS, "Node")}
         for kind, sink in sinks.items():
             for body in self.server.every(kind):
                 sink.seen(copied(body))

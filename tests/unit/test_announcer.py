@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from leaping import leap
 
+from atoll_operator.cluster import Cluster
 from atoll_operator.kube import recorder as announce
-from atoll_operator.kube.client import Cluster
 from atoll_operator.kube.logs import LOG
 from atoll_operator.kube.recorder import Announcer
 from atoll_operator.plan.notice import Notice
@@ -42,7 +42,7 @@ def test_events_beyond_those_that_may_wait_are_dropped_and_counted_in_one_line(
     events = Events()
 
     async def work() -> None:
-        announcer = Announcer(cast(Cluster, events))
+        announcer = Announcer(cast(Cluster, events), "o")
         for waves in (7, 4):
             announcer.tell(
                 UNIT, [Notice("Normal", "Healed", f"{waves}/{n}", f"{waves}/{n}") for n in range(waves)], 0.0

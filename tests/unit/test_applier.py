@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.kube.apply import Applier
-from atoll_operator.kube.client import Cluster
-from atoll_operator.kube.credentials import Credentials
-from atoll_operator.kube.keys import Key, Kind
+from atoll_operator.kube.keys import Key
+from atoll_operator.kube.login import Credentials
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.run.plan import Reference
-from atoll_operator.reconcilers.store import Store
+from atoll_operator.reconcilers.inventory import Inventory
 
 Object = dict[str, Any]
 PATHS = {
@@ -41,7 +41,7 @@ class World:
     def __init__(self) -> None:
         self.there: dict[str, Object] = {}
         self.applied: list[str] = []
-        self.store = Store()
+        self.store = Inventory()
         self.applier: Applier
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -58,7 +58,7 @@ class World:
         body["metadata"] |= {"uid": body["metadata"]["name"], "resourceVersion": str(len(self.applied))}
         return web.json_response(body)
 
-    def make(self, kind: Kind, uid: str, owner: str, version: int, seen: bool = True) -> None:
+    def make(self, kind: str, uid: str, owner: str, version: int, seen: bool = True) -> None:
         body = thing(kind, uid, owner, version)
         self.there[PATHS[kind]] = body
         if seen:
@@ -84,7 +84,7 @@ async def world() -> AsyncIterator[World]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     access = Credentials(f"http://127.0.0.1:{runner.addresses[0][1]}", ssl.create_default_context())
     async with Cluster(access, Metrics()) as cluster:
-        one.applier = Applier(cluster, one.store)
+        one.applier = Applier(cluster, one.store.cache, LABELS)
         yield one
     await runner.cleanup()
 

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from aiohttp import web
 
-from atoll_operator.certificates.authority import Authorities, client_context
-from atoll_operator.kube.credentials import load_pair
+from atoll_operator.certificates.authority import Authorities, client_context, load_pair
 from atoll_operator.kube.keys import Key
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.names import shard_host

@@ -13,11 +13,12 @@ from aiohttp import web
 from answering import answering
 
 from atoll_operator.certificates.secrets import Identities
-from atoll_operator.kube.client import AT_ONCE, Cluster
-from atoll_operator.kube.credentials import Credentials
+from atoll_operator.cluster import Cluster
+from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.kube.errors import Refused
+from atoll_operator.kube.login import Credentials
 from atoll_operator.metrics.process import Metrics
-from atoll_operator.reconcilers.store import Store
+from atoll_operator.reconcilers.inventory import Inventory
 
 UNITS = {f"r-one-{number}": "" for number in range(6)}
 
@@ -54,7 +55,7 @@ async def world() -> AsyncIterator[tuple[Secrets, Identities]]:
     async with answering(secrets.handle) as address:
         access = Credentials(address, ssl.create_default_context())
         async with Cluster(access, Metrics()) as cluster:
-            yield secrets, Identities(cluster, Store())
+            yield secrets, Identities(cluster, Inventory().cache)
 
 
 async def test_a_secret_of_somebody_else_has_no_other_asked_for_again(

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from atoll_operator.api.conditions import RUN_CONDITIONS
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.metrics.runs import RunCollector
-from atoll_operator.reconcilers.store import Store
+from atoll_operator.reconcilers.inventory import Inventory
 from atoll_runtime.contract import EvaluationReport, EvaluatorStatus, LedgerReport, SyncerStatus, UnitReport
 from atoll_runtime.evaluator.status import metrics as evaluator_metrics
 from atoll_runtime.syncer.status import metrics as syncer_metrics
@@ -55,7 +55,7 @@ def condition(kind: str, status: str, reason: str) -> dict[str, str]:
 
 def told_of(*bodies: dict[str, Any], leads: bool = True) -> dict[str, float]:
     """What an operator that has seen these says of runs: name with labels to value."""
-    store, registry = Store(), CollectorRegistry()
+    store, registry = Inventory(), CollectorRegistry()
     for body in bodies:
         store.put(body["kind"], body)
     registry.register(RunCollector(store, lambda: leads))
@@ -83,7 +83,7 @@ def exposed() -> Labels:
     operator.api_errors.labels(code="x").inc()
     operator.reconcile_seconds.labels(kind="x").observe(1)
     operator.heal_stage_seconds.labels(stage="x").observe(1)
-    store = Store()
+    store = Inventory()
     for body in (RUNNING, unit_body("r-p-0", "Learning")):
         store.put(body["kind"], body)
     operator.registry.register(RunCollector(store, lambda: True))

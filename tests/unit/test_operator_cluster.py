@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 from answering import answering
+from leaping import leap
 
+from atoll_operator.cluster import Cluster
 from atoll_operator.kube import client
-from atoll_operator.kube.client import Cluster
-from atoll_operator.kube.credentials import Credentials
+from atoll_operator.kube.client import START_SECONDS, wait_for_api
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, NotLeading, Refused, Unreachable
+from atoll_operator.kube.login import Credentials, bearer
 from atoll_operator.metrics.process import Metrics
 
 Answer = Callable[[web.Request], tuple[int, dict[str, Any]]]
@@ -46,8 +48,8 @@ async def server(monkeypatch) -> AsyncIterator[Server]:
         yield one
 
 
-def connect(server: Server, **token: Any) -> Cluster:
-    return Cluster(Credentials(server.address, ssl.create_default_context(), **token), Metrics())
+def connect(server: Server, **options: Any) -> Cluster:
+    return Cluster(Credentials(server.address, ssl.create_default_context(), **options), Metrics())
 
 
 async def test_nothing_is_written_when_another_operator_may_lead_by_now(server: Server) -> None:
@@ -86,7 +88,7 @@ async def test_a_server_that_asks_for_patience_gets_it_within_bounds(server: Ser
     server.retry_after = "3600"
     access = Credentials(server.address, ssl.create_default_context())
     loop = asyncio.get_running_loop()
-    async with Cluster(access, Metrics(), patience=0.1) as cluster:
+    async with Cluster(access, Metrics(), longest_wait=0.1) as cluster:
         began = loop.time()
         await cluster.get("Pod", "n", "p")
     assert 0.1 <= loop.time() - began < 5
@@ -134,7 +136,7 @@ async def test_a_token_that_was_rotated_is_read_after_a_401(server: Server, tmp_
         return 401, {}
 
     server.answers = [says(200), rotate, says(200)]
-    async with connect(server, token_file=token) as cluster:
+    async with connect(server, authorization=bearer(token)) as cluster:
         await cluster.get("Pod", "n", "p")
         await cluster.get("Pod", "n", "p")
     assert [request[2] for request in server.requests] == ["Bearer old", "Bearer old", "Bearer new"]
@@ -148,3 +150,28 @@ async def test_an_operator_without_its_definitions_says_which_are_missing(server
             with pytest.raises(Unreachable, match=f"does not serve {missing}; apply crds/ first"):
                 await cluster.check_served()
         await cluster.check_served()
+
+
+def comes_up_after(seconds: float) -> Callable[[], Awaitable[float]]:
+    """An API server that cannot be reached before then; its answer is the time."""
+
+    async def ask() -> float:
+        now = asyncio.get_running_loop().time()
+        if now < seconds:
+            raise Unreachable("GET /version: nobody answers")
+        return now
+
+    return ask
+
+
+def test_an_api_server_that_comes_up_later_than_the_operator_is_waited_for() -> None:
+    assert 8 <= leap(wait_for_api(comes_up_after(8))) <= 9
+
+
+def test_an_api_server_that_never_comes_up_ends_the_start_in_time_with_what_is_missing() -> None:
+    async def ended() -> float:
+        with pytest.raises(Unreachable, match="nobody answers"):
+            await wait_for_api(comes_up_after(1e9))
+        return asyncio.get_running_loop().time()
+
+    assert START_SECONDS <= leap(ended()) <= START_SECONDS + 1

@@ -17,16 +17,13 @@ import pytest
 from leaping import leap
 
 from atoll_operator import settings
-from atoll_operator.certificates.authority import Authorities, Authority, client_context
+from atoll_operator.certificates.authority import Authorities, Authority, client_context, load_pair
 from atoll_operator.crd import generate as crdgen
 from atoll_operator.crd.rules import at
-from atoll_operator.kube.credentials import CredentialsError, load, load_pair
-from atoll_operator.kube.errors import Retry
-from atoll_operator.kube.keys import Key, parent_key
+from atoll_operator.kube.errors import CredentialsError, Retry
+from atoll_operator.kube.login import load
 from atoll_operator.kube.queue import WorkQueue
-from atoll_operator.kube.urgency import News
 from atoll_operator.plan.pods.names import evaluator_host
-from atoll_operator.reconcilers.store import Store
 
 LEAST = {"ATOLL_RUNTIME_IMAGE": "runtime:1"}
 NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
@@ -227,108 +224,6 @@ def test_a_certificate_is_accepted_for_its_names_by_its_authority_while_more_tha
     assert not ours.accept(ours.bundle, [one], NOW)
     assert not ours.accept(b"no certificate", [], NOW)
     assert not Authorities.of("r", (), NOW).accept(certificate, [one], NOW)
-
-
-def pod(uid: str, version: int, name: str = "u-1-0") -> dict:
-    owners = [{"uid": "unit", "controller": True}]
-    labels = {"atoll.dev/unit": "u"}
-    metadata = {"name": name, "namespace": "n", "uid": uid, "resourceVersion": str(version), "labels": labels}
-    return {"metadata": metadata | {"ownerReferences": owners}}
-
-
-def known(store: Store, owner: str = "unit") -> list[str]:
-    """Uids of the pods of unit `u`."""
-    return [view.uid for view in store.pods_of(Key("LearnerUnit", "n", "u"), owner)]
-
-
-def test_the_store_takes_nothing_older_than_it_knows_and_nothing_that_is_gone() -> None:
-    store = Store()
-    ended = {"status": {"phase": "Failed"}}
-    assert store.put("Pod", pod("a", 5) | ended) is News.URGENT
-    assert store.put("Pod", pod("a", 4)) is News.NONE
-    (view,) = store.pods_of(Key("LearnerUnit", "n", "u"), "unit")
-    assert view.ended
-    store.drop("Pod", pod("a", 6))
-    assert store.put("Pod", pod("a", 5)) is News.NONE
-    assert not known(store)
-    store.put("Pod", pod("b", 1))
-    store.drop("Pod", pod("a", 9))
-    assert known(store) == ["b"]
-    assert not known(store, "another")
-
-
-def test_a_run_looks_when_its_syncer_or_its_evaluator_changes_and_tells_them_apart() -> None:
-    store, run = Store(), Key("TrainingRun", "n", "r")
-    for component, name in (
-        ("syncer", "r-syncer-0"),
-        ("syncer", "r-syncer-1"),
-        ("evaluator", "r-evaluator-0"),
-    ):
-        body = pod(name, 1, name)
-        body["metadata"]["labels"] = {"atoll.dev/run": "r", "atoll.dev/component": component}
-        assert parent_key("Pod", body) == run
-        store.put("Pod", body)
-    assert [view.name for view in store.syncer_pods(run)] == ["r-syncer-0", "r-syncer-1"]
-    assert [view.name for view in store.evaluator_pods(run)] == ["r-evaluator-0"]
-
-
-def test_a_fresh_list_replaces_what_the_store_knows_of_a_unit() -> None:
-    store, unit = Store(), Key("LearnerUnit", "n", "u")
-    store.put("Pod", pod("a", 5))
-    store.replace_pods(unit, [pod("b", 6, "u-2-0")])
-    assert known(store) == ["b"]
-
-
-def test_a_list_of_all_takes_away_what_it_lacks_unless_that_is_newer() -> None:
-    store = Store()
-    store.put("Pod", pod("a", 5))
-    store.put("Pod", pod("b", 9, "u-1-1"))
-    store.put("Pod", pod("c", 4, "u-1-2"))
-    assert store.keep("Pod", "elsewhere", set(), 7) == set()
-    assert store.keep("Pod", "n", {("n", "u-1-2")}, 7) == {Key("LearnerUnit", "n", "u")}
-    assert known(store) == ["b", "c"]
-    assert store.put("Pod", pod("a", 6)) is News.NONE
-
-
-def test_a_node_that_a_list_lacks_is_gone_and_its_units_have_to_look() -> None:
-    store, unit = Store(), Key("LearnerUnit", "n", "u")
-    store.put("Pod", pod("a", 1) | {"spec": {"nodeName": "n1"}})
-    store.put_node({"metadata": {"name": "n1"}}, 0.0)
-    store.put_node({"metadata": {"name": "n2"}}, 0.0)
-    assert store.keep_nodes({"n1"}) == set()
-    assert store.keep_nodes({"n2"}) == {unit}
-    assert store.nodes_of(store.pods_of(unit, "unit"))["n1"].gone
-    assert store.keep_nodes({"n2"}) == set()
-
-
-def test_a_pod_that_comes_up_is_calm_news_and_one_that_is_lost_is_urgent() -> None:
-    def put(version: int, **status: object) -> News:
-        body = pod("a", version)
-        body["metadata"]["labels"] |= {"atoll.dev/host": "1"}
-        body["spec"] = {"nodeName": "n1"}
-        return store.put("Pod", body | {"status": status})
-
-    ready, unready = ([{"type": "Ready", "status": status}] for status in ("True", "False"))
-    store = Store()
-    assert put(1, phase="Pending") is News.URGENT
-    assert put(2, phase="Pending", hostIP="10.0.0.1") is News.NONE
-    assert put(3, phase="Running", conditions=unready) is News.CALM
-    assert put(4, phase="Running", conditions=ready) is News.CALM
-    assert put(5, phase="Running", conditions=unready) is News.URGENT
-    assert put(6, phase="Failed") is News.URGENT
-
-
-def test_the_node_of_a_pod_that_chose_its_pool_is_urgent_and_that_of_the_others_is_not() -> None:
-    def put(version: int, host: int, node: str, pool: str = "p") -> News:
-        body = pod(f"{host}", version, f"u-1-{host}")
-        selector = {"cloud.google.com/gke-nodepool": pool} if pool else {}
-        return store.put("Pod", body | {"spec": {"nodeName": node, "nodeSelector": selector}})
-
-    store = Store()
-    put(1, 0, "")
-    put(2, 1, "", pool="")
-    assert put(3, 0, "n0") is News.CALM
-    assert put(4, 1, "n1", pool="") is News.URGENT
 
 
 async def work(queue: WorkQueue[str], seconds: float) -> None:

@@ -27,7 +27,7 @@ from atoll_operator.plan.unit.hang import Pace
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.status import Orders, UnitObserved
 from atoll_operator.plan.unit.unitplan import UnitPlan
-from atoll_operator.reconcilers.store import Store
+from atoll_operator.reconcilers.inventory import Inventory
 from atoll_runtime.contract import SyncerStatus, UnitReport
 
 NOW = 1_700_000_000.0
@@ -211,29 +211,9 @@ def test_a_gang_whose_node_comes_back_during_a_back_off_is_kept_and_counted_as_n
     assert plan.status.phase == "Learning"
 
 
-def test_the_units_of_a_node_have_to_look_when_it_changes_and_not_when_its_figures_do() -> None:
-    store = Store()
-    pod = {
-        "metadata": {"name": "p", "namespace": "ns", "uid": "1", "labels": {"atoll.dev/unit": "u"}},
-        "spec": {"nodeName": "n1"},
-    }
-    store.put("Pod", pod)
-    unit = {Key("LearnerUnit", "ns", "u")}
-    store.put_node(make_node("n1", READY), NOW)
-    assert store.put_node(make_node("n1", READY | {"lastHeartbeatTime": "now"}), NOW + 9) == set()
-    assert store.put_node(make_node("n2", SILENT), NOW) == set()
-    assert store.put_node(make_node("n1", SILENT), NOW) == unit
-    assert store.drop_node(make_node("n1")) == unit
-    assert store.nodes_of([PodView(name="p", node="n1")])["n1"].gone
-    assert store.put_node(make_node("n1", READY), NOW) == unit
-    assert not store.nodes_of([PodView(name="p", node="n1")])["n1"].gone
-    store.drop("Pod", pod)
-    assert store.put_node(make_node("n1", SILENT), NOW) == set()
-
-
 def test_a_pod_that_went_faster_than_anybody_looked_has_said_why() -> None:
     store, labels = (
-        Store(),
+        Inventory(),
         {"atoll.dev/unit": "r-two-0", "atoll.dev/gang": "1", "atoll.dev/host": "1"},
     )
     unit = Key("LearnerUnit", "ns", "r-two-0")
@@ -266,7 +246,7 @@ def test_a_pod_that_went_faster_than_anybody_looked_has_said_why() -> None:
 
 
 def test_of_pods_of_one_host_the_last_words_of_the_last_are_kept() -> None:
-    store, unit = Store(), Key("LearnerUnit", "ns", "r-two-0")
+    store, unit = Inventory(), Key("LearnerUnit", "ns", "r-two-0")
     store.put(
         "LearnerUnit", {"metadata": {"name": "r-two-0", "namespace": "ns", "uid": "u"}, "spec": {"run": "r"}}
     )

@@ -10,24 +10,24 @@ from collections import Counter
 import pytest
 from leaping import leap
 
-from atoll_operator.controller import TURN_SECONDS, Term
-from atoll_operator.kube.client import Cluster
-from atoll_operator.kube.credentials import Credentials
-from atoll_operator.kube.keys import Key, Kind
+from atoll_operator.cluster import Cluster
+from atoll_operator.controller import TURN_SECONDS, Controller
+from atoll_operator.kube.keys import Key
+from atoll_operator.kube.login import Credentials
 from atoll_operator.metrics.process import Metrics
-from atoll_operator.reconcilers.store import Store
+from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.settings import Settings
 
 UNITS = 400
 
 
-class Passes(Term):
+class Passes(Controller):
     """A term whose passes are noted with their time, and do nothing."""
 
     def __init__(self, resync_seconds: float) -> None:
         self.times: dict[Key, list[float]] = {}
         self.reviewed: list[Key] = []
-        store, metrics = Store(), Metrics()
+        store, metrics = Inventory(), Metrics()
         for kind, name in [("TrainingRun", "r"), *(("LearnerUnit", f"r-p-{n}") for n in range(UNITS))]:
             store.put(kind, _body(kind, name))
         settings = Settings(runtime_image="i", resync_seconds=resync_seconds)
@@ -44,7 +44,7 @@ class Passes(Term):
             await asyncio.wait_for(self.run(()), seconds)
 
 
-def _body(kind: Kind, name: str) -> dict:
+def _body(kind: str, name: str) -> dict:
     metadata = {"name": name, "namespace": "n", "uid": name, "resourceVersion": "1", "generation": 1}
     return {"kind": kind, "metadata": metadata, "spec": {"run": "r"}}
 

@@ -16,9 +16,9 @@ from objects import RUN, TWO_HOSTS
 
 from atoll_operator.api.group import LABEL_COMPONENT, LABEL_GANG, LABEL_HOST, LABEL_UNIT, LEARNER, owner
 from atoll_operator.api.learnerunit import Failure, LearnerUnitStatus
-from atoll_operator.kube.client import Cluster
-from atoll_operator.kube.credentials import Credentials
+from atoll_operator.cluster import Cluster
 from atoll_operator.kube.keys import Key
+from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Announcer
 from atoll_operator.metrics.process import Metrics
@@ -26,7 +26,7 @@ from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import document
 from atoll_operator.plan.run.shards import FeedState
 from atoll_operator.polling.syncer import Feeds
-from atoll_operator.reconcilers.store import Store
+from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.unit import UnitReconciler
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import BeginningReport, SyncerStatus, UnitReport
@@ -125,14 +125,14 @@ async def test_pods_that_are_gone_with_their_deletion_leave_a_finished_unit_that
     server: tuple[Server, str],
 ) -> None:
     api, address = server
-    store, metrics, settings = Store(), Metrics(), Settings(runtime_image="i")
+    store, metrics, settings = Inventory(), Metrics(), Settings(runtime_image="i")
     metadata = {"name": "r", "namespace": "ns", "uid": "run", "resourceVersion": "1", "generation": 1}
     store.put("TrainingRun", RUN | {"metadata": metadata, "status": {"phase": "Complete"}})
     store.put("LearnerUnit", copy.deepcopy(api.unit))
     for host in (0, 1):
         store.put("Pod", {**pod(host), "status": {"phase": "Succeeded"}})
     async with Cluster(Credentials(address, ssl.create_default_context()), metrics) as cluster:
-        feeds, announcer = Told(settings, metrics, lambda run, units: None), Announcer(cluster)
+        feeds, announcer = Told(settings, metrics, lambda run, units: None), Announcer(cluster, "o")
 
         async def look(key: Key) -> None:
             if key == UNIT:  # and not its run, which is told of the new status
@@ -158,14 +158,14 @@ def draining(unit: dict[str, Any]) -> tuple[str, str]:
 
 async def test_a_heal_that_is_written_at_the_second_try_counts_once(server: tuple[Server, str]) -> None:
     api, address = server
-    store, metrics, settings = Store(), Metrics(), Settings(runtime_image="i")
+    store, metrics, settings = Inventory(), Metrics(), Settings(runtime_image="i")
     metadata = {"name": "r", "namespace": "ns", "uid": "run", "resourceVersion": "1", "generation": 1}
     store.put("TrainingRun", RUN | {"metadata": metadata})
     store.put("LearnerUnit", copy.deepcopy(api.unit))
     for host in (0, 1):
         store.put("Pod", pod(host))
     async with Cluster(Credentials(address, ssl.create_default_context()), metrics) as cluster:
-        feeds, announcer = Told(settings, metrics, lambda run, units: None), Announcer(cluster)
+        feeds, announcer = Told(settings, metrics, lambda run, units: None), Announcer(cluster, "o")
         queue: WorkQueue[Key] = WorkQueue(lambda key: reconcile(key))
         reconcile = UnitReconciler(settings, cluster, store, queue, feeds, metrics, announcer)
         api.touch()

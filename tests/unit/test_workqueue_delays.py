@@ -12,7 +12,7 @@ import pytest
 from leaping import leap
 
 from atoll_operator.kube.errors import Retry, Unreachable
-from atoll_operator.kube.gather import together
+from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.kube.logs import LOG
 from atoll_operator.kube.queue import MAX_BACK_OFF_SECONDS, WorkQueue
 
@@ -94,7 +94,7 @@ def test_of_several_refusals_at_once_the_first_in_order_is_told_whichever_came_f
 
     works = ends("a", 1, refused=False), ends("b", 5), ends("c", 2), ends("d", 9, refused=False)
     with pytest.raises(ValueError, match="b"):
-        leap(together(works))
+        leap(gather_bounded(works))
     assert done == ["a", "c", "b", "d"]
 
 
@@ -110,5 +110,5 @@ def test_where_the_api_server_does_not_answer_nothing_more_is_begun() -> None:
 
     works = ends("a", 1, ValueError("b")), ends("b", 5, Unreachable("503")), ends("c", 9), ends("d", 1)
     with pytest.raises(ValueError, match="b"):
-        leap(together(works, 2))
+        leap(gather_bounded(works, 2))
     assert done == ["a", "b", "c"], "what was under way may end"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import ssl
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,7 +19,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from atoll_operator.certificates.rotation import AUTHORITY_LIFE, LEAF_LIFE, Life, succession
-from atoll_operator.kube.credentials import load_pair
 
 SKEW = datetime.timedelta(minutes=5)
 """A certificate begins this long before it is made, for pods whose clock is behind."""
@@ -209,3 +210,14 @@ def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pai
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         ),
     )
+
+
+def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Loads a certificate and its key, both PEM, through a temporary file: the ssl module reads only files."""
+    handle, name = tempfile.mkstemp(prefix="atoll-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(certificate + b"\n" + key)
+        context.load_cert_chain(name)
+    finally:
+        os.unlink(name)

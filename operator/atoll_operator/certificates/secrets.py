@@ -25,12 +25,14 @@ from atoll_operator.api.group import (
     owner,
 )
 from atoll_operator.certificates.authority import Authorities, Pair, client_context
-from atoll_operator.kube.client import AT_ONCE, Cluster
+from atoll_operator.cluster import LABELS, Cluster
+from atoll_operator.kube.apply import check_owner
+from atoll_operator.kube.cache import Cache
+from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.kube.errors import AlreadyExists, NotFound, Refused
-from atoll_operator.kube.gather import together
-from atoll_operator.kube.keys import Key, Sight, sight_of
+from atoll_operator.kube.gather import gather_bounded
+from atoll_operator.kube.keys import Key, ObjectVersion, object_version
 from atoll_operator.kube.logs import tell
-from atoll_operator.kube.ownership import check_owner
 from atoll_operator.plan.pods.names import (
     ca_secret,
     evaluator,
@@ -40,7 +42,6 @@ from atoll_operator.plan.pods.names import (
     syncer_host,
     tls_secret,
 )
-from atoll_operator.reconcilers.store import Store
 from atoll_runtime.contract import identity
 
 
@@ -63,18 +64,18 @@ class _Known:
     """The operator's own; it lives in memory only."""
     authorities: Authorities | None = None
     """None: to be read again."""
-    read: Sight | None = None
+    read: ObjectVersion | None = None
     """Of the Secret that they were read from."""
-    issued: dict[str, tuple[_Member, Sight]] = field(default_factory=dict)
+    issued: dict[str, tuple[_Member, ObjectVersion]] = field(default_factory=dict)
     """Members whose Secret is known to be right, by name, and that Secret as it was then."""
 
 
 class Identities:
     """Issues and renews the Secrets of each run, by its uid."""
 
-    def __init__(self, cluster: Cluster, store: Store) -> None:
+    def __init__(self, cluster: Cluster, cache: Cache) -> None:
         self._cluster = cluster
-        self._store = store
+        self._cache = cache
         self._known: dict[str, _Known] = {}
 
     async def ensure(
@@ -115,7 +116,7 @@ class Identities:
                 await self._issue(authorities, namespace, run, uid, member),
             )
 
-        await together(map(issue, missing), AT_ONCE)
+        await gather_bounded(map(issue, missing), AT_ONCE)
         return known.context
 
     async def add(self, namespace: str, run: str, uid: str, unit: str) -> None:
@@ -149,13 +150,13 @@ class Identities:
         sight = self._sight(namespace, tls_secret(member.name))
         return sight is not None and known.issued.get(member.name) == (member, sight)
 
-    def _sight(self, namespace: str, secret: str) -> Sight | None:
-        return self._store.sight(Key("Secret", namespace, secret))
+    def _sight(self, namespace: str, secret: str) -> ObjectVersion | None:
+        return self._cache.version(Key("Secret", namespace, secret))
 
-    def _seen(self, secret: Object) -> Sight:
+    def _seen(self, secret: Object) -> ObjectVersion:
         """As the API server answered."""
-        self._store.put("Secret", secret)
-        return sight_of("Secret", secret)
+        self._cache.put("Secret", secret)
+        return object_version("Secret", secret)
 
     async def _open(self, known: _Known, namespace: str, run: str, uid: str) -> Authorities:
         now = datetime.datetime.now(datetime.UTC)
@@ -166,7 +167,7 @@ class Identities:
             secret = await self._cluster.get("Secret", namespace, name)
         except NotFound:
             secret = await self._create(describe(_stored(Authorities.of(run, (), now))))
-        check_owner(secret, "Secret", owned)
+        check_owner(secret, "Secret", owned, LABELS)
         try:
             stored = Authorities.load(_datum(secret, "ca.crt"), _datum(secret, "ca.key"))
         except ValueError as error:
@@ -200,7 +201,7 @@ class Identities:
         uid: str,
         member: _Member,
         new: bool = False,
-    ) -> Sight:
+    ) -> ObjectVersion:
         now = datetime.datetime.now(datetime.UTC)
         name = member.name
         owned = owner(UNIT_KIND, name, member.unit) if member.unit else owner(RUN_KIND, run, uid)
@@ -220,7 +221,7 @@ class Identities:
             )
         except NotFound:
             secret = await self._create(made())
-        check_owner(secret, "Secret", owned)
+        check_owner(secret, "Secret", owned, LABELS)
         current = _datum(secret, "ca.crt") == authorities.bundle
         if not current or not authorities.accept(_datum(secret, "tls.crt"), member.hosts, now):
             secret = await self._cluster.apply(made())

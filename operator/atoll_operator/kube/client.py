@@ -1,44 +1,57 @@
-"""A thin asynchronous client of the API server: the hot path, without models.
+"""Asynchronous client of an API server for plain JSON objects.
 
-The generated client would add 85 MiB and refuse plain dictionaries; this one knows the nine kinds that we touch.
+The generated client would add 85 MiB and refuses plain dictionaries.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
 import msgspec
 
-from atoll_operator.api.group import FIELD_MANAGER, Object
-from atoll_operator.kube.credentials import Credentials
-from atoll_operator.kube.errors import Conflict, NotFound, NotLeading, Refused, Unreachable, of_status
-from atoll_operator.kube.keys import version_of
-from atoll_operator.kube.paths import OUR_PREFIX, PLURALS, collection, item
-from atoll_operator.kube.patience import patience
-from atoll_operator.kube.window import Window
-from atoll_operator.metrics.process import Metrics
+from atoll_operator.kube.errors import Conflict, NotLeading, Refused, Unreachable, of_status
+from atoll_operator.kube.keys import Object, version_of
+from atoll_operator.kube.login import Credentials
+from atoll_operator.kube.logs import tell
 
+T = TypeVar("T")
 CONNECTIONS = 32
 AT_ONCE = CONNECTIONS // 4
-"""Units or Secrets of a run that are looked for, made or deleted at a time; the other connections are for pods."""
-FIRST = 8
-"""Requests at a time after a rest."""
-REST_SECONDS = 1.0
+"""Requests that one caller may send at a time for work that is less urgent than pods."""
 TRIES = 5
 BACK_OFF_SECONDS = 0.2
-PATIENCE_SECONDS = 10.0
-"""Between two tries at most, however long the API server asks to be left alone: heals wait for it."""
+RETRY_AFTER_SECONDS = 10.0
+"""Longest wait between two tries, whatever the API server asks for."""
+START_SECONDS = 120.0
 TIME_OUT = aiohttp.ClientTimeout(total=20, sock_connect=5)
+PAGE = 500
+"""Objects in one answer to a list."""
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON = "application/json"
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+
+class Resource(NamedTuple):
+    """Where an API server has the objects of a kind."""
+
+    group: str
+    """Empty for the core group."""
+    version: str
+    plural: str
+
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """The path of a collection, in one namespace or in the cluster, or of one object."""
+        prefix = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        return f"{prefix}{scope}/{self.plural}" + (f"/{name}" if name else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +64,42 @@ class _Request:
     accept: str = JSON
 
 
-class Cluster:
-    """Use as an async context manager. Methods raise ApiError and Unreachable, those that write NotLeading too.
+class ApiClient:
+    """Use as an async context manager. Methods raise ApiError and Unreachable; those that write also NotLeading.
 
     Args:
+        resources: by kind.
+        manager: name under which fields are owned.
+        count_error: called with the status code of each error, or `unreachable`.
         time_out: of one try.
-        patience: seconds between two tries for which the API server may ask at most.
-        may_write: asked before each try of a write, so that a process that was paused writes nothing late.
+        longest_wait: seconds between two tries at most.
+        may_write: asked before each try of a write, so that a process that was paused does not write late.
     """
 
     def __init__(
         self,
         credentials: Credentials,
-        metrics: Metrics,
+        resources: Mapping[str, Resource],
+        manager: str,
+        count_error: Callable[[str], None],
         *,
         time_out: aiohttp.ClientTimeout = TIME_OUT,
-        patience: float = PATIENCE_SECONDS,
+        longest_wait: float = RETRY_AFTER_SECONDS,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._credentials = credentials
-        self._metrics = metrics
+        self.credentials = credentials
+        self.resources = resources
+        self.manager = manager
+        self.count_error = count_error
         self._time_out = time_out
-        self._patience = patience
+        self._longest_wait = longest_wait
         self._may_write = may_write
         self._session: aiohttp.ClientSession | None = None
-        self._slots = Window(FIRST, CONNECTIONS, REST_SECONDS)
-        """Whoever waits for a connection waits here: the time-out of a try is not for that."""
+        # Requests wait here for a connection, because the time-out of a try must not cover that.
+        self._slots = asyncio.Semaphore(CONNECTIONS)
 
-    async def __aenter__(self) -> Cluster:
-        connector = aiohttp.TCPConnector(limit=CONNECTIONS, ssl=self._credentials.context)
+    async def __aenter__(self) -> ApiClient:
+        connector = aiohttp.TCPConnector(limit=CONNECTIONS, ssl=self.credentials.context)
         self._session = aiohttp.ClientSession(connector=connector, timeout=self._time_out)
         return self
 
@@ -87,123 +107,115 @@ class Cluster:
         if self._session is not None:
             await self._session.close()
 
-    async def check_served(self) -> None:
-        """Whether the API server serves our kinds.
-
-        Raises:
-            Unreachable: not all of them.
-        """
-        wanted = {plural for prefix, plural in PLURALS.values() if prefix == OUR_PREFIX}
-        try:
-            served = await self._call(_Request("GET", OUR_PREFIX))
-            missing = wanted - {item["name"] for item in served["resources"]}
-        except NotFound:
-            missing = wanted
-        if missing:
-            raise Unreachable(f"{OUR_PREFIX} does not serve {', '.join(sorted(missing))}; apply crds/ first")
+    async def served(self, prefix: str) -> set[str]:
+        """Plurals that the API server serves in a group and version. Raises NotFound."""
+        return {item["name"] for item in (await self._call(_Request("GET", prefix)))["resources"]}
 
     async def get(self, kind: str, namespace: str, name: str) -> Object:
-        return await self._call(_Request("GET", item(kind, namespace, name)))
+        return await self._call(_Request("GET", self._path(kind, namespace, name)))
 
-    async def pods(self, namespace: str, selector: str) -> list[Object]:
-        """A consistent list, newer than any watch."""
-        bodies, _ = await self.list("Pod", namespace, selector)
-        return bodies
+    async def pages(
+        self, kind: str, namespace: str, selector: str = "", metadata: bool = False
+    ) -> AsyncIterator[tuple[list[Object], int]]:
+        """A consistent list, page by page, each with the list's resource version.
+
+        Args:
+            metadata: ask for the metadata of the objects alone.
+        """
+        parameters = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
+        accept = METADATA_LIST if metadata else JSON
+        while True:
+            request = _Request("GET", self._path(kind, namespace), None, parameters, accept=accept)
+            answer = await self._call(request)
+            # An empty list of metadata is null.
+            yield answer["items"] or [], version_of(answer["metadata"])
+            token = answer["metadata"].get("continue", "")
+            if not token:
+                return
+            parameters = {**parameters, "continue": token}
 
     async def list(self, kind: str, namespace: str, selector: str = "") -> tuple[list[Object], int]:
-        """All objects of a namespace, or of the cluster where that is empty, and the version of the list."""
-        parameters = {"labelSelector": selector} if selector else None
-        answer = await self._call(_Request("GET", collection(kind, namespace), parameters=parameters))
-        return answer["items"], version_of(answer["metadata"])
+        """All objects of a namespace, or of the cluster where that is empty, and the list's resource version."""
+        pages = [page async for page in self.pages(kind, namespace, selector)]
+        return [body for bodies, _ in pages for body in bodies], pages[-1][1]
 
-    async def may_watch_nodes(self) -> bool:
-        """Nodes belong to no namespace: an operator that is limited to some may have no right to them."""
+    async def may_list(self, kind: str) -> bool:
+        """Whether the API server allows a list of the whole cluster."""
         try:
-            await self._call(_Request("GET", "/api/v1/nodes", parameters={"limit": "1"}))
+            await self._call(_Request("GET", self._path(kind, ""), parameters={"limit": "1"}))
         except Refused:
             return False
         return True
 
     async def create(self, body: Object) -> Object:
-        """Names are deterministic, so that a second try of a create that did arrive ends as AlreadyExists."""
-        path = collection(body["kind"], body["metadata"]["namespace"])
-        return await self._call(_Request("POST", path, body, {"fieldManager": FIELD_MANAGER}))
+        """Raises AlreadyExists also where an earlier try arrived and its answer was lost."""
+        path = self._path(body["kind"], body["metadata"]["namespace"])
+        return await self._call(_Request("POST", path, body, {"fieldManager": self.manager}))
 
     async def apply(self, body: Object) -> Object:
-        """Server-side apply: what we name is ours, what others added stays."""
-        path = item(body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
-        return await self._call(_Request("PATCH", path, body, _OURS, APPLY))
+        """Server-side apply, by force: the fields in `body` become ours, fields of other managers stay."""
+        parameters = {"fieldManager": self.manager, "force": "true"}
+        return await self._call(_Request("PATCH", self._path_of(body), body, parameters, APPLY))
 
     async def replace(self, body: Object) -> Object:
-        """The whole object, only if it is still the version that `body` has.
-
-        Raises:
-            Conflict: it is not.
-        """
-        path = item(body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
-        return await self._call(_Request("PUT", path, body, {"fieldManager": FIELD_MANAGER}))
+        """Writes the whole object. Raises Conflict where it is not the version in `body` any more."""
+        return await self._call(_Request("PUT", self._path_of(body), body, {"fieldManager": self.manager}))
 
     async def annotate(
         self, kind: str, namespace: str, name: str, uid: str, annotations: Mapping[str, str]
     ) -> Object:
-        """Adds to the object of that uid.
-
-        Raises:
-            Conflict: the name is another object's by now.
-        """
+        """Adds annotations to the object with this uid. Raises Conflict where the name has another uid."""
         change = {"uid": uid, "annotations": dict(annotations)}
-        return await self._change(item(kind, namespace, name), change, MERGE)
+        return await self._patch_metadata(kind, namespace, name, change, MERGE)
 
     async def release(self, kind: str, namespace: str, name: str, uid: str, finalizer: str) -> Object:
-        """Takes one finalizer away from the object of that uid.
-
-        Raises:
-            Conflict: the name is another object's by now.
-        """
+        """Removes one finalizer from the object with this uid. Raises Conflict where the name has another uid."""
         change = {"uid": uid, "$deleteFromPrimitiveList/finalizers": [finalizer]}
-        return await self._change(item(kind, namespace, name), change, STRATEGIC)
+        return await self._patch_metadata(kind, namespace, name, change, STRATEGIC)
 
-    async def _change(self, path: str, metadata: Object, content_type: str) -> Object:
-        request = _Request(
-            "PATCH", path, {"metadata": metadata}, {"fieldManager": FIELD_MANAGER}, content_type
-        )
+    async def _patch_metadata(
+        self, kind: str, namespace: str, name: str, change: Object, content_type: str
+    ) -> Object:
+        path, parameters = self._path(kind, namespace, name), {"fieldManager": self.manager}
         try:
-            return await self._call(request)
+            return await self._call(_Request("PATCH", path, {"metadata": change}, parameters, content_type))
         except Refused as error:
-            if "metadata.uid" in str(error):  # to the API server a patch to another uid is an invalid one
+            if "metadata.uid" in str(error):  # the API server calls a patch with another uid invalid
                 raise Conflict(error.status, error.reason, str(error)) from error
             raise
 
     async def write_status(self, body: Object, status: Object) -> Object:
-        """The whole status, only if the object is still the version that `body` is; nothing else of it is read.
-
-        Not by server-side apply: that costs the API server half as much again (docs/decisions/0037), and no field of a
-        status is anybody else's.
+        """Replaces the whole status. A PUT costs the API server two thirds of a server-side apply.
 
         Raises:
-            Conflict: it is not.
-            Refused: the definition that is served lacks a field; what is planned later would miss it.
+            Conflict: the object is not the version in `body` any more.
+            Refused: the served definition lacks a field of the status.
         """
         metadata = body["metadata"]
         kept = {key: metadata[key] for key in ("name", "namespace", "resourceVersion", "uid")}
         change = {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": kept, "status": status}
-        path = item(body["kind"], metadata["namespace"], metadata["name"]) + "/status"
-        return await self._call(_Request("PUT", path, change, _STRICTLY))
+        parameters = {"fieldManager": self.manager, "fieldValidation": "Strict"}
+        return await self._call(_Request("PUT", self._path_of(body) + "/status", change, parameters))
 
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None
     ) -> Object:
-        """Only the object of that uid, when one is given; dependants go in the background."""
+        """Deletes the object, only that with this uid where one is given; dependants go in the background."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid:
             options["preconditions"] = {"uid": uid}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
-        return await self._call(_Request("DELETE", item(kind, namespace, name), options))
+        return await self._call(_Request("DELETE", self._path(kind, namespace, name), options))
+
+    def _path(self, kind: str, namespace: str, name: str = "") -> str:
+        return self.resources[kind].path(namespace, name)
+
+    def _path_of(self, body: Object) -> str:
+        return self._path(body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
 
     async def _call(self, request: _Request) -> Object:
-        """With tries on 401, 429, 5xx and lost connections; back-off doubles, with full jitter on top, and is as long
-        as the API server asks for."""
+        """Retries on 401, 429, 5xx and lost connections with exponential back-off, or after `Retry-After`."""
         problem, asked = "", 0.0
         for attempt in range(TRIES):
             if attempt:
@@ -215,46 +227,60 @@ class Cluster:
                         raise NotLeading(f"{request.method} {request.path}: another operator may lead by now")
                     status, answer, asked = await self._send(request)
             except (aiohttp.ClientError, TimeoutError) as error:
-                self._metrics.api_errors.labels("unreachable").inc()
+                self.count_error("unreachable")
                 problem = f"{type(error).__name__}: {error}"
                 continue
             if status < 400:
                 return answer
-            self._metrics.api_errors.labels(str(status)).inc()
+            self.count_error(str(status))
             problem = str(answer.get("message", status))
             if status == 401:
-                self._credentials.expire()
+                self.credentials.expire()
             elif status != 429 and status < 500:
                 raise of_status(status, str(answer.get("reason", "")), problem, _cause(answer))
         raise Unreachable(f"{request.method} {request.path}: {problem}")
 
     async def _send(self, request: _Request) -> tuple[int, Object, float]:
-        """Status, answer, and the seconds for which the API server asks to be left alone."""
+        """Returns status, answer, and the seconds to wait before the next try."""
         if self._session is None:
-            raise RuntimeError("the cluster is used outside its context")
+            raise RuntimeError("the client is used outside its context")
         async with self._session.request(
             request.method,
-            self._credentials.server + request.path,
+            self.credentials.server + request.path,
             params=request.parameters,
             data=None if request.body is None else msgspec.json.encode(request.body),
             # Compressing costs the API server more than the network saves.
-            headers=self._credentials.headers()
-            | {
-                "Content-Type": request.content_type,
-                "Accept": request.accept,
-                "Accept-Encoding": "identity",
-            },
+            headers=self.credentials.headers()
+            | {"Content-Type": request.content_type, "Accept": request.accept, "Accept-Encoding": "identity"},
         ) as response:
             content = await response.read()
             try:
                 answer: Any = msgspec.json.decode(content)
             except msgspec.DecodeError:
                 answer = {"message": content[:500].decode(errors="replace")}
-            return response.status, answer, patience(response.headers, self._patience)
+            return response.status, answer, retry_after(response.headers, self._longest_wait)
 
 
-_OURS = {"fieldManager": FIELD_MANAGER, "force": "true"}
-_STRICTLY = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+def retry_after(headers: Mapping[str, str], longest: float) -> float:
+    """Seconds of `Retry-After`, at most `longest`; 0 where there is none, or a date."""
+    after = headers.get("Retry-After", "")
+    return min(float(after), longest) if after.isdecimal() else 0.0
+
+
+async def wait_for_api(ask: Callable[[], Awaitable[T]], seconds: float = START_SECONDS) -> T:
+    """Retries `ask` while it raises Unreachable; raises the last one after so many seconds."""
+    loop = asyncio.get_running_loop()
+    deadline, told = loop.time() + seconds, ""
+    while True:
+        try:
+            return await ask()
+        except Unreachable as error:
+            if loop.time() >= deadline:
+                raise
+            if str(error) != told:
+                told = str(error)
+                tell(logging.WARNING, "waits for the API server", error=told)
+        await asyncio.sleep(random.uniform(0.5, 1.0))
 
 
 def _cause(answer: Object) -> str:

@@ -1,4 +1,4 @@
-"""Several requests at the same time."""
+"""Runs several requests at the same time."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from collections.abc import Coroutine, Iterable
 from atoll_operator.kube.errors import NotLeading, Unreachable
 
 
-async def together(works: Iterable[Coroutine[None, None, None]], at_once: int | None = None) -> None:
-    """All of them, also when some fail; once one found no API server, or another operator in its place, none is begun.
+async def gather_bounded(works: Iterable[Coroutine[None, None, None]], at_once: int | None = None) -> None:
+    """Runs all of them, also when some fail; starts no more once one raised `Unreachable` or `NotLeading`.
 
     Args:
-        at_once: how many may run at a time, so that the first are done before the last begin; None: any number.
+        at_once: how many run at a time; None: all.
 
     Raises:
-        Exception: the first in the order of `works`, whichever came first: it may stand in a status, and one that
-            changes with every try would be news to all who watch.
+        Exception: the first in the order of `works`, so that a status that shows it does not change between tries.
     """
     todo = list(works)
     slots = asyncio.Semaphore(at_once or max(len(todo), 1))

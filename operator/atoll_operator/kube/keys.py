@@ -1,20 +1,19 @@
-"""Names of objects, and who has to look when one of them changes."""
+"""Names, owners and versions of Kubernetes objects."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from atoll_operator.api.group import EVALUATOR, LABEL_COMPONENT, LABEL_RUN, LABEL_UNIT, SYNCER, Object
-
-Kind = Literal["TrainingRun", "LearnerUnit", "Pod", "StatefulSet", "Service", "ConfigMap", "Secret"]
-Sight = tuple[str, int]
-"""Uid of an object, and a number that goes up when somebody changes what it is meant to be."""
+Object = dict[str, Any]
+"""A Kubernetes object as JSON."""
+ObjectVersion = tuple[str, int]
+"""Uid of an object, and a number that grows when somebody changes what the object is meant to be."""
 
 
 class Key(NamedTuple):
-    """One object."""
+    """One object; the namespace of a cluster-scoped object is empty."""
 
-    kind: Kind
+    kind: str
     namespace: str
     name: str
 
@@ -22,35 +21,27 @@ class Key(NamedTuple):
         return f"{self.kind} {self.namespace}/{self.name}"
 
 
-def key_of(kind: Kind, body: Object) -> Key:
-    return Key(kind, body["metadata"]["namespace"], body["metadata"]["name"])
-
-
-def parent_key(kind: Kind, body: Object) -> Key | None:
-    """The TrainingRun or LearnerUnit that has to look when this object changes."""
-    namespace = body["metadata"]["namespace"]
-    labels = body["metadata"].get("labels", {})
-    if kind == "TrainingRun":
-        return None
-    if kind == "LearnerUnit":
-        return Key("TrainingRun", namespace, body["spec"]["run"])
-    if kind == "StatefulSet" or (kind == "Pod" and labels.get(LABEL_COMPONENT) in (SYNCER, EVALUATOR)):
-        return Key("TrainingRun", namespace, labels.get(LABEL_RUN, ""))
-    if kind == "Pod":
-        return Key("LearnerUnit", namespace, labels.get(LABEL_UNIT, ""))
-    if LABEL_UNIT in labels:
-        return Key("LearnerUnit", namespace, labels[LABEL_UNIT])
-    return Key("TrainingRun", namespace, labels[LABEL_RUN]) if LABEL_RUN in labels else None
-
-
-def sight_of(kind: Kind, body: Object) -> Sight:
-    """Of a StatefulSet its generation counts, for its status changes all the time; of others every write."""
+def key_of(kind: str, body: Object) -> Key:
     metadata = body["metadata"]
-    number = metadata["generation"] if kind == "StatefulSet" else version_of(metadata)
-    return metadata["uid"], number
+    return Key(kind, metadata.get("namespace", ""), metadata["name"])
+
+
+def controller_uid(body: Object) -> str:
+    """The uid of the object's controller, or an empty string."""
+    for reference in body["metadata"].get("ownerReferences", []):
+        if reference.get("controller"):
+            return str(reference["uid"])
+    return ""
 
 
 def version_of(metadata: Object) -> int:
-    """Resource versions of one kind are numbers that grow (KEP-5504, Kubernetes 1.35); 0 where there is none."""
+    """The resource version, a number that grows over all objects of a kind (KEP-5504); 0 where there is none."""
     text = metadata.get("resourceVersion", "0")
     return int(text) if text.isdigit() else 0
+
+
+def object_version(kind: str, body: Object) -> ObjectVersion:
+    """Uses the generation of a StatefulSet, because its status changes all the time, else the resource version."""
+    metadata = body["metadata"]
+    number = metadata["generation"] if kind == "StatefulSet" else version_of(metadata)
+    return metadata["uid"], number

@@ -1,7 +1,7 @@
-"""Which of several operators acts: the one that holds a Lease. `decide` is the rule, `Leadership` carries it out.
+"""Leader election by a Lease. `decide` is the rule, `Leadership` carries it out.
 
-No written time is believed: a lease has run out when it has not changed for its whole length by our own clock. Its
-holder stops earlier, counted from before its last renewal was sent; a clock may run 40 % faster than the other.
+Written times are not used: a lease has expired when it has not changed for its whole duration by our own monotonic
+clock. Its holder stops earlier, counted from before it sent the last renewal; clock rates may differ by 40 %.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ import hashlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from atoll_operator.api.group import LABEL_MANAGER, MANAGER, Object
-from atoll_operator.kube.client import Cluster
+from atoll_operator.kube.client import ApiClient
 from atoll_operator.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
+from atoll_operator.kube.keys import Object
 from atoll_operator.kube.logs import tell
-from atoll_operator.metrics.process import Metrics
 
 API_VERSION = "coordination.k8s.io/v1"
 RENEW_SHARE = 0.2
@@ -29,16 +28,16 @@ RENEW_SHARE = 0.2
 DEADLINE_SHARE = 0.7
 """Of the lease's length: a holder that could not renew for this long stops; three renewals were due by then."""
 LOOK_SECONDS = 1.0
-"""Between two looks at a lease of somebody else: it may be released before it runs out."""
+"""Between two looks at a lease of another operator, which may release it before it expires."""
 LONGEST_SECONDS = 120
-"""A length that a holder wrote is believed up to here."""
+"""Longest duration that is taken from the lease of another holder."""
 RELEASE_SECONDS = 2.0
-"""For giving the lease back; it runs out by itself where that fails."""
+"""Time-out for giving the lease back; it expires by itself where that fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A lease as it was read last, and when, by our monotonic clock, it was first seen to be so."""
+    """A lease as it was read last; `since` is when it was first seen so, by our monotonic clock."""
 
     holder: str
     seconds: float
@@ -56,8 +55,8 @@ class Decision:
 def decide(sight: Sight | None, identity: str, now: float) -> Decision:
     """What to do about a lease; None: there is none. `now` is in the seconds of `Sight.since`.
 
-    A lease that bears our own identity is ours, also when an earlier process of this pod took it: the kubelet starts
-    a container again only when its last process has ended.
+    A lease with our identity is ours, also where an earlier process of this pod took it: the kubelet starts a
+    container again only after its last process has ended.
     """
     if sight is None or not sight.holder:
         return Decision("acquire")
@@ -69,25 +68,37 @@ def decide(sight: Sight | None, identity: str, now: float) -> Decision:
     return Decision("wait", min(now + LOOK_SECONDS, ends))
 
 
-def lease_name(namespaces: Collection[str]) -> str:
-    """One for each set of namespaces: operators of different sets do not exclude each other."""
+def lease_name(prefix: str, namespaces: Collection[str]) -> str:
+    """One lease for each set of namespaces: operators of different sets do not exclude each other."""
     if not namespaces:
-        return "atoll-operator"
+        return prefix
     digest = hashlib.sha256(",".join(sorted(namespaces)).encode()).hexdigest()
-    return f"atoll-operator-{digest[:10]}"
+    return f"{prefix}-{digest[:10]}"
 
 
 class Leadership:
     """One operator's part in the election.
 
-    Give it a `Cluster` of its own: a renewal must wait neither for a connection nor for a long time-out.
+    Args:
+        client: of its own, because a renewal must wait neither for a connection nor for a long time-out.
+        report: called with whether this operator leads, at each change.
+        labels: of the Lease.
     """
 
     def __init__(
-        self, cluster: Cluster, metrics: Metrics, *, namespace: str, name: str, identity: str, seconds: int
+        self,
+        client: ApiClient,
+        report: Callable[[bool], None],
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        seconds: int,
+        labels: Mapping[str, str],
     ) -> None:
-        self._cluster = cluster
-        self._metrics = metrics
+        self._client = client
+        self._report = report
+        self._labels = labels
         self._namespace, self._name = namespace, name
         self._identity = identity
         self._seconds = seconds
@@ -101,10 +112,10 @@ class Leadership:
         return time.monotonic() < self._until
 
     async def hold(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Until cancelled: waits for the lease, runs `work` while it is ours, and cancels it when it is not.
+        """Waits for the lease, runs `work` while it is ours, and cancels it when it is lost; until cancelled.
 
         Raises:
-            Refused: we may not touch the lease.
+            Refused: we have no rights to the lease.
             Exception: of `work`.
         """
         try:
@@ -130,7 +141,7 @@ class Leadership:
                     tell(logging.INFO, "stands by", lease=self._name, holder=told)
                 pause = decision.until - time.monotonic()
             except (Conflict, AlreadyExists):
-                pause = 0.1  # somebody was quicker
+                pause = 0.1  # another operator was quicker
             except (Unreachable, NotFound) as error:  # NotFound: of the namespace
                 tell(logging.WARNING, "cannot see the lease", lease=self._name, error=str(error))
                 pause = LOOK_SECONDS
@@ -138,14 +149,14 @@ class Leadership:
 
     async def _lead(self, work: Callable[[], Awaitable[None]]) -> None:
         """Returns when the lease is lost and the work has stopped."""
-        self._metrics.leader.set(1)
+        self._report(True)
         working = asyncio.ensure_future(work())
         renewing = asyncio.create_task(self._renew(), name="renew")
         try:
             await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._until = float("-inf")
-            self._metrics.leader.set(0)
+            self._report(False)
             working.cancel()
             renewing.cancel()
             await asyncio.gather(working, renewing, return_exceptions=True)
@@ -154,7 +165,7 @@ class Leadership:
                 task.result()
 
     async def _renew(self) -> None:
-        """Returns when the lease is somebody else's, or could not be renewed in time."""
+        """Returns when another operator has the lease, or it could not be renewed in time."""
         pause = RENEW_SHARE * self._seconds * random.uniform(0.9, 1.1)
         while (left := self._until - time.monotonic()) > 0:
             await asyncio.sleep(min(pause, left))
@@ -175,7 +186,7 @@ class Leadership:
 
     async def _look(self) -> None:
         try:
-            body = await self._cluster.get("Lease", self._namespace, self._name)
+            body = await self._client.get("Lease", self._namespace, self._name)
         except NotFound:
             self._body = self._sight = None
             return
@@ -202,12 +213,12 @@ class Leadership:
             metadata = {
                 "name": self._name,
                 "namespace": self._namespace,
-                "labels": {LABEL_MANAGER: MANAGER},
+                "labels": dict(self._labels),
             }
             body = {"apiVersion": API_VERSION, "kind": "Lease", "metadata": metadata, "spec": spec}
-            self._body = await self._cluster.create(body)
+            self._body = await self._client.create(body)
         else:
-            self._body = await self._cluster.replace({**self._body, "spec": spec})
+            self._body = await self._client.replace({**self._body, "spec": spec})
         self._sight = Sight(self._identity, self._seconds, sent)
         self._until = sent + DEADLINE_SHARE * self._seconds
 
@@ -220,7 +231,7 @@ class Leadership:
                 body = self._body
                 if body is not None and body["spec"].get("holderIdentity") == self._identity:
                     spec = {**body["spec"], "holderIdentity": "", "renewTime": _now()}
-                    await self._cluster.replace({**body, "spec": spec})
+                    await self._client.replace({**body, "spec": spec})
                     tell(logging.INFO, "gave the lease back", lease=self._name)
         except (TimeoutError, Unreachable, ApiError) as error:
             tell(logging.WARNING, "the lease was not given back", lease=self._name, error=str(error))

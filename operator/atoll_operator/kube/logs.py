@@ -1,4 +1,4 @@
-"""One line of JSON, or of text, for each thing that happened; a user's error carries no traceback."""
+"""Structured logs: one line of JSON or text for each event."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ LOG = logging.getLogger("atoll")
 
 
 class JsonFormatter(logging.Formatter):
-    """Keys of every line: ts, level, msg, logger, and object, which is empty where the line is about no object.
-
-    `extra={"fields": {...}}` become further keys.
-    """
+    """Each line has ts, level, msg, logger and object, which may be empty; `extra={"fields": {...}}` adds keys."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)

@@ -1,39 +1,57 @@
-"""Kubernetes Events: each occasion is told once, also by an operator that was started again. No heal waits for one."""
+"""Writes Kubernetes Events in the background, each occasion once, also after a restart of the operator."""
 
 from __future__ import annotations
 
 import asyncio
+import datetime
 import hashlib
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Iterable
+from typing import Literal, Protocol
 
-from atoll_operator.api.group import MANAGER, Object
-from atoll_operator.kube.client import Cluster
+from atoll_operator.kube.client import ApiClient
 from atoll_operator.kube.errors import AlreadyExists, ApiError, NotLeading, Unreachable
+from atoll_operator.kube.keys import Object
 from atoll_operator.kube.logs import tell
-from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.notice import Notice
 
 REMEMBERED = 4096
-"""Occasions; also the Events that may wait to be written."""
+"""Occasions that are remembered, and Events that may wait to be written."""
 MESSAGE_LIMIT = 1024
 """The API's limit for an Event."""
 
 
-class Announcer:
-    """Writes Events one after the other; a failure is logged and changes nothing else."""
+class Notice(Protocol):
+    """One Event. Two notices of the same reason and occasion are written once."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    @property
+    def type(self) -> Literal["Normal", "Warning"]: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def message(self) -> str: ...
+    @property
+    def occasion(self) -> str: ...
+
+
+class Announcer:
+    """Writes Events one after the other. A failure is logged and changes nothing else.
+
+    Args:
+        component: the name under which Events are reported.
+    """
+
+    def __init__(self, client: ApiClient, component: str) -> None:
+        self._client = client
+        self._component = component
         self._told: OrderedDict[str, None] = OrderedDict()
         self._waiting: deque[Object] = deque(maxlen=REMEMBERED)
         self._dropped = 0
-        """Events that gave way to later ones, and nobody was told of yet."""
+        """Events that were dropped since the last log line about it."""
         self._wake = asyncio.Event()
 
     def tell(self, body: Object, notices: Iterable[Notice], now: float) -> None:
-        """About one object: logs at once, and leaves the Event to `run`."""
+        """Logs messages about an object and queues its Events; `now` is in Unix seconds."""
         for notice in notices:
             self._tell(body, notice, now)
 
@@ -65,12 +83,12 @@ class Announcer:
         about = f"{body['kind']} {metadata['namespace']}/{metadata['name']}"
         tell(level, notice.message, object=about, reason=notice.reason)
         self._dropped += len(self._waiting) == REMEMBERED
-        self._waiting.append(_event(body, notice, name, now))
+        self._waiting.append(self._event(body, notice, name, now))
         self._wake.set()
 
     async def _write(self, event: Object) -> None:
         try:
-            await self._cluster.create(event)
+            await self._client.create(event)
         except AlreadyExists:
             return
         except (ApiError, NotLeading, Unreachable) as error:
@@ -83,27 +101,26 @@ class Announcer:
                 error=str(error),
             )
 
-
-def _event(body: Object, notice: Notice, name: str, now: float) -> Object:
-    metadata = body["metadata"]
-    moment = format_time(now)[:19] + "Z"
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": name, "namespace": metadata["namespace"]},
-        "involvedObject": {
-            "apiVersion": body["apiVersion"],
-            "kind": body["kind"],
-            "name": metadata["name"],
-            "namespace": metadata["namespace"],
-            "uid": metadata["uid"],
-        },
-        "type": notice.type,
-        "reason": notice.reason,
-        "message": notice.message[:MESSAGE_LIMIT],
-        "source": {"component": f"{MANAGER}-operator"},
-        "reportingComponent": f"{MANAGER}-operator",
-        "firstTimestamp": moment,
-        "lastTimestamp": moment,
-        "count": 1,
-    }
+    def _event(self, body: Object, notice: Notice, name: str, now: float) -> Object:
+        metadata = body["metadata"]
+        moment = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": metadata["namespace"]},
+            "involvedObject": {
+                "apiVersion": body["apiVersion"],
+                "kind": body["kind"],
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata["uid"],
+            },
+            "type": notice.type,
+            "reason": notice.reason,
+            "message": notice.message[:MESSAGE_LIMIT],
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
+            "firstTimestamp": moment,
+            "lastTimestamp": moment,
+            "count": 1,
+        }

@@ -16,12 +16,10 @@ from typing import Any, Protocol
 import aiohttp
 import msgspec
 
-from atoll_operator.api.group import Object
-from atoll_operator.kube.client import METADATA_LIST
-from atoll_operator.kube.credentials import Credentials
+from atoll_operator.kube.client import METADATA_LIST, retry_after
+from atoll_operator.kube.keys import Object
+from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.logs import tell
-from atoll_operator.kube.patience import patience
-from atoll_operator.metrics.process import Metrics
 
 PAGE = 250
 """Objects of one answer: 2 MB of pods."""
@@ -87,14 +85,14 @@ class Reflector:
     def __init__(
         self,
         credentials: Credentials,
-        metrics: Metrics,
+        count_error: Callable[[str], None],
         path: str,
         selector: str,
         sink: Sink,
         contents: bool = True,
     ) -> None:
         self._credentials = credentials
-        self._metrics = metrics
+        self._count_error = count_error
         self._path = path
         self._selector = {"labelSelector": selector} if selector else {}
         self._sink = sink
@@ -123,7 +121,7 @@ class Reflector:
                     wait = refusal.wait
                     self._refused(refusal)
                 except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError) as error:
-                    self._metrics.api_errors.labels("unreachable").inc()
+                    self._count_error("unreachable")
                     self._complain(f"{type(error).__name__}: {error}")
                 since = self._watching_since
                 steady = since is not None and loop.time() - since >= STEADY_SECONDS
@@ -204,7 +202,7 @@ class Reflector:
         )
 
     def _refused(self, refusal: _Refusal) -> None:
-        self._metrics.api_errors.labels(str(refusal.status)).inc()
+        self._count_error(str(refusal.status))
         if refusal.status == 410:
             self._version = ""
             return
@@ -231,7 +229,7 @@ async def _check(response: aiohttp.ClientResponse) -> None:
         message = str(msgspec.json.decode(text)["message"])
     except (msgspec.MsgspecError, KeyError, TypeError):
         message = text[:500]
-    raise _Refusal(response.status, message, patience(response.headers, MAX_BACK_OFF_SECONDS))
+    raise _Refusal(response.status, message, retry_after(response.headers, MAX_BACK_OFF_SECONDS))
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:

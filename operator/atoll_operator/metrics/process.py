@@ -1,4 +1,4 @@
-"""What Prometheus reads of the operator itself; `runmetrics` has the runs.
+"""What Prometheus reads of the operator itself; `runs.py` has the runs.
 
 No label has more values than there are reasons or kinds.
 """
@@ -55,3 +55,7 @@ class Metrics:
             registry=registry,
         )
         self.leader = Gauge("atoll_leader", "1 in the operator that acts, 0 in others.", registry=registry)
+
+    def count_api_error(self, code: str) -> None:
+        """Counts an answer of an API server by its status code, or `unreachable`; thread-safe."""
+        self.api_errors.labels(code).inc()

@@ -13,8 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from atoll_operator.api.group import Object
-from atoll_operator.kube.keys import Kind
-from atoll_operator.reconcilers.store import Store
+from atoll_operator.reconcilers.inventory import Inventory
 
 RUN = ("namespace", "run")
 FIGURES = {
@@ -36,7 +35,7 @@ FIGURES = {
 class RunCollector(Collector):
     """Made at each scrape."""
 
-    def __init__(self, store: Store, leads: Callable[[], bool]) -> None:
+    def __init__(self, store: Inventory, leads: Callable[[], bool]) -> None:
         self._store, self._leads = store, leads
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
@@ -49,7 +48,7 @@ class RunCollector(Collector):
             return iter(())
         return families(self._bodies("TrainingRun"), self._bodies("LearnerUnit"))
 
-    def _bodies(self, kind: Kind) -> Iterator[Object]:
+    def _bodies(self, kind: str) -> Iterator[Object]:
         return (body for key in self._store.keys(kind) if (body := self._store.get(key)) is not None)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from atoll_operator.api.group import Object
-from atoll_operator.kube.client import Cluster
+from atoll_operator.cluster import Cluster
 from atoll_operator.kube.errors import Conflict, NotFound
 from atoll_operator.plan.removal import Removal
-from atoll_operator.reconcilers.store import Store
+from atoll_operator.reconcilers.inventory import Inventory
 
 
-async def remove_pod(cluster: Cluster, store: Store, namespace: str, removal: Removal) -> None:
+async def remove_pod(cluster: Cluster, store: Inventory, namespace: str, removal: Removal) -> None:
     """That very pod, and no other of its name; without a grace period its object is gone afterwards.
 
     Raises:

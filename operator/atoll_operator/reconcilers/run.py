@@ -16,15 +16,16 @@ from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.certificates.secrets import Identities
+from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.kube.apply import Applier
-from atoll_operator.kube.client import AT_ONCE, Cluster
+from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.kube.errors import Conflict, NotFound, Refused, Retry
-from atoll_operator.kube.gather import together
+from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.kube.keys import Key, key_of
 from atoll_operator.kube.logs import tell
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Announcer
-from atoll_operator.kube.status import StatusWriter
+from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods.names import evaluator, tls_secret
 from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.run.objects import RunObserved, UnitFacts, members
@@ -33,8 +34,9 @@ from atoll_operator.plan.run.pools import names
 from atoll_operator.plan.run.status import invalid, with_problem
 from atoll_operator.polling.evaluator import Evaluations
 from atoll_operator.polling.syncer import Feeds
+from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.pod_removal import remove_pod
-from atoll_operator.reconcilers.store import Store
+from atoll_operator.reconcilers.wakeups import status_writer
 from atoll_operator.settings import Settings
 
 
@@ -45,7 +47,7 @@ class RunReconciler:
         self,
         settings: Settings,
         cluster: Cluster,
-        store: Store,
+        store: Inventory,
         queue: WorkQueue[Key],
         feeds: Feeds,
         evaluations: Evaluations,
@@ -57,12 +59,12 @@ class RunReconciler:
         self._queue = queue
         self._feeds = feeds
         self._evaluations = evaluations
-        self._identities = Identities(cluster, store)
+        self._identities = Identities(cluster, store.cache)
         self._announcer = announcer
-        self._status = StatusWriter(cluster, store, queue)
+        self._status = status_writer(cluster, store, queue)
         self._seen: dict[Key, tuple[str, float]] = {}
         """Uid, and Unix seconds of the first pass."""
-        self._applier = Applier(cluster, store)
+        self._applier = Applier(cluster, store.cache, LABELS)
         self._orders: dict[Key, tuple[bool, bool, RecoverySpec]] = {}
 
     async def __call__(self, key: Key) -> None:
@@ -84,7 +86,7 @@ class RunReconciler:
                 f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5]
             )
             await self._status.write(
-                key, body, invalid(status, body["metadata"]["generation"], problems, now)
+                key, body, document(invalid(status, body["metadata"]["generation"], problems, now))
             )
             return
         run = self._observe(key, body, spec, status)
@@ -98,7 +100,7 @@ class RunReconciler:
         planned = with_problem(plan.status, status, "Degraded", problem, now) if problem else plan.status
         trouble = await self._apply(run.uid, plan.evaluator)
         planned = with_problem(planned, status, EVALUATED, trouble, now) if trouble else planned
-        if not await self._status.write(key, body, planned):
+        if not await self._status.write(key, body, document(planned)):
             return
         self._announcer.tell(body, plan.notices, now)
         self._pass_on(key, spec, planned)
@@ -189,10 +191,10 @@ class RunReconciler:
             for removal in plan.release:
                 await remove_pod(self._cluster, self._store, key.namespace, removal)
                 self._queue.add(key)  # no watch tells of what the store knows already
-            await together((self._make(run, body, plan.poll) for body in plan.units), AT_ONCE)
+            await gather_bounded((self._make(run, body, plan.poll) for body in plan.units), AT_ONCE)
             for reference in plan.remove:
                 await self._applier.remove(run.uid, key.namespace, reference)
-            await together((self._retire(key, run.uid, unit) for unit in plan.retire), AT_ONCE)
+            await gather_bounded((self._retire(key, run.uid, unit) for unit in plan.retire), AT_ONCE)
         except Refused as error:
             return str(error)
         return ""
@@ -256,12 +258,12 @@ class RunReconciler:
                 self._queue.add(unit)
 
 
-def replace_units(run: RunObserved, units: list[Object], store: Store) -> RunObserved:
+def replace_units(run: RunObserved, units: list[Object], store: Inventory) -> RunObserved:
     """The run with its units, and those of others that bear its units' names."""
     return replace(run, units={unit["metadata"]["name"]: _facts(unit, run.uid, store) for unit in units})
 
 
-def _facts(body: Object, run: str, store: Store) -> UnitFacts:
+def _facts(body: Object, run: str, store: Inventory) -> UnitFacts:
     try:
         unit = store.unit(body)
     except ValidationError:  # another version wrote the spec

@@ -7,17 +7,16 @@ from collections.abc import Sequence
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object, controller_uid
 from atoll_operator.api.trainingrun import RuntimeStatus
-from atoll_operator.kube.apply import Applier
-from atoll_operator.kube.client import Cluster
+from atoll_operator.cluster import LABELS, Cluster
+from atoll_operator.kube.apply import Applier, check_owner
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Refused, Retry
-from atoll_operator.kube.gather import together
+from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.kube.keys import Key
-from atoll_operator.kube.ownership import check_owner
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Announcer
-from atoll_operator.kube.status import StatusWriter
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan import ledger
+from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.removal import Removal
 from atoll_operator.plan.run.shards import finishing
@@ -27,8 +26,9 @@ from atoll_operator.plan.unit.remedy import Renewal
 from atoll_operator.plan.unit.status import Orders, UnitObserved
 from atoll_operator.plan.unit.unitplan import UnitPlan, refused
 from atoll_operator.polling.syncer import Feeds
+from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.pod_removal import remove_pod
-from atoll_operator.reconcilers.store import Store
+from atoll_operator.reconcilers.wakeups import status_writer
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import UnitReport
 
@@ -40,7 +40,7 @@ class UnitReconciler:
         self,
         settings: Settings,
         cluster: Cluster,
-        store: Store,
+        store: Inventory,
         queue: WorkQueue[Key],
         feeds: Feeds,
         metrics: Metrics,
@@ -53,9 +53,9 @@ class UnitReconciler:
         self._feeds = feeds
         self._metrics = metrics
         self._announcer = announcer
-        self._status = StatusWriter(cluster, store, queue)
+        self._status = status_writer(cluster, store, queue)
         # A Service holds nothing of its unit: whoever deletes a unit to try it again need not wait for the collector.
-        self._applier = Applier(cluster, store, inherit=True)
+        self._applier = Applier(cluster, store.cache, LABELS, inherit=True)
         self._paces: dict[Key, hang.Pace] = {}
         self._uids: dict[Key, str] = {}
         """Of the units that were there at their last pass."""
@@ -85,7 +85,7 @@ class UnitReconciler:
             return
         if refusal:
             plan = refused(plan, unit.status, refusal, now)
-        if not await self._status.write(key, body, plan.status):
+        if not await self._status.write(key, body, document(plan.status)):
             return
         self._announcer.tell(body, plan.notices, now)
         if plan.healed_seconds is not None:
@@ -97,11 +97,6 @@ class UnitReconciler:
             self._queue.add_after(key, plan.wake - now)
         if refusal:
             raise Retry(5.0, refusal)
-
-    @property
-    def figures_seconds(self) -> float:
-        """Between two looks at a unit of which only figures moved."""
-        return self._status.figures_seconds
 
     def review(self, key: Key) -> None:
         """Has the unit's Service applied again; a resync calls this."""
@@ -115,7 +110,7 @@ class UnitReconciler:
 
     async def _advance(self, key: Key, body: Object, plan: UnitPlan, now: float) -> None:
         """The new incarnation, or that one is told to go, is durable before anything of the old one is touched."""
-        if not await self._status.write(key, body, plan.status):
+        if not await self._status.write(key, body, document(plan.status)):
             return
         failure = plan.status.last_failure
         counted = plan.status.restart_count > body.get("status", {}).get("restartCount", 0)
@@ -199,11 +194,11 @@ class UnitReconciler:
         try:
             if plan.service is not None:
                 await self._applier.apply(uid, plan.service)
-            await together((*map(self._create, plan.create), *removes))
+            await gather_bounded((*map(self._create, plan.create), *removes))
         except Refused as error:
             refusal = str(error)
         try:
-            await together(self._renew(key, renewal) for renewal in plan.renew)
+            await gather_bounded(self._renew(key, renewal) for renewal in plan.renew)
         except Refused as error:
             return refusal or str(error)
         return refusal
@@ -227,5 +222,5 @@ class UnitReconciler:
             created = await self._cluster.create(pod)
         except AlreadyExists:
             created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
-            check_owner(created, "Pod", metadata["ownerReferences"][0])
+            check_owner(created, "Pod", metadata["ownerReferences"][0], LABELS)
         self._store.put("Pod", created)

@@ -6,22 +6,19 @@ An event goes from the wire into the store, and only a change that matters to a 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from atoll_operator.api.group import LABEL_MANAGER, MANAGER, Object
-from atoll_operator.kube.credentials import Credentials
-from atoll_operator.kube.keys import Key, Kind, key_of, parent_key
-from atoll_operator.kube.paths import collection
+from atoll_operator.cluster import RESOURCES
+from atoll_operator.kube.cache import Change
+from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.reflector import Name, Reflector
-from atoll_operator.kube.urgency import News
 from atoll_operator.metrics.process import Metrics
-from atoll_operator.reconcilers.belongings import KINDS
-from atoll_operator.reconcilers.store import Store
+from atoll_operator.reconcilers.inventory import Inventory
 
 OURS = f"{LABEL_MANAGER}={MANAGER}"
-SELECTORS: Mapping[Kind, str] = {
+SELECTORS: Mapping[str, str] = {
     "TrainingRun": "",
     "LearnerUnit": "",
     "Pod": OURS,
@@ -32,9 +29,9 @@ SELECTORS: Mapping[Kind, str] = {
 }
 """Runs are people's, and a unit may be made by hand, without our label; a Service of others may have a unit's name, as
 a request for each new unit would find out too."""
-PLANNED: tuple[Kind, ...] = ("TrainingRun", "LearnerUnit")
-"""Kinds whose objects are looked at themselves; all else belongs to one of them."""
-Changed = Callable[[Key, News], None]
+KINDS = ("Service", "ConfigMap", "Secret")
+"""Kinds of which only the metadata is watched."""
+Changed = Callable[[Change, bool], None]
 
 
 class Watches:
@@ -49,7 +46,7 @@ class Watches:
         self,
         credentials: Credentials,
         metrics: Metrics,
-        store: Store,
+        store: Inventory,
         namespaces: Collection[str],
         changed: Changed,
         nodes: bool,
@@ -57,8 +54,8 @@ class Watches:
         self._reflectors = [
             Reflector(
                 credentials,
-                metrics,
-                collection(kind, namespace),
+                metrics.count_api_error,
+                RESOURCES[kind].path(namespace),
                 selector,
                 _Sink(kind, namespace, store, changed),
                 contents=kind not in KINDS,
@@ -68,7 +65,13 @@ class Watches:
         ]
         if nodes:
             self._reflectors.append(
-                Reflector(credentials, metrics, "/api/v1/nodes", "", _NodeSink(store, changed))
+                Reflector(
+                    credentials,
+                    metrics.count_api_error,
+                    "/api/v1/nodes",
+                    "",
+                    _Sink("Node", "", store, changed),
+                )
             )
 
     async def run(self) -> None:
@@ -89,57 +92,22 @@ class Watches:
 
 @dataclass(frozen=True, slots=True)
 class _Sink:
-    """Into the store, and word to who has to look."""
+    """Updates the inventory and passes changes on."""
 
-    kind: Kind
+    kind: str
     namespace: str
     """Empty: all."""
-    store: Store
+    store: Inventory
     changed: Changed
 
     def seen(self, body: Object) -> None:
-        news = self.store.put(self.kind, body)
-        if news is News.NONE:
-            return
-        if self.kind in PLANNED:
-            self.changed(key_of(self.kind, body), news)
-            news = News.CALM  # for a unit's run, which adds up many
-        self._tell_parent(body, news)
+        if (change := self.store.put(self.kind, body)) is not None:
+            self.changed(change, False)
 
     def gone(self, body: Object) -> None:
-        news = self.store.drop(self.kind, body)
-        if news is News.NONE:
-            return
-        if self.kind in PLANNED:
-            self.changed(key_of(self.kind, body), news)
-        self._tell_parent(body, news)
+        if (change := self.store.drop(self.kind, body)) is not None:
+            self.changed(change, False)
 
     def listed(self, names: Collection[Name], version: int) -> None:
-        for key in self.store.keep(self.kind, self.namespace, names, version):
-            self.changed(key, News.URGENT)
-
-    def _tell_parent(self, body: Object, news: News) -> None:
-        parent = parent_key(self.kind, body)
-        if parent is not None:
-            self.changed(parent, news)
-
-
-@dataclass(frozen=True, slots=True)
-class _NodeSink:
-    """Of a node only a view is kept: it is some 20 KB on GKE, and its status is written every five minutes."""
-
-    store: Store
-    changed: Changed
-
-    def seen(self, body: Object) -> None:
-        self._tell(self.store.put_node(body, time.time()))
-
-    def gone(self, body: Object) -> None:
-        self._tell(self.store.drop_node(body))
-
-    def listed(self, names: Collection[Name], version: int) -> None:
-        self._tell(self.store.keep_nodes({name for _, name in names}))
-
-    def _tell(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            self.changed(key, News.URGENT)
+        for change in self.store.keep(self.kind, self.namespace, names, version):
+            self.changed(change, True)

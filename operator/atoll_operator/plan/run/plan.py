@@ -9,7 +9,6 @@ from typing import Literal
 from atoll_operator.api.group import UNIT_KIND, Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.api.trainingrun import TrainingRunStatus
-from atoll_operator.kube.keys import Kind
 from atoll_operator.plan.clock import earliest, format_time, parse_time
 from atoll_operator.plan.conditions import is_true
 from atoll_operator.plan.notice import Notice
@@ -47,7 +46,7 @@ from atoll_runtime.contract import EXIT_TERMINAL
 class Reference:
     """An object to delete, if it is there."""
 
-    kind: Kind
+    kind: str
     name: str
     uid: str = ""
     """Of that very object, where it is known."""

@@ -1,0 +1,49 @@
+"""The API client with the kinds that the operator touches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atoll_operator.api.group import FIELD_MANAGER, GROUP, LABEL_MANAGER, MANAGER, VERSION, Object
+from atoll_operator.kube.client import ApiClient, Resource
+from atoll_operator.kube.errors import NotFound, Unreachable
+from atoll_operator.kube.login import Credentials
+from atoll_operator.metrics.process import Metrics
+
+RESOURCES = {
+    "TrainingRun": Resource(GROUP, VERSION, "trainingruns"),
+    "LearnerUnit": Resource(GROUP, VERSION, "learnerunits"),
+    "StatefulSet": Resource("apps", "v1", "statefulsets"),
+    "Pod": Resource("", "v1", "pods"),
+    "Service": Resource("", "v1", "services"),
+    "ConfigMap": Resource("", "v1", "configmaps"),
+    "Secret": Resource("", "v1", "secrets"),
+    "Node": Resource("", "v1", "nodes"),
+    "Event": Resource("", "v1", "events"),
+    "Lease": Resource("coordination.k8s.io", "v1", "leases"),
+}
+LABELS = {LABEL_MANAGER: MANAGER}
+"""On every object that the operator makes."""
+
+
+class Cluster(ApiClient):
+    """See `ApiClient` for the options."""
+
+    def __init__(self, credentials: Credentials, metrics: Metrics, **options: Any) -> None:
+        super().__init__(credentials, RESOURCES, FIELD_MANAGER, metrics.count_api_error, **options)
+
+    async def check_served(self) -> None:
+        """Raises Unreachable where the API server does not serve our kinds."""
+        prefix = f"/apis/{GROUP}/{VERSION}"
+        wanted = {resource.plural for resource in RESOURCES.values() if resource.group == GROUP}
+        try:
+            missing = wanted - await self.served(prefix)
+        except NotFound:
+            missing = wanted
+        if missing:
+            raise Unreachable(f"{prefix} does not serve {', '.join(sorted(missing))}; apply crds/ first")
+
+    async def pods(self, namespace: str, selector: str) -> list[Object]:
+        """A consistent list, newer than any watch."""
+        bodies, _ = await self.list("Pod", namespace, selector)
+        return bodies

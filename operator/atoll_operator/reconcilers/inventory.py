@@ -1,0 +1,229 @@
+"""What is known of the cluster: an informer cache of the watched kinds, and the questions that reconcilers ask it."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from atoll_operator.api.group import EVALUATOR, LABEL_COMPONENT, LABEL_RUN, LABEL_UNIT, SYNCER, Object
+from atoll_operator.api.learnerunit import LearnerUnit
+from atoll_operator.api.trainingrun import TrainingRunSpec
+from atoll_operator.kube.cache import Cache, Change, without_managed_fields
+from atoll_operator.kube.keys import Key, ObjectVersion, key_of
+from atoll_operator.plan.nodes import Kind as NodeKind
+from atoll_operator.plan.nodes import NodeView, gone, sound_chips, view_node
+from atoll_operator.plan.pods.names import evaluator, syncer
+from atoll_operator.plan.pods.view import PodView, view
+from atoll_operator.reconcilers.departed import DepartedPods
+
+M = TypeVar("M", bound=BaseModel)
+PARENT, NODE = "parent", "node"
+"""Indices of the cache."""
+DELETED_NODES = 10_000
+"""Names of deleted nodes that are remembered; their pods are deleted long before that."""
+_LATEST = 2**63
+"""Newer than any resource version."""
+
+
+def parent_key(kind: str, body: Object) -> Key | None:
+    """The TrainingRun or LearnerUnit that is reconciled when this object changes."""
+    metadata = body["metadata"]
+    namespace, labels = metadata.get("namespace", ""), metadata.get("labels", {})
+    if kind in ("TrainingRun", "Node"):
+        return None
+    if kind == "LearnerUnit":
+        return Key("TrainingRun", namespace, body["spec"]["run"])
+    if kind == "StatefulSet" or (kind == "Pod" and labels.get(LABEL_COMPONENT) in (SYNCER, EVALUATOR)):
+        return Key("TrainingRun", namespace, labels.get(LABEL_RUN, ""))
+    if kind == "Pod":
+        return Key("LearnerUnit", namespace, labels.get(LABEL_UNIT, ""))
+    if LABEL_UNIT in labels:
+        return Key("LearnerUnit", namespace, labels[LABEL_UNIT])
+    return Key("TrainingRun", namespace, labels[LABEL_RUN]) if LABEL_RUN in labels else None
+
+
+def _node_of(kind: str, body: Object) -> str | None:
+    """The node of a pod."""
+    return body.get("spec", {}).get("nodeName") if kind == "Pod" else None
+
+
+class Inventory:
+    """Bodies of runs, units and StatefulSets; views of pods and nodes; of other owned objects the version alone."""
+
+    def __init__(self) -> None:
+        self.cache = Cache(
+            project={
+                "TrainingRun": without_managed_fields,
+                "LearnerUnit": without_managed_fields,
+                "StatefulSet": without_managed_fields,
+                "Pod": lambda body, _: view(body),
+                "Node": lambda body, known: view_node(body, known, time.time()),
+            },
+            indices={PARENT: parent_key, NODE: _node_of},
+        )
+        self._models: dict[Key, tuple[Object, BaseModel]] = {}
+        """Of runs and units, with the body that each was made from."""
+        self._deleted_nodes: OrderedDict[str, NodeView] = OrderedDict()
+        self._chips: Mapping[NodeKind, Mapping[str, int]] | None = None
+        """None after a change of a node."""
+        self._departed = DepartedPods(lives=lambda key: self.get(key) is not None)
+
+    def put(self, kind: str, body: Object) -> Change | None:
+        """Takes the state of an object; returns None where it is not newer than what is known."""
+        return self._note(self.cache.put(kind, body))
+
+    def drop(self, kind: str, body: Object) -> Change | None:
+        """The object was deleted; returns None where it was not known."""
+        change = self._note(self.cache.delete(kind, body))
+        if kind == "Pod" and "status" in body:
+            self._departed.add(parent_key(kind, body), view(body))
+        return change
+
+    def keep(
+        self, kind: str, namespace: str, names: Collection[tuple[str, str]], version: int
+    ) -> list[Change]:
+        """Deletes what a fresh list of a namespace, or of the cluster, did not have.
+
+        Args:
+            names: namespace and name of each object in the list.
+            version: resource version of the list.
+        """
+        present = {Key(kind, *name) for name in names}
+        changes = self.cache.replace(self.cache.keys(kind, namespace), present, version)
+        return [change for change in map(self._note, changes) if change is not None]
+
+    def replace_pods(self, unit: Key, pods: Iterable[Object]) -> None:
+        """Takes a fresh list of a unit's pods, and deletes the others."""
+        fresh = {key_of("Pod", body): body for body in pods}
+        known = [entry.key for entry in self.cache.by(PARENT, unit, "Pod")]
+        for change in self.cache.replace(known, fresh, _LATEST):
+            self._note(change)
+        for body in fresh.values():
+            self.put("Pod", body)
+
+    def get(self, key: Key) -> Object | None:
+        """The body of a run, a unit or a StatefulSet."""
+        entry = self.cache.get(key)
+        return None if entry is None else entry.value
+
+    def live(self, key: Key) -> Object | None:
+        """The body, unless the object is being deleted."""
+        body = self.get(key)
+        return None if body is None or "deletionTimestamp" in body["metadata"] else body
+
+    def sight(self, key: Key) -> ObjectVersion | None:
+        """The version of an owned object; None where there is none."""
+        return self.cache.version(key)
+
+    def controller(self, key: Key) -> str | None:
+        """Uid of the object's controller, empty where it has none; None where there is no such object."""
+        return self.cache.controller(key)
+
+    def keys(self, *kinds: str) -> Iterator[Key]:
+        return (key for kind in kinds for key in self.cache.keys(kind))
+
+    def unit(self, body: Object) -> LearnerUnit:
+        """The model of a unit's body, made once for each version.
+
+        Raises:
+            ValidationError: another version of the operator wrote it.
+        """
+        return self._model(
+            LearnerUnit, "LearnerUnit", body, {"spec": body["spec"], "status": body.get("status", {})}
+        )
+
+    def run_spec(self, body: Object) -> TrainingRunSpec:
+        """The model of a run's spec, made once for each version.
+
+        Raises:
+            ValidationError: this version of the operator cannot read it.
+        """
+        return self._model(TrainingRunSpec, "TrainingRun", body, body["spec"])
+
+    def unit_keys(self, run: Key) -> list[Key]:
+        return [entry.key for entry in self.cache.by(PARENT, run, "LearnerUnit")]
+
+    def units_of(self, run: Key) -> list[Object]:
+        return [entry.value for entry in self.cache.by(PARENT, run, "LearnerUnit")]
+
+    def pods_of(self, unit: Key, uid: str) -> tuple[PodView, ...]:
+        """The pods that the unit of this uid owns."""
+        return tuple(entry.value for entry in self.cache.by(PARENT, unit, "Pod") if entry.controller == uid)
+
+    def syncer_pods(self, run: Key) -> tuple[PodView, ...]:
+        """The pods of all shards."""
+        return self._pods_named(run, syncer(run.name))
+
+    def evaluator_pods(self, run: Key) -> tuple[PodView, ...]:
+        """One pod, or two while one replaces the other."""
+        return self._pods_named(run, evaluator(run.name))
+
+    def _pods_named(self, run: Key, stateful_set: str) -> tuple[PodView, ...]:
+        views = (entry.value for entry in self.cache.by(PARENT, run, "Pod"))
+        return tuple(view for view in views if view.name.rpartition("-")[0] == stateful_set)
+
+    def pod_parents_on(self, node: str) -> set[Key]:
+        """The units and runs that have a pod on this node."""
+        return {self.cache.group(PARENT, entry) for entry in self.cache.by(NODE, node, "Pod")}
+
+    def nodes_of(self, pods: Iterable[PodView]) -> dict[str, NodeView]:
+        """The nodes of these pods, as far as they were seen; deleted ones too."""
+        found = ((pod.node, self._node(pod.node)) for pod in pods)
+        return {name: node for name, node in found if node is not None}
+
+    def sound_chips(self, kind: NodeKind) -> Mapping[str, int]:
+        """By node pool of this accelerator and topology, the chips of the nodes that stay."""
+        if self._chips is None:
+            self._chips = sound_chips(self._nodes())
+        return self._chips.get(kind, {})
+
+    @property
+    def sees_nodes(self) -> bool:
+        """Whether any node was seen; there is none without the right to watch them."""
+        return bool(self._deleted_nodes or self.cache.keys("Node"))
+
+    def _note(self, change: Change | None) -> Change | None:
+        """Keeps what is derived from the cache in step with it."""
+        if change is None:
+            return None
+        key, old, new = change.key, change.old, change.new
+        replaced = old is not None and (new is None or new.uid != old.uid)
+        if key.kind == "Node":
+            self._chips = None
+            self._deleted_nodes.pop(key.name, None)
+            if new is None and old is not None:
+                self._deleted_nodes[key.name] = gone(old.value)
+                if len(self._deleted_nodes) > DELETED_NODES:
+                    self._deleted_nodes.popitem(last=False)
+        elif key.kind == "Pod" and old is not None and replaced:
+            self._departed.add(self.cache.group(PARENT, old), old.value)
+        elif replaced and key.kind in ("TrainingRun", "LearnerUnit"):
+            assert old is not None
+            self._models.pop(key, None)
+            self._departed.forget(key)
+        return change
+
+    def _node(self, name: str) -> NodeView | None:
+        entry = self.cache.get(Key("Node", "", name))
+        return self._deleted_nodes.get(name) if entry is None else entry.value
+
+    def _nodes(self) -> Iterator[NodeView]:
+        yield from self.cache.values("Node")
+        yield from self._deleted_nodes.values()
+
+    def _model(self, model: type[M], kind: str, body: Object, content: Any) -> M:
+        """A version of an object is one body, so identity tells whether the model is of this one."""
+        key = key_of(kind, body)
+        known = self._models.get(key)
+        if known is None or known[0] is not body:
+            known = self._models[key] = (body, model.model_validate(content))
+        made = known[1]
+        assert isinstance(made, model)
+        return made
+
+    def departed(self, unit: Key) -> Mapping[int, PodView]:
+        return self._departed.of(unit)

@@ -1,0 +1,113 @@
+"""Which key is reconciled after which change, and how soon.
+
+| change | key | delay |
+|---|---|---|
+| a run's or a unit's object changed or was deleted | itself | none |
+| a unit changed | its run | `RUN_SECONDS` |
+| a unit was deleted | its run | none |
+| a StatefulSet changed | its run | none |
+| a pod was created, failed, is not ready any more, or changed in another way | its unit or run | none |
+| a pod came up a step | its unit or run | `STARTING_SECONDS` |
+| a pod was deleted; its deletion had been seen before | its unit or run | none; `STARTING_SECONDS` |
+| a node changed or was deleted | units and runs with pods on it | none |
+| another owned object changed or was deleted | its unit or run | `STARTING_SECONDS` |
+| an object is missing in a fresh list | as if it was deleted | none |
+| the operator wrote more than figures of a unit | its run | `RUN_SECONDS` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from atoll_operator.kube.cache import Change
+from atoll_operator.kube.client import ApiClient
+from atoll_operator.kube.keys import Key, Object
+from atoll_operator.kube.queue import WorkQueue
+from atoll_operator.kube.status import StatusWriter
+from atoll_operator.plan.conditions import only_figures
+from atoll_operator.plan.pods.view import PodView
+from atoll_operator.reconcilers.inventory import PARENT, Inventory, parent_key
+
+RUN_SECONDS = 1.0
+"""Between two passes over a run because of its units: each pass sums up all of them."""
+STARTING_SECONDS = 1.0
+"""Between two passes over a unit whose pods come up."""
+STARTING = (
+    "gates", "message", "node", "phase", "ready", "reason", "scheduled_at", "started_at",
+    "unschedulable", "unschedulable_since", "waiting", "waiting_message",
+)  # fmt: skip
+"""Fields of a pod's view that change while it comes up."""
+FIGURES_SECONDS = {"TrainingRun": 10.0, "LearnerUnit": 30.0}
+"""Between two writes of a status for the sake of progress figures; the syncer has fresher ones."""
+WakeUp = tuple[Key, float]
+"""A key and the least number of seconds since its last pass; 0: at once."""
+
+
+def wakeups(change: Change, inventory: Inventory, listed: bool = False) -> Iterator[WakeUp]:
+    """The keys to reconcile after a change of the cache.
+
+    Args:
+        listed: the change was found by a list, not by an event.
+    """
+    key, old, new = change.key, change.old, change.new
+    entry = new or old
+    assert entry is not None, "one of both is there"
+    parent: Key | None = inventory.cache.group(PARENT, entry)
+    if key.kind == "Node":
+        if old is None or new is None or old.value != new.value:
+            yield from ((parent, 0.0) for parent in inventory.pod_parents_on(key.name))
+    elif key.kind == "TrainingRun":
+        yield key, 0.0
+    elif key.kind == "LearnerUnit":
+        yield key, 0.0
+        if parent is not None:
+            yield parent, RUN_SECONDS if new is not None else 0.0
+    elif parent is not None:
+        delay = _delay(change)
+        if delay is not None:
+            yield parent, 0.0 if listed else delay
+
+
+def _delay(change: Change) -> float | None:
+    """Seconds until the parent of a pod or an owned object is reconciled; None: it need not be."""
+    old, new = change.old, change.new
+    if change.key.kind == "StatefulSet":
+        return 0.0
+    if change.key.kind != "Pod":
+        return None if old is None else STARTING_SECONDS
+    if new is None:
+        return 0.0 if old is None or old.value.deletion_time is None else STARTING_SECONDS
+    if old is None or old.uid != new.uid:
+        return 0.0
+    pod, placed = new.value, new.value.node != old.value.node
+    if placed and not pod.pool:  # the other pods of its slice follow it
+        return 0.0
+    return _pod_delay(old.value, pod)
+
+
+def _pod_delay(old: PodView, new: PodView) -> float | None:
+    if old == new:
+        return None
+    if new.ended or (old.ready and not new.ready):
+        return 0.0
+    same = replace(new, **{name: getattr(old, name) for name in STARTING})
+    return STARTING_SECONDS if same == old else 0.0
+
+
+def status_writer(client: ApiClient, inventory: Inventory, queue: WorkQueue[Key]) -> StatusWriter:
+    """Wakes the run of a unit itself, because the watch tells nothing new about a write of our own."""
+
+    def written(key: Key, body: Object, figures: bool) -> None:
+        run = parent_key(key.kind, body)
+        if run is not None and not figures:
+            queue.add_spaced(run, RUN_SECONDS)
+
+    return StatusWriter(
+        client,
+        inventory.cache,
+        figures=only_figures,
+        seconds=FIGURES_SECONDS,
+        enqueue=queue.add_after,
+        written=written,
+    )

@@ -1,0 +1,200 @@
+"""What is known of runs, units, pods and nodes, and which key is reconciled after which change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from atoll_operator.kube.apply import check_owner
+from atoll_operator.kube.errors import Refused, Retry
+from atoll_operator.kube.keys import Key, Object
+from atoll_operator.reconcilers.inventory import Inventory, parent_key
+from atoll_operator.reconcilers.wakeups import RUN_SECONDS, STARTING_SECONDS, wakeups
+
+RUN, UNIT = Key("TrainingRun", "n", "r"), Key("LearnerUnit", "n", "u")
+OURS = {"app.kubernetes.io/managed-by": "atoll"}
+OF_UNIT = {"atoll.dev/run": "r", "atoll.dev/unit": "u"}
+
+
+def thing(version: int, name: str = "x", owner: str = "unit", uid: str = "", **more: Any) -> Object:
+    references = [{"uid": owner, "controller": True}] if owner else []
+    metadata = {
+        "name": name, "namespace": "n", "uid": uid or name, "resourceVersion": str(version),
+        "labels": more.pop("labels", OF_UNIT), "ownerReferences": references, "generation": 1,
+    }  # fmt: skip
+    return {"metadata": metadata, **more}
+
+
+def node(name: str, version: int = 1, **more: Any) -> Object:
+    return {"metadata": {"name": name, "uid": name, "resourceVersion": str(version)}, **more}
+
+
+class World:
+    """An inventory, and who is woken by each event."""
+
+    def __init__(self) -> None:
+        self.inventory = Inventory()
+
+    def put(self, kind: str, body: Object) -> dict[Key, float]:
+        change = self.inventory.put(kind, body)
+        return {} if change is None else dict(wakeups(change, self.inventory))
+
+    def drop(self, kind: str, body: Object) -> dict[Key, float]:
+        change = self.inventory.drop(kind, body)
+        return {} if change is None else dict(wakeups(change, self.inventory))
+
+    def keep(self, kind: str, names: set[tuple[str, str]], version: int) -> dict[Key, float]:
+        changes = self.inventory.keep(kind, "", names, version)
+        return {
+            key: delay for change in changes for key, delay in wakeups(change, self.inventory, listed=True)
+        }
+
+
+def test_a_run_has_the_pods_of_its_syncer_and_of_its_evaluator_apart() -> None:
+    world = World()
+    for component, name in (
+        ("syncer", "r-syncer-0"),
+        ("syncer", "r-syncer-1"),
+        ("evaluator", "r-evaluator-0"),
+    ):
+        labels = {"atoll.dev/run": "r", "atoll.dev/component": component}
+        assert world.put("Pod", thing(1, name, labels=labels)) == {RUN: 0.0}
+    assert [pod.name for pod in world.inventory.syncer_pods(RUN)] == ["r-syncer-0", "r-syncer-1"]
+    assert [pod.name for pod in world.inventory.evaluator_pods(RUN)] == ["r-evaluator-0"]
+
+
+def test_a_unit_has_the_pods_that_it_owns() -> None:
+    world = World()
+    world.put("Pod", thing(1, "a"))
+    world.put("Pod", thing(2, "b", owner="an-earlier-unit"))
+    assert [pod.name for pod in world.inventory.pods_of(UNIT, "unit")] == ["a"]
+
+
+def test_a_fresh_list_of_a_units_pods_replaces_what_was_known() -> None:
+    world = World()
+    world.put("Pod", thing(5, "a"))
+    world.inventory.replace_pods(UNIT, [thing(6, "b")])
+    assert [pod.name for pod in world.inventory.pods_of(UNIT, "unit")] == ["b"]
+
+
+def test_a_deleted_node_is_remembered_until_one_of_its_name_comes_back() -> None:
+    world = World()
+    world.put("Pod", thing(1, spec={"nodeName": "n1"}))
+    world.put("Node", node("n1"))
+    world.put("Node", node("n2"))
+    pods = world.inventory.pods_of(UNIT, "unit")
+    assert world.keep("Node", {("", "n1"), ("", "n2")}, 9) == {}
+    assert world.keep("Node", {("", "n2")}, 9) == {UNIT: 0.0}
+    assert world.inventory.nodes_of(pods)["n1"].gone
+    assert world.put("Node", {**node("n1", 10), "metadata": {**node("n1", 10)["metadata"], "uid": "new"}})
+    assert not world.inventory.nodes_of(pods)["n1"].gone
+
+
+def test_only_a_change_of_what_matters_of_a_node_wakes_the_units_on_it() -> None:
+    world = World()
+    world.put("Pod", thing(1, spec={"nodeName": "n1"}))
+    assert world.put("Node", node("n1")) == {UNIT: 0.0}
+    assert world.put("Node", node("n1", 2, status={"conditions": []})) == {}
+    assert world.put("Node", node("n1", 3, spec={"unschedulable": True})) == {UNIT: 0.0}
+
+
+def test_a_unit_wakes_itself_at_once_and_its_run_soon() -> None:
+    world, unit = World(), thing(1, "u", spec={"run": "r"})
+    assert world.put("LearnerUnit", unit) == {UNIT: 0.0, RUN: RUN_SECONDS}
+    assert world.drop("LearnerUnit", thing(2, "u", spec={"run": "r"})) == {UNIT: 0.0, RUN: 0.0}
+    assert world.put("TrainingRun", thing(3, "r", spec={})) == {RUN: 0.0}
+
+
+READY, UNREADY = ({"conditions": [{"type": "Ready", "status": status}]} for status in ("True", "False"))
+AT_ONCE, SOON, NOT = {UNIT: 0.0}, {UNIT: STARTING_SECONDS}, {}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        pytest.param({"phase": "Pending"}, {"phase": "Pending", "hostIP": "10.0.0.1"}, NOT, id="nothing"),
+        pytest.param({"phase": "Pending"}, {"phase": "Running", **UNREADY}, SOON, id="runs"),
+        pytest.param(UNREADY, READY, SOON, id="becomes-ready"),
+        pytest.param(READY, UNREADY, AT_ONCE, id="is-not-ready-any-more"),
+        pytest.param({"phase": "Running"}, {"phase": "Failed"}, AT_ONCE, id="failed"),
+    ],
+)
+def test_a_pod_that_comes_up_wakes_its_unit_soon_and_one_that_fails_at_once(
+    before: Object, after: Object, expected: dict[Key, float]
+) -> None:
+    world = World()
+    assert world.put("Pod", thing(1, status=before)) == AT_ONCE
+    assert world.put("Pod", thing(2, status=after)) == expected
+
+
+@pytest.mark.parametrize(
+    ("pool", "expected"), [pytest.param("p", SOON, id="pool-given"), pytest.param("", AT_ONCE, id="chosen")]
+)
+def test_a_pod_that_chose_its_pool_wakes_its_unit_at_once(pool: str, expected: dict[Key, float]) -> None:
+    selector = {"cloud.google.com/gke-nodepool": pool} if pool else {}
+    world = World()
+    world.put("Pod", thing(1, spec={"nodeSelector": selector}))
+    assert world.put("Pod", thing(2, spec={"nodeSelector": selector, "nodeName": "n1"})) == expected
+
+
+def test_a_deleted_pod_wakes_its_unit_at_once_unless_its_deletion_was_seen() -> None:
+    world = World()
+    world.put("Pod", thing(1))
+    assert world.drop("Pod", thing(2)) == AT_ONCE
+    terminating = thing(3, uid="second")
+    terminating["metadata"]["deletionTimestamp"] = "2026-11-23T08:00:00Z"
+    world.put("Pod", terminating)
+    assert world.drop("Pod", terminating) == SOON
+
+
+def test_an_owned_object_that_others_change_or_delete_wakes_its_owner() -> None:
+    world = World()
+    assert world.put("Secret", thing(3)) == NOT, "its owner made it"
+    assert world.put("Secret", thing(5)) == SOON
+    assert world.drop("Secret", thing(6)) == SOON
+    world.put("Service", thing(7, uid="s"))
+    assert world.keep("Service", set(), 6) == NOT
+    assert world.keep("Service", set(), 8) == AT_ONCE
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "parent"),
+    [
+        pytest.param("Service", OF_UNIT, UNIT, id="of-a-unit"),
+        pytest.param("Service", {"atoll.dev/run": "r"}, RUN, id="of-a-run"),
+        pytest.param("Service", {}, None, id="of-others"),
+        pytest.param("TrainingRun", {"atoll.dev/run": "r"}, None, id="a-run-with-labels"),
+    ],
+)
+def test_the_parent_of_an_object_is_in_its_labels(
+    kind: str, labels: dict[str, str], parent: Key | None
+) -> None:
+    assert parent_key(kind, thing(1, labels=labels)) == parent
+
+
+OWNED = {"kind": "LearnerUnit", "uid": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "labels", "inherit", "expected"),
+    [
+        pytest.param("mine", {}, False, None, id="ours"),
+        pytest.param("", {}, False, Refused, id="of-nobody"),
+        pytest.param("theirs", {}, False, Refused, id="of-others"),
+        pytest.param("earlier", OURS, False, Retry, id="of-an-earlier-unit"),
+        pytest.param("earlier", OURS, True, None, id="inherited"),
+        pytest.param("theirs", {}, True, Refused, id="of-others-is-not-inherited"),
+        pytest.param("", OURS, True, Refused, id="of-nobody-is-not-inherited"),
+    ],
+)
+def test_an_object_that_is_not_ours_is_refused_with_what_to_do(
+    owner: str, labels: dict[str, str], inherit: bool, expected: type[Exception] | None
+) -> None:
+    found = thing(1, owner=owner, labels=labels)
+    if expected is None:
+        check_owner(found, "Service", OWNED, OURS, inherit)
+        return
+    with pytest.raises(expected, match="Service 'x'") as refusal:
+        check_owner(found, "Service", OWNED, OURS, inherit)
+    assert expected is Retry or "delete it, or use another name for the LearnerUnit" in str(refusal.value)
