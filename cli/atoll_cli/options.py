@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_demo(
         commands.add_parser(
-            "demo", help="train on a real cluster, kill a unit, watch it heal", allow_abbrev=False
+            "demo", help="train on a local cluster, kill a unit, watch it heal", allow_abbrev=False
         )
     )
     _add_status(
@@ -130,6 +130,9 @@ def _add_demo(demo: argparse.ArgumentParser) -> None:
     demo.add_argument(
         "--delete-pod", action="store_true", help="delete one pod of that unit too, before the kill"
     )
+    demo.add_argument(
+        "--lose-node", action="store_true", help="cut the power of another unit's node too, before the kill"
+    )
     demo.add_argument("--kill-syncer", action="store_true", help="kill the syncer too, after the heal")
     demo.add_argument("--seed", type=int, metavar="N", help="seed of model and data; default: the sample's")
     demo.add_argument(
@@ -139,17 +142,3 @@ def _add_demo(demo: argparse.ArgumentParser) -> None:
         help="least gain on held-out text per token; default %(default)s",
     )
     demo.add_argument("--name", default="atoll", help="name of the local cluster (default %(default)s)")
-    other = demo.add_argument_group("on a cluster that exists")
-    other.add_argument(
-        "--context", metavar="NAME", help="a context of your kubeconfig, in place of a local cluster"
-    )
-    other.add_argument("--bucket", metavar="NAME", help="bucket of yours, required with --context")
-    other.add_argument(
-        "--operator-image", metavar="IMAGE", help="repository:tag that the cluster can pull; required with it"
-    )
-    other.add_argument(
-        "--runtime-image", metavar="IMAGE", help="repository:tag that the cluster can pull; required with it"
-    )
-    other.add_argument(
-        "--runtime-env", metavar="NAME=VALUE", action="append", default=[], help="for each runtime pod"
-    )

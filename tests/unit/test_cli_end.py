@@ -178,10 +178,8 @@ def test_the_version_is_an_option_too() -> None:
 @pytest.mark.parametrize("missing", ["yaml", "fsspec"])
 def test_a_demo_without_its_packages_says_which_to_install(missing: str, tmp_path: Path) -> None:
     (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('No module', name='{missing}')")
-    done = atoll(
-        "demo", "--context", "x", "--bucket", "b", "--operator-image", "o:1", "--runtime-image", "r:1",
-        env={**os.environ, "PYTHONPATH": str(tmp_path)}, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "ATOLL_STATE": str(tmp_path / "state")}
+    done = atoll("demo", env=environment, stderr=subprocess.PIPE)
     assert done.returncode == 2
     assert "pip install '.[local,runtime]'" in done.stderr and done.stderr.count("\n") == 1
 

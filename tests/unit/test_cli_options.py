@@ -45,15 +45,11 @@ def test_the_options_are_frozen() -> None:
         "--record",
         "--keep",
         "--delete-pod",
+        "--lose-node",
         "--kill-syncer",
         "--seed",
         "--margin",
         "--name",
-        "--context",
-        "--bucket",
-        "--operator-image",
-        "--runtime-image",
-        "--runtime-env",
     }
     assert options_of("status") == {
         "-h",
@@ -74,27 +70,11 @@ def test_the_options_are_frozen() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["demo", "--bucket", "b"], "--bucket is for a cluster that exists"),
-        (["demo", "--context", "kind"], "--context needs --bucket"),
-        (["demo", "--bucket", "b", "--margin", "nan"], "--margin 'nan': a number from -100 to 100 is wanted"),
-        (["demo", "--bucket", "b", "--margin", "inf"], "--margin 'inf': a number from -100 to 100 is wanted"),
-        (["demo", "--bucket", "b", "--margin", "x"], "--margin 'x': a number from -100 to 100 is wanted"),
-        (["demo", "--context", "k", "--bucket", "gs://b"], "--bucket 'gs://b': the bare name is wanted"),
+        (["demo", "--margin", "nan"], "--margin 'nan': a number from -100 to 100 is wanted"),
+        (["demo", "--margin", "inf"], "--margin 'inf': a number from -100 to 100 is wanted"),
+        (["demo", "--margin", "x"], "--margin 'x': a number from -100 to 100 is wanted"),
         (["status", "--watch"], "--watch needs a RUN"),
         (["status", "r", "-A"], "--all-namespaces lists every run"),
-        (["demo", "--context", "k", "--bucket", "b", "--runtime-env", "X"], "--runtime-env 'X': NAME=VALUE"),
-        (
-            ["demo", "--context", "k", "--bucket", "b", "--runtime-image", "host:5000/image"],
-            "--runtime-image 'host:5000/image': repository:tag is wanted",
-        ),
-        (
-            ["demo", "--context", "k", "--bucket", "b"],
-            "--context needs --operator-image: no image of Atoll is",
-        ),
-        (
-            ["demo", "--context", "k", "--bucket", "b", "--operator-image", "r/operator:1"],
-            "--context needs --runtime-image: no image of Atoll is published",
-        ),
         (["demo", "--json", "/no/such/folder/out.json"], "there is no folder /no/such/folder"),
         (["bench", "step", "--batch", "0.5"], "--batch '0.5': a whole number from 1 to 1000000 is wanted"),
         (["bench", "step", "--length", "2.5"], "--length '2.5': a whole number from 1 to 100000 is wanted"),
@@ -150,18 +130,10 @@ def test_the_sample_is_applied_as_it_is_unless_told_otherwise() -> None:
     assert run.data == "gs://atoll/data/stdlib"
 
 
-def test_bucket_and_seed_replace_what_the_sample_says() -> None:
-    run = load_run(SAMPLE, bucket="mine", seed=5)
+def test_a_seed_replaces_what_the_sample_says() -> None:
+    run = load_run(SAMPLE, seed=5)
     assert run.changed
-    assert run.data == "gs://mine/data/stdlib"
-    assert run.checkpoints == "gs://mine/runs/quickstart"
     assert run.manifest["spec"]["model"]["seed"] == run.manifest["spec"]["data"]["seed"] == 5
-
-
-def test_a_demo_in_a_bucket_of_the_users_has_a_folder_of_its_own() -> None:
-    run = load_run(SAMPLE, bucket="mine", folder="atoll-demo/today")
-    assert run.data == "gs://mine/atoll-demo/today/data/stdlib"
-    assert run.checkpoints == "gs://mine/atoll-demo/today/runs/quickstart"
 
 
 def test_a_missing_sample_is_a_usage_error(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from atoll_cli.demo.evaluation import HeldOut
 from atoll_cli.demo.report import render
-from atoll_cli.demo.verdict import Observations, as_json, judge
-from atoll_cli.views import PodView, RunView, Sample, UnitView
+from atoll_cli.demo.verdict import Fault, Observations, as_json, judge
+from atoll_cli.views import LedgerView, PodView, RunView, Sample, UnitView
 
-KILLED_AT = 100.0
+KILL = Fault(kind="unit", victim="a", unit="a", at=100.0, healed_at=112.0)
+LEDGER = LedgerView(fragments=8, trained=80, merged=70, discarded={"lost": 10})
 
 
 def make_unit(name: str, step: int, *, incarnation: int = 1, learning: bool = True) -> UnitView:
@@ -52,8 +53,8 @@ def make_samples() -> list[Sample]:
 def make_observations(samples: list[Sample] | None = None, **changes: object) -> Observations:
     seen = Observations(
         samples=make_samples() if samples is None else samples,
-        victim="a",
-        killed_at=KILLED_AT,
+        faults=[KILL],
+        ledgers={"run": LEDGER, "a": LEDGER, "b": LEDGER},
         untrained=HeldOut(step=0, loss=5.5, tokens=1000),
         trained=HeldOut(step=300, loss=2.5, tokens=1000),
         margin=1.0,
@@ -130,21 +131,42 @@ def test_a_loss_that_is_no_number_fails_the_margin() -> None:
 
 
 def test_a_killed_syncer_must_have_resumed() -> None:
-    assert judge(make_observations(syncer_killed=True)).failures == [
-        "the syncer did not resume from its journal"
-    ]
+    faults = [KILL, Fault(kind="syncer", victim="run-syncer-0", at=112.0, healed_at=200.0)]
+    assert judge(make_observations(faults=faults)).failures == ["the syncer did not resume from its journal"]
     samples = change(make_samples(), 3, run=dataclasses.replace(make_samples()[3].run, syncer_restarts=1))
-    assert judge(make_observations(samples, syncer_killed=True)).failures == []
+    assert judge(make_observations(samples, faults=faults)).failures == []
+
+
+def test_a_unit_that_another_fault_hits_at_the_same_time_need_not_go_on() -> None:
+    samples = [
+        dataclasses.replace(sample, units={**sample.units, "c": make_unit("c", 100)})
+        for sample in make_samples()
+    ]
+    lost = Fault(kind="node", victim="node-c", unit="c", at=99.5, healed_at=112.0)
+    ledgers = dict.fromkeys(("run", "a", "b", "c"), LEDGER)
+    summary = judge(make_observations(samples, faults=[lost, KILL], ledgers=ledgers))
+    assert summary.failures == []
+    assert [fault["stepsOfOthers"] for fault in summary.faults] == [{"b": 15}, {"b": 15}]
+    later = dataclasses.replace(lost, at=112.0, healed_at=200.0)
+    summary = judge(make_observations(samples, faults=[KILL, later], ledgers=ledgers))
+    assert summary.failures == ["made no step while a healed: c"]
+
+
+@pytest.mark.parametrize("ledger", [dataclasses.replace(LEDGER, merged=69), None])
+def test_a_ledger_that_does_not_balance_or_is_missing_fails(ledger: LedgerView | None) -> None:
+    ledgers = {"run": LEDGER, "a": LEDGER} | ({} if ledger is None else {"b": ledger})
+    assert judge(make_observations(ledgers=ledgers)).failures == ["the ledger does not balance: b"]
 
 
 def test_a_run_of_one_unit_shows_nothing() -> None:
     samples = [dataclasses.replace(sample, units={"a": sample.units["a"]}) for sample in make_samples()]
-    assert "there was no other unit that could have gone on" in judge(make_observations(samples)).failures
+    failures = judge(make_observations(samples)).failures
+    assert "there was no unit that could have gone on while a healed" in failures
 
 
 def test_no_sample_before_the_kill_is_an_error() -> None:
-    with pytest.raises(ValueError, match="before the kill"):
-        judge(make_observations(killed_at=1.0))
+    with pytest.raises(ValueError, match="before the fault"):
+        judge(make_observations(faults=[dataclasses.replace(KILL, at=1.0)]))
 
 
 def test_the_json_has_stable_keys() -> None:
@@ -175,8 +197,8 @@ def test_the_json_has_stable_keys() -> None:
         "tokens",
         "complete",
         "checkpoint",
-        "podDeleted",
-        "syncerKilled",
+        "faults",
+        "unbalanced",
         "syncerRestarts",
         "timings",
     }

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from atoll_cli.__main__ import main as atoll
-from atoll_cli.demo.place import LocalPlace
+from atoll_cli.demo.cluster import DemoCluster
 from atoll_cli.errors import UsageError
 from atoll_local import cgroups, host
 from atoll_local.__main__ import main
@@ -226,10 +226,10 @@ def test_a_demo_that_the_machine_refuses_leaves_the_cluster_that_was_there(
     there: Path, removed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "check_machine", refuse)
-    place = LocalPlace("one", lambda _: None)
+    cluster = DemoCluster("one", there, lambda _: None)
     with pytest.raises(UsageError, match="this machine is refused"):
-        place.up()
-    place.down()
+        cluster.up()
+    cluster.leave()
     assert removed == [] and (there / "cluster.json").exists()
 
 

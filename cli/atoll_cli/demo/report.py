@@ -12,12 +12,17 @@ def render(summary: Summary, timings: Mapping[str, float]) -> str:
     """A few lines, and the verdict."""
     others = ", ".join(f"{name} {steps}" for name, steps in summary.steps_of_others.items())
     by_operator = seconds(summary.heal_seconds_operator)
+    faults = [
+        f"{fault['kind']} {fault['victim']} after {seconds(fault['healedAt'] - fault['at'])}"
+        for fault in summary.faults
+    ]
     rows = [
         (
             "killed",
             f"{summary.victim}, incarnation {summary.incarnation_before} → {summary.incarnation_after}",
         ),
         ("time to heal", f"{seconds(summary.heal_seconds)} (by the operator's clock {by_operator})"),
+        ("all that was healed", ", ".join(faults)),
         ("seeded from", f"global step {summary.seeded_step}" if summary.seeded_step is not None else "-"),
         ("steps of the others", others or "-"),
         ("pods of the others", "the same" if summary.pods_kept else "replaced"),

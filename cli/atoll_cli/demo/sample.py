@@ -8,9 +8,6 @@ from typing import Any
 
 from atoll_cli.errors import UsageError
 
-SAMPLE_BUCKET = "gs://atoll/"
-"""Where the sample's data and checkpoints lie; another folder takes its place."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
@@ -47,8 +44,8 @@ class RunFile:
         return int(self.manifest["spec"]["target"]["globalSteps"])
 
 
-def load_run(path: Path, *, bucket: str | None = None, folder: str = "", seed: int | None = None) -> RunFile:
-    """Reads the sample; `bucket`, with a `folder` in it, and `seed` replace what it says.
+def load_run(path: Path, seed: int | None = None) -> RunFile:
+    """Reads the sample; `seed` replaces what it says.
 
     Raises:
         UsageError: the file is not there.
@@ -59,12 +56,6 @@ def load_run(path: Path, *, bucket: str | None = None, folder: str = "", seed: i
         manifest = yaml.safe_load(path.read_text())
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; the demo runs from a checkout of Atoll") from error
-    spec = manifest["spec"]
-    if bucket is not None:
-        there = f"gs://{bucket}/{folder}/" if folder else f"gs://{bucket}/"
-        for section in (spec["data"], spec["checkpoint"]):
-            section["uri"] = section["uri"].replace(SAMPLE_BUCKET, there, 1)
     if seed is not None:
-        spec["model"]["seed"] = seed
-        spec["data"]["seed"] = seed
-    return RunFile(path=path, manifest=manifest, changed=bucket is not None or seed is not None)
+        manifest["spec"]["model"]["seed"] = manifest["spec"]["data"]["seed"] = seed
+    return RunFile(path=path, manifest=manifest, changed=seed is not None)

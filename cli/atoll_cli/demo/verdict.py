@@ -8,7 +8,23 @@ from typing import Any
 
 from atoll_cli.demo.evaluation import HeldOut
 from atoll_cli.text import camel
-from atoll_cli.views import Sample
+from atoll_cli.views import LedgerView, Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault."""
+
+    kind: str
+    """`pod`, `unit`, `node` or `syncer`."""
+    victim: str
+    """Name of the pod, unit or node."""
+    unit: str = ""
+    """The unit that it hit; empty for the syncer."""
+    at: float
+    """Unix seconds."""
+    healed_at: float = float("inf")
+    """Unix seconds of the first sample that showed it healed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,18 +32,15 @@ class Observations:
     """Everything that was seen of one demo."""
 
     samples: Sequence[Sample]
-    """In order of time; at least one before the kill."""
-    victim: str
-    """The unit that was killed."""
-    killed_at: float
-    """Unix seconds."""
+    """In order of time; at least one before the first fault."""
+    faults: Sequence[Fault]
+    """Of kind `unit` exactly one, and no other but the syncer's after it."""
+    ledgers: Mapping[str, LedgerView]
+    """Of the run and its units, when it was complete."""
     untrained: HeldOut
     trained: HeldOut
     margin: float
     """Nats per token by which the trained model must beat the untrained one."""
-    pod_deleted: str = ""
-    """Name of the pod that was deleted besides, before the kill."""
-    syncer_killed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +59,11 @@ class Summary:
     incarnation_after: int
     seeded_step: int | None
     """Global step of the checkpoint from which the victim came back."""
+    faults: Sequence[Mapping[str, Any]]
+    """Every fault: `kind`, `victim`, `unit`, `at`, `healedAt` (Unix seconds), and `stepsOfOthers`: the inner steps that
+    each unit made meanwhile, without the units that a fault hit."""
     pods_kept: bool
-    """No pod of another unit was replaced between the kill and the end."""
+    """No pod was replaced of a unit that no fault hit; after the kill, until the end."""
     loss_first: float | None
     """Training loss when the first unit reported."""
     loss_at_kill: float | None
@@ -63,8 +79,8 @@ class Summary:
     tokens: int
     complete: bool
     checkpoint: str
-    pod_deleted: str
-    syncer_killed: bool
+    unbalanced: Sequence[str]
+    """Run and units whose ledger does not balance or is missing."""
     syncer_restarts: int
     """Times that it resumed from its journal."""
 
@@ -74,15 +90,18 @@ class Summary:
         found = []
         if self.heal_seconds is None:
             found.append(f"{self.victim} was not reseeded: no later incarnation of it was merged")
-        stopped = sorted(unit for unit, steps in self.steps_of_others.items() if steps <= 0)
-        if stopped:
-            found.append(f"made no step while {self.victim} healed: {', '.join(stopped)}")
-        if not self.steps_of_others:
-            found.append("there was no other unit that could have gone on")
+        for fault in self.faults:
+            stopped = sorted(unit for unit, steps in fault["stepsOfOthers"].items() if steps <= 0)
+            if stopped:
+                found.append(f"made no step while {fault['victim']} healed: {', '.join(stopped)}")
+            if not fault["stepsOfOthers"]:
+                found.append(f"there was no unit that could have gone on while {fault['victim']} healed")
         if not self.pods_kept:
             found.append("pods of other units were replaced")
-        if self.syncer_killed and not self.syncer_restarts:
+        if any(fault["kind"] == "syncer" for fault in self.faults) and not self.syncer_restarts:
             found.append("the syncer did not resume from its journal")
+        if self.unbalanced:
+            found.append(f"the ledger does not balance: {', '.join(self.unbalanced)}")
         if not self.complete:
             found.append(f"the run did not complete: step {self.global_step} of {self.target_step}")
         if not self.margin >= self.margin_wanted:  # a loss that is no number fails too
@@ -93,44 +112,52 @@ class Summary:
         return found
 
 
-def healed(sample: Sample, victim: str, incarnation: int) -> bool:
+def healed(sample: Sample, unit: str, incarnation: int) -> bool:
     """Whether a later incarnation than `incarnation` of the unit is being merged."""
-    unit = sample.units.get(victim)
-    return unit is not None and unit.incarnation > incarnation and unit.learning
+    found = sample.units.get(unit)
+    return found is not None and found.incarnation > incarnation and found.learning
 
 
 def judge(seen: Observations) -> Summary:
     """Sums up the samples.
 
     Raises:
-        ValueError: no sample was taken before the kill.
+        ValueError: no sample was taken before a fault.
     """
-    before = [sample for sample in seen.samples if sample.time <= seen.killed_at]
-    after = [sample for sample in seen.samples if sample.time > seen.killed_at]
-    if not before:
-        raise ValueError("no sample was taken before the kill")
-    last, at_kill = seen.samples[-1], before[-1]
-    incarnation = at_kill.units[seen.victim].incarnation
-    heal = next((sample for sample in after if healed(sample, seen.victim, incarnation)), None)
-    end = heal or last
-    others = sorted(set(at_kill.units) - {seen.victim})
-    unit = last.units.get(seen.victim, at_kill.units[seen.victim])
+    kill = next(fault for fault in seen.faults if fault.kind == "unit")
+    at_kill, last = _before(seen.samples, kill.at), seen.samples[-1]
+    incarnation = at_kill.units[kill.unit].incarnation
+    heal = next(
+        (each for each in seen.samples if each.time > kill.at and healed(each, kill.unit, incarnation)), None
+    )
+    unit = last.units.get(kill.unit, at_kill.units[kill.unit])
+    losses = [sample.run.loss for sample in seen.samples if sample.run.loss is not None]
+    ledgers = {last.run.name: LedgerView(), **dict.fromkeys(last.units, LedgerView()), **seen.ledgers}
     return Summary(
         run=last.run.name,
-        victim=seen.victim,
-        heal_seconds=None if heal is None else heal.time - seen.killed_at,
+        victim=kill.victim,
+        heal_seconds=None if heal is None else heal.time - kill.at,
         heal_seconds_operator=unit.heal_seconds,
-        steps_of_others={name: _step(end, name) - at_kill.units[name].step for name in others},
+        steps_of_others=_steps_of_others(seen, kill),
         incarnation_before=incarnation,
         incarnation_after=unit.incarnation,
         seeded_step=unit.seeded_step,
-        pods_kept=_pods_kept(at_kill, after, end, others),
-        loss_first=next((sample.run.loss for sample in seen.samples if sample.run.loss is not None), None),
+        faults=[
+            {
+                "kind": fault.kind,
+                "victim": fault.victim,
+                "unit": fault.unit,
+                "at": fault.at,
+                "healedAt": fault.healed_at,
+                "stepsOfOthers": _steps_of_others(seen, fault),
+            }
+            for fault in seen.faults
+        ],
+        pods_kept=all(_pods_kept(seen, fault) for fault in seen.faults),
+        loss_first=losses[0] if losses else None,
         loss_at_kill=at_kill.run.loss,
         loss_after_heal=None if heal is None else heal.run.loss,
-        loss_last=next(
-            (sample.run.loss for sample in reversed(seen.samples) if sample.run.loss is not None), None
-        ),
+        loss_last=losses[-1] if losses else None,
         held_out_untrained=seen.untrained.loss,
         held_out_trained=seen.trained.loss,
         held_out_tokens=seen.trained.tokens,
@@ -141,27 +168,49 @@ def judge(seen: Observations) -> Summary:
         tokens=last.run.tokens,
         complete=last.run.complete,
         checkpoint=last.run.final_checkpoint,
-        pod_deleted=seen.pod_deleted,
-        syncer_killed=seen.syncer_killed,
+        unbalanced=sorted(name for name, each in ledgers.items() if each.balance or not each.trained),
         syncer_restarts=max(sample.run.syncer_restarts for sample in seen.samples),
     )
 
 
-def _step(sample: Sample, unit: str) -> int:
-    return sample.units[unit].step if unit in sample.units else 0
+def _before(samples: Sequence[Sample], time: float) -> Sample:
+    """The last sample before `time`."""
+    found = [sample for sample in samples if sample.time <= time]
+    if not found:
+        raise ValueError("no sample was taken before the fault")
+    return found[-1]
 
 
-def _pods_kept(at_kill: Sample, after: Sequence[Sample], end: Sample, others: Sequence[str]) -> bool:
-    """True when no pod of another unit is new after the kill, and all were there until the heal had ended.
+def _others(seen: Observations, fault: Fault) -> list[str]:
+    """The units that no fault hit while this one healed."""
+    hit = {each.unit for each in seen.faults if each.at < fault.healed_at and each.healed_at > fault.at}
+    return sorted(set(_before(seen.samples, fault.at).units) - hit)
+
+
+def _steps_of_others(seen: Observations, fault: Fault) -> dict[str, int]:
+    begin = _before(seen.samples, fault.at)
+    end = next((sample for sample in seen.samples if sample.time >= fault.healed_at), seen.samples[-1])
+    return {
+        name: (end.units[name].step if name in end.units else 0) - begin.units[name].step
+        for name in _others(seen, fault)
+    }
+
+
+def _pods_kept(seen: Observations, fault: Fault) -> bool:
+    """True when all pods of the others were there until the heal, and none is new until then; after the kill, ever.
 
     A finished run has no pods, so that one that goes later is as it must be.
     """
-    for name in others:
-        uids = {pod.uid for pod in at_kill.pods_of(name)}
-        for sample in after:
-            now = {pod.uid for pod in sample.pods_of(name)}
+    begin = _before(seen.samples, fault.at)
+    for name in _others(seen, fault):
+        uids = {pod.uid for pod in begin.pods_of(name)}
+        for sample in seen.samples:
+            healing = fault.at < sample.time <= fault.healed_at
             finishing = sample.run.complete or sample.run.phase in ("Finishing", "Complete")
-            if now - uids or (sample.time <= end.time and not finishing and now != uids):
+            now = {pod.uid for pod in sample.pods_of(name)}
+            if healing and not finishing and now != uids:
+                return False
+            if (healing or (fault.kind == "unit" and sample.time > fault.at)) and now - uids:
                 return False
     return True
 

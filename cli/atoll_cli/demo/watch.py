@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from atoll_cli.demo.console import Console
@@ -13,9 +16,11 @@ from atoll_cli.errors import CommandError
 from atoll_cli.kubectl import Kubectl, KubectlError
 from atoll_cli.text import headline, held_out, seconds
 from atoll_cli.views import Sample, sample_of
+from atoll_runtime.contract import HEALTH_PORT
 
 INTERVAL = 1.0
 """Seconds between two looks."""
+STEPS = re.compile(r'^atoll_syncer_unit_step\{unit="([^"]+)"\} (\d+)', re.MULTILINE)
 SILENCE = 60.0
 """Seconds that the API server may fail to answer before that is an error."""
 
@@ -32,6 +37,7 @@ class Watch:
         self._run = run
         self._console = console
         self._record = record
+        self._steps: dict[str, int] = {}
 
     def look(self) -> Sample:
         """One sample more.
@@ -50,12 +56,26 @@ class Watch:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(INTERVAL)
-        sample = sample_of(self._run, listing["items"], time.time())
+        sample = self._with_steps(sample_of(self._run, listing["items"], time.time()))
         self.samples.append(sample)
         if self._record:
             with self._record.open("a") as file:
                 file.write(json.dumps(sample.record()) + "\n")
         return sample
+
+    def _with_steps(self, sample: Sample) -> Sample:
+        """With the units' steps as the syncer counts them: those in a status may be half a minute old."""
+        for pod in sample.pods.values():
+            if pod.component == "syncer" and pod.phase == "Running":
+                path = f"/api/v1/namespaces/{self._namespace}/pods/{pod.name}:{HEALTH_PORT}/proxy/metrics"
+                with suppress(KubectlError):  # it was killed, or begins
+                    for unit, step in STEPS.findall(self._kubectl.run("get", "--raw", path, timeout=5)):
+                        self._steps[unit] = max(self._steps.get(unit, 0), int(step))
+        units = {
+            name: replace(unit, step=max(unit.step, self._steps.get(name, 0)))
+            for name, unit in sample.units.items()
+        }
+        return replace(sample, units=units)
 
     def until(self, what: str, reached: Callable[[Sample], bool], timeout: float) -> Sample:
         """The first sample for which `reached` holds.

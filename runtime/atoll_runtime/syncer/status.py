@@ -149,7 +149,7 @@ def metrics(report: SyncerStatus) -> str:
         "tokens_per_second": report.tokens_per_second,
     }
     lines = prometheus(PREFIX, run)
-    for name in ("tokens", "contributions", "step_seconds", "staleness"):
+    for name in ("step", "tokens", "contributions", "step_seconds", "staleness"):
         lines.append(f"# TYPE {PREFIX}_unit_{name} gauge")
         for unit, each in report.units.items():
             lines.append(f'{PREFIX}_unit_{name}{{unit="{unit}"}} {getattr(each, name)}')
