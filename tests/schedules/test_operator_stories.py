@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import Executor
 
 import pytest
 from operator_stories import outcome
@@ -16,14 +14,6 @@ FAILED_ONCE = (6,)  # a pod that had no node yet was gone with its deletion, and
 SEEDS = (*FAILED_ONCE, *range(SEED, SEED + COUNT))
 PART = 10
 """Stories of one test: the workers share the tests between them."""
-
-
-@pytest.fixture
-def fixed_hashes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
-    """A process in which sets have the same order each time."""
-    monkeypatch.setenv("PYTHONHASHSEED", "0")
-    with ProcessPoolExecutor(1, get_context("spawn")) as one:
-        yield one
 
 
 @pytest.mark.timeout(900)  # 10 s alone

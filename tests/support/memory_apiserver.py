@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 from atoll_operator.cluster import RESOURCES, Cluster
 from atoll_operator.kube.client import APPLY, MERGE, STRATEGIC
@@ -43,6 +43,28 @@ class Weather:
 
 
 @dataclass(slots=True)
+class Fault:
+    """The death of the operator at its n-th write from now on. Writes are numbered from 1; 0 only counts them."""
+
+    at: int
+    when: Literal["before", "after"]
+    """The write never arrives, or is done and never answered."""
+    kill: Callable[[], None]
+    seen: int = 0
+    write: str = ""
+    """The method and path at which the operator died; empty before."""
+
+    def strikes(self, method: str, path: str) -> bool:
+        """Count a write. Return whether the operator dies at it."""
+        if self.write:
+            return False
+        self.seen += 1
+        if self.seen == self.at:
+            self.write = f"{method} {path}"
+        return bool(self.write)
+
+
+@dataclass(slots=True)
 class Server:
     """All objects, and who watches them."""
 
@@ -52,6 +74,7 @@ class Server:
     watchers: dict[str, asyncio.Queue[tuple[str, Object]]] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     """Kinds of which a quota allows the operator no more."""
+    fault: Fault | None = None
     version: int = 0
     uids: int = 0
 
@@ -238,17 +261,33 @@ class MemoryCluster(Cluster):
     def __init__(self, server: Server, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.server = server
+        self.dead = False
+        """The process that uses this client was killed: nothing of it reaches the server any more."""
 
     async def _call(self, request: Any) -> Object:
         server, weather = self.server, self.server.weather
         async with self._slots:
-            await asyncio.sleep(server.random.uniform(0, weather.request_seconds))
-            if server.random.random() < weather.lost_requests:
-                raise Unreachable("lost on its way")
+            await self._travel(weather.lost_requests, "lost on its way")
+            fault, writes = server.fault, request.method != "GET"
+            strikes = writes and fault is not None and fault.strikes(request.method, request.path)
+            if fault is not None and strikes and fault.when == "before":
+                self._die(fault)
             answer = server.answer(
                 request.method, request.path, request.body or {}, request.parameters, request.content_type
             )
-            await asyncio.sleep(server.random.uniform(0, weather.request_seconds))
-            if request.method != "GET" and server.random.random() < weather.lost_answers:
-                raise Unreachable("its answer is lost")
+            if fault is not None and strikes:
+                self._die(fault)
+            await self._travel(weather.lost_answers if writes else 0.0, "its answer is lost")
             return answer
+
+    async def _travel(self, lost: float, how: str) -> None:
+        """One way over the network."""
+        await asyncio.sleep(self.server.random.uniform(0, self.server.weather.request_seconds))
+        if self.dead:
+            raise asyncio.CancelledError
+        if self.server.random.random() < lost:
+            raise Unreachable(how)
+
+    def _die(self, fault: Fault) -> NoReturn:
+        fault.kill()
+        raise asyncio.CancelledError

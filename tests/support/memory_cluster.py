@@ -41,7 +41,7 @@ class PlayedCluster:
         self.random = chance
         self.dead: set[str] = set()
         """Nodes that say nothing."""
-        self._due: dict[str, float] = {}
+        self.due: dict[str, float] = {}
         """When somebody does what is due with a pod, by its uid and what."""
         for body in _nodes():
             server.create(body)
@@ -64,10 +64,10 @@ class PlayedCluster:
             else:
                 self._ready(name, False)
 
-    def taint_node(self, pod: Object) -> None:
+    def taint_node(self, pod: Object, key: str = IMPENDING_TERMINATION) -> None:
         if name := self._node_of(pod):
             node = self._node(name)
-            taint = {"key": IMPENDING_TERMINATION, "effect": "NoSchedule"}
+            taint = {"key": key, "effect": "NoSchedule"}
             self.server.change({**node, "spec": {"taints": [taint]}})
 
     def mend_nodes(self) -> None:
@@ -104,7 +104,7 @@ class PlayedCluster:
     def _is_due(self, pod: Object, what: str, seconds: float) -> bool:
         """Some time after it was asked for the first time."""
         now = time.time()
-        due = self._due.setdefault(f"{pod['metadata']['uid']} {what}", now + self.random.uniform(0, seconds))
+        due = self.due.setdefault(f"{pod['metadata']['uid']} {what}", now + self.random.uniform(0, seconds))
         return now >= due
 
     def _admit(self, pod: Object) -> None:
@@ -166,7 +166,7 @@ class PlayedCluster:
                 return
         told = {
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node fits",
-            "lastTransitionTime": format_time(self._due[f"{pod['metadata']['uid']} schedule"]),
+            "lastTransitionTime": format_time(self.due[f"{pod['metadata']['uid']} schedule"]),
         }  # fmt: skip
         self._status(pod, conditions=[told])
 

@@ -7,7 +7,13 @@ import time
 from memory_cluster import PlayedCluster
 
 from atoll_operator.api.group import LABEL_UNIT
-from atoll_runtime.contract import CheckpointReport, SyncerStatus, UnitReport
+from atoll_runtime.contract import (
+    CheckpointReport,
+    EvaluationReport,
+    EvaluatorStatus,
+    SyncerStatus,
+    UnitReport,
+)
 
 
 class PlayedSyncer:
@@ -22,9 +28,9 @@ class PlayedSyncer:
         """Global step of the newest checkpoint."""
         self.merges = False
         """A unit learns."""
-        self._merged: dict[str, tuple[int, float]] = {}
+        self.merged: dict[str, tuple[int, float]] = {}
         """Unit to its incarnation that learns, and since when."""
-        self._known: dict[str, int] = {}
+        self.known: dict[str, int] = {}
         """Unit to the newest incarnation that is known."""
 
     def say(self, uid: str) -> SyncerStatus | None:
@@ -50,16 +56,16 @@ class PlayedSyncer:
                 if pod["spec"].get("nodeName") not in self._cluster.dead
             ]
             newest = max(own, default=0)
-            if newest and own.count(newest) == hosts and newest >= self._known.get(name, 0):
-                if self._merged.get(name, (0, 0.0))[0] != newest:
-                    self._merged[name] = newest, time.time()
-                self._known[name] = newest
+            if newest and own.count(newest) == hosts and newest >= self.known.get(name, 0):
+                if self.merged.get(name, (0, 0.0))[0] != newest:
+                    self.merged[name] = newest, time.time()
+                self.known[name] = newest
                 units[name] = UnitReport(
                     incarnation=newest, hosts=hosts, state="Learning", step=self.step, seeded_step=0,
-                    first_merge_time=self._merged[name][1], contributions=1 + self.step,
+                    first_merge_time=self.merged[name][1], contributions=1 + self.step,
                 )  # fmt: skip
-            elif name in self._known:
-                units[name] = UnitReport(incarnation=self._known[name], hosts=0, state="Gone", seeded_step=0)
+            elif name in self.known:
+                units[name] = UnitReport(incarnation=self.known[name], hosts=0, state="Gone", seeded_step=0)
         self.merges = any(unit.state == "Learning" for unit in units.values())
         saved = CheckpointReport(
             newest_step=max(self.saved, 0), current=self.saved >= self.step, orderable=self.step
@@ -69,3 +75,11 @@ class PlayedSyncer:
             target_steps=100_000, units=units, checkpoint=saved, time=time.time(),
             final_checkpoint="gs://bucket/run/final" if self.finished else "",
         )  # fmt: skip
+
+    def evaluate(self, uid: str) -> EvaluatorStatus | None:
+        """What the run's evaluator answers; None while it does not run."""
+        pods = [pod for pod in self._server.every("Pod") if pod["metadata"]["name"] == "r-evaluator-0"]
+        if not pods or pods[0]["status"]["phase"] != "Running":
+            return None
+        newest = EvaluationReport(step=50, loss=3.25, tokens=65536, split="heldout", seconds=2.5, time=1.7e9)
+        return EvaluatorStatus(run_uid=uid, phase="Waiting", newest=newest, evaluated=1)

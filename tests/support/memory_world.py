@@ -22,7 +22,9 @@ from atoll_operator.controller import Controller
 from atoll_operator.kube.keys import Key
 from atoll_operator.kube.login import Credentials
 from atoll_operator.metrics.process import Metrics
+from atoll_operator.plan.pods.evaluator import EvaluatorState
 from atoll_operator.plan.run.shards import UNAVAILABLE, CutOrder, FeedState, cut_step, heard
+from atoll_operator.polling.evaluator import Evaluations
 from atoll_operator.polling.syncer import Feeds
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.watches import SELECTORS, _Sink
@@ -56,13 +58,18 @@ class World:
         self._operator: list[asyncio.Task[Any]] = []
         self._dead: list[asyncio.Task[Any]] = []
         """Of operators before it."""
+        self._client: MemoryCluster | None = None
         self.term: Controller
 
     def begin(self) -> None:
-        """The run is applied, and an operator leads."""
+        """Start, and create a run."""
+        self.start()
+        self.server.create({**RUN, "metadata": {"name": "r", "namespace": "ns"}, "spec": self._spec()})
+
+    def start(self) -> None:
+        """An operator leads, and everybody else plays their part."""
         self.operate()
         self._tasks.append(asyncio.create_task(self._play()))
-        self.server.create({**RUN, "metadata": {"name": "r", "namespace": "ns"}, "spec": self._spec()})
 
     def _spec(self) -> Object:
         """Of one of several kinds of run."""
@@ -75,12 +82,14 @@ class World:
 
     def operate(self) -> None:
         """An operator starts; one that was there dies."""
+        if self._client is not None:
+            self._client.dead = True
         for task in self._operator:
             task.cancel()
         self._dead += self._operator
         self._operator.clear()
         store, metrics, settings = Inventory(), Metrics(), Settings(runtime_image="i", resync_seconds=86_400)
-        cluster = MemoryCluster(self.server, _CREDENTIALS, metrics)
+        cluster = self._client = MemoryCluster(self.server, _CREDENTIALS, metrics)
         syncer = self.syncer
 
         class Heard(Feeds):
@@ -94,7 +103,16 @@ class World:
                 if (step := cut_step(states, feed.cut)) is not None:
                     feed.cut, syncer.saved = CutOrder(step), step
 
-        with patch.object(term_module, "Feeds", Heard):
+        class Evaluated(Evaluations):
+            async def _follow(self, run: Key, uid: str, context: ssl.SSLContext) -> None:
+                while True:
+                    new = EvaluatorState(status=syncer.evaluate(uid))
+                    if new != self._runs[run].state:
+                        self._runs[run].state = new
+                        self._changed(run)
+                    await asyncio.sleep(TICK_SECONDS)
+
+        with patch.multiple(term_module, Feeds=Heard, Evaluations=Evaluated):
             term = self.term = Controller(settings, cluster, store, metrics)
         sinks: dict[str, Any] = {kind: _Sink(kind, "", store, term.changed) for kind in (*SELECTORS, "Node")}
         for kind, sink in sinks.items():

@@ -8,9 +8,8 @@ from __future__ import annotations
 import base64
 import datetime
 import json
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cryptography import x509
@@ -21,16 +20,6 @@ from atoll_operator.plan.conditions import FIGURES
 
 Object = dict[str, Any]
 OF_EVERY_NAMESPACE = "kube-root-ca.crt"
-PATHS = {
-    "TrainingRun": "/apis/atoll.dev/v1alpha1/trainingruns",
-    "LearnerUnit": "/apis/atoll.dev/v1alpha1/learnerunits",
-    "Pod": "/api/v1/pods",
-    "StatefulSet": "/apis/apps/v1/statefulsets",
-    "Service": "/api/v1/services",
-    "ConfigMap": "/api/v1/configmaps",
-    "Secret": "/api/v1/secrets",
-    "Event": "/api/v1/events",
-}
 METADATA = ("name", "labels", "annotations", "finalizers", "generation")
 OF_A_MOMENT = FIGURES | {
     "chipSeconds", "completionTime", "healStartTime", "lastHealSeconds", "lastTransitionTime", "node",
@@ -38,47 +27,8 @@ OF_A_MOMENT = FIGURES | {
 }  # fmt: skip
 """Fields of a status that no two runs have alike. `node` is that of a failure: a pod that went while nobody looked took
 the name of its node with it."""
-LOOK_SECONDS = 30
-REST_SECONDS = 0.1
 Occasion = tuple[str, str, str]
 """Kind, name and reason of an Event."""
-
-
-class Eyes:
-    """Lists all namespaces at once, again and again: worlds that each did so would take half of the machine."""
-
-    def __init__(self, call: Callable[[str, str], Object]) -> None:
-        self._call = call
-        self._seen: dict[str, dict[str, list[Object]]] = {}
-        self._round = 0
-        self._news = threading.Condition()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="eyes")
-        self._thread.start()
-
-    def look(self, namespace: str) -> dict[str, list[Object]]:
-        """Kind to objects of one namespace, all listed after the call."""
-        with self._news:
-            wanted = self._round + 2  # the round that is going on may have listed something before
-            assert self._news.wait_for(lambda: self._round >= wanted, LOOK_SECONDS), (
-                "the API server does not answer"
-            )
-            return self._seen.get(namespace, {kind: [] for kind in PATHS})
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join(LOOK_SECONDS)
-
-    def _work(self) -> None:
-        while not self._stop.wait(REST_SECONDS):
-            seen: dict[str, dict[str, list[Object]]] = {}
-            for kind, path in PATHS.items():
-                for body in self._call("GET", path)["items"]:
-                    found = seen.setdefault(body["metadata"]["namespace"], {kind: [] for kind in PATHS})
-                    found[kind].append(body)
-            with self._news:
-                self._seen, self._round = seen, self._round + 1
-                self._news.notify_all()
 
 
 def essence(namespace: str, bodies: Mapping[str, list[Object]]) -> dict[str, dict[str, Object]]:
@@ -133,6 +83,7 @@ def _essence(kind: str, body: Object, bodies: Mapping[str, list[Object]]) -> Obj
     metadata = {key: body["metadata"][key] for key in METADATA if key in body["metadata"]}
     if kind == "Pod":
         metadata["labels"] = _uidless(metadata["labels"])
+        metadata.pop("generation")  # the scheduler's and Kueue's changes count too
     owners = [
         (owner["kind"], owner["name"], owner["uid"]) for owner in body["metadata"].get("ownerReferences", [])
     ]
@@ -163,8 +114,9 @@ def _uidless(labels: Object) -> Object:
 
 
 def _placeless(spec: Object) -> Object:
-    selector = {key: value for key, value in spec["nodeSelector"].items() if key != NODE_POOL}
-    return {key: value for key, value in spec.items() if key != "affinity"} | {"nodeSelector": selector}
+    selector = {key: value for key, value in spec.get("nodeSelector", {}).items() if key != NODE_POOL}
+    kept = {key: value for key, value in spec.items() if key not in ("affinity", "nodeName")}
+    return kept | {"nodeSelector": selector}
 
 
 def _lasting(value: Any) -> Any:
