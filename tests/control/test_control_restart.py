@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from atoll_operator.kube.credentials import load
+from atoll_operator.kube.login import load
 
 from atoll_operator.cluster import Cluster
 from atoll_operator.kube.errors import Conflict, NotFound

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from atoll_operator.kube.credentials import load
+from atoll_operator.kube.login import load
 from objects import TWO_HOSTS
 
 from atoll_operator.api.learnerunit import LearnerUnitStatus

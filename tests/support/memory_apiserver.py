@@ -95,7 +95,7 @@ class Server:
 
     def get(self, kind: str, name: str, namespace: str = "ns") -> Object:
         """A copy. Raises ApiError."""
-        return copied(self._found(Key(kind, namespace, name)))  # type: ignore[arg-type]
+        return copied(self._found(Key(kind, "" if kind == "Node" else namespace, name)))  # type: ignore[arg-type]
 
     def create(self, body: Object) -> Object:
         """Raises ApiError."""

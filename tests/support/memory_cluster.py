@@ -263,7 +263,7 @@ def _nodes() -> Iterator[Object]:
         for number, (accelerator, topology, hosts) in enumerate(kinds):
             for host in range(hosts):
                 labels = {NODE_POOL: f"{pool}-{number}", ACCELERATOR: accelerator, TOPOLOGY: topology}
-                metadata = {"name": f"{pool}-{number}-{host}", "namespace": "ns", "labels": labels}
+                metadata = {"name": f"{pool}-{number}-{host}", "labels": labels}
                 ready = {"type": "Ready", "status": "True"}
                 status = {"allocatable": {TPU: "4"}, "conditions": [ready]}
                 yield {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}

@@ -144,11 +144,21 @@ async def _tell(
                 if not sound:
                     since, writes = loop.time(), fault.seen
                 end = now
-            assert expected or chapter.done(world), f"{chapter.name} has no end: {end}"
+            assert expected or chapter.done(world), f"{chapter.name} has no end: {_conditions(end)}"
             after = begin if expected else _snapshot(world, loop.time())
             return _Ended(end, fault.write, writes, after)
         finally:
             await world.end()
+
+
+def _conditions(end: End) -> list[str]:
+    """Of runs and units."""
+    return [
+        f"{name}: {each['type']} {each['status']} {each['reason']}"
+        for kind in ("TrainingRun", "LearnerUnit")
+        for name, body in end[0][kind].items()
+        for each in body["status"].get("conditions", [])
+    ]
 
 
 def _look(world: World) -> End:
