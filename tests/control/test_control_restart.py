@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from atoll_operator.kube.login import load
 
 from atoll_operator.cluster import Cluster
 from atoll_operator.kube.errors import Conflict, NotFound
+from atoll_operator.kube.login import load
 from atoll_operator.metrics.process import Metrics
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from atoll_operator.kube.login import load
 from objects import TWO_HOSTS
 
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.cluster import Cluster
 from atoll_operator.kube.errors import Conflict, NotFound, Refused
+from atoll_operator.kube.login import load
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.conditions import document
 
