@@ -1,7 +1,7 @@
-"""What libtpu and JAX read from a pod's environment.
+"""Environment variables for libtpu and JAX.
 
-Literals from the spec, never from live pods: a stale value hangs a mesh. Nothing in them is of another unit: JAX makes
-one cluster of all processes that `MEGASCALE_*` joins, and that cluster dies as one.
+All values are computed from the spec, never from live pods, because a stale value hangs a mesh. They name only hosts
+of the own unit: JAX makes one cluster of all processes that `MEGASCALE_*` joins, and that cluster fails as a whole.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from atoll_operator.plan.pods.topology import Slice
 from atoll_runtime.contract import COORDINATOR_PORT
 
 LIBTPU_PORT = 8471
-"""libtpu's mesh between the hosts of a slice."""
+"""Port of libtpu's mesh between the hosts of a slice."""
 MEGASCALE_PORT = 8080
-"""libtpu's transport between the slices of a unit; its default, which peers set as well."""
+"""Port of libtpu's transport between the slices of a unit (libtpu's default)."""
 LIBTPU_ARGUMENTS = "LIBTPU_INIT_ARGS"
-"""Flags of libtpu, which ends the process at one that it does not know."""
+"""Variable with libtpu's flags. libtpu ends the process when it does not know a flag."""
 ABORT = "--megascale_error_reporter_abort_on_hang=true --megascale_error_reporter_abort_on_error=true"
-"""A hang or an error between slices ends the unit's processes, once it has been reported: they would wait for ever.
-libtpu 0.0.42 takes both flags."""
+"""Ends the processes after a hang or an error between slices. Without these flags they would wait for ever.
+libtpu 0.0.42 accepts both."""
 LONGEST_VARIABLE = 131_071
-"""Bytes of `name=value` that Linux gives to a process: 32 pages of 4 KiB, one byte of which ends the string."""
+"""Linux' limit for `name=value` in bytes: 32 pages of 4 KiB, less the terminating byte."""
 
 
 def tpu_environment(
     shape: Slice, slices: int, host: int, names: Sequence[str], arguments: str = ""
 ) -> Mapping[str, str]:
-    """Of one host of a unit.
+    """Variables of one host of a unit.
 
     Args:
-        shape: of each of the unit's `slices`.
-        host: over the whole unit, slice by slice.
+        shape: shape of each of the unit's `slices`.
+        host: index of the host in the unit, counted slice by slice.
         names: DNS names of all hosts of the unit, in order.
-        arguments: flags of libtpu that the administrator has set; they come last, and so win.
+        arguments: libtpu flags set by the administrator; they come last and override ours.
     """
     number, worker = divmod(host, shape.hosts)
     own = names[number * shape.hosts : (number + 1) * shape.hosts]
@@ -62,7 +62,7 @@ def tpu_environment(
 
 
 def check_names(shape: Slice, names: Sequence[str]) -> None:
-    """Whether a slice's host names fit into a variable; the largest slices need short ones.
+    """Check that the host names of a slice fit into one variable.
 
     Raises:
         ValueError: they do not; the message names the field and what would be right.

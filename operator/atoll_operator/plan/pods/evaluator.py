@@ -1,7 +1,7 @@
-"""The evaluator: its objects, a headless Service and a StatefulSet of one pod without a volume, and what it says.
+"""The evaluator's objects (a headless Service and a StatefulSet of one pod without a volume) and its reported state.
 
-A StatefulSet as the syncer's is: its pod has one name, which its certificate and the operator know, and comes back by
-itself; what it has measured stands in the bucket.
+A StatefulSet gives the pod a fixed name, for its certificate and for the operator, and recreates it. Results are kept
+in the bucket.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PORTS = {"status": STATUS_PORT, "health": HEALTH_PORT}
 
 @dataclass(frozen=True, slots=True)
 class EvaluatorState:
-    """What it said last, and whether it answers now."""
+    """Its last report, and whether it answers now."""
 
     status: EvaluatorStatus | None = None
     """The last good answer."""
@@ -71,7 +71,7 @@ def stateful_set(
     replicas: int,
     contract: str = "",
 ) -> Object:
-    """`contract`: digest of what the pod is made of, by which it is replaced (`plan/pods/template_hash.py`)."""
+    """The StatefulSet. A pod whose hash differs from `contract` is replaced (`template_hash.py`)."""
     told = EvaluationContract(**{name: getattr(spec, name) for name in EvaluationSpec.model_fields})
     main = container(
         settings,

@@ -21,10 +21,10 @@ def pod_settings(
     environment: Mapping[str, str],
     pull_policy: str,
 ) -> PodSettings:
-    """What every pod of a run is made of.
+    """The settings for every pod of a run.
 
     Args:
-        held: as the run's status says; None before its first visit.
+        held: image and variables in the run's status; None before its first reconciliation.
         image: the operator's default, for a run that names none.
         environment: the operator's variables.
     """
@@ -44,5 +44,5 @@ def pod_settings(
 
 
 def runtime_status(spec: TrainingRunSpec, settings: PodSettings) -> RuntimeStatus:
-    """What the status keeps of it."""
+    """The image and variables, as the run's status keeps them."""
     return RuntimeStatus(image=settings.image, asked=spec.image or "", environment=dict(settings.environment))

@@ -1,4 +1,4 @@
-"""The syncer's objects: a headless Service, and a StatefulSet with one pod and one journal for each shard."""
+"""The syncer's objects: a headless Service, and a StatefulSet with one pod and one journal volume per shard."""
 
 from __future__ import annotations
 
@@ -55,25 +55,24 @@ def stateful_set(
     layout: int,
     contract: str = "",
 ) -> Object:
-    """`replicas` 0 keeps the journals (suspended, failed); deleting the StatefulSet deletes them (finished).
+    """The StatefulSet. Scaling it to 0 keeps the journals (suspended, failed); deleting it deletes them (finished).
 
-    `layout` counts the changes of `spec.shards`. Each has a folder of its own on the volumes: a journal from before two
-    changes may be of as many shards as there are now, and yet of a history that the others have left. The shard
-    removes those of the layouts before its own.
-
-    `contract`: digest of what the pods are made of and read at their start, by which they are replaced
-    (`plan/pods/template_hash.py`).
+    Args:
+        layout: number of changes of `spec.shards`. Each layout has its own folder on the volumes, because a journal of
+            an older layout may have the same number of shards but an abandoned history. A shard removes older folders.
+        contract: hash of what the pods are made of and read at their start; pods with another hash are replaced
+            (`template_hash.py`).
     """
     main = container(
         settings,
         command=["python", "-m", "atoll_runtime.syncer"],
         environment={
             ENV_JOURNAL_DIR: f"{JOURNAL_DIR}/layout-{layout}",
-            "NUMBA_CACHE_DIR": f"{JOURNAL_DIR}/compiled",  # a restart does not compile the merge again
-            # Large arrays go back to the system when they are freed: a third of its memory at a cut (2026-11-22).
+            "NUMBA_CACHE_DIR": f"{JOURNAL_DIR}/compiled",  # so that a restart does not compile the merge again
+            # Return large freed arrays to the system: saves a third of the memory at a checkpoint (2026-11-22).
             "MALLOC_MMAP_THRESHOLD_": "262144",
             "MALLOC_TRIM_THRESHOLD_": "262144",
-            "JAX_PLATFORMS": "cpu",  # which writes checkpoints; the image's libtpu would look for chips
+            "JAX_PLATFORMS": "cpu",  # JAX writes checkpoints here; the image's libtpu would look for chips
         },
         resources=spec.resources,
         extra_resources={},

@@ -1,4 +1,4 @@
-"""What all runtime pods have in common: Pod Security `restricted`, no API token, certificates and configuration."""
+"""What all pods of a run have in common: Pod Security `restricted`, no API token, certificates, configuration."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from atoll_operator.plan.pods.names import config_map, tls_secret
 from atoll_runtime.contract import INCARNATION_FILE, JOURNAL_DIR, RUN_FILE, TERMINATION_LOG, TLS_DIR
 
 CONTAINER = "main"
-"""Of every pod that the operator makes. Others may be injected, and the kubelet tells of all by name."""
+"""Name of the container in every pod that the operator creates. Others may be injected."""
 USER = 65532
 RUN_DIR = RUN_FILE.rpartition("/")[0]
 POD_DIR = INCARNATION_FILE.rpartition("/")[0]
 VOLUMES = ("run", "tls", "tmp", "pod", "journal")
-"""Names of all volumes that some pod of a run has by itself."""
+"""Names of the volumes that the operator defines."""
 PATHS = (RUN_DIR, TLS_DIR, "/tmp", POD_DIR, JOURNAL_DIR, TERMINATION_LOG)
-"""Where they are mounted, and where the kubelet mounts a file of its own."""
+"""Their mount paths, and the path at which the kubelet mounts a file."""
 LEAVE_SECONDS = 30
-"""`tolerationSeconds` for a node that is lost; Kubernetes' default of 300 is most of a slow heal."""
+"""`tolerationSeconds` for a lost node. Kubernetes' default of 300 s would dominate a heal."""
 
 
 def lost_nodes(seconds: int) -> tuple[Object, ...]:
-    """Tolerations of every pod of a run: for so long Kubernetes leaves it on a node that is lost."""
+    """Tolerations that keep a pod on a lost node for this time."""
     return tuple(
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
         for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -35,12 +35,12 @@ def lost_nodes(seconds: int) -> tuple[Object, ...]:
 
 
 LOST_NODES = lost_nodes(LEAVE_SECONDS)
-"""Of a pod whose node the operator judges itself, and of one that has no successor before its node is back or gone."""
+"""For pods whose node the operator judges itself, and for pods of StatefulSets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSettings:
-    """What the operator's settings and the run say about every pod of a run."""
+    """What the operator's settings and the run's spec define for every pod of a run."""
 
     run: str
     image: str
@@ -50,13 +50,13 @@ class PodSettings:
     template: PodTemplate = field(default_factory=PodTemplate)
 
     def variable(self, name: str) -> str:
-        """Its plain value; empty where there is none. What the run says beats what the operator's settings do."""
+        """Plain value of a variable, or empty. The run's value overrides the operator's."""
         said = {item.name: item.value or "" for item in self.template.env}
         return said.get(name, self.environment.get(name, ""))
 
 
 def literals(section: BaseModel) -> Object:
-    """A section of our API that has the same shape in a pod."""
+    """The pod's form of an API section whose fields are those of a pod."""
     return section.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -68,7 +68,7 @@ def container(
     resources: Resources,
     extra_resources: Mapping[str, str],
 ) -> Object:
-    """The one container: variables of the pod beat those of the run, and those the operator's own."""
+    """The pod's only container. `environment` overrides the run's variables, and those override the operator's."""
     plain = {name: {"name": name, "value": value} for name, value in settings.environment.items()}
     added = {item.name: literals(item) for item in settings.template.env}
     own = {name: {"name": name, "value": value} for name, value in {"HOME": "/tmp", **environment}.items()}
@@ -98,7 +98,7 @@ def container(
 
 
 def pod_spec(settings: PodSettings, member: str, main: Object) -> Object:
-    """A pod's spec around its container; `member` owns the certificate."""
+    """A pod's spec with this container; `member` names the certificate's Secret."""
     spec: Object = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -131,7 +131,7 @@ def pod_spec(settings: PodSettings, member: str, main: Object) -> Object:
 def pod_metadata(
     settings: PodSettings, labels: Mapping[str, str], annotations: Mapping[str, str] | None = None
 ) -> Object:
-    """Labels and annotations of a pod: ours, and what the run adds."""
+    """Labels and annotations of a pod: the operator's, and those of the run."""
     template = settings.template
     noted = {**template.annotations, **(annotations or {})}
     return {"labels": {**template.labels, **labels}, **({"annotations": noted} if noted else {})}
@@ -140,8 +140,8 @@ def pod_metadata(
 def headless(
     name: str, namespace: str, labels: Mapping[str, str], owners: list[Object], ports: Mapping[str, int]
 ) -> Object:
-    """A Service that gives each pod of a StatefulSet its name, also before it is ready: why it is not ready is what a
-    user needs to see."""
+    """A headless Service for a StatefulSet. Pods get their DNS names before they are ready, so that the operator can
+    read from them why they are not ready."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -161,7 +161,7 @@ def headless(
 
 
 def probes(port: str) -> Object:
-    """Of a container that serves `/healthz` and `/readyz` at the port of this name; five minutes to start."""
+    """Probes of a container that serves `/healthz` and `/readyz` on this named port. It may take 5 min to start."""
     return {
         "startupProbe": _probe("/healthz", port, period=2, failures=150),
         "livenessProbe": _probe("/healthz", port, period=10, failures=6),

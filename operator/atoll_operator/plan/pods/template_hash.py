@@ -1,7 +1,7 @@
-"""Pods of syncer and evaluator are made anew when what their run says of them has changed, and for no other reason.
+"""Replace pods of syncer and evaluator when their run's spec for them has changed, and for no other reason.
 
-Their template changes with the version of the operator, too. So the controller of the StatefulSet replaces only pods
-that are deleted (`OnDelete`), and here it is decided which: those with another digest than the run's, one by one.
+A new version of the operator may also change their template. So the StatefulSet has `updateStrategy: OnDelete`, and the
+operator deletes, one by one, the pods whose hash differs from that of the run's spec.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from atoll_operator.plan.pods.view import PodView
 
 
 def said(section: BaseModel, *without: str) -> Object:
-    """What a section says, but for these fields and for what is at its default: a new version has new fields.
+    """A section without these fields and without defaults, so that a new optional field does not change the hash.
 
-    A section whose default may be another in a new version is given by itself: an object keeps what it was made with.
+    Pass a section whose defaults may change between versions with all its values instead.
     """
     return section.model_dump(
         mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, exclude=set(without)
@@ -28,19 +28,22 @@ def said(section: BaseModel, *without: str) -> Object:
 
 
 def digest(settings: PodSettings, *sections: Object) -> str:
-    """Of all that a run says of pods of one kind. Another way to compute it would restart them in every run."""
+    """Hash of everything that a run says of pods of one kind.
+
+    Changing how it is computed restarts the pods of every run.
+    """
     own = {"environment": dict(settings.environment), "serviceAccount": settings.service_account}
     text = json.dumps([settings.image, own, said(settings.template), *sections], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def outdated(pods: Sequence[PodView], wanted: str, replicas: int) -> tuple[PodView, ...]:
-    """Pods to delete now: all that are not ready, for they have nothing to lose; else one, when all others are ready.
+    """Outdated pods to delete now: all that are not ready; otherwise one, when all pods are ready.
 
     Args:
-        pods: of one StatefulSet. One without a digest is not of its template, and not ours to delete.
-        wanted: digest that they are to carry.
-        replicas: how many there are to be; with none, those that are left are on their way out.
+        pods: of one StatefulSet. A pod without a hash is not from its template and is left alone.
+        wanted: the hash that they should carry.
+        replicas: wanted number of pods. With 0 the StatefulSet is already removing them.
     """
     old = [pod for pod in pods if pod.contract not in ("", wanted) and pod.deletion_time is None]
     if not replicas or not old:
