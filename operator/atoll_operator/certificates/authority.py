@@ -21,22 +21,22 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from atoll_operator.certificates.rotation import AUTHORITY_LIFE, LEAF_LIFE, Life, succession
 
 SKEW = datetime.timedelta(minutes=5)
-"""A certificate begins this long before it is made, for pods whose clock is behind."""
+"""A certificate is valid from this long before its creation, for pods whose clock is behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate and its key, PEM."""
+    """A certificate and its key, both PEM."""
 
     certificate: bytes
     key: bytes
 
 
 class Authority:
-    """Signs for one run. `certificate` and `key` are PEM.
+    """A certificate authority of one run.
 
     Raises:
-        ValueError: one of them cannot be read.
+        ValueError: certificate or key cannot be read.
     """
 
     def __init__(self, pair: Pair) -> None:
@@ -50,11 +50,11 @@ class Authority:
 
     @classmethod
     def new(cls, run: str, now: datetime.datetime) -> Self:
-        """A fresh authority, EC P-256."""
+        """A new authority with an EC P-256 key."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name(
             f"atoll {now:%Y-%m-%d} {run}"[:64]
-        )  # one subject for two authorities would confuse verifiers
+        )  # two authorities with the same subject would confuse verifiers
         usage = {use: use in ("key_cert_sign", "crl_sign", "digital_signature") for use in _USES}
         certificate = (
             _builder(name, name, key.public_key(), now, now + AUTHORITY_LIFE)
@@ -73,7 +73,10 @@ class Authority:
         now: datetime.datetime,
         life: datetime.timedelta = LEAF_LIFE,
     ) -> Pair:
-        """For client and server use; `uri` is the identity, `hosts` are DNS names. Ends with the authority at last."""
+        """A certificate for clients and servers. `uri` is the identity, `hosts` are DNS names.
+
+        It expires no later than the authority.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri)]
         names += [x509.DNSName(host) for host in hosts]
@@ -102,7 +105,7 @@ class Authority:
 
 
 class Authorities:
-    """Those of one run at one time: all that its pods trust, and the one that signs."""
+    """The authorities of one run at one time: all that its pods trust, and the one that signs."""
 
     def __init__(self, trusted: Sequence[Authority], signer: Authority) -> None:
         self.trusted = tuple(trusted)
@@ -110,7 +113,7 @@ class Authorities:
 
     @classmethod
     def of(cls, run: str, stored: Sequence[Authority], now: datetime.datetime) -> Self:
-        """What follows from those stored, oldest first; with a successor where one is due."""
+        """The authorities to use now, from the stored ones (oldest first), with a new one if it is due."""
         plan = succession([each.life for each in stored], now)
         trusted = [stored[place] for place in plan.trusted]
         if plan.successor:
@@ -119,7 +122,7 @@ class Authorities:
 
     @classmethod
     def load(cls, certificates: bytes, keys: bytes) -> list[Authority]:
-        """From PEM, one key for each certificate, in the same order.
+        """Read authorities from PEM: one key per certificate, in the same order.
 
         Raises:
             ValueError: they cannot be read, or there is none.
@@ -131,16 +134,16 @@ class Authorities:
 
     @property
     def bundle(self) -> bytes:
-        """All certificates, PEM."""
+        """All certificates, as PEM."""
         return b"".join(each.pair.certificate for each in self.trusted)
 
     @property
     def keys(self) -> bytes:
-        """PEM, in the order of `bundle`."""
+        """All keys, as PEM, in the order of `bundle`."""
         return b"".join(each.pair.key for each in self.trusted)
 
     def accept(self, certificate: bytes, hosts: Sequence[str], now: datetime.datetime) -> bool:
-        """Whether a certificate, PEM, is signed by one of the trusted, has these DNS names, and need not be renewed."""
+        """Whether a certificate (PEM) has a trusted signer and these DNS names, and is not due for renewal."""
         try:
             found = x509.load_pem_x509_certificate(certificate)
             names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -151,16 +154,16 @@ class Authorities:
         return set(hosts) <= set(names.get_values_for_type(x509.DNSName))
 
     def equip(self, context: ssl.SSLContext, pair: Pair) -> None:
-        """Makes a client's context, also one in use, trust these authorities and show `pair` from now on.
+        """Make a client's context trust these authorities and present `pair`. The context may be in use.
 
-        What it trusted before stays: an authority is left out of the bundle only when it has expired.
+        Authorities that it already trusts stay trusted; the bundle drops only expired ones.
         """
         context.load_verify_locations(cadata=self.bundle.decode())
         load_pair(context, pair.certificate, pair.key)
 
 
 def client_context() -> ssl.SSLContext:
-    """Trusts nobody yet."""
+    """A TLS 1.3 client context that trusts no authority yet."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     return context

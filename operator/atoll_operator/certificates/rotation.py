@@ -1,4 +1,4 @@
-"""When a certificate is renewed, and how one authority of a run follows another. Pure: the time is passed in."""
+"""When certificates are renewed, and how one authority of a run replaces another. Pure: time is passed in."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEAF_LIFE = datetime.timedelta(days=90)
-"""Of a pod's certificate. At least 30 days are left when it is renewed, for an operator that is down meanwhile."""
+"""Lifetime of a pod's certificate. It is renewed with 30 days left, so the operator may be down for that long."""
 AUTHORITY_LIFE = datetime.timedelta(days=3 * 365)
 DELIVERY = datetime.timedelta(days=1)
-"""A new authority signs nothing before every pod can have got to know it: the kubelet brings a changed Secret within
-two minutes, and a node may be cut off for hours."""
+"""A new authority signs nothing before this time, so that every pod trusts it by then. The kubelet updates a changed
+Secret within two minutes, but a node may be cut off for hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """From when to when a certificate is valid."""
+    """The validity period of a certificate."""
 
     begins: datetime.datetime
     ends: datetime.datetime
 
     def due(self, now: datetime.datetime) -> bool:
-        """Whether a third of the life or less is left."""
+        """Whether a third of the lifetime or less is left."""
         return self.ends - now <= (self.ends - self.begins) / 3
 
 
 @dataclass(frozen=True, slots=True)
 class Succession:
-    """Of a run's authorities, by their place in the list."""
+    """Which of a run's authorities to use, as indices into the list."""
 
     trusted: tuple[int, ...]
     signer: int | None
-    """None: all have expired; the successor signs at once."""
+    """None: all have expired; the new one signs at once."""
     successor: bool
-    """Whether another one has to be made."""
+    """Whether a new one must be created."""
 
 
 def succession(authorities: Sequence[Life], now: datetime.datetime) -> Succession:
-    """Oldest first. Those trusted are never fewer than those that a certificate in use may be signed by."""
+    """Decide from the authorities, oldest first. Every one that may have signed a valid certificate is trusted."""
     trusted = tuple(place for place, life in enumerate(authorities) if life.ends > now)
     known = [place for place in trusted if authorities[place].begins + DELIVERY <= now]
     signer = known[-1] if known else trusted[0] if trusted else None

@@ -1,7 +1,7 @@
-"""The Secrets of a run: its authorities, and certificates of syncer, evaluator and each unit. Read by name only.
+"""The Secrets of a run: its authorities, and the certificates of syncer, evaluator and each unit.
 
-Each is looked at again when somebody changed it and at every resync, and renewed in place long before it ends: the
-kubelet brings the files to the pods, which take them for new connections. No pod is touched.
+They are read by name only. Each is checked again when it was changed and at every resync, and renewed in place before
+it expires. The kubelet updates the files in the pods, which use them for new connections. No pod restarts.
 """
 
 from __future__ import annotations
@@ -47,31 +47,31 @@ from atoll_runtime.contract import identity
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """Who has a certificate."""
+    """An owner of a certificate."""
 
     name: str
     hosts: tuple[str, ...]
-    """Names that are in it."""
+    """DNS names in the certificate."""
     unit: str = ""
-    """Uid of a unit that was made by hand: its Secret is its own, and goes with it. Empty: the run's."""
+    """Uid of a unit created by hand, which owns its Secret. Empty: the run owns the Secret."""
 
 
 @dataclass(slots=True)
 class _Known:
     context: ssl.SSLContext = field(default_factory=client_context)
-    """Of the operator as a client of the syncer. The feed keeps it, so it is renewed in place."""
+    """The operator's context as a client of the syncer. The pollers keep it, so it is renewed in place."""
     pair: Pair = field(default_factory=lambda: Pair(b"", b""))
-    """The operator's own; it lives in memory only."""
+    """The operator's own certificate; kept in memory only."""
     authorities: Authorities | None = None
-    """None: to be read again."""
+    """None: must be read again."""
     read: ObjectVersion | None = None
-    """Of the Secret that they were read from."""
+    """Version of the Secret that they were read from."""
     issued: dict[str, tuple[_Member, ObjectVersion]] = field(default_factory=dict)
-    """Members whose Secret is known to be right, by name, and that Secret as it was then."""
+    """Members whose Secret is known to be correct, by name, with the version of that Secret."""
 
 
 class Identities:
-    """Issues and renews the Secrets of each run, by its uid."""
+    """Issues and renews the Secrets of all runs. State is kept by the run's uid."""
 
     def __init__(self, cluster: Cluster, cache: Cache) -> None:
         self._cluster = cluster
@@ -87,15 +87,15 @@ class Identities:
         units: Mapping[str, str],
         evaluated: bool = False,
     ) -> ssl.SSLContext:
-        """Creates what is missing, and renews what is due or lacks a host name or an authority.
+        """Create missing Secrets, and renew those that are due or lack a host name or an authority.
 
         Args:
-            units: by name; the uid of one that was made by hand, empty for the run's own.
+            units: by name; the uid of a unit created by hand, empty for the run's own.
             evaluated: whether the run has an evaluator.
 
         Raises:
-            Retry: a Secret of an earlier run or unit of this name has not gone yet.
-            Refused: the Secret of the authorities cannot be read, or somebody else has one of our names.
+            Retry: a Secret of an earlier run or unit of this name still exists.
+            Refused: the Secret of the authorities cannot be read, or another owner has one of the names.
         """
         known = self._known.setdefault(uid, _Known())
         authorities = known.authorities
@@ -120,11 +120,11 @@ class Identities:
         return known.context
 
     async def add(self, namespace: str, run: str, uid: str, unit: str) -> None:
-        """For a unit that is about to be made: its Secret is not looked for first. After `ensure`.
+        """Create the Secret of a new unit without reading it first. Call `ensure` before.
 
         Raises:
-            Retry: a Secret of an earlier run or unit of this name has not gone yet.
-            Refused: somebody else has one of this name.
+            Retry: a Secret of an earlier run or unit of this name still exists.
+            Refused: another owner has a Secret of this name.
         """
         known, member = self._known[uid], _Member(unit, (unit,))
         if known.authorities is not None and not self._stands(known, namespace, member):
@@ -132,13 +132,13 @@ class Identities:
             known.issued[unit] = (member, sight)
 
     def review(self, uid: str) -> None:
-        """Has every Secret of the run looked for again; a resync calls this."""
+        """Check every Secret of the run again at the next `ensure`. Called at a resync."""
         if known := self._known.get(uid):
             known.authorities = None
             known.issued.clear()
 
     def revoke(self, uid: str, member: str) -> None:
-        """The member is gone; its Secret has to be looked for again when it comes back."""
+        """Forget a deleted member, so that its Secret is checked when it comes back."""
         if known := self._known.get(uid):
             known.issued.pop(member, None)
 
@@ -146,7 +146,7 @@ class Identities:
         self._known.pop(uid, None)
 
     def _stands(self, known: _Known, namespace: str, member: _Member) -> bool:
-        """Whether the member's Secret is there as it was left."""
+        """Whether the member's Secret exists unchanged."""
         sight = self._sight(namespace, tls_secret(member.name))
         return sight is not None and known.issued.get(member.name) == (member, sight)
 
@@ -154,7 +154,7 @@ class Identities:
         return self._cache.version(Key("Secret", namespace, secret))
 
     def _seen(self, secret: Object) -> ObjectVersion:
-        """As the API server answered."""
+        """Put the API server's answer into the cache and return its version."""
         self._cache.put("Secret", secret)
         return object_version("Secret", secret)
 
@@ -230,7 +230,7 @@ class Identities:
         return self._seen(secret)
 
     async def _create(self, secret: Object) -> Object:
-        """Or what another operator created in the same moment."""
+        """Create the Secret, or return the one that another operator created at the same time."""
         try:
             return await self._cluster.create(secret)
         except AlreadyExists:
@@ -239,7 +239,7 @@ class Identities:
 
 
 def _syncer_hosts(namespace: str, run: str, shards: int) -> tuple[str, ...]:
-    """One certificate for all shards: the Service's names, and each pod's own."""
+    """DNS names of the one certificate for all shards: those of the Service and of each pod."""
     service = (syncer(run), f"{syncer(run)}.{namespace}", syncer_host(run, namespace))
     return (*service, *(shard_host(run, namespace, shard) for shard in range(shards)))
 
@@ -270,5 +270,5 @@ def _stored(authorities: Authorities) -> dict[str, bytes]:
 
 
 def _datum(secret: Object, key: str) -> bytes:
-    """Empty where there is none."""
+    """Decoded value of a key; empty if absent."""
     return base64.b64decode(secret.get("data", {}).get(key, ""))

@@ -10,7 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from atoll_operator.metrics.process import Metrics
 
 Check = Callable[[], str]
-"""What is wrong, or nothing."""
+"""Returns what is wrong, or an empty text."""
 
 
 async def serve(
@@ -22,7 +22,7 @@ async def serve(
     role: Callable[[], str],
     refresh: Callable[[], None],
 ) -> web.AppRunner:
-    """Starts to listen; the caller cleans the runner up. An operator that stands by is as ready as one that leads.
+    """Start the server; the caller cleans the runner up. A standby operator is as ready as the leader.
 
     Raises:
         OSError: the port is taken.

@@ -1,6 +1,6 @@
-"""What Prometheus reads of the runs: from their bodies as last seen, by the operator that leads and no other.
+"""Prometheus metrics of runs, from the cached objects. Only the leading operator exports them.
 
-A run is the finest label: never a pod or a unit. A series goes with its run.
+The finest label is the run, never a pod or a unit. A series disappears with its run.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ FIGURES = {
         ("spec", "checkpoint", "intervalSteps"),
     ),
 }
-"""Name of a gauge: what it is, and where the run's body has it."""
+"""By name of the gauge: its help text, and the path of its value in the run."""
 
 
 class RunCollector(Collector):
-    """Made at each scrape."""
+    """Computes the metrics at each scrape."""
 
     def __init__(self, store: Inventory, leads: Callable[[], bool]) -> None:
         self._store, self._leads = store, leads
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Told at registration, before there is anything to collect."""
+        """The metrics without samples, for the registration."""
         return families((), ())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Nothing of an operator that stands by: each run would be there twice."""
+        """Nothing unless this operator leads; otherwise each run would be counted twice."""
         if not self._leads():
             return iter(())
         return families(self._bodies("TrainingRun"), self._bodies("LearnerUnit"))
@@ -53,7 +53,7 @@ class RunCollector(Collector):
 
 
 def families(runs: Iterable[Object], units: Iterable[Object]) -> Iterator[GaugeMetricFamily]:
-    """Gauges of these bodies, also where there are none."""
+    """Gauges of these objects; a gauge without samples where there are none."""
     runs = tuple(runs)
     phases = GaugeMetricFamily("atoll_runs", "TrainingRuns by phase.", labels=("phase",))
     for phase, count in Counter(_phase(run) for run in runs).items():
@@ -81,7 +81,7 @@ def families(runs: Iterable[Object], units: Iterable[Object]) -> Iterator[GaugeM
 
 
 def _at(body: Object, path: Iterable[str]) -> float | None:
-    """A figure that is not known yet has no series."""
+    """The value at a path; None, and so no series, if it is not known yet."""
     found: Any = body
     for field in path:
         found = found.get(field, {})
