@@ -3,7 +3,7 @@
 ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS dependencies
-# What pyproject.toml asks for, before any of our code: a code change leaves this layer as it is.
+# Dependencies from pyproject.toml, in a layer below the code, so that a code change does not rebuild it.
 COPY pyproject.toml /src/
 RUN python3 -m venv /opt/atoll \
     && /opt/atoll/bin/python -c 'import tomllib; p = tomllib.load(open("/src/pyproject.toml", "rb"))["project"]; print(*p["dependencies"], *p["optional-dependencies"]["operator"], sep="\n")' > /src/requirements.txt \

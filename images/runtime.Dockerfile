@@ -4,7 +4,7 @@ ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS dependencies
 ARG EXTRAS=runtime,tpu
-# What pyproject.toml asks for, before any of our code: a code change leaves this layer as it is.
+# Dependencies from pyproject.toml, in a layer below the code, so that a code change does not rebuild it.
 COPY pyproject.toml /src/
 RUN python3 -m venv /opt/atoll \
     && /opt/atoll/bin/python -c 'import sys, tomllib; p = tomllib.load(open("/src/pyproject.toml", "rb"))["project"]; print(*p["dependencies"], *(line for extra in sys.argv[1].split(",") for line in p["optional-dependencies"][extra]), sep="\n")' "${EXTRAS}" > /src/requirements.txt \

@@ -37,7 +37,7 @@ app.kubernetes.io/component: operator
 - apiGroups: [atoll.dev]
   resources: [trainingruns/status, learnerunits/status]
   verbs: [get, update]
-# An owner reference that blocks the owner's deletion needs this where OwnerReferencesPermissionEnforcement is on.
+# Needed for owner references with blockOwnerDeletion where OwnerReferencesPermissionEnforcement is on.
 - apiGroups: [atoll.dev]
   resources: [trainingruns/finalizers, learnerunits/finalizers]
   verbs: [update]
@@ -47,7 +47,7 @@ app.kubernetes.io/component: operator
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
-# The watches ask for metadata alone. Who may create pods can read the Secrets of their namespace in any case.
+# Watches ask for metadata alone. The right to create pods already gives access to the namespace's Secrets.
 - apiGroups: [""]
   resources: [services, configmaps, secrets]
   verbs: [get, list, watch, create, patch, delete]
