@@ -23,7 +23,7 @@ RESOURCES = {
     "Lease": Resource("coordination.k8s.io", "v1", "leases"),
 }
 LABELS = {LABEL_MANAGER: MANAGER}
-"""On every object that the operator makes."""
+"""Labels of every object that the operator creates."""
 
 
 class Cluster(ApiClient):

@@ -1,4 +1,4 @@
-"""Unix seconds to and from the API's time format."""
+"""Convert Unix seconds to and from the API's time format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime
 
 
 def format_time(seconds: float) -> str:
-    """RFC 3339 in UTC, with milliseconds: a heal is often shorter than a few seconds."""
+    """RFC 3339 in UTC with milliseconds, because a heal may take less than a second."""
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -17,5 +17,5 @@ def parse_time(text: str) -> float:
 
 
 def earliest(*moments: float | None) -> float | None:
-    """Of those that are known."""
+    """The earliest of the given times; None if there is none."""
     return min((moment for moment in moments if moment is not None), default=None)

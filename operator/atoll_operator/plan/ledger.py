@@ -1,4 +1,4 @@
-"""The token ledger: sums of it, and the bounded form in which a status shows it."""
+"""The token ledger: sums, and the bounded form for a status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OTHER = "Other"
 
 
 def add(reports: Iterable[LedgerReport]) -> LedgerReport:
-    """The sum; it balances when each part does."""
+    """The sum of several ledgers. It balances if each of them does."""
     trained = merged = in_flight = 0
     discarded: Counter[str] = Counter()
     for report in reports:
@@ -24,17 +24,17 @@ def add(reports: Iterable[LedgerReport]) -> LedgerReport:
 
 
 def merged(reports: Iterable[LedgerReport]) -> int:
-    """Token-fragments of all units."""
+    """Merged token-fragments of all units."""
     return sum(report.merged for report in reports)
 
 
 def share(report: LedgerReport | None, merged: int) -> float | None:
-    """A unit's part of all that was merged, 0 to 1; None for a unit without a ledger, or when nothing was merged."""
+    """A unit's share of all merged token-fragments, 0 to 1; None without a ledger or without merges."""
     return report.merged / merged if merged and report is not None else None
 
 
 def shown(report: LedgerReport, fragments: int) -> LedgerStatus:
-    """As a status holds it: reasons by name; the smallest are added up where there are too many."""
+    """The ledger for a status. If there are too many reasons, the smallest are summed as `Other`."""
     reasons = sorted(report.discarded, key=lambda reason: (-report.discarded[reason], reason))
     kept = reasons if len(reasons) <= MAX_REASONS else reasons[: MAX_REASONS - 1]
     discarded = {reason: report.discarded[reason] for reason in sorted(kept)}

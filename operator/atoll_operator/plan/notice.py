@@ -1,4 +1,4 @@
-"""What a plan wants told as a Kubernetes Event."""
+"""A Kubernetes Event that a plan asks for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One Event. `occasion` tells two of the same reason apart, such as an incarnation; the same is told once."""
+    """One Event. Notices of the same reason and `occasion` (such as an incarnation) are sent once."""
 
     type: Literal["Normal", "Warning"]
     reason: str

@@ -1,8 +1,7 @@
-"""How a pool's nodes are bought: the labels that GKE gives such nodes, and the taints that pods have to tolerate.
+"""Node labels and taints of each kind of capacity: on demand, Spot, reservation, flex-start.
 
 Source: labels and taints in GKE's cluster autoscaler; xpk selects reservations by the same label. Nodes of queued
-provisioning (`cloud.google.com/gke-queued`, a ProvisioningRequest for each scale-up) are another thing: a pool reaches
-them by its own `nodeSelector` and `tolerations`.
+provisioning (`cloud.google.com/gke-queued`) are not covered: a pool selects them with `nodeSelector` and `tolerations`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _LABELS = {"Spot": SPOT, "FlexStart": FLEX_START}
 
 
 def selector(pool: Pool) -> dict[str, str]:
-    """Labels of the nodes; on-demand nodes bear none that says so."""
+    """Labels of the pool's nodes. On-demand nodes have none for their capacity."""
     if pool.reservation_name is not None:
         return {RESERVATION: pool.reservation_name}
     label = _LABELS.get(pool.capacity)
@@ -25,6 +24,6 @@ def selector(pool: Pool) -> dict[str, str]:
 
 
 def tolerations(pool: Pool) -> tuple[Toleration, ...]:
-    """Of taints that such nodes may bear: GKE's label and taint have one key and one value."""
+    """Tolerations for the taints of such nodes. GKE's label and taint have the same key and value."""
     label = _LABELS.get(pool.capacity)
     return () if label is None else (Toleration(key=label, value="true", effect="NoSchedule"),)
