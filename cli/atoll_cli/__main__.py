@@ -1,4 +1,4 @@
-"""`atoll`: one command, and what it ends with. All else is imported where a Ctrl-C is one line already."""
+"""Entry point of `atoll`. Everything else is imported later, when Ctrl-C already prints one line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from atoll_cli import interrupt, loggers
 from atoll_cli.errors import CommandError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-"""What an output that takes nothing says, without a name of its own."""
+"""errno values of an output that accepts nothing."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; the exit status is 0, 1 (it did not happen), 2 (usage or host) or 130 (interrupted).
+    """Run one command. Exit status: 0, 1 (failed), 2 (wrong usage or host) or 130 (interrupted).
 
     Args:
         arguments: None: those of this process, which an interrupt ends without waiting for its threads.
@@ -64,7 +64,7 @@ def _status(arguments: Sequence[str] | None) -> int:
 
 
 def _discard_output() -> None:
-    """Nothing is left to be flushed at the end, which would fail once more."""
+    """Drop buffered output, so that the flush at exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

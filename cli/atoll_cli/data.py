@@ -1,4 +1,4 @@
-"""`atoll data`: makes a data set of text, checks one, and shows what is in it."""
+"""`atoll data`: import text as a data set, check a data set, show its content."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def add_options(data: argparse.ArgumentParser) -> None:
 
 
 def run_data(options: argparse.Namespace) -> int:
-    """0: done; 1: `check` found something.
+    """Exit status 0: done; 1: `check` found an error.
 
     Raises:
         UsageError: an option, a source or a document cannot be used.
@@ -210,7 +210,7 @@ def _facts(catalogue: Catalogue) -> dict[str, object]:
 
 
 def _paced(tell: Callable[P, None]) -> Callable[P, None]:
-    """Calls `tell` every two seconds at most."""
+    """Call `tell` at most every two seconds."""
     told = time.monotonic()
 
     def paced(*args: P.args, **kwargs: P.kwargs) -> None:

@@ -1,4 +1,4 @@
-"""`atoll export`: a checkpoint's model as safetensors, and the comparison of such an export with its checkpoint."""
+"""`atoll export`: write a checkpoint's model as safetensors, or compare such an export with its checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the runtime is imported when the command is called
     from atoll_runtime.export import Theta
 
 WRITING = ("layout", "dtype", "max_shard_size", "context", "data", "force")
-"""Options that go with --out."""
+"""Options that need --out."""
 MOST_BYTES = 10**15
 
 
@@ -45,7 +45,7 @@ def add_options(export: argparse.ArgumentParser) -> None:
 
 
 def run_export(options: argparse.Namespace) -> int:
-    """0: done, or equal; 1: `--check` found a difference.
+    """Exit status 0: done, or equal; 1: `--check` found a difference.
 
     Raises:
         UsageError: an option cannot be used, or there is no such checkpoint.

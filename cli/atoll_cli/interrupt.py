@@ -1,4 +1,4 @@
-"""Ctrl-C: it ends a command whatever code it falls into, and lets the command remove what it had begun."""
+"""Ctrl-C ends a command wherever it runs, and lets it clean up first."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 STATUS = 130
-"""As shells have it: 128 and the signal's number."""
+"""Exit status as in shells: 128 plus the signal's number."""
 TIDYING = 10.0
-"""Seconds from Ctrl-C to the end at the latest; another Ctrl-C in them does not break off the tidying."""
+"""Longest time from Ctrl-C to the end, in seconds. Another Ctrl-C in this time does not interrupt the clean-up."""
 AGAIN = 0.005
-"""Seconds after which an interrupt is raised again that could not be raised, or was swallowed."""
+"""Seconds after which an interrupt that could not be raised, or was swallowed, is raised again."""
 LOADING = (ExtensionFileLoader.create_module.__code__, ExtensionFileLoader.exec_module.__code__)
-"""Frames of a compiled module's start, in which an exception is a crash (measured with jaxlib 0.10)."""
+"""Frames of a compiled module's import. An exception raised there crashes the process (seen with jaxlib 0.10)."""
 
 
 def watch() -> None:
-    """Of this process from now on; a SIGINT that is ignored, as in a shell's background job, stays so."""
+    """Install the handler in this process. An ignored SIGINT, as in a shell's background job, stays ignored."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _begin)
         signal.signal(signal.SIGALRM, _interrupt)
@@ -49,7 +49,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _swallowed(error: UnraisableHookArgs) -> None:
-    """An exception that nobody can catch: of a destructor, or of JAX's hook on the garbage collector."""
+    """Handle an exception that cannot be caught: from a destructor, or from JAX's garbage collector hook."""
     if issubclass(error.exc_type, KeyboardInterrupt):
         signal.setitimer(signal.ITIMER_REAL, AGAIN)
     elif signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # what breaks in a command cut off is no news

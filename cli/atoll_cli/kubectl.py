@@ -1,4 +1,4 @@
-"""The real kubectl, with a time-out for every call."""
+"""Calls kubectl, with a time-out for every call."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from atoll_cli.errors import CommandError, UsageError
 
 LOGGED = re.compile(r"[IWEF]\d{4} \d\d:")
-"""How a line begins that kubectl's client library logged, some of them again and again, before kubectl speaks."""
+"""Start of a line that kubectl's client library logs before kubectl's own message, often repeatedly."""
 
 
 class KubectlError(CommandError):
-    """kubectl failed or did not answer in time; the message holds what it said."""
+    """kubectl failed or did not answer in time; the message has its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +26,11 @@ class Kubectl:
 
     program: Path
     kubeconfig: Path | None = None
-    """None: as the user's environment says."""
+    """None: as in the user's environment."""
     context: str | None = None
 
     def run(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
-        """What kubectl printed.
+        """Run kubectl and return its output.
 
         Raises:
             KubectlError: it failed, or took longer than `timeout` seconds.
@@ -48,7 +48,7 @@ class Kubectl:
         return done.stdout
 
     def get(self, kinds: str, *arguments: str, timeout: float = 30) -> Any:
-        """A list of objects, as JSON, with its `items`; raises `KubectlError`."""
+        """Get a list of objects as JSON, with `items`. Raises `KubectlError`."""
         said = self.run("get", kinds, *arguments, "-o", "json", timeout=timeout)
         try:
             found = json.loads(said)
@@ -60,18 +60,18 @@ class Kubectl:
         return found
 
     def apply(self, objects: Sequence[Mapping[str, Any]], *arguments: str) -> str:
-        """Applies objects given as data."""
+        """Apply objects given as data."""
         listing = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
         return self.run("apply", *arguments, "-f", "-", stdin=json.dumps(listing))
 
     def flags(self) -> list[str]:
-        """What names the cluster, for kubectl."""
+        """kubectl's options that select the cluster."""
         chosen = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
         return [*chosen, f"--context={self.context}"] if self.context else chosen
 
 
 def find_kubectl() -> Path:
-    """The user's kubectl, for a cluster of the user's; raises `UsageError` where there is none."""
+    """The user's kubectl and cluster. Raises `UsageError` if there is no kubectl."""
     from atoll_local.errors import HostError
     from atoll_local.programs import installed
 
@@ -82,6 +82,6 @@ def find_kubectl() -> Path:
 
 
 def _said(stderr: str) -> str:
-    """What kubectl itself said, or all of it where it said nothing."""
+    """kubectl's own message, or the whole output if there is none."""
     said = [line for line in stderr.strip().splitlines() if not LOGGED.match(line)]
     return "\n".join(said) or stderr.strip()

@@ -1,4 +1,4 @@
-"""`atoll ledger RUN`: what became of every token, from the custom resources alone."""
+"""`atoll ledger RUN`: what became of every token, read from the custom resources."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from atoll_cli.views import LedgerView, ledgers_of
 
 TOTAL = "total"
 GONE = "gone"
-"""Rows that are no unit's."""
+"""Names of rows that are not units."""
 
 
 def show_ledger(options: argparse.Namespace) -> int:
-    """Prints the ledger; 0 when it balances, 1 when it does not.
+    """Print the ledger. Exit status 0 if it balances, else 1.
 
     Raises:
         CommandError: there is no such run, it has no ledger yet, or the cluster did not answer.
@@ -45,7 +45,7 @@ def show_ledger(options: argparse.Namespace) -> int:
 
 
 def total(ledgers: Sequence[LedgerView]) -> LedgerView:
-    """The sum of units' ledgers."""
+    """The sum of the units' ledgers."""
     discarded: Counter[str] = Counter()
     for ledger in ledgers:
         discarded.update(ledger.discarded)
@@ -59,7 +59,7 @@ def total(ledgers: Sequence[LedgerView]) -> LedgerView:
 
 
 def gone(run: LedgerView, units: Sequence[LedgerView]) -> LedgerView:
-    """What the run's ledger has and those of its units do not.
+    """What the run's ledger has beyond those of its units.
 
     That is of units that were taken away, and of a run that trains also what was told between two writes: run and
     units are written one after the other. Where the units were written last, it is nothing.
@@ -78,7 +78,7 @@ def gone(run: LedgerView, units: Sequence[LedgerView]) -> LedgerView:
 
 
 def ledger_table(ledgers: Mapping[str, LedgerView], rest: LedgerView, run: LedgerView) -> str:
-    """In tokens: a line for each unit, one for those that are `gone` where they left any, and the run's own."""
+    """A table in tokens: a line per unit, one for deleted units (`gone`) if they left any, and the run's own."""
     lines = [*sorted(ledgers.items()), *([(GONE, rest)] if rest.trained else []), (TOTAL, run)]
     reasons = sorted({reason for _, ledger in lines for reason in ledger.discarded})
     head = ("UNIT", "TRAINED", "MERGED", *(reason.upper() for reason in reasons), "IN FLIGHT", "SHARE MERGED")
@@ -96,7 +96,7 @@ def ledger_table(ledgers: Mapping[str, LedgerView], rest: LedgerView, run: Ledge
 
 
 def tokens(figure: int, fragments: int) -> str:
-    """Token-fragments as tokens: `12,288`, or `12,288.5` where only some fragments of a token are meant."""
+    """Token-fragments as tokens: `12,288`, or `12,288.5` if only some fragments of a token count."""
     if not fragments:
         return "-"
     whole, rest = divmod(figure, fragments)
@@ -104,7 +104,7 @@ def tokens(figure: int, fragments: int) -> str:
 
 
 def verdict(wrong: Mapping[str, LedgerView]) -> str:
-    """Whether every token has one fate, and where and by how much not."""
+    """Where the ledger does not balance, and by how much."""
     if not wrong:
         return "balanced: every token is merged, discarded for a reason, or in flight"
     parts = [
@@ -117,7 +117,7 @@ def verdict(wrong: Mapping[str, LedgerView]) -> str:
 def document(
     run: str, ledgers: Mapping[str, LedgerView], rest: LedgerView, own: LedgerView, balanced: bool
 ) -> dict[str, Any]:
-    """Exact integers. `total` is the run's ledger, in which units that are gone stay."""
+    """The ledger with exact integers. `total` is the run's, which includes deleted units."""
     return {
         "run": run,
         "balanced": balanced,

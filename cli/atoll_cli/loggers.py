@@ -1,4 +1,4 @@
-"""What other packages log while a command runs. A command's own sentence says what went wrong, and once."""
+"""Silences the logs of other packages while a command runs. The command reports an error once, in its own words."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 
 QUIET = ("asyncio", "datasets", "fsspec", "gcsfs", "google.auth", "huggingface_hub")
 VERBOSITY = ("DATASETS_VERBOSITY", "HF_HUB_VERBOSITY")
-"""These two packages print by themselves, unless told otherwise."""
+"""These two packages print unless they are told not to."""
 NO_CREDENTIALS = "default credentials were not found"
-"""Google's words, in whichever package's message."""
+"""Google's wording, in any package's message."""
 
 
 class _Kept(logging.Handler):
-    """Prints nothing, and keeps in mind what concerns the user."""
+    """Prints nothing, but remembers what concerns the user."""
 
     no_credentials = False
 
@@ -25,7 +25,7 @@ _kept = _Kept()
 
 
 def quiet() -> None:
-    """From now on these packages' loggers, and those below them, print nothing; what they said before is forgotten."""
+    """Silence these packages' loggers and those below them, and forget earlier messages."""
     _kept.no_credentials = False
     for name in QUIET:
         logger = logging.getLogger(name)
@@ -36,7 +36,7 @@ def quiet() -> None:
 
 
 def advice() -> str:
-    """What a sentence about a bucket that cannot be used goes on with; empty where nothing was heard of it."""
+    """The cause to add to a message about an unusable bucket; empty if no package logged one."""
     if not _kept.no_credentials:
         return ""
     return " (no credentials of Google's were found: gcloud auth application-default login)"

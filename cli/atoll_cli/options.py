@@ -14,7 +14,7 @@ from atoll_cli.simulate import add_options as add_simulate_options
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command that was asked for; raises `CommandError`."""
+    """Run the command. Raises `CommandError`."""
     if options.command == "demo":
         return _demo(options)
     if options.command == "status":
@@ -67,7 +67,7 @@ def _version() -> str:
 
 
 class _Version(argparse.Action):
-    """Asks the installed package only when it is wanted, which takes longer than all options together."""
+    """Reads the version only when it is needed, because that takes longer than defining all options."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print(_version())
@@ -75,7 +75,7 @@ class _Version(argparse.Action):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Every command and option."""
+    """The parser with all commands and options."""
     top = argparse.ArgumentParser(
         prog="atoll", description="Train one model on many TPU islands.", allow_abbrev=False
     )

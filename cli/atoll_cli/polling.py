@@ -1,4 +1,4 @@
-"""Looks at a cluster again and again, through hours in which it may fail to answer."""
+"""Polls a cluster, with back-off while it does not answer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from atoll_cli.kubectl import KubectlError
 from atoll_cli.text import seconds
 
 INTERVAL = 2.0
-"""Seconds between two looks."""
+"""Seconds between two polls."""
 LONGEST = 30.0
-"""Seconds between two looks at a cluster that does not answer, at most."""
+"""Longest time in seconds between two polls of a cluster that does not answer."""
 SILENCE = 900.0
-"""Seconds without an answer after which to give up: an upgrade of a control plane takes minutes."""
+"""Give up after this many seconds without an answer: an upgrade of a control plane takes minutes."""
 
 Seen = TypeVar("Seen")
 
@@ -28,7 +28,7 @@ def poll(
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> Iterator[Seen]:
-    """What each look saw, without an end; each time that the cluster falls silent is told once.
+    """Yield the result of each poll, without end. Report once each time the cluster stops answering.
 
     Raises:
         KubectlError: the first look failed, or all of `SILENCE` seconds did.
@@ -51,5 +51,5 @@ def poll(
 
 
 def back_off(failures: int, chance: float) -> float:
-    """Seconds until the next look after so many failures; `chance` in [0, 1) takes off up to a half."""
+    """Seconds until the next poll after this many failures; `chance` in [0, 1) reduces it by up to half."""
     return min(INTERVAL * 2.0 ** min(failures, 16), LONGEST) * (1 - chance / 2)

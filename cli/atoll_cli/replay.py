@@ -1,4 +1,4 @@
-"""`atoll replay TAPE…`: re-runs recorded shards of a syncer, and says whether all is as it was recorded."""
+"""`atoll replay TAPE…`: run recorded shards of a syncer again, and compare with the recording."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add_options(replay: argparse.ArgumentParser) -> None:
 
 
 def run_replay(options: argparse.Namespace) -> int:
-    """0: identical; 1: a difference, told with its place. Raises `UsageError`: no tape, or not of this run."""
+    """Exit status 0: identical; 1: a difference, printed with its place. Raises `UsageError` for a wrong tape."""
     for option, needs in (("event", "print"), ("step", "check")):
         if getattr(options, option) is not None and not getattr(options, needs):
             raise UsageError(f"--{option} goes with --{needs}")
@@ -56,7 +56,7 @@ def run_replay(options: argparse.Namespace) -> int:
 
 
 def print_tapes(options: argparse.Namespace) -> int:
-    """A line for each record."""
+    """Print a line for each record."""
     from atoll_runtime.replay import records
 
     for path in options.tapes:
@@ -67,14 +67,14 @@ def print_tapes(options: argparse.Namespace) -> int:
 
 
 def names(record: dict[str, Any]) -> set[str]:
-    """What a record may be asked for by: its kind, its event's, its decisions', and what its notes tell of."""
+    """Names by which a record can be selected: its kind, and the kinds of its event, decisions and notes."""
     parts = [record, record.get("event") or {}, *record.get("decisions", ())]
     notes = [part.get("entry", {}).get("event", "") for part in parts]
     return {name.lower() for name in [*(part.get("kind", "") for part in parts), *notes]}
 
 
 def rerun(options: argparse.Namespace) -> int:
-    """Re-runs every tape and tells what was found."""
+    """Run every tape again and print the result."""
     from atoll_runtime.replay import replay, tensors
 
     cut = load(options.check, options.step) if options.check else None
@@ -123,7 +123,7 @@ def load(uri: str, step: int | None) -> Cut:
 
 
 def wanted(path: Path, cut: Cut | None) -> Sequence[int] | None:
-    """The checkpoint's versions of this tape's shard, which stand shard by shard."""
+    """The checkpoint's versions of this tape's shard. The checkpoint lists versions shard by shard."""
     from atoll_runtime.replay import facts_of
 
     if cut is None:
@@ -138,7 +138,7 @@ def wanted(path: Path, cut: Cut | None) -> Sequence[int] | None:
 
 
 def compare(cut: Cut, uri: str, replays: Sequence[Replay]) -> dict[str, Any]:
-    """Which tensors of Θ and momentum differ."""
+    """The tensors of Θ and momentum that differ."""
     from atoll_runtime.replay import differing, tensors
 
     for each in replays:
@@ -157,7 +157,7 @@ def compare(cut: Cut, uri: str, replays: Sequence[Replay]) -> dict[str, Any]:
 
 
 def facts(replay: Replay) -> dict[str, Any]:
-    """A re-run as JSON."""
+    """The result of a replay as JSON."""
     difference = replay.difference
     return {
         "run": replay.facts.run,
@@ -181,7 +181,7 @@ def facts(replay: Replay) -> dict[str, Any]:
 
 
 def summary(path: Path, replay: Replay) -> str:
-    """A re-run in a few lines."""
+    """The result of a replay in a few lines."""
     held = replay.facts
     lines = [
         f"{path}: run {held.run}, shard {held.shard} of {held.shards}, {replay.depth}",

@@ -1,4 +1,4 @@
-"""`atoll status [RUN]`: a run and its units, or every run in a line, from the custom resources alone."""
+"""`atoll status [RUN]`: a run and its units, or a line for every run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from atoll_cli.views import RunView, Sample, runs_of, sample_of
 
 
 def show_status(options: argparse.Namespace) -> int:
-    """Prints a run, once or until it has ended, or the list of runs; 1 when the run that was named has failed.
+    """Print a run, once or until it has ended, or the list of runs. Exit status 1 if the named run failed.
 
     Raises:
         CommandError: there is no such run, or the cluster did not answer.

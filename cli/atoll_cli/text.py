@@ -1,4 +1,4 @@
-"""Figures and tables for people."""
+"""Formats figures and tables for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEAL_STAGES = {
     "compile": "compile",
     "catchUp": "catch up",
 }
-"""In the order in which they are told, and their words."""
+"""In printing order, with their labels."""
 
 
 def seconds(value: float | None) -> str:
@@ -64,7 +64,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def progress(run: RunView) -> str:
-    """Global steps, of how many where the target is known."""
+    """Global steps, with the target if it is known."""
     return f"{run.step}/{run.target}" if run.target else str(run.step)
 
 
@@ -103,7 +103,7 @@ def heals(sample: Sample) -> list[str]:
 
 
 def losses(run: RunView) -> list[str]:
-    """A line for each reason of failures, the dearest first: what they cost."""
+    """A line for each reason of failures with its cost, the most expensive first."""
     return [
         f"lost to {reason}: {counted(round(cost['failures']), 'failure')}, {seconds(cost['seconds'])}, "
         f"{cost['chipSeconds']:,.0f} chip-seconds, {counted(round(cost['steps']), 'step')}"

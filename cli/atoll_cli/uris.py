@@ -1,4 +1,4 @@
-"""URIs of data sets and checkpoints as arguments; a bad one is told before anything is read or printed."""
+"""URIs as arguments. A bad one is reported before anything is read or printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options' values, read once; a bad one is one line that names the option, the value and what would be right."""
+"""Parses option values. An error names the option, the value and what would be right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from atoll_cli.errors import UsageError
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0, "y": 31_557_600.0}
 BOUNDLESS = 1e15
-"""A limit that nobody comes to is not told."""
+"""Upper limits from this value on are not printed."""
 PREFIXES = {"k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 
@@ -27,7 +27,7 @@ def number(option: str, text: str, least: float = 0.0, most: float = 1e18, *, ab
 
 
 def plain(option: str, text: str, least: float, most: float, *, above: bool = False) -> float:
-    """The same without prefixes."""
+    """A number without prefixes."""
     return _within(option, text, _float(text), least, most, above)
 
 
@@ -71,7 +71,7 @@ def _within(option: str, text: str, value: float | None, least: float, most: flo
 
 
 def _digits(value: float) -> str:
-    """Without an exponent, which nobody would give as an option."""
+    """A number without an exponent."""
     return str(int(value)) if value == int(value) else f"{value:g}"
 
 

@@ -1,4 +1,4 @@
-"""A run, its units and its pods as the API server tells of them: the fields that are shown and judged."""
+"""The fields of runs, units and pods that commands print and judge."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class RunView:
     final_checkpoint: str = ""
     held_out: HeldOutView | None = None
     syncer_restarts: int = 0
-    """Times that the syncer resumed from its journal."""
+    """How often the syncer resumed from its journal."""
     lost: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """What failures cost, by reason, by the status's names."""
+    """What failures cost, by reason, with the names of the status."""
     complete: bool = False
     failed: bool = False
 
