@@ -197,7 +197,7 @@ class Testbed:
             "ATOLL_LEASE_NAMESPACE": SYSTEM,
             "ATOLL_RUNTIME_IMAGE": "atoll.dev/runtime:bench",
             "ATOLL_HEALTH_PORT": str(port),
-            "ATOLL_FEED_URL": f"https://127.0.0.1:{feed_port}/{{namespace}}/{{run}}/{{shard}}",
+            "ATOLL_SYNCER_URL": f"https://127.0.0.1:{feed_port}/{{namespace}}/{{run}}/{{shard}}",
         }
         operator = Operator(environment, port, self._folder / f"operator-{len(self._operators)}.log")
         self._operators.append(operator)

@@ -13,9 +13,9 @@ from atoll_operator.kube.keys import Key
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Announcer
 from atoll_operator.metrics.process import Metrics
-from atoll_operator.plan.run.feednews import FeedNews
-from atoll_operator.polling.evaluator import Evaluations
-from atoll_operator.polling.syncer import Feeds
+from atoll_operator.plan.run.status_diff import StatusDiff
+from atoll_operator.polling.evaluator import EvaluatorPoller
+from atoll_operator.polling.syncer import SyncerPoller
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
 from atoll_operator.reconcilers.unit import UnitReconciler
@@ -35,14 +35,14 @@ class Controller:
         self._metrics = metrics
         self.queue: WorkQueue[Key] = WorkQueue(self._reconcile)
         self.queue.on_error = self._failed
-        self._feeds = Feeds(settings, metrics, self._fed)
-        self._evaluations = Evaluations(settings, metrics, self.queue.add)
+        self._syncers = SyncerPoller(settings, metrics, self._polled)
+        self._evaluators = EvaluatorPoller(settings, metrics, self.queue.add)
         self._announcer = Announcer(cluster, "atoll-operator")
         self._runs = RunReconciler(
-            settings, cluster, store, self.queue, self._feeds, self._evaluations, self._announcer
+            settings, cluster, store, self.queue, self._syncers, self._evaluators, self._announcer
         )
         self._units = UnitReconciler(
-            settings, cluster, store, self.queue, self._feeds, metrics, self._announcer
+            settings, cluster, store, self.queue, self._syncers, metrics, self._announcer
         )
 
     def changed(self, change: Change, listed: bool = False) -> None:
@@ -60,8 +60,8 @@ class Controller:
                 group.create_task(self._announcer.run(), name="announce")
                 group.create_task(self._resync(), name="resync")
         finally:
-            await self._feeds.close()
-            await self._evaluations.close()
+            await self._syncers.close()
+            await self._evaluators.close()
 
     async def _reconcile(self, key: Key) -> None:
         started = time.monotonic()
@@ -91,18 +91,18 @@ class Controller:
     def _reconciler(self, key: Key) -> RunReconciler | UnitReconciler:
         return self._runs if key.kind == "TrainingRun" else self._units
 
-    def _fed(self, run: Key, news: FeedNews) -> None:
-        """Figures wait until there is a turn to write them: of many units they all move with every answer."""
-        if news.run:
+    def _polled(self, run: Key, diff: StatusDiff) -> None:
+        """Enqueue what a poll has changed: figures at a bounded rate, because all of them move with every report."""
+        if diff.run:
             self.queue.add(run)
-        elif news.figures:
+        elif diff.figures:
             self.queue.add_spaced(run, FIGURES_SECONDS[run.kind])
-        for name in news.units:
+        for name in diff.units:
             self.queue.add(Key("LearnerUnit", run.namespace, name))
-        if news.every_unit:
+        if diff.every_unit:
             for unit in self._store.unit_keys(run):
                 self.queue.add(unit)
-        for name in news.moved:
+        for name in diff.moved:
             self.queue.add_spaced(Key("LearnerUnit", run.namespace, name), FIGURES_SECONDS["LearnerUnit"])
 
     def _failed(self, key: Key, error: Exception) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from atoll_operator.api.podtemplate import MAX_VALUE, MAX_VARIABLES
 
-FEED_URL = "https://{run}-syncer-{shard}.{run}-syncer.{namespace}.svc:7401/status"
+SYNCER_URL = "https://{run}-syncer-{shard}.{run}-syncer.{namespace}.svc:7401/status"
 EVALUATOR_URL = "https://{run}-evaluator-0.{run}-evaluator.{namespace}.svc:7401/status"
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -32,8 +32,8 @@ class Settings:
     health_port: int = 8080
     log_format: Literal["json", "text"] = "json"
     resync_seconds: float = 300.0
-    feed_seconds: float = 2.0
-    feed_url: str = FEED_URL
+    poll_seconds: float = 2.0
+    syncer_url: str = SYNCER_URL
     evaluator_url: str = EVALUATOR_URL
     stuck_seconds: float = 180.0
     """A key at work for longer makes the process not alive; nine full time-outs of one call."""
@@ -73,8 +73,8 @@ def read(environment: Mapping[str, str]) -> Settings:
         health_port=int(_number(environment, "ATOLL_HEALTH_PORT", 8080, 0, 65535)),
         log_format="json" if log_format == "json" else "text",
         resync_seconds=_number(environment, "ATOLL_RESYNC_SECONDS", 300, 1, 86_400),
-        feed_seconds=_number(environment, "ATOLL_FEED_SECONDS", 2, 0.05, 3600),
-        feed_url=_url(environment, "ATOLL_FEED_URL", FEED_URL, run="r", namespace="n", shard=0),
+        poll_seconds=_number(environment, "ATOLL_POLL_SECONDS", 2, 0.05, 3600),
+        syncer_url=_url(environment, "ATOLL_SYNCER_URL", SYNCER_URL, run="r", namespace="n", shard=0),
         evaluator_url=_url(environment, "ATOLL_EVALUATOR_URL", EVALUATOR_URL, run="r", namespace="n"),
         stuck_seconds=_number(environment, "ATOLL_STUCK_SECONDS", 180, 1, 3600),
         lease_namespace=lease_namespace,

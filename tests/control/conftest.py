@@ -198,8 +198,8 @@ def _bench(
         environment = {
             **_environment(operator_kubeconfig, of, *held.enter_context(held_ports(1))),
             "ATOLL_RUNTIME_ENV": '{"STORAGE_EMULATOR_HOST": "http://10.0.0.1:4443"}',
-            "ATOLL_FEED_SECONDS": "0.2",
-            "ATOLL_FEED_URL": f"https://127.0.0.1:{syncers.port}/{{namespace}}/{{run}}/{{shard}}",
+            "ATOLL_POLL_SECONDS": "0.2",
+            "ATOLL_SYNCER_URL": f"https://127.0.0.1:{syncers.port}/{{namespace}}/{{run}}/{{shard}}",
             "ATOLL_EVALUATOR_URL": f"https://127.0.0.1:{syncers.port}/{{namespace}}/{{run}}/evaluator",
             **changes,
         }

@@ -158,13 +158,13 @@ def test_values_become_the_settings_of_the_operator() -> None:
     objects = template(
         f"--set-json=runtime={json.dumps(runtime)}",
         '--set-json=namespaces=["one","two"]',
-        "--set=logFormat=text,resyncSeconds=60,feedSeconds=1",
+        "--set=logFormat=text,resyncSeconds=60,pollSeconds=1",
     )
     found = environment(objects)
     assert json.loads(found["ATOLL_RUNTIME_ENV"]) == {"A": 'x,"y"=1', "B": ""}
     assert found["ATOLL_RUNTIME_IMAGE"] == "r/runtime:2"
     assert found["ATOLL_NAMESPACES"] == "one,two"
-    assert (found["ATOLL_LOG_FORMAT"], found["ATOLL_RESYNC_SECONDS"], found["ATOLL_FEED_SECONDS"]) == (
+    assert (found["ATOLL_LOG_FORMAT"], found["ATOLL_RESYNC_SECONDS"], found["ATOLL_POLL_SECONDS"]) == (
         "text",
         "60",
         "1",

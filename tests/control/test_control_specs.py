@@ -276,7 +276,7 @@ class World:
     def __init__(self, bench: Any, line: Line) -> None:
         self.bench, self.line = bench, line
         self.namespace: str = bench.namespace
-        self.operator = bench.operator(ATOLL_FEED_SECONDS="1")
+        self.operator = bench.operator(ATOLL_POLL_SECONDS="1")
         self.names = 0
         self.wait: float = WAIT
         self.taken: Counter[str] = Counter()

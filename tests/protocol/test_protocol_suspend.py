@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from protocol_parties import ANSWER_SECONDS
 
-from atoll_operator.plan.run.shards import FeedState, cut_step
+from atoll_operator.plan.run.final_checkpoint import next_checkpoint_step
+from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import RunContract, SyncerStatus, TargetSpec, identity
 from atoll_runtime.transport.grpc_client import GrpcTransport
@@ -62,7 +63,7 @@ def ordered(run: RunContract, shards: list[Any], folder: Path) -> int:
     for when that one stands.
     """
     reports = [told(each) for each in shards]
-    step = cut_step([FeedState(status=report) for report in reports], None)
+    step = next_checkpoint_step([SyncerState(status=report) for report in reports], None)
     assert step is not None
     if reports[0].checkpoint.newest_step == step and all(report.checkpoint.current for report in reports):
         return step

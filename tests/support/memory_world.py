@@ -23,9 +23,10 @@ from atoll_operator.kube.keys import Key
 from atoll_operator.kube.login import Credentials
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.evaluator import EvaluatorState
-from atoll_operator.plan.run.shards import UNAVAILABLE, CutOrder, FeedState, cut_step, heard
-from atoll_operator.polling.evaluator import Evaluations
-from atoll_operator.polling.syncer import Feeds
+from atoll_operator.plan.run.final_checkpoint import CheckpointOrder, next_checkpoint_step
+from atoll_operator.plan.run.syncer_state import UNAVAILABLE, SyncerState, heard, missed
+from atoll_operator.polling.evaluator import EvaluatorPoller
+from atoll_operator.polling.syncer import SyncerPoller
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.watches import SELECTORS, _Sink
 from atoll_operator.settings import Settings
@@ -92,27 +93,26 @@ class World:
         cluster = self._client = MemoryCluster(self.server, _CREDENTIALS, metrics)
         syncer = self.syncer
 
-        class Heard(Feeds):
-            async def _poll(self, session: Any, place: Any, old: FeedState) -> FeedState:
-                status = syncer.say(place.uid)
+        class Heard(SyncerPoller):
+            async def _poll(self, poll: Any, session: Any, shard: int) -> SyncerState:
+                old, status = poll.shard_states[shard], syncer.say(poll.uid)
                 if status is None:
-                    return self._lost(old, place, UNAVAILABLE, "nobody answers")
+                    return missed(old, UNAVAILABLE, "nobody answers")
                 return heard(old, status, time.time(), time.monotonic())
 
-            async def _order(self, session: Any, places: Any, states: Any, feed: Any) -> None:
-                if (step := cut_step(states, feed.cut)) is not None:
-                    feed.cut, syncer.saved = CutOrder(step), step
+            async def _order(self, poll: Any, session: Any) -> None:
+                if (step := next_checkpoint_step(poll.shard_states, poll.order)) is not None:
+                    poll.order, syncer.saved = CheckpointOrder(step), step
 
-        class Evaluated(Evaluations):
-            async def _follow(self, run: Key, uid: str, context: ssl.SSLContext) -> None:
-                while True:
-                    new = EvaluatorState(status=syncer.evaluate(uid))
-                    if new != self._runs[run].state:
-                        self._runs[run].state = new
-                        self._changed(run)
-                    await asyncio.sleep(TICK_SECONDS)
+        class Evaluated(EvaluatorPoller):
+            async def _round(self, poll: Any, session: Any) -> float:
+                new = EvaluatorState(status=syncer.evaluate(poll.uid))
+                if new != poll.state:
+                    poll.state = new
+                    self._changed(poll.run)
+                return TICK_SECONDS
 
-        with patch.multiple(term_module, Feeds=Heard, Evaluations=Evaluated):
+        with patch.multiple(term_module, SyncerPoller=Heard, EvaluatorPoller=Evaluated):
             term = self.term = Controller(settings, cluster, store, metrics)
         sinks: dict[str, Any] = {kind: _Sink(kind, "", store, term.changed) for kind in (*SELECTORS, "Node")}
         for kind, sink in sinks.items():

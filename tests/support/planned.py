@@ -20,9 +20,9 @@ from atoll_operator.plan.pods.names import evaluator, pod_name
 from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.pods.topology import MAX_HOSTS, slice_of
 from atoll_operator.plan.pods.view import PodView, view
-from atoll_operator.plan.run.objects import RunObserved, UnitFacts
+from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import RunPlan, plan_run
-from atoll_operator.plan.run.shards import UNAVAILABLE, FeedState
+from atoll_operator.plan.run.syncer_state import UNAVAILABLE, SyncerState
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.status import Orders, UnitObserved
 from atoll_runtime.contract import SyncerStatus, UnitReport
@@ -134,7 +134,7 @@ class PlannedRun:
                 name, spec, None, image="runtime", environment={}, pull_policy="IfNotPresent"
             ),
             units={},
-            feed=FeedState(reason=UNAVAILABLE, message="nobody listens"),
+            syncer=SyncerState(reason=UNAVAILABLE, message="nobody listens"),
         )
 
     def rest(self, within: float) -> None:
@@ -145,7 +145,7 @@ class PlannedRun:
         """
         for _ in range(PASSES):
             plan = plan_run(self.seen, self.now)
-            if plan.delete:
+            if plan.delete_run:
                 self.deleted = True
                 return
             changed, wake = self._carry_out(plan), plan.wake
@@ -165,7 +165,7 @@ class PlannedRun:
         """The pods run, and the syncer says that every unit learns."""
         reports = {name: _learning(self.alike[_alike(body)].seen) for name, body in self.units.items()}
         status = SyncerStatus(run_uid=self.seen.uid, phase="Running", units=reports)
-        self.seen = replace(self.seen, feed=FeedState(status=status, answering_since=self.now))
+        self.seen = replace(self.seen, syncer=SyncerState(status=status, answering_since=self.now))
         for unit in self.alike.values():
             unit.answer(self.now)
 
@@ -183,9 +183,11 @@ class PlannedRun:
             yield from unit.made.values()
 
     def _carry_out(self, plan: RunPlan) -> bool:
-        applied = {(body["kind"], body["metadata"]["name"]): body for body in (*plan.apply, *plan.evaluator)}
-        removed = {(reference.kind, reference.name) for reference in plan.remove} & self.objects.keys()
-        changed = bool(plan.units or plan.retire or removed or plan.renew or plan.again)
+        applied = {
+            (body["kind"], body["metadata"]["name"]): body for body in (*plan.apply, *plan.apply_evaluator)
+        }
+        removed = {(reference.kind, reference.name) for reference in plan.delete} & self.objects.keys()
+        changed = bool(plan.apply_units or plan.delete_units or removed or plan.replace_pods or plan.again)
         changed |= plan.status != self.seen.status or any(
             self.objects.get(key) != body for key, body in applied.items()
         )
@@ -193,7 +195,7 @@ class PlannedRun:
         self.objects |= applied
         for key in removed:
             del self.objects[key]
-        for body in plan.units:
+        for body in plan.apply_units:
             self.units[body["metadata"]["name"]] = body
             if _alike(body) not in self.alike:
                 self.alike[_alike(body)] = PlannedUnit(body, None)
@@ -214,7 +216,7 @@ class PlannedRun:
             for name, body in self.units.items()
         }
         there = ("StatefulSet", evaluator(self.seen.name)) in self.objects
-        self.seen = replace(self.seen, units=units, evaluator_there=there)
+        self.seen = replace(self.seen, units=units, evaluator_exists=there)
 
 
 def orders(run: RunObserved) -> Orders:

@@ -12,9 +12,9 @@ from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.conditions import find, state, transition
 from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.run.objects import RunObserved, UnitFacts
+from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import RunPlan, plan_run
-from atoll_operator.plan.run.shards import FeedState
+from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_runtime.contract import SyncerStatus
 
 NOW = 1_700_000_000.0
@@ -77,17 +77,17 @@ class RunScene:
     def syncer(self, phase: Any = "Running", down: str = "", since: float = NOW, **report: Any) -> RunScene:
         """The syncer answers with this report."""
         status = SyncerStatus(**({"run_uid": "u", "phase": phase, "global_step": 25} | report))
-        return self.see(feed=FeedState(status=status, answering_since=since, down=down))
+        return self.see(syncer=SyncerState(status=status, answering_since=since, down=down))
 
     def silent(self, reason: str = "SyncerUnavailable", message: str = "no route") -> RunScene:
         """The syncer does not answer; its last report stays known."""
-        feed: FeedState = self.observed["feed"]
-        known = replace(feed, reason=reason, message=message, answering_since=None, down="")
-        return self.see(feed=known)
+        state: SyncerState = self.observed["syncer"]
+        known = replace(state, reason=reason, message=message, answering_since=None, down="")
+        return self.see(syncer=known)
 
     def unknown(self) -> RunScene:
         """The operator has not asked the syncer yet, and none of its pods was ever asked."""
-        return self.see(feed=FeedState())
+        return self.see(syncer=SyncerState())
 
     def unit(self, name: str, status: LearnerUnitStatus | None = None, **facts: Any) -> RunScene:
         """Set a unit's status and other fields of `UnitFacts`; one that is not there comes to be."""
@@ -95,6 +95,11 @@ class RunScene:
             name, UnitFacts(name=name, run="r", status=unit_status(), uid=name, generation=1)
         )
         self.units[name] = replace(known, **({} if status is None else {"status": status}), **facts)
+        return self
+
+    def only(self, *names: str) -> RunScene:
+        """All other units are gone."""
+        self.units = {name: self.units[name] for name in names}
         return self
 
     def run(self, **changes: Any) -> RunObserved:
@@ -113,9 +118,9 @@ class RunScene:
     def step(self, after: float = 0.0) -> RunPlan:
         """Plan and carry out: units come, change and go, the status is written; new and changed units learn."""
         plan = self.plan(after)
-        for reference in plan.retire:
+        for reference in plan.delete_units:
             del self.units[reference.name]
-        for body in plan.units:
+        for body in plan.apply_units:
             name, spec = body["metadata"]["name"], LearnerUnitSpec.model_validate(body["spec"])
             known = self.units.get(name)
             generation = 1 if known is None else known.generation + 1
@@ -136,16 +141,16 @@ def condition(status: TrainingRunStatus, name: str) -> tuple[str, str, str]:
     return (found.status, found.reason, found.message) if found is not None else ("", "", "")
 
 
-def made(plan: RunPlan) -> list[str]:
-    """Names of the units that the plan creates or changes."""
-    return [body["metadata"]["name"] for body in plan.units]
+def specs(plan: RunPlan) -> dict[str, dict[str, Any]]:
+    """Specs of the units that the plan creates or changes, by name."""
+    return {body["metadata"]["name"]: body["spec"] for body in plan.apply_units}
 
 
 def replicas(plan: RunPlan, name: str = "r-syncer") -> int | None:
     """Of this StatefulSet; None if the plan does not apply it."""
     sets = [
         body
-        for body in (*plan.apply, *plan.evaluator)
+        for body in (*plan.apply, *plan.apply_evaluator)
         if (body["kind"], body["metadata"]["name"]) == ("StatefulSet", name)
     ]
     return int(sets[0]["spec"]["replicas"]) if sets else None

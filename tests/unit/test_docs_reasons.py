@@ -20,7 +20,7 @@ GIVERS = {
     "lost": 0,
     "idle": 3,
     "Outcome": 1,
-    "Unanswered": 0,
+    "PollFailed": 0,
     "Terminal": 0,
     "fail": 1,
 }

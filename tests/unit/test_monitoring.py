@@ -77,7 +77,7 @@ RUNNING = run_body(
 def exposed() -> Labels:
     """Every series that a part of ours can tell, without a histogram's suffixes, and its labels."""
     operator = Metrics()
-    for metric in (operator.restarts, operator.feed_errors):
+    for metric in (operator.restarts, operator.poll_errors):
         metric.labels(reason="x").inc()
     operator.reconcile_errors.labels(kind="x", error="x").inc()
     operator.api_errors.labels(code="x").inc()

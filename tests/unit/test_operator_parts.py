@@ -32,8 +32,8 @@ DAY = datetime.timedelta(days=1)
 
 def test_settings_have_defaults_for_all_but_the_image() -> None:
     read = settings.read(LEAST)
-    assert (read.namespaces, read.health_port, read.resync_seconds, read.feed_seconds) == ((), 8080, 300, 2)
-    url = read.feed_url.format(run="r", namespace="n", shard=1)
+    assert (read.namespaces, read.health_port, read.resync_seconds, read.poll_seconds) == ((), 8080, 300, 2)
+    url = read.syncer_url.format(run="r", namespace="n", shard=1)
     assert url == "https://r-syncer-1.r-syncer.n.svc:7401/status"
     url = read.evaluator_url.format(run="r", namespace="n")
     assert url == f"https://{evaluator_host('r', 'n')}:7401/status"
@@ -54,9 +54,9 @@ def test_settings_are_read() -> None:
         ("ATOLL_RUNTIME_ENV", json.dumps({"X": "a" * 4097})),
         ("ATOLL_RUNTIME_PULL_POLICY", "Sometimes"),
         ("ATOLL_HEALTH_PORT", "x"),
-        ("ATOLL_FEED_SECONDS", "0"),
+        ("ATOLL_POLL_SECONDS", "0"),
         ("ATOLL_LOG_FORMAT", "xml"),
-        ("ATOLL_FEED_URL", "https://{host}"),
+        ("ATOLL_SYNCER_URL", "https://{host}"),
         ("ATOLL_EVALUATOR_URL", "https://{shard}"),
         ("ATOLL_STUCK_SECONDS", "0"),
         ("ATOLL_LEASE_NAMESPACE", "Not_A_Name"),

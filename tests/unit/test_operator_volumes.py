@@ -10,16 +10,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from objects import RUN, TWO_HOSTS
+from run_scene import RunScene
 
 from atoll_cli.simulate.admission import faults
-from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
-from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods import evaluator, syncer
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings
-from atoll_operator.plan.run.objects import UnitFacts
-from atoll_operator.plan.run.rollout import plan_rollout
 from atoll_operator.plan.unit.placement import Spot
 from atoll_runtime.contract import TERMINATION_LOG
 
@@ -107,18 +104,11 @@ def test_the_second_of_two_mounts_is_named_where_it_alone_has_no_volume() -> Non
     assert line == "spec.podTemplate.volumeMounts[1].name w: must be the name of one of volumes"
 
 
-def test_a_unit_is_outdated_while_it_has_another_claim_than_its_run() -> None:
-    def spec(claim: str) -> LearnerUnitSpec:
-        volume = {"name": "corpus", "persistentVolumeClaim": {"claimName": claim}}
-        return TWO_HOSTS.model_copy(
-            update={"pod_template": PodTemplate.model_validate({"volumes": [volume]})}
-        )
+def test_unit_is_outdated_while_it_has_another_claim_than_its_run() -> None:
+    def template(claim: str) -> dict[str, Any]:
+        return {"volumes": [{"name": "corpus", "persistentVolumeClaim": {"claimName": claim}}]}
 
-    units = {
-        name: UnitFacts(name=name, run="r", spec=spec("old"), status=LearnerUnitStatus())
-        for name in ("r-two-0", "r-two-1")
-    }
-    same = dict.fromkeys(units, spec("old"))
-    assert plan_rollout(units, same, 1, 0.0, now=0.0).outdated == ()
-    other = {**same, "r-two-1": spec("new")}
-    assert plan_rollout(units, other, 1, 0.0, now=0.0).outdated == ("r-two-1",)
+    scene = RunScene({"a": 2}, podTemplate=template("old"))
+    scene.step()
+    assert scene.plan().status.units_updated == 2
+    assert scene.change(podTemplate=template("new")).plan().status.units_updated == 0

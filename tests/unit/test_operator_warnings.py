@@ -12,8 +12,8 @@ from answering import answering
 
 from atoll_operator.kube.keys import Key
 from atoll_operator.metrics.process import Metrics
-from atoll_operator.plan.run.feednews import FeedNews
-from atoll_operator.polling.syncer import Feeds
+from atoll_operator.plan.run.status_diff import StatusDiff
+from atoll_operator.polling.syncer import SyncerPoller
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import SyncerStatus, dump
 
@@ -41,14 +41,14 @@ async def test_a_syncer_that_has_yet_to_come_is_no_warning(
             return web.Response(status=503)
         return web.Response(text=dump(SyncerStatus(run_uid=uid, phase="Running")))
 
-    def changed(run: Key, _: FeedNews) -> None:
+    def changed(run: Key, _: StatusDiff) -> None:
         if feeds.state(run, "u").reason:
             missed.set()
 
     caplog.set_level(logging.INFO, "atoll")
     async with answering(handle) as address:
-        settings = Settings(runtime_image="i", feed_url=f"{address}/status", feed_seconds=0.01)
-        feeds = Feeds(settings, Metrics(), changed)
+        settings = Settings(runtime_image="i", syncer_url=f"{address}/status", poll_seconds=0.01)
+        feeds = SyncerPoller(settings, Metrics(), changed)
         feeds.ensure(RUN, "u", 1, ssl.create_default_context())
         try:
             async with asyncio.timeout(30):

@@ -1,4 +1,4 @@
-"""The evaluator's part of a run's plan: when its pod is wanted, and what the run's status says of it."""
+"""The evaluator of a run: when its pod is wanted, and what the run's status says of it."""
 
 from __future__ import annotations
 
@@ -7,135 +7,107 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from objects import RUN
+from run_scene import NOW, RunScene, condition, replicas
 
 from atoll_operator.api.conditions import EVALUATED, RUN_CONDITIONS
-from atoll_operator.api.trainingrun import EvaluationStatus, TrainingRunSpec, TrainingRunStatus
+from atoll_operator.api.trainingrun import EvaluationStatus
 from atoll_operator.plan.conditions import find
 from atoll_operator.plan.pods.evaluator import UNAVAILABLE, EvaluatorState
-from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.run.objects import RunObserved
-from atoll_operator.plan.run.plan import RunPlan, plan_run
-from atoll_operator.plan.run.shards import FeedState
-from atoll_runtime.contract import EvaluationReport, EvaluatorStatus, SyncerStatus, parse_evaluation
+from atoll_operator.plan.run.plan import RunPlan
+from atoll_runtime.contract import EvaluationReport, EvaluatorStatus, parse_evaluation
 
-NOW = 1_700_000_000.0
 RESULT = EvaluationReport(step=50, loss=3.25, tokens=65_536, split="heldout", seconds=2, time=NOW)
 FINAL = RESULT.model_copy(update={"step": 100, "loss": 2.5})
-CRASHING = PodView(
-    name="r-evaluator-0", exit_code=64, exit_message="DataInvalid: splits: 'heldout' is missing"
-)
+POD = PodView(name="r-evaluator-0")
+CRASHING = replace(POD, exit_code=64, exit_message="DataInvalid: splits: 'heldout' is missing")
+REFUSED = EvaluatorState(None, UNAVAILABLE, "refused")
 
 
-def make_run(evaluation: dict[str, Any] | None = None, **changes: Any) -> RunObserved:
-    spec = {**RUN["spec"], "evaluation": evaluation or {}, **changes.pop("spec", {})}
-    values: dict[str, Any] = {
-        "name": "r", "namespace": "ns", "uid": "u", "generation": 3, "status": TrainingRunStatus(),
-        "spec": TrainingRunSpec.model_validate(spec), "units": {},
-        "settings": PodSettings(run="r", image="runtime:1", pull_policy="Always", environment={"X": "1"}),
-        "evaluator_pods": (PodView(name="r-evaluator-0"),),
-    }  # fmt: skip
-    return RunObserved(**(values | changes))
+def evaluated_run(evaluation: dict[str, Any] | None = None, **observed: Any) -> RunScene:
+    operator = {"image": "runtime:1", "environment": {"X": "1"}, "pull_policy": "Always"}
+    scene = RunScene(operator=operator, evaluation=evaluation or {})
+    return scene.unknown().see(**({"evaluator_pods": (POD,)} | observed))
 
 
-def says(newest: EvaluationReport | None = None, **changes: Any) -> EvaluatorState:
-    phase = changes.pop("phase", "Waiting")
+def complete(evaluation: dict[str, Any] | None = None, **observed: Any) -> RunScene:
+    """A run that was complete before this pass, at `NOW`."""
+    scene = evaluated_run(evaluation, **observed).syncer("Finished", global_step=100)
+    scene.step()
+    return scene
+
+
+def reports(newest: EvaluationReport | None = None, phase: Any = "Waiting", **changes: Any) -> EvaluatorState:
     return EvaluatorState(EvaluatorStatus(run_uid="u", phase=phase, newest=newest, **changes))
 
 
-def feed(phase: str) -> FeedState:
-    return FeedState(status=SyncerStatus(run_uid="u", phase=phase, global_step=100), answering_since=NOW)
+def wanted(plan: RunPlan) -> int | None:
+    return replicas(plan, "r-evaluator")
 
 
-def complete(evaluation: dict[str, Any] | None = None, **changes: Any) -> RunObserved:
-    """A run that was complete before this pass, at `NOW`."""
-    running = make_run(evaluation, feed=feed("Finished"), **changes)
-    return replace(running, status=plan_run(running, NOW).status)
+def main_container(plan: RunPlan) -> dict[str, Any]:
+    template = plan.apply_evaluator[1]["spec"]["template"]
+    return {**template["spec"]["containers"][0], "pod": template["spec"]}
 
 
-def evaluator_set(plan: RunPlan) -> dict[str, Any] | None:
-    found = list(plan.evaluator)
-    assert [body["kind"] for body in found] in ([], ["Service", "StatefulSet"])
-    return found[1]["spec"] if found else None
+def deleted(plan: RunPlan) -> list[tuple[str, str]]:
+    return [(item.kind, item.name) for item in plan.delete]
 
 
-def evaluated(plan: RunPlan) -> tuple[str, str, str]:
-    found = find(plan.status.conditions, EVALUATED)
-    assert found is not None
-    return found.status, found.reason, found.message
-
-
-def test_a_run_without_the_section_has_neither_pod_nor_condition() -> None:
-    run = make_run(spec={"evaluation": None})
-    plan = plan_run(run, NOW)
-    assert evaluator_set(plan) is None
-    assert not plan.evaluate
-    assert not plan.remove
+def test_run_without_the_section_has_neither_pod_nor_condition() -> None:
+    plan = RunScene().plan()
+    assert (plan.apply_evaluator, plan.poll_evaluator, plan.delete) == ((), False, ())
     assert tuple(item.type for item in plan.status.conditions) == RUN_CONDITIONS
     assert plan.status.evaluation is None
 
 
-def test_the_pod_is_told_what_to_measure_and_runs_where_the_spec_says() -> None:
+def test_pod_has_the_contract_and_the_place_of_the_spec() -> None:
     evaluation = {
         "split": "train", "tokens": 4096, "sequenceLength": 256, "image": "mine:2",
         "resources": {"limits": {"cpu": "4"}}, "nodeSelector": {"pool": "cpu"},
         "tolerations": [{"key": "spare", "operator": "Exists"}],
     }  # fmt: skip
-    plan = plan_run(make_run(evaluation), NOW)
-    found = evaluator_set(plan)
-    assert found is not None
-    assert found["replicas"] == 1
-    pod = found["template"]["spec"]
-    main = pod["containers"][0]
+    plan = evaluated_run(evaluation).plan()
+    main = main_container(plan)
+    assert (wanted(plan), plan.poll_evaluator) == (1, True)
     assert main["command"] == ["python", "-m", "atoll_runtime.evaluator"]
-    assert main["image"] == "mine:2"
-    assert main["resources"]["limits"] == {"cpu": "4"}
+    assert (main["image"], main["resources"]["limits"]) == ("mine:2", {"cpu": "4"})
+    pod = main["pod"]
     assert (pod["nodeSelector"], pod["tolerations"][-1]["key"]) == ({"pool": "cpu"}, "spare")
-    environment = {item["name"]: item["value"] for item in main["env"]}
-    assert environment["JAX_PLATFORMS"] == "cpu"
-    assert environment["X"] == "1"
-    told = parse_evaluation(environment["ATOLL_EVALUATION"])
-    assert (told.split, told.tokens, told.sequence_length, told.status_port) == ("train", 4096, 256, 7401)
     assert {volume["name"] for volume in pod["volumes"]} == {"run", "tls", "tmp"}
-    assert plan.evaluate
+    environment = {item["name"]: item["value"] for item in main["env"]}
+    assert (environment["JAX_PLATFORMS"], environment["X"]) == ("cpu", "1")
+    contract = parse_evaluation(environment["ATOLL_EVALUATION"])
+    assert (contract.split, contract.tokens, contract.sequence_length) == ("train", 4096, 256)
+    assert contract.status_port == 7401
 
 
-def test_the_runs_own_image_is_the_default_and_other_pods_are_not_told_of_the_evaluation() -> None:
-    evaluation, none = make_run({"tokens": 4096}), make_run(spec={"evaluation": None})
-    found = evaluator_set(plan_run(evaluation, NOW))
-    assert found is not None
-    assert found["template"]["spec"]["containers"][0]["image"] == "runtime:1"
-    others = [
-        [body for body in plan_run(run, NOW).apply if body["metadata"]["name"] != "r-evaluator"]
-        for run in (evaluation, none)
-    ]
-    assert others[0] == others[1], "a change of the evaluation restarts no syncer and no learner"
-    assert "evaluation" not in json.loads(others[0][0]["data"]["run.json"])
+def test_run_image_is_the_default_and_other_pods_do_not_depend_on_the_evaluation() -> None:
+    plan = evaluated_run({"tokens": 4096}).plan()
+    assert main_container(plan)["image"] == "runtime:1"
+    assert plan.apply == evaluated_run().change(evaluation=None).plan().apply
+    assert "evaluation" not in json.loads(plan.apply[0]["data"]["run.json"])
+
+
+UNSCHEDULED = replace(POD, unschedulable="0/3 nodes: cpu")
+NO_POD = "no pod r-evaluator-0: see kubectl describe statefulset r-evaluator"
+OF = "nats per token over 65536 tokens of split heldout"
 
 
 @pytest.mark.parametrize(
-    ("changes", "wanted"),
+    ("observed", "expected"),
     [
-        pytest.param({}, ("False", "EvaluatorStarting", ""), id="not-asked-yet"),
+        pytest.param({}, ("False", "EvaluatorStarting", ""), id="not-polled-yet"),
+        pytest.param({"evaluator": REFUSED}, ("False", "EvaluatorStarting", "refused"), id="no-answer-yet"),
         pytest.param(
-            {"evaluator": EvaluatorState(None, UNAVAILABLE, "refused")},
-            ("False", "EvaluatorStarting", "refused"), id="no-answer-yet",
+            {"evaluator": REFUSED, "evaluator_pods": ()}, ("False", "EvaluatorStarting", NO_POD), id="no-pod"
         ),
         pytest.param(
-            {"evaluator": EvaluatorState(None, UNAVAILABLE, "refused"), "evaluator_pods": ()},
-            ("False", "EvaluatorStarting", "no pod r-evaluator-0: see kubectl describe statefulset r-evaluator"),
-            id="no-pod",
-        ),
-        pytest.param(
-            {
-                "evaluator": EvaluatorState(None, UNAVAILABLE, "refused"),
-                "evaluator_pods": (PodView(name="r-evaluator-0", unschedulable="0/3 nodes: cpu"),),
-            },
+            {"evaluator": REFUSED, "evaluator_pods": (UNSCHEDULED,)},
             ("False", "EvaluatorStarting", "r-evaluator-0: 0/3 nodes: cpu"), id="no-node",
         ),
         pytest.param(
-            {"evaluator": replace(says(RESULT), reason=UNAVAILABLE, message="refused")},
+            {"evaluator": replace(reports(RESULT), reason=UNAVAILABLE, message="refused")},
             ("False", UNAVAILABLE, "refused"), id="down",
         ),
         pytest.param(
@@ -143,125 +115,96 @@ def test_the_runs_own_image_is_the_default_and_other_pods_are_not_told_of_the_ev
             ("False", "EvaluatorCertificateInvalid", "another's"), id="certificate",
         ),
         pytest.param(
-            {"evaluator": EvaluatorState(None, UNAVAILABLE, "refused"), "evaluator_pods": (CRASHING,)},
+            {"evaluator": REFUSED, "evaluator_pods": (CRASHING,)},
             ("False", "EvaluatorFailed", "r-evaluator-0 ended: DataInvalid: splits: 'heldout' is missing"),
             id="crashing",
         ),
+        pytest.param({"evaluator": reports(message="waits")}, ("False", "NoResult", "waits"), id="no-checkpoint"),
         pytest.param(
-            {"evaluator": says(message="waits for a checkpoint")},
-            ("False", "NoResult", "waits for a checkpoint"), id="no-checkpoint",
-        ),
-        pytest.param(
-            {"evaluator": says(RESULT, error="global step 60 is not evaluated: checksum")},
+            {"evaluator": reports(RESULT, error="global step 60 is not evaluated: checksum")},
             ("False", "EvaluationFailed", "global step 60 is not evaluated: checksum"), id="damaged",
         ),
         pytest.param(
-            {"evaluator": says(RESULT.model_copy(update={"loss": None}))},
-            ("False", "LossNotFinite", "global step 50: not finite nats per token over 65536 tokens of split heldout"),
-            id="not-finite",
+            {"evaluator": reports(RESULT.model_copy(update={"loss": None}))},
+            ("False", "LossNotFinite", f"global step 50: not finite {OF}"), id="not-finite",
         ),
         pytest.param(
-            {"evaluator": says(RESULT, phase="Evaluating"), "evaluator_pods": (replace(CRASHING, ready=True),)},
-            ("True", "Evaluated", "global step 50: 3.2500 nats per token over 65536 tokens of split heldout"),
-            id="evaluated",
+            {"evaluator": reports(RESULT, "Evaluating"), "evaluator_pods": (replace(CRASHING, ready=True),)},
+            ("True", "Evaluated", f"global step 50: 3.2500 {OF}"), id="evaluated",
         ),
-        pytest.param({"spec": {"suspend": True}}, ("False", "Suspended", ""), id="suspended"),
-        pytest.param({"feed": feed("Failed")}, ("False", "RunFailed", ""), id="failed"),
     ],
 )  # fmt: skip
-def test_the_condition(changes, wanted) -> None:
-    assert evaluated(plan_run(make_run(**changes), NOW)) == wanted
+def test_condition_of_a_run_that_trains(observed: dict[str, Any], expected: tuple[str, str, str]) -> None:
+    assert evaluated_run(**observed).condition(EVALUATED) == expected
 
 
-def test_what_goes_wrong_with_it_is_told_once_and_does_not_touch_the_run() -> None:
-    broken = make_run(feed=feed("Running"), evaluator_pods=(CRASHING,))
-    fine = make_run(feed=feed("Running"), evaluator=says(RESULT))
-    plan, other = plan_run(broken, NOW), plan_run(fine, NOW)
-    assert [(notice.type, notice.reason) for notice in plan.notices] == [("Warning", "EvaluatorFailed")]
-    assert not other.notices
+def test_problem_creates_one_event_and_leaves_the_run_as_it_is() -> None:
+    broken = evaluated_run(evaluator_pods=(CRASHING,)).syncer().plan()
+    fine = evaluated_run(evaluator=reports(RESULT)).syncer().plan()
+    assert [(notice.type, notice.reason) for notice in broken.notices] == [("Warning", "EvaluatorFailed")]
+    assert not fine.notices
     for name in RUN_CONDITIONS:
-        assert find(plan.status.conditions, name) == find(other.status.conditions, name)
-    assert plan.status.message == other.status.message
+        assert find(broken.status.conditions, name) == find(fine.status.conditions, name)
+    assert broken.status.message == fine.status.message
 
 
-def test_a_result_stays_in_the_status_while_the_evaluator_is_silent() -> None:
-    first = plan_run(make_run(evaluator=says(RESULT, evaluated=3, skipped=2)), NOW).status
-    wanted = EvaluationStatus(**RESULT.model_dump(), evaluated=3, skipped=2)
-    assert first.evaluation == wanted
-    silent = make_run(status=first, evaluator=EvaluatorState(None, UNAVAILABLE, "refused"))
-    assert plan_run(silent, NOW + 60).status.evaluation == wanted
+def test_result_stays_in_the_status_while_the_evaluator_is_silent_or_not_polled_yet() -> None:
+    scene = evaluated_run(evaluator=reports(RESULT, evaluated=3, skipped=2))
+    scene.step()
+    first = scene.step().status
+    assert first.evaluation == EvaluationStatus(**RESULT.model_dump(), evaluated=3, skipped=2)
+    assert scene.see(evaluator=EvaluatorState()).plan(60).status == first, "a new operator"
+    silent = scene.see(evaluator=REFUSED).plan(61).status
+    assert (silent.evaluation, condition(silent, EVALUATED)[1]) == (first.evaluation, "EvaluatorStarting")
 
 
-def test_an_operator_that_was_started_again_believes_the_status_until_it_has_asked() -> None:
-    first = plan_run(make_run(evaluator=says(RESULT)), NOW)
-    again = plan_run(make_run(status=first.status), NOW + 60)
-    assert again.status == first.status
-    asked = make_run(status=first.status, evaluator=EvaluatorState(None, UNAVAILABLE, "refused"))
-    assert evaluated(plan_run(asked, NOW + 61))[:2] == ("False", "EvaluatorStarting")
-
-
-def test_a_suspended_run_has_no_evaluator_and_a_resumed_one_has_it_again() -> None:
-    suspended = make_run(spec={"suspend": True}, evaluator=says(RESULT))
-    plan = plan_run(suspended, NOW)
-    found = evaluator_set(plan)
-    assert found is not None
-    assert (found["replicas"], plan.evaluate, plan.remove) == (0, False, ())
+def test_suspended_run_has_no_evaluator_and_a_resumed_one_has_it_again() -> None:
+    scene = evaluated_run(evaluator=reports(RESULT)).change(suspend=True)
+    plan = scene.step()
+    assert (wanted(plan), plan.poll_evaluator, plan.delete) == (0, False, ())
+    assert condition(plan.status, EVALUATED)[:2] == ("False", "Suspended")
     assert plan.status.evaluation is not None
-    back = evaluator_set(plan_run(make_run(status=plan.status), NOW + 1))
-    assert back is not None
-    assert back["replicas"] == 1
+    assert wanted(scene.change(suspend=False).plan(1)) == 1
 
 
-def test_what_is_not_wanted_any_more_is_removed_the_set_last() -> None:
-    plan = plan_run(make_run(spec={"evaluation": None}, evaluator_there=True), NOW)
-    assert [item.kind for item in plan.remove] == ["Service", "StatefulSet"]
-    assert {item.name for item in plan.remove} == {"r-evaluator"}
-    failed = make_run(feed=feed("Failed"), evaluator_there=True)
-    after = plan_run(replace(failed, status=plan_run(failed, NOW).status), NOW)
-    assert [item.name for item in after.remove] == ["r-evaluator", "r-evaluator"]
+def test_evaluator_that_is_not_wanted_any_more_is_deleted_its_statefulset_last() -> None:
+    plan = evaluated_run(evaluator_exists=True).change(evaluation=None).plan()
+    assert deleted(plan) == [("Service", "r-evaluator"), ("StatefulSet", "r-evaluator")]
+    failed = evaluated_run(evaluator_exists=True).syncer("Failed")
+    assert condition(failed.step().status, EVALUATED)[:2] == ("False", "RunFailed")
+    assert deleted(failed.plan()) == deleted(plan)
 
 
-def test_the_end_of_the_run_does_not_wait_for_the_evaluator() -> None:
-    plan = plan_run(make_run(feed=feed("Finished"), evaluator=says(RESULT)), NOW)
-    assert plan.status.phase == "Complete"
-    assert evaluated(plan)[:2] == ("False", "EvaluatesFinal")
-    assert plan.evaluate, "what it says next is still of interest"
+def test_run_completes_at_once_and_its_evaluator_stays_until_the_final_checkpoint_is_evaluated() -> None:
+    scene = complete(evaluator=reports(RESULT), evaluator_exists=True)
+    assert scene.status.phase == "Complete"
+    waiting = scene.plan(10)
+    assert condition(waiting.status, EVALUATED)[:2] == ("False", "EvaluatesFinal")
+    assert (wanted(waiting), waiting.poll_evaluator, waiting.wake) == (1, True, NOW + 600)
+    assert {name for _, name in deleted(waiting)} == {"r-syncer"}
+    done = scene.see(evaluator=reports(FINAL)).step(20)
+    assert (wanted(done), done.poll_evaluator, done.wake) == (None, False, None)
+    assert {name for _, name in deleted(done)} == {"r-syncer", "r-evaluator"}
+    assert condition(done.status, EVALUATED)[:2] == ("True", "Evaluated")
+    assert done.status.evaluation is not None and done.status.evaluation.loss == 2.5
+    later = scene.unknown().see(evaluator=EvaluatorState()).plan(9e3)
+    assert later.status == done.status, "another operator, which never heard of the evaluator"
 
 
-def test_it_outlives_the_run_until_the_final_checkpoint_is_evaluated() -> None:
-    run = complete(evaluator=says(RESULT), evaluator_there=True)
-    waiting = plan_run(run, NOW + 10)
-    assert evaluator_set(waiting) is not None
-    assert (waiting.evaluate, waiting.wake) == (True, NOW + 600)
-    assert {item.name for item in waiting.remove} == {"r-syncer"}
-    done = plan_run(replace(run, evaluator=says(FINAL)), NOW + 20)
-    assert (evaluator_set(done), done.evaluate, done.wake) == (None, False, None)
-    assert {item.name for item in done.remove} == {"r-syncer", "r-evaluator"}
-    assert evaluated(done)[:2] == ("True", "Evaluated")
-    assert done.status.evaluation is not None
-    assert done.status.evaluation.loss == 2.5
-    # another operator, which never heard of the evaluator
-    later = plan_run(
-        replace(run, status=done.status, evaluator=EvaluatorState(), feed=FeedState()), NOW + 9e3
-    )
-    assert later.status == done.status
-
-
-def test_its_patience_after_the_end_has_a_bound_and_says_why_there_is_no_result() -> None:
-    run = complete({"finalSeconds": 60}, evaluator=says(RESULT), evaluator_there=True)
-    dead = replace(run, evaluator=EvaluatorState(None, UNAVAILABLE, "refused"), evaluator_pods=(CRASHING,))
-    assert evaluator_set(plan_run(dead, NOW + 59)) is not None
-    plan = plan_run(dead, NOW + 60)
-    assert (evaluator_set(plan), plan.evaluate, plan.wake) == (None, False, None)
-    status, reason, message = evaluated(plan)
+def test_wait_for_the_final_result_has_a_limit_and_says_why_there_is_none() -> None:
+    scene = complete({"finalSeconds": 60}, evaluator=reports(RESULT), evaluator_exists=True)
+    scene.see(evaluator=REFUSED, evaluator_pods=(CRASHING,))
+    assert wanted(scene.plan(59)) == 1
+    plan = scene.step(60)
+    assert (wanted(plan), plan.poll_evaluator, plan.wake) == (None, False, None)
+    status, reason, message = condition(plan.status, EVALUATED)
     assert (status, reason) == ("False", "FinalNotEvaluated")
     assert message.startswith("the final checkpoint, of global step 100, is not evaluated after 60 s")
     assert "'heldout' is missing" in message
     assert [notice.reason for notice in plan.notices] == ["FinalNotEvaluated"]
-    later = replace(run, status=plan.status, evaluator=EvaluatorState(), evaluator_pods=())
-    assert plan_run(later, NOW + 70).status == plan.status, "the reason outlives the pod"
+    scene.see(evaluator=EvaluatorState(), evaluator_pods=())
+    assert scene.plan(70).status == plan.status, "the reason outlives the pod"
 
 
-def test_a_run_that_deletes_itself_does_not_wait_for_it() -> None:
-    run = complete(spec={"ttlSecondsAfterFinished": 5})
-    assert plan_run(run, NOW + 5).delete
+def test_run_that_deletes_itself_does_not_wait_for_the_evaluator() -> None:
+    assert complete().change(ttlSecondsAfterFinished=5).plan(5).delete_run

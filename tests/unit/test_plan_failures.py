@@ -20,7 +20,7 @@ from atoll_operator.plan.pods.capacity import SPOT
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView, view
 from atoll_operator.plan.removal import DRAIN_SECONDS
-from atoll_operator.plan.run.shards import FeedState, heard
+from atoll_operator.plan.run.syncer_state import SyncerState, heard
 from atoll_operator.plan.unit import budget, hang
 from atoll_operator.plan.unit.failure import classify, first_cause
 from atoll_operator.plan.unit.hang import Pace
@@ -309,7 +309,7 @@ def test_a_silent_syncer_is_no_hang_and_the_count_starts_again_after_it() -> Non
 @pytest.mark.parametrize("jump", [-700, 700, 86_400])
 def test_a_clock_that_is_set_makes_no_unit_hang_and_lets_none_hang_longer(jump: int) -> None:
     told = SyncerStatus(run_uid="run", phase="Running", units={"r-two-0": learning()})
-    feed, pace, verdicts = FeedState(), None, {}
+    feed, pace, verdicts = SyncerState(), None, {}
     for seconds in (0, 10, 20, 300, 619, 620):
         now = NOW + seconds + (jump if seconds >= 20 else 0)
         feed = heard(feed, told, now, float(seconds))
@@ -321,7 +321,7 @@ def test_a_clock_that_is_set_makes_no_unit_hang_and_lets_none_hang_longer(jump: 
 
 def test_a_clock_that_is_slewed_lets_the_count_go_on() -> None:
     told = SyncerStatus(run_uid="run", phase="Running", units={"r-two-0": learning()})
-    feed = FeedState()
+    feed = SyncerState()
     for seconds in range(0, 3600, 15):
         feed = heard(feed, told, NOW + 1.0005 * seconds, float(seconds))
     assert feed.answering_since == NOW

@@ -6,7 +6,8 @@ import pytest
 
 from atoll_operator.api.common import MAX_REASONS, Cost, CostStatus
 from atoll_operator.plan import cost, ledger
-from atoll_operator.plan.run.shards import FeedState, combine, heard
+from atoll_operator.plan.run.shards import combine
+from atoll_operator.plan.run.syncer_state import SyncerState, heard
 from atoll_runtime.contract import LedgerReport, SyncerStatus
 
 
@@ -16,8 +17,8 @@ def report(time: float, received: int, sent: int = 0, shard: int = 0) -> SyncerS
     )
 
 
-def after(reports: list[SyncerStatus]) -> FeedState:
-    state = FeedState()
+def after(reports: list[SyncerStatus]) -> SyncerState:
+    state = SyncerState()
     for each in reports:
         state = heard(state, each, each.time, each.time)
     return state
@@ -40,13 +41,13 @@ def test_the_traffic_of_shards_that_answer_is_added_up() -> None:
     one, two = (after([report(0, 0, shard=s), report(2, 10**9, shard=s)]) for s in (0, 1))
     both = combine([one, two])
     assert both.traffic.into == pytest.approx(2 * one.traffic.into)
-    silent = FeedState(status=two.status, reason="SyncerUnavailable", traffic=two.traffic)
+    silent = SyncerState(status=two.status, reason="SyncerUnavailable", traffic=two.traffic)
     assert combine([one, silent]).traffic.into == pytest.approx(one.traffic.into)
 
 
 def test_shares_are_of_the_tokens_that_were_merged() -> None:
     one, two = LedgerReport(trained=90, merged=30), LedgerReport(trained=90, merged=60)
-    state = heard(FeedState(), report(1, 0).model_copy(update={"ledger": {"a": one, "b": two}}), 0.0, 0.0)
+    state = heard(SyncerState(), report(1, 0).model_copy(update={"ledger": {"a": one, "b": two}}), 0.0, 0.0)
     assert ledger.share(two, state.merged) == pytest.approx(2 / 3)
     assert ledger.share(two, combine([state, state]).merged) == pytest.approx(1 / 3)
     assert ledger.share(None, state.merged) is None

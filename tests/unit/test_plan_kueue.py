@@ -8,23 +8,19 @@ from typing import Any
 
 import pytest
 from objects import TWO_HOSTS
+from run_scene import RunScene, specs, unit_status
 
-from atoll_operator.api.conditions import Condition
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, Restart
 from atoll_operator.api.sections import RecoverySpec
-from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.conditions import find
+from atoll_operator.plan.conditions import find, state, transition
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods import names
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView, view
 from atoll_operator.plan.removal import Removal, removals
-from atoll_operator.plan.run.objects import RunObserved, UnitFacts
-from atoll_operator.plan.run.plan import plan_run
-from atoll_operator.plan.run.rollout import plan_rollout
 from atoll_operator.plan.unit.failure import classify, waiting
 from atoll_operator.plan.unit.placement import Spot
 from atoll_operator.plan.unit.plan import plan_unit
@@ -185,67 +181,21 @@ def test_a_pod_to_which_somebody_gave_longer_is_told_to_go_within_our_time_and_o
     assert removals([replace(patient, phase="Failed")], 1, False, NOW)[0] == ()
 
 
-def run_of(units: dict[str, UnitFacts], **spec: Any) -> RunObserved:
-    body = {
-        "model": {"preset": "1m"},
-        "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
-        "target": {"globalSteps": 100},
-        "checkpoint": {"uri": "gs://bucket/run"},
-        "pools": [{"name": "a", "accelerator": "tpu-v5p-slice", "topology": "2x2x1", "units": 1}],
-        **spec,
-    }
-    return RunObserved(
-        name="r",
-        namespace="ns",
-        uid="u",
-        generation=1,
-        spec=TrainingRunSpec.model_validate(body),
-        status=TrainingRunStatus(),
-        settings=SETTINGS,
-        units=units,
-    )
+def test_run_hands_its_queue_to_its_units_and_another_queue_is_rolled_out() -> None:
+    scene = RunScene({"a": 1}, queueName="team", queuePriorityClass="important")
+    spec = specs(scene.step())["r-a-0"]
+    assert (spec["queueName"], spec["queuePriorityClass"]) == ("team", "important")
+    assert scene.plan().status.units_updated == 1
+    for changed in ({"queueName": "other"}, {"queuePriorityClass": None}):
+        assert scene.change(**changed).plan().status.units_updated == 0
 
 
-def test_a_run_hands_its_queue_to_its_units_and_another_queue_is_a_rolling_change() -> None:
-    [body] = plan_run(run_of({}, queueName="team", queuePriorityClass="important"), NOW).units
-    assert (body["spec"]["queueName"], body["spec"]["queuePriorityClass"]) == ("team", "important")
-    old = LearnerUnitSpec.model_validate(body["spec"])
-    for changed in ({"queue_name": "other"}, {"queue_priority_class": None}):
-        wanted = {"r-a-0": old.model_copy(update=changed)}
-        unit = UnitFacts(name="r-a-0", run="r", spec=old, status=LearnerUnitStatus())
-        assert plan_rollout({"r-a-0": unit}, wanted, 1, NOW, NOW).outdated == ("r-a-0",)
-
-
-def test_a_unit_that_its_queue_preempted_waits_in_the_queue_and_does_not_heal() -> None:
-    queued = Condition(
-        type="Scheduled", status="False", reason="Queued", message="waits", last_transition_time=format_time(NOW)
-    )  # fmt: skip
-    healing = LearnerUnitStatus(phase="Healing", message="AppError: x")
-    units = {
-        "r-a-0": UnitFacts(
-            name="r-a-0", run="r", status=healing.model_copy(update={"conditions": (queued,)})
-        ),
-        "r-a-1": UnitFacts(name="r-a-1", run="r", status=healing),
-    }
-    degraded = find(plan_run(run_of(units, queueName="team"), NOW).status.conditions, "Degraded")
-    assert degraded is not None
-    assert (degraded.status, degraded.reason, degraded.message) == ("True", "Queued", "r-a-0: waits")
-    without = {name: unit for name, unit in units.items() if name == "r-a-1"}
-    degraded = find(plan_run(run_of(without, queueName="team"), NOW).status.conditions, "Degraded")
-    assert degraded is not None and degraded.reason == "UnitHealing"
-
-
-def test_a_run_whose_unit_queues_is_degraded_and_says_which() -> None:
-    condition = Condition(
-        type="Scheduled",
-        status="False",
-        reason="Queued",
-        message="waits for the queue",
-        last_transition_time=format_time(NOW),
-    )
-    status = LearnerUnitStatus(phase="Scheduling", conditions=(condition,))
-    run = run_of({"r-a-0": UnitFacts(name="r-a-0", run="r", status=status)}, queueName="team")
-    degraded = find(plan_run(run, NOW).status.conditions, "Degraded")
-    assert degraded is not None
-    assert (degraded.status, degraded.reason) == ("True", "Queued")
-    assert degraded.message == "r-a-0: waits for the queue"
+def test_unit_that_waits_in_its_queue_degrades_the_run_with_its_words_and_does_not_heal() -> None:
+    queued = transition((), {"Scheduled": state(False, "Queued", "waits")}, 1, NOW)
+    preempted = unit_status(phase="Healing", message="AppError: x", conditions=queued)
+    scene = RunScene({"a": 2}, queueName="team")
+    scene.unit("r-a-0", preempted).unit("r-a-1", unit_status(phase="Healing", message="AppError: x"))
+    assert scene.condition("Degraded") == ("True", "Queued", "r-a-0: waits")
+    assert scene.only("r-a-1").condition("Degraded")[1] == "UnitHealing"
+    scene.unit("r-a-1", unit_status(phase="Scheduling", conditions=queued))
+    assert scene.condition("Degraded")[:2] == ("True", "Queued")

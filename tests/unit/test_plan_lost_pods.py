@@ -6,22 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from objects import RUN, TWO_HOSTS
+from objects import TWO_HOSTS
+from run_scene import NOW, RunScene
 
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.sections import EvaluatorSpec, RecoverySpec, SyncerSpec
-from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods import evaluator, syncer
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.removal import LOST_GRACE_SECONDS, STUCK_SECONDS, Removal
-from atoll_operator.plan.run.objects import RunObserved
-from atoll_operator.plan.run.plan import RunPlan, plan_run
+from atoll_operator.plan.run.plan import RunPlan
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.status import Orders, UnitObserved
 
-NOW = 1_700_000_000.0
 SETTINGS = PodSettings(run="r", image="i", pull_policy="Always", environment={})
 LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 THEIRS = {"key": "dedicated", "operator": "Exists"}
@@ -71,13 +69,9 @@ def shard(**changes: Any) -> PodView:
     return PodView(**{"name": "r-syncer-0", "uid": "u0", "phase": "Running", "node": "a", **changes})
 
 
-def plan(pod: PodView, node: NodeView | None, now: float = NOW, **recovery: Any) -> RunPlan:
-    spec = TrainingRunSpec.model_validate({**RUN["spec"], "recovery": {"nodeLostSeconds": 3, **recovery}})
-    run = RunObserved(
-        name="r", namespace="n", uid="u", generation=1, spec=spec, status=TrainingRunStatus(), settings=SETTINGS,
-        units={}, syncer_pods=(pod,), nodes={} if node is None else {node.name: node},
-    )  # fmt: skip
-    return plan_run(run, now)
+def plan(pod: PodView, node: NodeView | None, after: float = 0.0, **recovery: Any) -> RunPlan:
+    scene = RunScene(recovery={"nodeLostSeconds": 3, **recovery}).unknown()
+    return scene.see(syncer_pods=(pod,), nodes={} if node is None else {node.name: node}).plan(after)
 
 
 GONE = NodeView(name="a", gone=True)
@@ -96,7 +90,7 @@ STUCK = NOW - STUCK_SECONDS
     ],
 )
 def test_of_a_node_that_is_off_for_certain_pods_go_by_force_at_once(pod: PodView, node: NodeView) -> None:
-    assert plan(pod, node).release == (Removal("r-syncer-0", "u0", 0),)
+    assert plan(pod, node).release_pods == (Removal("r-syncer-0", "u0", 0),)
 
 
 @pytest.mark.parametrize(
@@ -113,26 +107,22 @@ def test_of_a_node_that_is_off_for_certain_pods_go_by_force_at_once(pod: PodView
 def test_a_pod_that_may_go_or_live_by_itself_is_left_alone(
     pod: PodView, node: NodeView | None, force: bool
 ) -> None:
-    assert plan(pod, node, forceDelete=force).release == ()
+    assert plan(pod, node, forceDelete=force).release_pods == ()
 
 
 def test_with_force_the_shard_of_a_silent_node_has_a_successor_within_a_minute() -> None:
-    began, pod = NOW, shard()
-    node = NodeView(name="a", silent_since=began)
-    assert plan(pod, node, began, forceDelete=True).wake == began + 3
-    told = plan(pod, node, began + 3, forceDelete=True)
-    assert told.release == (Removal("r-syncer-0", "u0", LOST_GRACE_SECONDS),)
-    assert told.wake is not None and told.wake < began + 60
-    pod = replace(pod, deletion_time=began + 3 + LOST_GRACE_SECONDS)
-    assert plan(pod, node, told.wake, forceDelete=True).release == (Removal("r-syncer-0", "u0", 0),)
+    pod, node = shard(), NodeView(name="a", silent_since=NOW)
+    assert plan(pod, node, forceDelete=True).wake == NOW + 3
+    first = plan(pod, node, 3, forceDelete=True)
+    assert first.release_pods == (Removal("r-syncer-0", "u0", LOST_GRACE_SECONDS),)
+    assert first.wake is not None and first.wake < NOW + 60
+    pod = replace(pod, deletion_time=NOW + 3 + LOST_GRACE_SECONDS)
+    second = plan(pod, node, first.wake - NOW, forceDelete=True)
+    assert second.release_pods == (Removal("r-syncer-0", "u0", 0),)
 
 
-def test_the_evaluator_of_a_lost_node_goes_too_and_so_does_a_pod_that_a_suspension_waits_for() -> None:
-    spec = TrainingRunSpec.model_validate({**RUN["spec"], "suspend": True})
+def test_evaluator_of_a_lost_node_goes_too_and_so_does_a_pod_that_a_suspension_waits_for() -> None:
     pods = (shard(deletion_time=NOW), shard(name="r-evaluator-0", uid="u1"))
-    run = RunObserved(
-        name="r", namespace="n", uid="u", generation=1, spec=spec, settings=SETTINGS, units={},
-        status=TrainingRunStatus(phase="Suspended"), syncer_pods=pods[:1], evaluator_pods=pods[1:],
-        nodes={"a": GONE},
-    )  # fmt: skip
-    assert [removal.uid for removal in plan_run(run, NOW).release] == ["u0", "u1"]
+    scene = RunScene(suspend=True).unknown()
+    scene.see(syncer_pods=pods[:1], evaluator_pods=pods[1:], nodes={"a": GONE})
+    assert [removal.uid for removal in scene.plan().release_pods] == ["u0", "u1"]

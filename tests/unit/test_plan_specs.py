@@ -18,7 +18,7 @@ from atoll_operator.crd.modelrules import pieces
 from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import view
-from atoll_operator.plan.run.objects import RunObserved, UnitFacts
+from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import RunPlan, plan_run
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.status import Orders, UnitObserved
@@ -68,7 +68,7 @@ def followed(run: RunObserved) -> RunPlan:
             uid=unit["metadata"]["name"],
             generation=1,
         )
-        for unit in plan.units
+        for unit in plan.apply_units
     }
     return plan_run(replace(run, status=plan.status, units=made), NOW + 1)
 
@@ -109,8 +109,8 @@ def test_a_valid_run_is_planned_and_then_at_rest(body: dict[str, Any]) -> None:
     run = observed(body, spec)
     first, plan = plan_run(run, NOW), followed(run)
     assert {condition.type for condition in plan.status.conditions} == conditions(spec)
-    assert (plan.units, plan.retire) == ((), ())
-    assert plan.status.units == plan.status.units_wanted == len(first.units)
+    assert (plan.apply_units, plan.delete_units) == ((), ())
+    assert plan.status.units == plan.status.units_wanted == len(first.apply_units)
     if first.apply:
         contract = parse_run(first.apply[0]["data"]["run.json"])
         assert (contract.model, contract.outer, len(contract.shards)) == (
@@ -118,7 +118,7 @@ def test_a_valid_run_is_planned_and_then_at_rest(body: dict[str, Any]) -> None:
             spec.outer,
             spec.syncer.shards,
         )
-    for each in first.units[:2]:
+    for each in first.apply_units[:2]:
         unit = rest_of(LearnerUnitSpec.model_validate(each["spec"]), spec)
         assert unit.status.placed_gang == unit.status.gang == 1
         assert {pod.unit for pod in unit.pods} == {unit.name}

@@ -24,8 +24,8 @@ from atoll_operator.kube.recorder import Announcer
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import document
-from atoll_operator.plan.run.shards import FeedState
-from atoll_operator.polling.syncer import Feeds
+from atoll_operator.plan.run.syncer_state import SyncerState
+from atoll_operator.polling.syncer import SyncerPoller
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.unit import UnitReconciler
 from atoll_operator.settings import Settings
@@ -71,16 +71,16 @@ class Server:
         return web.json_response(sent)
 
 
-class Told(Feeds):
+class Told(SyncerPoller):
     """The syncer says that the unit has been merged again."""
 
-    def state(self, run: Key, uid: str) -> FeedState:
+    def state(self, run: Key, uid: str) -> SyncerState:
         begun = BeginningReport(joined=BEGAN - 20, stepped=BEGAN - 10, compiling=5.0)
         report = UnitReport(
             incarnation=2, hosts=2, state="Learning", first_merge_time=BEGAN, seeded_step=8, beginning=begun
         )
         status = SyncerStatus(run_uid=uid, phase="Running", units={UNIT.name: report})
-        return FeedState(status=status, answering_since=BEGAN)
+        return SyncerState(status=status, answering_since=BEGAN)
 
 
 def pod(host: int) -> dict[str, Any]:

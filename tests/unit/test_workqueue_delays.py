@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from leaping import leap
 
-from atoll_operator.kube.errors import Retry, Unreachable
+from atoll_operator.kube.errors import NamespaceEnding, Retry, Unreachable, of_status
 from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.kube.logs import LOG
 from atoll_operator.kube.queue import MAX_BACK_OFF_SECONDS, WorkQueue
@@ -112,3 +112,25 @@ def test_where_the_api_server_does_not_answer_nothing_more_is_begun() -> None:
     with pytest.raises(ValueError, match="b"):
         leap(gather_bounded(works, 2))
     assert done == ["a", "b", "c"], "what was under way may end"
+
+
+def test_key_of_a_namespace_that_is_being_deleted_does_not_come_back() -> None:
+    text = "unable to create new content in namespace ns because it is being terminated"
+    ending = of_status(403, "Forbidden", text, "NamespaceTerminating")
+    assert isinstance(ending, NamespaceEnding)
+    assert not isinstance(of_status(403, "Forbidden", "no rights"), NamespaceEnding)
+    seen: list[str] = []
+
+    async def handle(key: str) -> None:
+        seen.append(key)
+        raise ending
+
+    async def work() -> None:
+        queue: WorkQueue[str] = WorkQueue(handle, workers=1)
+        queue.add("r")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1000):
+                await queue.run()
+
+    leap(work())
+    assert seen == ["r"]

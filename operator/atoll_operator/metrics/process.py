@@ -48,8 +48,8 @@ class Metrics:
         self.api_errors = Counter(
             "atoll_api_errors", "Answers of the API server other than success.", ["code"], registry=registry
         )
-        self.feed_errors = Counter(
-            "atoll_feed_errors",
+        self.poll_errors = Counter(
+            "atoll_poll_errors",
             "Polls of a syncer's or an evaluator's status that failed.",
             ["reason"],
             registry=registry,

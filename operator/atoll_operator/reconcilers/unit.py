@@ -19,13 +19,13 @@ from atoll_operator.plan import ledger
 from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.removal import Removal
-from atoll_operator.plan.run.shards import finishing
+from atoll_operator.plan.run.syncer_state import finishing
 from atoll_operator.plan.unit import hang
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.remedy import Renewal
 from atoll_operator.plan.unit.status import Orders, UnitObserved
 from atoll_operator.plan.unit.unitplan import UnitPlan, refused
-from atoll_operator.polling.syncer import Feeds
+from atoll_operator.polling.syncer import SyncerPoller
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.pod_removal import remove_pod
 from atoll_operator.reconcilers.wakeups import status_writer
@@ -42,7 +42,7 @@ class UnitReconciler:
         cluster: Cluster,
         store: Inventory,
         queue: WorkQueue[Key],
-        feeds: Feeds,
+        feeds: SyncerPoller,
         metrics: Metrics,
         announcer: Announcer,
     ) -> None:

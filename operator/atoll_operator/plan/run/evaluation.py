@@ -1,4 +1,4 @@
-"""Whether a run's evaluator is wanted, and what to tell of it. Nothing here holds the run up or degrades it."""
+"""`evaluation`: whether the evaluator runs, and the condition `Evaluated`. It neither delays nor degrades the run."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from atoll_operator.plan.conditions import State, find, state
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.pods.evaluator import UNAVAILABLE
 from atoll_operator.plan.pods.names import evaluator
-from atoll_operator.plan.run.objects import RunObserved
+from atoll_operator.plan.run.observed import RunObserved
 from atoll_operator.plan.unit.failure import hindrance, hindrances
 from atoll_runtime.contract import EvaluationReport
 
 BROKEN = ("EvaluatorFailed", "EvaluationFailed", "LossNotFinite", "FinalNotEvaluated")
-"""Reasons that are told as an Event, each once."""
+"""Reasons for which an Event is created, once each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationPlan:
-    """What to do about the evaluation of one run."""
+    """What to do for the evaluation of one run."""
 
     replicas: int | None = None
     """Of its StatefulSet; None: its objects are not wanted."""
     remove: bool = False
-    """Whether they are there all the same."""
+    """Its objects exist and are not wanted."""
     status: EvaluationStatus | None = None
     states: Mapping[str, State] = field(default_factory=dict)
     """The condition `Evaluated`; empty for a run that is not to be evaluated."""
@@ -37,16 +37,16 @@ class EvaluationPlan:
 
     @property
     def ask(self) -> bool:
-        """Whether the evaluator is to be asked for its status."""
+        """Whether to poll the evaluator."""
         return bool(self.replicas)
 
 
 def plan_evaluation(
     run: RunObserved, over: Literal["", "Complete", "Failed"], suspended: bool, now: float
 ) -> EvaluationPlan:
-    """Decides; `over` is how the run ended, in this pass or before."""
+    """Plan the evaluation; `over`: how the run ended, in this pass or before."""
     if run.spec.evaluation is None:
-        return EvaluationPlan(remove=run.evaluator_there)
+        return EvaluationPlan(remove=run.evaluator_exists)
     status = _status(run)
     replicas: int | None = 1
     wake = None
@@ -61,7 +61,7 @@ def plan_evaluation(
     _, reason, message = verdict
     return EvaluationPlan(
         replicas=replicas,
-        remove=replicas is None and run.evaluator_there,
+        remove=replicas is None and run.evaluator_exists,
         status=status,
         states={EVALUATED: verdict},
         notices=(Notice("Warning", reason, message),) if reason in BROKEN else (),
@@ -70,7 +70,7 @@ def plan_evaluation(
 
 
 def _status(run: RunObserved) -> EvaluationStatus | None:
-    """What the evaluator says, or said last."""
+    """What the evaluator reported last."""
     report = run.evaluator.status
     if report is None or report.newest is None:
         return run.status.evaluation
@@ -78,21 +78,21 @@ def _status(run: RunObserved) -> EvaluationStatus | None:
 
 
 def _after_the_end(
-    run: RunObserved, status: EvaluationStatus | None, patience: int, now: float
+    run: RunObserved, status: EvaluationStatus | None, limit: int, now: float
 ) -> tuple[int | None, State, float | None]:
-    """Replicas, verdict, and when to look again: the final checkpoint has its turn, within bounds."""
-    final = run.feed.status.global_step if run.feed.status is not None else run.status.global_step
+    """Replicas, condition and time of the next pass: the final checkpoint is evaluated, within a time limit."""
+    final = run.syncer.status.global_step if run.syncer.status is not None else run.status.global_step
     if status is not None and status.step >= final:
         return None, _result(status), None
-    end = parse_time(run.status.completion_time or format_time(now)) + patience
+    end = parse_time(run.status.completion_time or format_time(now)) + limit
     late = f"the final checkpoint, of global step {final}, is not evaluated"
     if now < end:
-        return 1, state(False, "EvaluatesFinal", _told(f"{late} yet", _trouble(run))), end
+        return 1, state(False, "EvaluatesFinal", _with_cause(f"{late} yet", _trouble(run))), end
     known = find(run.status.conditions, EVALUATED)
     if known is not None and known.reason == "FinalNotEvaluated":
         return None, state(False, known.reason, known.message), None
-    text = f"{late} after {patience} s (spec.evaluation.finalSeconds)"
-    return None, state(False, "FinalNotEvaluated", _told(text, _trouble(run))), None
+    text = f"{late} after {limit} s (spec.evaluation.finalSeconds)"
+    return None, state(False, "FinalNotEvaluated", _with_cause(text, _trouble(run))), None
 
 
 def _verdict(run: RunObserved) -> State:
@@ -100,7 +100,7 @@ def _verdict(run: RunObserved) -> State:
     report, reason = run.evaluator.status, run.evaluator.reason
     known = find(run.status.conditions, EVALUATED)
     if report is None and not reason and known is not None and known.status == "True":
-        return state(True, known.reason, known.message)  # this operator has just begun to ask
+        return state(True, known.reason, known.message)  # this operator has just started to poll
     dead = next((pod for pod in run.evaluator_pods if pod.exit_code), None)
     if report is None or reason:
         if dead is not None:
@@ -122,13 +122,13 @@ def _result(report: EvaluationReport) -> State:
 
 
 def _trouble(run: RunObserved) -> str:
-    """Why there is no result, as far as is known: its own words while it answers, else its pod's."""
-    said = run.evaluator
-    if said.status is not None and not said.reason:
-        return said.status.error
-    asked = int(said.reason == UNAVAILABLE)
-    return hindrances(evaluator(run.name), asked, run.evaluator_pods) or said.message
+    """Why there is no result: from its report while it answers, otherwise from its pod."""
+    known = run.evaluator
+    if known.status is not None and not known.reason:
+        return known.status.error
+    missing = int(known.reason == UNAVAILABLE)
+    return hindrances(evaluator(run.name), missing, run.evaluator_pods) or known.message
 
 
-def _told(text: str, why: str) -> str:
+def _with_cause(text: str, why: str) -> str:
     return f"{text}: {why}" if why else text

@@ -1,4 +1,4 @@
-"""A change that pods have to be made anew for goes from unit to unit, under the quorum."""
+"""Changes of the spec that need new pods: they go from unit to unit and keep the quorum."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
-from atoll_operator.plan.run.objects import UnitFacts
+from atoll_operator.plan.run.observed import UnitFacts
 
 ROLLED = (
     "image",
@@ -21,23 +21,23 @@ ROLLED = (
     "queue_name",
     "queue_priority_class",
 )
-"""Fields of a LearnerUnit that may change; the API server refuses the others."""
+"""Fields of a LearnerUnit that may change; the API server refuses changes of the others."""
 PLACING = tuple(name for name in ROLLED if name not in ("image", "batch"))
-"""Those for which a unit may find no hosts."""
+"""Those that may leave a unit without hosts."""
 KIND = ("accelerator", "topology", "machine_type", "slices")
-"""Fields that make it another slice. A pool of the same name that was removed and added again may have others."""
+"""Fields that define the slice. They differ if a pool is removed and another of the same name is added."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What to change now, and what is still to come."""
+    """Units to change now, and those still to change."""
 
     now: tuple[str, ...] = ()
-    """Units that get their new spec in this pass."""
+    """Units to change in this pass."""
     outdated: tuple[str, ...] = ()
-    """Units that have another spec than is wanted, those of `now` included."""
+    """Units whose spec is not the wanted one, including those in `now`."""
     message: str = ""
-    """Why the others wait; empty when there are none."""
+    """Why the other ones wait; empty if none does."""
 
 
 def plan_rollout(
@@ -47,20 +47,19 @@ def plan_rollout(
     serving_since: float | None,
     now: float,
 ) -> Rollout:
-    """The next step.
+    """Plan the next step.
 
-    An idle unit has nothing to lose and is changed at once: so a broken image can be mended. One that learns, or did
-    and has lost the syncer, is changed when every other one learns and K others are left; so at most one is away at a
-    time. A unit with the new spec that has found no hosts for ten minutes holds nobody up, unless what is rolled says
-    where pods may go (and before that its chips may have been lost by the rollout itself); one that failed with it
-    does.
+    An idle unit has nothing to lose and is changed at once, so a broken image can be replaced. A unit that learns, or
+    that has lost the syncer, is changed when all other units learn and K of them are left, so at most one is away at a
+    time. A unit with the new spec that has found no hosts for ten minutes does not block the others, unless the change
+    says where pods may run: then the change may be the cause. A unit that failed with the new spec does block them.
 
     Args:
-        units: those that exist; of those made by hand it counts who learns.
-        wanted: specs of the units that are wanted, by name.
+        units: those that exist; units created by users count as others that learn.
+        wanted: specs of the wanted units, by name.
         quorum: K.
-        serving_since: Unix seconds since which the whole syncer serves, so that what units say of themselves is true
-            now; None: it does not.
+        serving_since: Unix seconds since when the whole syncer serves, so that the units' conditions are current; None:
+            it does not.
     """
     own = {name: unit for name, unit in units.items() if unit.owned and name in wanted}
     outdated = tuple(name for name, unit in sorted(own.items()) if _differs(unit, wanted[name], ROLLED))
@@ -79,9 +78,7 @@ def plan_rollout(
     if serving_since is None:
         return Rollout((), outdated, f"{left}; waits for the syncer")
     chosen = min(waiting, key=lambda name: (name in learning, name))
-    moves = _differs(
-        own[chosen], wanted[chosen], PLACING
-    )  # then what is rolled may be why there are no hosts
+    moves = _differs(own[chosen], wanted[chosen], PLACING)  # the change may be why there are no hosts
     homeless = {name for name in own.keys() - outdated if not moves and own[name].homeless(now)}
     if len((learning | homeless) - {chosen}) < total - 1:
         return Rollout((), outdated, f"{left}; waits until all others learn, {len(learning)} of {total} do")
@@ -95,7 +92,7 @@ def plan_rollout(
 
 
 def of_another_kind(unit: UnitFacts, wanted: LearnerUnitSpec) -> bool:
-    """It has to go, and its successor of the same name to be made anew."""
+    """Whether the unit has to be deleted and created again."""
     return _differs(unit, wanted, KIND)
 
 
@@ -108,7 +105,7 @@ def _differs(unit: UnitFacts, wanted: LearnerUnitSpec, fields: Iterable[str]) ->
 
 
 def _said(spec: LearnerUnitSpec, name: str) -> Any:
-    """A section that says nothing is none: units from before it existed lack it, and are not outdated by that."""
+    """None for an empty section: a unit from before the section existed lacks it, and is not outdated by that."""
     value = getattr(spec, name)
     empty = isinstance(value, BaseModel) and not value.model_dump(exclude_defaults=True)
     return None if empty else value

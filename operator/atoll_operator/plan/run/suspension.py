@@ -1,7 +1,7 @@
-"""A run on its way to suspension: the units give their chips back, a last cut is taken, the syncer goes.
+"""`suspend`: the units give their chips back, a last checkpoint is saved, the syncer stops.
 
-The chips go first: nothing that follows needs them. Once no unit is left nothing can be merged, so the cut that is
-taken then holds everything, and the step at which the run goes on is its step.
+The chips go first, because nothing that follows needs them. Once no unit has pods nothing can be merged any more, so
+the checkpoint that is saved then holds everything, and the run resumes at its step.
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ from dataclasses import dataclass
 
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import is_true
-from atoll_operator.plan.run.objects import RunObserved, UnitFacts
+from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 
 LIMIT_SECONDS = 180.0
-"""For all of it: a pod's grace period, a lost pod's removal, and a cut of some gigabytes. The journal has the state in
-any case, so a bucket that cannot be written does not hold the syncer's pods for longer."""
+"""For the whole suspension: a pod's grace period, the removal of a lost pod, and a checkpoint of some gigabytes. The
+journals have the state in any case, so the syncer does not run longer for a bucket that cannot be written."""
 NOT_SAVED = "NotSaved"
-"""Reason of `Suspended` where the newest checkpoint lacks merges: the journals alone have them."""
+"""Reason of `Suspended` if the newest checkpoint lacks merges that only the journals have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspension:
-    """How far it is."""
+    """How far a suspension is."""
 
     since: str
     """RFC 3339."""
     done: bool
     written: bool = True
-    """That it is done stands in the status, or follows from it. Else the syncer goes only when the status has it: an
-    operator that took over before would have no word of the cut, and the syncer come back for another."""
-    cut: bool = False
-    """Whether the syncer is to save a cut of everything now."""
+    """The status says that it is done, or it follows from the status. Otherwise the syncer stops only after the status
+    is written: another operator would not know of the checkpoint and would start the syncer for a new one."""
+    save: bool = False
+    """Have the syncer save a checkpoint that holds everything."""
     reason: str = "Suspended"
-    """When it is done."""
+    """Of the condition once it is done."""
     message: str = ""
     wake: float | None = None
 
 
 def plan_suspension(run: RunObserved, now: float) -> Suspension | None:
-    """None while the run is not to be suspended."""
+    """None if the run is not to be suspended."""
     if not run.spec.suspend:
         return None
     old = run.status
@@ -48,9 +48,9 @@ def plan_suspension(run: RunObserved, now: float) -> Suspension | None:
         return Suspension(since=since, done=True, reason=known.reason, message=known.message)
     end = parse_time(since) + LIMIT_SECONDS
     kept = "spec.suspend is true: no pods, the journal is kept"
-    if not _begun(run) or old.syncer_shards not in (0, run.spec.syncer.shards):
+    if not _has_merges(run) or old.syncer_shards not in (0, run.spec.syncer.shards):
         return Suspension(since=since, done=True, message=kept)
-    order, report = run.cut, run.feed.status
+    order, report = run.order, run.syncer.status
     if order is not None and order.refused:
         message = f"{kept}; the syncer saved no checkpoint of the last step: {order.refused}"
         return Suspension(since=since, done=True, written=False, reason=NOT_SAVED, message=message)
@@ -58,28 +58,26 @@ def plan_suspension(run: RunObserved, now: float) -> Suspension | None:
     if order is not None and order.step == saved:
         message = f"{kept}, checkpoint of step {order.step}"
         return Suspension(since=since, done=True, written=False, message=message)
-    staying = [unit.name for unit in run.units.values() if unit.run == run.name and not _left(unit)]
+    staying = [name for name, unit in run.own_units.items() if not _stopped(unit)]
     waits = (
-        f"waits until the pods of {', '.join(sorted(staying)[:4])} are gone"
+        f"waits until the pods of {', '.join(staying[:4])} are gone"
         if staying
         else f"saves a checkpoint of global step {order.step if order is not None else old.global_step}"
     )
     if end <= now:
-        why = run.feed.message or (report.checkpoint.error if report is not None else "")
-        message = (
-            f"{kept}; no checkpoint of the last step after {LIMIT_SECONDS:.0f} s ({waits}) {why}".rstrip()
-        )
-        return Suspension(since=since, done=True, reason=NOT_SAVED, message=message)
-    return Suspension(since=since, done=False, cut=not staying, message=waits, wake=end)
+        why = run.syncer.message or (report.checkpoint.error if report is not None else "")
+        message = f"{kept}; no checkpoint of the last step after {LIMIT_SECONDS:.0f} s ({waits}) {why}"
+        return Suspension(since=since, done=True, reason=NOT_SAVED, message=message.rstrip())
+    return Suspension(since=since, done=False, save=not staying, message=waits, wake=end)
 
 
-def _begun(run: RunObserved) -> bool:
+def _has_merges(run: RunObserved) -> bool:
     """Whether there may be merges that no checkpoint holds."""
-    report = run.feed.status
+    report = run.syncer.status
     return run.status.global_step > 0 or (report is not None and report.global_step > 0)
 
 
-def _left(unit: UnitFacts) -> bool:
-    """It has no pods any more."""
+def _stopped(unit: UnitFacts) -> bool:
+    """Whether the unit has no pods any more."""
     status = unit.status
     return status.phase in ("Suspended", "Failed", "Finished") and not is_true(status.conditions, "Draining")

@@ -1,4 +1,4 @@
-"""A run on its way to suspension in simulated time: the operator's part of it, as `atoll_operator/feed.py` has it."""
+"""A run on its way to suspension in simulated time: the part of `atoll_operator/polling/syncer.py`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,184 @@
+"""`pools` and `units`: how many units each pool has, which stream of the data each unit reads, and their specs.
+
+A unit keeps its stream while other units come and go, and gets it back if it comes back itself. So running units are
+not touched, and a unit that was scaled away continues where it stopped. `atoll_runtime.data.stream` says how much of an
+epoch a finer division repeats; nobody reads a stream whose unit is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from atoll_operator.api.group import API_VERSION, RUN_KIND, UNIT_KIND, Object, owner
+from atoll_operator.api.learnerunit import MAX_STREAM, LearnerUnitSpec
+from atoll_operator.api.pool import MAX_UNITS, Pool
+from atoll_operator.api.trainingrun import StreamRange, StreamsStatus, TrainingRunSpec
+from atoll_operator.plan.pods import capacity
+from atoll_operator.plan.pods.names import unit_name
+from atoll_operator.plan.run.objects import run_labels
+from atoll_operator.plan.run.observed import RunObserved
+
+Place = tuple[str, int]
+"""Pool and index of a unit."""
+
+
+def sizes(spec: TrainingRunSpec) -> dict[str, int]:
+    """Number of units by pool, in the order of the spec.
+
+    `spec.units` fills the pools in order, each up to its own `units`, so the last pools shrink first. Further units go
+    to the first pool, and to the next one if it is full.
+    """
+    own = {pool.name: pool.units for pool in spec.pools}
+    if spec.units is None:
+        return own
+    left, result = spec.units, {}
+    for name, units in own.items():
+        result[name] = min(units, left)
+        left -= result[name]
+    for name in result:
+        more = min(MAX_UNITS - result[name], left)
+        result[name] += more
+        left -= more
+    return result
+
+
+def places(run: str, spec: TrainingRunSpec) -> dict[str, Place]:
+    """Wanted units by name. They are sorted by pool name, so that reordering the pools does not change streams."""
+    return {
+        unit_name(run, pool, index): (pool, index)
+        for pool, units in sorted(sizes(spec).items())
+        for index in range(units)
+    }
+
+
+def members(run: RunObserved) -> dict[str, str]:
+    """Units that need a certificate: by name the uid of a unit created by a user, or an empty string."""
+    wanted = places(run.name, run.spec)
+    return {
+        unit.name: "" if unit.owned else unit.uid
+        for unit in run.units.values()
+        if unit.run == run.name and (unit.by_hand or (unit.owned and unit.name in wanted))
+    }
+
+
+def run_streams(run: RunObserved) -> StreamsStatus:
+    """Streams of all units that are wanted, and of those that once were."""
+    wanted = places(run.name, run.spec)
+    known = {
+        wanted[unit.name]: (unit.spec.stream, unit.spec.streams)
+        for unit in run.units.values()
+        if unit.owned and unit.spec is not None and unit.name in wanted
+    }
+    taken = {unit.spec.stream for unit in run.units.values() if unit.by_hand and unit.spec is not None}
+    return deal(run.status.streams, known, list(wanted.values()), taken)
+
+
+def unit_specs(run: RunObserved, streams: StreamsStatus) -> dict[str, LearnerUnitSpec]:
+    """Every LearnerUnit that is wanted, by name."""
+    numbers = table(streams)
+    specs = {pool.name: _unit_spec(run, pool) for pool in run.spec.pools}
+    return {
+        name: specs[place[0]].model_copy(
+            update={"stream": numbers[place], "streams": division(numbers[place], streams.base)}
+        )
+        for name, place in places(run.name, run.spec).items()
+    }
+
+
+def unit_body(run: RunObserved, name: str, spec: LearnerUnitSpec) -> Object:
+    """A LearnerUnit as it is applied."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": UNIT_KIND,
+        "metadata": {
+            "name": name,
+            "namespace": run.namespace,
+            "labels": run_labels(run.name),
+            "ownerReferences": [owner(RUN_KIND, run.name, run.uid)],
+        },
+        "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True),
+    }
+
+
+def _unit_spec(run: RunObserved, pool: Pool) -> LearnerUnitSpec:
+    """Spec of every unit of the pool, without its stream."""
+    return LearnerUnitSpec(
+        run=run.name,
+        pool=pool.name,
+        accelerator=pool.accelerator,
+        topology=pool.topology,
+        machine_type=pool.machine_type,
+        slices=pool.slices_per_unit,
+        batch=pool.batch or run.spec.inner.batch,
+        stream=0,
+        streams=1,
+        image=run.spec.image or run.settings.image,
+        node_selector={**pool.node_selector, **capacity.selector(pool)},
+        tolerations=(*pool.tolerations, *capacity.tolerations(pool)),
+        resources=pool.resources,
+        pod_template=run.spec.pod_template,
+        queue_name=run.spec.queue_name,
+        queue_priority_class=run.spec.queue_priority_class,
+    )
+
+
+def division(stream: int, base: int) -> int:
+    """The coarsest division base · 2ᵏ that has this stream."""
+    streams = base
+    while streams <= stream:
+        streams *= 2
+    return streams
+
+
+def deal(
+    old: StreamsStatus | None,
+    known: Mapping[Place, tuple[int, int]],
+    wanted: Sequence[Place],
+    others: Collection[int] = (),
+) -> StreamsStatus:
+    """Give every wanted place a stream; places that are not wanted any more keep theirs.
+
+    Args:
+        old: the status as last written; None on the first pass.
+        known: stream and division of existing units; a status that was not written may lack them.
+        wanted: places, in the order in which new streams are dealt.
+        others: streams of units created by users; they are not dealt again.
+    """
+    first = min((streams for _, streams in known.values()), default=max(len(wanted), 1))
+    base = first if old is None else old.base
+    dealt = {place: stream for place, (stream, _) in known.items()} | table(old)
+    if len(dealt.keys() | set(wanted)) > MAX_STREAM + 1:  # twice what a run may have at once
+        pools = {pool for pool, _ in wanted}
+        dealt = {place: stream for place, stream in dealt.items() if place in known or place[0] in pools}
+    taken = {*dealt.values(), *others}
+    free = (stream for stream in range(MAX_STREAM + 1) if stream not in taken)
+    for place in wanted:
+        if place not in dealt:
+            dealt[place] = next(free)
+    return StreamsStatus(base=base, dealt=tuple(_ranges(dealt)))
+
+
+def table(status: StreamsStatus | None) -> dict[Place, int]:
+    """Streams by place."""
+    if status is None:
+        return {}
+    return {
+        (each.pool, each.index + offset): each.stream + offset
+        for each in status.dealt
+        for offset in range(each.units)
+    }
+
+
+def _ranges(dealt: Mapping[Place, int]) -> Iterator[StreamRange]:
+    """The table by pool, with consecutive units joined."""
+    last: StreamRange | None = None
+    for (pool, index), stream in sorted(dealt.items()):
+        if last is not None:
+            after = (last.pool, last.index + last.units, last.stream + last.units)
+            if (pool, index, stream) == after:
+                last = last.model_copy(update={"units": last.units + 1})
+                continue
+            yield last
+        last = StreamRange(pool=pool, index=index, units=1, stream=stream)
+    if last is not None:
+        yield last

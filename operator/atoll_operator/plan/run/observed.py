@@ -1,0 +1,109 @@
+"""One run and its units as the operator observes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
+from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
+from atoll_operator.plan.clock import parse_time
+from atoll_operator.plan.conditions import find, is_true
+from atoll_operator.plan.nodes import NodeView
+from atoll_operator.plan.pods.evaluator import EvaluatorState
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.run.final_checkpoint import CheckpointOrder
+from atoll_operator.plan.run.syncer_state import SyncerState
+from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE
+from atoll_operator.plan.unit.kueue import QUEUED
+
+PLACED_PHASES = ("Scheduling", "Starting", "Joining", "Learning")
+"""Phases of a unit that has pods, or is about to."""
+PATIENCE_SECONDS = 600.0
+"""After this time the run does not count on a unit that has lost the syncer or finds no hosts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitFacts:
+    """One LearnerUnit as its run sees it."""
+
+    name: str
+    run: str
+    """Name of the run in its spec."""
+    status: LearnerUnitStatus
+    spec: LearnerUnitSpec | None = None
+    """None if this version cannot read it."""
+    uid: str = ""
+    owned: bool = True
+    """Owned by this run and not being deleted."""
+    by_hand: bool = False
+    """Created by a user and not being deleted: it learns with the others, but the operator does not change it."""
+    generation: int = 0
+    ours: bool = True
+    """Created by this run or by a user, also while it is being deleted; otherwise it belongs to an earlier run."""
+
+    @property
+    def learning(self) -> bool:
+        """With its present spec."""
+        current = self.status.observed_generation == self.generation
+        return current and is_true(self.status.conditions, "Learning")
+
+    def idle(self, serving_since: float | None, now: float) -> bool:
+        """Whether nothing is lost with its pods: it has none, or has merged nothing, or nothing for ten minutes.
+
+        It is not enough that it does not learn: for some seconds after a restart of the syncer no unit does.
+
+        Args:
+            serving_since: Unix seconds since when the whole syncer serves; None: it does not.
+        """
+        if self.learning:
+            return False
+        status, learning = self.status, find(self.status.conditions, "Learning")
+        merged = status.phase in PLACED_PHASES and 0 < status.merged_incarnation == status.incarnation
+        if not merged or learning is None:
+            return True
+        if learning.status != "False" or serving_since is None:
+            return False
+        return max(parse_time(learning.last_transition_time), serving_since) + PATIENCE_SECONDS <= now
+
+    def homeless(self, now: float) -> bool:
+        """Whether it has waited for hosts for ten minutes."""
+        scheduled = find(self.status.conditions, "Scheduled")
+        return (
+            scheduled is not None
+            and scheduled.reason in (CAPACITY_UNAVAILABLE, QUEUED)
+            and parse_time(scheduled.last_transition_time) + PATIENCE_SECONDS <= now
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunObserved:
+    """One run as it is."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    spec: TrainingRunSpec
+    status: TrainingRunStatus
+    settings: PodSettings
+    units: Mapping[str, UnitFacts]
+    """By name: all LearnerUnits of the namespace that have the name of one of this run's units, or name this run."""
+    syncer_pods: tuple[PodView, ...] = ()
+    nodes: Mapping[str, NodeView] = field(default_factory=dict)
+    """Nodes of the syncer's and the evaluator's pods, if the operator may watch nodes."""
+    syncer: SyncerState = field(default_factory=SyncerState)
+    seen: float | None = None
+    """Unix seconds when this operator saw the run first; None: now."""
+    order: CheckpointOrder | None = None
+    """The checkpoint that the syncer was asked to save before the run is suspended."""
+    evaluator: EvaluatorState = field(default_factory=EvaluatorState)
+    evaluator_pods: tuple[PodView, ...] = ()
+    evaluator_exists: bool = False
+    """Whether the evaluator's StatefulSet exists."""
+
+    @property
+    def own_units(self) -> dict[str, UnitFacts]:
+        """Units that name this run, in order of their names."""
+        return {name: unit for name, unit in sorted(self.units.items()) if unit.run == self.name}

@@ -1,0 +1,124 @@
+"""What is known of a run's syncer: its last report, and whether it answers now."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from atoll_operator.plan import ledger
+from atoll_runtime.contract import SyncerStatus
+
+UNAVAILABLE = "SyncerUnavailable"
+TRAFFIC_SECONDS = 30.0
+"""Time constant of the moving mean: a few rounds of the slowest fragments."""
+AWAITED_SECONDS = 30.0
+"""An operator that has just started may know nothing of a syncer for this long: two polls that time out take 15 s."""
+MISSES = 2
+"""Failed polls in a row after which a shard counts as unavailable; a single one may be a lost packet."""
+CLOCK_STEP_SECONDS = 1.0
+"""If the wall clock moves by more than this against the monotonic one between two polls, somebody has set it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Gbit/s into and out of one shard or the whole syncer, as a moving mean."""
+
+    into: float = 0.0
+    out: float = 0.0
+
+    def next(self, old: SyncerStatus, new: SyncerStatus) -> Traffic:
+        """The mean after another report. It stays if no time has passed or the counters started again."""
+        seconds = new.time - old.time
+        received, sent = new.bytes_in - old.bytes_in, new.bytes_out - old.bytes_out
+        if seconds <= 0 or received < 0 or sent < 0:
+            return self
+        weight = 1 - math.exp(-seconds / TRAFFIC_SECONDS)
+        return Traffic(
+            self.into + weight * (received * 8e-9 / seconds - self.into),
+            self.out + weight * (sent * 8e-9 / seconds - self.out),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncerState:
+    """State of one shard, or of the whole syncer."""
+
+    status: SyncerStatus | None = None
+    """The last valid report."""
+    reason: str = ""
+    """Why it does not answer; empty while it does, and before the first poll."""
+    message: str = ""
+    answering_since: float | None = None
+    """Unix seconds; None while it does not answer."""
+    down: str = ""
+    """Which shards do not serve while another one answers, and why."""
+    traffic: Traffic = Traffic()
+    heard: float | None = field(default=None, compare=False)
+    """Unix seconds of the last valid report; of several shards, the oldest."""
+    clock: float | None = field(default=None, compare=False)
+    """Wall clock minus monotonic clock at the last valid report, in seconds."""
+    merged: int = field(default=0, compare=False)
+    """Token-fragments merged of all units, by the ledger in `status`."""
+    misses: int = field(default=0, compare=False)
+    """Failed polls in a row."""
+
+    @property
+    def answers(self) -> bool:
+        return self.answering_since is not None
+
+    @property
+    def serves(self) -> bool:
+        """It answers and has read its journal."""
+        return self.answers and self.status is not None and self.status.phase != "Starting"
+
+    @property
+    def serving_since(self) -> float | None:
+        """Unix seconds since when all shards serve; None if any does not."""
+        return self.answering_since if self.serves and not self.down else None
+
+    def awaited(self, since: float | None, now: float) -> bool:
+        """No poll has had a result yet, good or bad, and it is too early to report that.
+
+        Args:
+            since: when this operator first saw the run; None: now.
+        """
+        unknown = self.status is None and not self.answers and not self.reason
+        return unknown and (since is None or now < since + AWAITED_SECONDS)
+
+
+def heard(old: SyncerState, status: SyncerStatus, now: float, monotonic: float) -> SyncerState:
+    """State of one shard after a valid report.
+
+    A shard that starts again has no figures yet, so its last ones are kept. If the wall clock was set since the last
+    report, times noted before cannot be compared with now: the shard then answers since now.
+    """
+    clock = now - monotonic
+    was_set = old.clock is not None and abs(clock - old.clock) > CLOCK_STEP_SECONDS
+    if status.phase == "Starting" and old.status is not None:
+        change = {"phase": status.phase, "message": status.message, "units": {}}
+        status = old.status.model_copy(update=change)
+    return SyncerState(
+        status=status,
+        answering_since=now if was_set else old.answering_since or now,
+        heard=now,
+        clock=clock,
+        traffic=old.traffic.next(old.status, status) if old.status is not None else old.traffic,
+        merged=ledger.merged(status.ledger.values()),
+    )
+
+
+def missed(old: SyncerState, reason: str, message: str) -> SyncerState:
+    """State of one shard after a failed poll. A wrong answer counts at once, no answer only the second time."""
+    misses = old.misses + 1
+    if reason == UNAVAILABLE and misses < MISSES and not old.reason:
+        return replace(old, misses=misses)
+    return replace(old, reason=reason, message=message, answering_since=None, misses=misses)
+
+
+def finishing(status: SyncerStatus) -> bool:
+    """Whether the syncer needs no unit any more.
+
+    Shards hear of each other's end and of the final checkpoint from units alone, so several shards need the units until
+    the last shard has finished.
+    """
+    return status.phase == "Finished" or (status.phase == "Finishing" and status.shards == 1)

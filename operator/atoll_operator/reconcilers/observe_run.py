@@ -1,0 +1,89 @@
+"""Collects what is known of a run: from the informer cache and the pollers."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from atoll_operator.api.group import Object, controller_uid
+from atoll_operator.api.learnerunit import LearnerUnitStatus
+from atoll_operator.api.trainingrun import TrainingRunStatus
+from atoll_operator.kube.keys import Key, key_of
+from atoll_operator.plan.pods.names import evaluator
+from atoll_operator.plan.pods.settings import pod_settings
+from atoll_operator.plan.run.elastic import places
+from atoll_operator.plan.run.observed import RunObserved, UnitFacts
+from atoll_operator.polling.evaluator import EvaluatorPoller
+from atoll_operator.polling.syncer import SyncerPoller
+from atoll_operator.reconcilers.inventory import Inventory
+from atoll_operator.settings import Settings
+
+
+def observe_run(
+    inventory: Inventory,
+    settings: Settings,
+    syncers: SyncerPoller,
+    evaluators: EvaluatorPoller,
+    body: Object,
+    status: TrainingRunStatus,
+    seen: float,
+) -> RunObserved:
+    """Raises ValidationError if this version cannot read the spec.
+
+    Args:
+        seen: Unix seconds when this operator saw the run first.
+    """
+    key, uid, spec = key_of("TrainingRun", body), body["metadata"]["uid"], inventory.run_spec(body)
+    syncer_pods, evaluator_pods = inventory.syncer_pods(key), inventory.evaluator_pods(key)
+    names = {unit.name for unit in inventory.unit_keys(key)} | places(key.name, spec).keys()
+    units = (inventory.get(Key("LearnerUnit", key.namespace, name)) for name in names)
+    return RunObserved(
+        name=key.name,
+        namespace=key.namespace,
+        uid=uid,
+        generation=body["metadata"]["generation"],
+        spec=spec,
+        status=status,
+        settings=pod_settings(
+            key.name,
+            spec,
+            status.runtime,
+            image=settings.runtime_image,
+            environment=settings.runtime_environment,
+            pull_policy=settings.pull_policy,
+        ),
+        units={unit["metadata"]["name"]: _unit_facts(inventory, unit, uid) for unit in units if unit},
+        syncer_pods=syncer_pods,
+        nodes=inventory.nodes_of((*syncer_pods, *evaluator_pods)),
+        syncer=syncers.state(key, uid),
+        seen=seen,
+        order=syncers.order(key, uid),
+        evaluator=evaluators.state(key, uid),
+        evaluator_pods=evaluator_pods,
+        evaluator_exists=inventory.get(Key("StatefulSet", key.namespace, evaluator(key.name))) is not None,
+    )
+
+
+def _unit_facts(inventory: Inventory, body: Object, run: str) -> UnitFacts:
+    try:
+        unit = inventory.unit(body)
+    except ValidationError:  # another version wrote the spec
+        status, spec = LearnerUnitStatus.model_validate(body.get("status", {})), None
+    else:
+        status, spec = unit.status, unit.spec
+    metadata, controller = body["metadata"], controller_uid(body)
+    return UnitFacts(
+        name=metadata["name"],
+        run=body["spec"]["run"],
+        status=status,
+        spec=spec,
+        uid=metadata["uid"],
+        owned=controller == run and "deletionTimestamp" not in metadata,
+        by_hand=controller == "" and "deletionTimestamp" not in metadata,
+        ours=controller in ("", run),
+        generation=metadata["generation"],
+    )
+
+
+def problems(error: ValidationError) -> str:
+    """What is wrong with a spec, field by field."""
+    return "; ".join(f"spec.{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])

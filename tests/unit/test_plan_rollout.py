@@ -1,0 +1,149 @@
+"""Changes of the spec that need new pods, and a quorum that is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from run_scene import NOW, RunScene, condition, specs, unit_status
+
+from atoll_operator.plan.conditions import state, transition
+
+
+def changed(units: int = 3, quorum: int = 2, **spec: Any) -> RunScene:
+    """All units learn with the old image, and a new one is asked for."""
+    scene = RunScene({"a": units})
+    scene.step()
+    return scene.change(image="new", quorum={"min": quorum}, **spec)
+
+
+def test_new_image_goes_from_unit_to_unit_and_waits_until_each_learns() -> None:
+    scene = changed()
+    for turn, name in enumerate(("r-a-0", "r-a-1", "r-a-2")):
+        plan = scene.step()
+        assert {name: spec["image"] for name, spec in specs(plan).items()} == {name: "new"}
+        assert plan.status.units_updated == turn
+        scene.unit(name, unit_status(False, observed_generation=2))
+        assert scene.plan().apply_units == ()
+        scene.unit(name, unit_status(observed_generation=2))
+    plan = scene.plan()
+    assert (plan.apply_units, plan.status.units_updated) == ((), 3)
+
+
+def unseen_change(scene: RunScene) -> RunScene:
+    """A unit has not reacted to its change yet."""
+    spec = scene.units["r-a-1"].spec
+    return scene.unit("r-a-1", spec=spec.model_copy(update={"image": "new"}), generation=2)
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        pytest.param(
+            lambda s: s.change(quorum={"min": 3}), "quorum.min 3 of 3 units spares none", id="none-spare"
+        ),
+        pytest.param(unseen_change, "2 of 3 do", id="unseen-change"),
+        pytest.param(lambda s: s.silent(), "waits for the syncer", id="no-syncer"),
+    ],
+)
+def test_learning_unit_is_not_taken_from_the_quorum(act: Any, message: str) -> None:
+    scene = act(changed())
+    assert scene.plan().apply_units == ()
+    assert message in scene.condition("Progressing")[2]
+
+
+def test_units_that_lost_the_syncer_are_not_all_changed_at_once() -> None:
+    """A new image restarts the syncer too, and until units are connected again none of them learns."""
+    lost = unit_status(False, merged_incarnation=1)
+    names = [f"r-a-{number}" for number in range(4)]
+
+    def scene(*away: str, since: float = NOW) -> RunScene:
+        made = changed(4, 3).syncer(since=since)
+        for name in away:
+            made.unit(name, lost)
+        return made
+
+    assert scene(*names).plan().apply_units == ()
+    assert "0 of 4 do" in scene(*names).condition("Progressing")[2]
+    assert list(specs(scene("r-a-2").plan())) == ["r-a-2"], "the lost one costs least"
+    unmerged = scene(*names).unit("r-a-1", unit_status(False, merged_incarnation=1, incarnation=2))
+    assert list(specs(unmerged.plan())) == ["r-a-1"], "nothing of this incarnation is merged yet"
+    assert scene(*names).plan(599).apply_units == ()
+    assert len(specs(scene(*names).plan(600))) == 4, "an image that loses the syncer can be replaced"
+    assert scene(*names).silent().plan(10**6).apply_units == ()
+    back = scene(*names, since=NOW + 10**6)
+    assert back.plan(10**6 + 599).apply_units == (), "the time without a syncer does not count"
+    unseen = scene()
+    for name in names:
+        unseen.unit(name, unit_status(merged_incarnation=1), generation=2)
+    assert unseen.plan(10**6).apply_units == (), "the last change is not seen yet"
+
+
+def test_unit_without_hosts_blocks_a_rollout_for_ten_minutes_and_a_failed_one_for_good() -> None:
+    capacity = state(False, "CapacityUnavailable")
+    waits = unit_status(
+        phase="Scheduling",
+        incarnation=2,
+        observed_generation=2,
+        conditions=transition((), {"Scheduled": capacity, "Learning": capacity}, 2, NOW),
+    )
+    scene = changed(quorum=1)
+    scene.step()
+    scene.unit("r-a-0", waits)
+    assert specs(scene.plan(599)) == {}
+    assert list(specs(scene.plan(600))) == ["r-a-1"]
+    scene.unit("r-a-0", unit_status(None, phase="Failed"))
+    assert specs(scene.plan(10**6)) == {}
+    scene = changed(quorum=1, queueName="typo")
+    scene.step()
+    scene.unit("r-a-0", waits)
+    assert specs(scene.plan(10**6)) == {}, "the change itself may be why there are no hosts"
+
+
+def test_unit_that_does_not_learn_is_changed_at_once_so_a_bad_image_can_be_replaced() -> None:
+    scene = RunScene({"a": 3}, image="bad")
+    scene.step()
+    scene.unit("r-a-0", unit_status(False))
+    assert list(specs(scene.change(image="good").plan())) == ["r-a-0"]
+
+
+def test_unit_from_before_a_section_existed_is_not_outdated() -> None:
+    scene = RunScene({"a": 3})
+    scene.step()
+    for name, unit in scene.units.items():
+        scene.unit(name, spec=unit.spec.model_copy(update={"pod_template": None}))
+    plan = scene.plan()
+    assert (plan.apply_units, plan.status.units_updated) == ((), 3)
+    plan = scene.change(podTemplate={"labels": {"team": "a"}}).plan()
+    assert (list(specs(plan)), plan.status.units_updated) == (["r-a-0"], 0)
+
+
+def broken(*failed: str, **recovery: Any) -> RunScene:
+    """Three units and K = 2; some units are out of restarts."""
+    scene = RunScene({"a": 3}, quorum={"min": 2}, recovery=recovery)
+    scene.step()
+    for name in failed:
+        scene.unit(name, unit_status(None, phase="Failed", incarnation=9))
+    return scene
+
+
+def test_run_below_its_quorum_waits_by_default() -> None:
+    assert broken("r-a-0").condition("Ready")[0] == "True"
+    status, reason, message = broken("r-a-0", "r-a-1").condition("Ready", 10**6)
+    assert (status, reason) == ("False", "QuorumLost")
+    assert "2 of 3 units are out of restarts, 1 are left, quorum.min is 2; the run waits" in message
+
+
+def test_run_below_its_quorum_fails_after_its_time_if_the_spec_says_so() -> None:
+    policy = {"belowQuorum": "Fail", "belowQuorumSeconds": 60}
+    assert broken("r-a-0", **policy).plan(10**6).status.phase == "Running"
+    scene = broken("r-a-0", "r-a-2", **policy)
+    seen = scene.step(5)
+    assert (seen.status.phase, seen.wake) == ("Running", NOW + 65), "the time counts from when it is seen"
+    assert (scene.plan(64).status.phase, scene.plan(64).wake) == ("Running", NOW + 65)
+    failed = scene.plan(65).status
+    assert (failed.phase, condition(failed, "Failed")[1]) == ("Failed", "QuorumLost")
+    suspended = scene.change(suspend=True).step(65)
+    assert suspended.status.phase == "Suspending"
+    assert suspended.wake is not None and suspended.wake > NOW + 65
+    assert scene.change(suspend=False).plan(3600).status.phase == "Running"

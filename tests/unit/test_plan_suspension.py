@@ -1,0 +1,101 @@
+"""A run on its way to suspension, and the checkpoint that holds everything merged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from run_scene import NOW, RunScene, condition, replicas, unit_status
+
+from atoll_operator.plan.run.final_checkpoint import CheckpointOrder, next_checkpoint_step
+from atoll_operator.plan.run.syncer_state import SyncerState
+from atoll_runtime.contract import SyncerStatus
+
+
+def suspending(pods: bool = False, **checkpoint: Any) -> RunScene:
+    """A run of one unit at step 42."""
+    scene = RunScene({"a": 1}).syncer(global_step=42)
+    scene.step()
+    if not pods:
+        scene.unit("r-a-0", unit_status(None, phase="Suspended"))
+    return scene.change(suspend=True).syncer(global_step=42, checkpoint={"uri": "gs://b", **checkpoint})
+
+
+def test_nothing_is_saved_while_a_unit_may_still_contribute() -> None:
+    plan = suspending(pods=True).plan()
+    assert (plan.save_checkpoint, plan.poll_syncer, replicas(plan)) == (False, True, 1)
+    assert "r-a-0" in condition(plan.status, "Suspended")[2]
+    scene = suspending()
+    assert scene.plan().save_checkpoint
+    assert scene.unit("r-b-0", run="another").plan().save_checkpoint
+
+
+def test_syncer_stops_once_the_status_names_a_checkpoint_that_holds_everything() -> None:
+    older = suspending(newestStep=42, current=False).see(order=CheckpointOrder(42))
+    assert (replicas(older.plan()), older.plan().status.phase) == (1, "Suspending")
+    scene = suspending(newestStep=42, current=True).see(order=CheckpointOrder(42))
+    plan = scene.step()
+    assert (replicas(plan), plan.status.phase, plan.poll_syncer, plan.again) == (1, "Suspended", True, True)
+    assert plan.status.checkpoint.step == plan.status.global_step == 42
+    after = scene.unknown().see(order=None).plan(9)
+    assert (replicas(after), after.status, after.poll_syncer, after.again) == (0, plan.status, False, False)
+
+
+@pytest.mark.parametrize(
+    ("act", "later", "message"),
+    [
+        pytest.param(
+            lambda s: s.see(order=CheckpointOrder(42, "it answers 405 to the order")), 0, "it answers 405", id="refuses"
+        ),
+        pytest.param(lambda s: s.silent(), 180, "no route", id="no-syncer"),
+    ],
+)  # fmt: skip
+def test_syncer_that_cannot_save_does_not_delay_the_suspension_for_ever(
+    act: Any, later: float, message: str
+) -> None:
+    scene = act(suspending())
+    scene.step()
+    plan = scene.step(later)
+    assert (replicas(plan), plan.status.phase) == (0, "Suspended")
+    suspended = condition(plan.status, "Suspended")
+    assert message in suspended[2]
+    assert suspended[1] == "NotSaved", "other numbers of shards cannot begin from the last checkpoint"
+    assert scene.unknown().condition("Suspended", later + 9) == suspended
+
+
+def test_run_that_never_began_is_suspended_at_once_and_starts_again() -> None:
+    scene = RunScene({"a": 1}, suspend=True).unknown()
+    plan = scene.step()
+    assert (replicas(plan), plan.status.phase, plan.save_checkpoint) == (0, "Suspended", False)
+    plan = scene.change(suspend=False).plan(60)
+    assert [condition(plan.status, name)[1] for name in ("Ready", "Suspended")] == [
+        "SyncerStarting",
+        "NotSuspended",
+    ]
+
+
+def shard(step: int, newest: int | None = None, current: bool = False, orderable: int = 0) -> SyncerState:
+    checkpoint = {"newestStep": newest, "uri": "gs://b", "current": current, "orderable": orderable}
+    status = SyncerStatus(run_uid="u", phase="Running", global_step=step, checkpoint=checkpoint)
+    return SyncerState(status=status, answering_since=NOW)
+
+
+@pytest.mark.parametrize(
+    ("shards", "old", "wanted"),
+    [
+        pytest.param([shard(42, 40)], None, 42, id="the-step-reached"),
+        pytest.param([shard(41), shard(42)], None, 42, id="of-the-shard-ahead"),
+        pytest.param([shard(42, 42)], None, 43, id="the-one-of-this-step-lacks-something"),
+        pytest.param([shard(42, 42, current=True)], None, 42, id="it-exists-already"),
+        pytest.param([shard(42, 42, current=True), shard(42)], CheckpointOrder(42), 43, id="a-part-lacks-something"),
+        pytest.param([shard(42, 40)], CheckpointOrder(43), 43, id="it-is-under-way"),
+        pytest.param([shard(44, 40)], CheckpointOrder(43), 44, id="something-was-merged-since"),
+        pytest.param([shard(42, 40, orderable=45), shard(42)], None, 45, id="a-shard-has-recorded-a-later-one"),
+        pytest.param([shard(42, 40, orderable=46)], CheckpointOrder(45), 46, id="it-cannot-record-that-one-again"),
+        pytest.param([shard(42), SyncerState()], None, None, id="a-shard-is-silent"),
+    ],
+)  # fmt: skip
+def test_checkpoint_before_a_suspension_is_of_a_step_that_holds_everything(
+    shards: list[SyncerState], old: CheckpointOrder | None, wanted: int | None
+) -> None:
+    assert next_checkpoint_step(shards, old) == wanted

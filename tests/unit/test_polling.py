@@ -1,0 +1,318 @@
+"""Polling of a pod's status over real TLS: what is read, when a syncer counts as unavailable, who is asked to save."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from atoll_operator.certificates.authority import Authorities, client_context, load_pair
+from atoll_operator.kube.keys import Key
+from atoll_operator.metrics.process import Metrics
+from atoll_operator.plan.pods.names import evaluator_host, shard_host
+from atoll_operator.plan.run.status_diff import StatusDiff
+from atoll_operator.polling.evaluator import EvaluatorPoller
+from atoll_operator.polling.poller import BODY_LIMIT, PollFailed, fetch
+from atoll_operator.polling.syncer import SyncerPoller
+from atoll_operator.settings import Settings
+from atoll_runtime.contract import (
+    CheckpointReport,
+    EvaluatorStatus,
+    LedgerReport,
+    Order,
+    SyncerStatus,
+    UnitReport,
+    dump,
+)
+
+NOW = datetime.datetime.now(datetime.UTC)
+HOSTS = [shard_host("r", "ns", 0), shard_host("r", "ns", 1), evaluator_host("r", "ns")]
+RUN = Key("TrainingRun", "ns", "r")
+INTERVAL = 0.05
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Serve = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture(scope="module")
+def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Of the pod and of the operator."""
+    authorities = Authorities.of("r", (), NOW)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.load_verify_locations(cadata=authorities.bundle.decode())
+    pair = authorities.signer.issue("r-syncer", "spiffe://atoll.dev/s", HOSTS, NOW)
+    load_pair(server, pair.certificate, pair.key)
+    client = client_context()
+    authorities.equip(client, authorities.signer.issue("operator", "spiffe://atoll.dev/o", (), NOW))
+    return server, client
+
+
+@pytest.fixture
+async def serve(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> AsyncIterator[Serve]:
+    """Start pods whose status is at `/0`, `/1`, …; returns the URL with `{shard}` in it."""
+    runners: list[web.AppRunner] = []
+
+    async def start(*handlers: Handler) -> str:
+        application = web.Application()
+        for shard, handler in enumerate(handlers):
+            application.router.add_route("*", f"/{shard}", handler)
+        runner = web.AppRunner(application)
+        runners.append(runner)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=contexts[0]).start()
+        return f"https://127.0.0.1:{runner.addresses[0][1]}/{{shard}}"
+
+    yield start
+    for runner in runners:
+        await runner.cleanup()
+
+
+def answer(report: SyncerStatus | EvaluatorStatus, status: int = 200) -> web.Response:
+    return web.Response(status=status, text=dump(report), content_type="application/json")
+
+
+@pytest.fixture
+async def read(serve: Serve, contexts: Any) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
+    """Read a status whose second part is sent after the operator has received the first."""
+    begun = asyncio.Event()
+
+    async def began(*_: object) -> None:
+        begun.set()
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_end.append(began)
+    connector = aiohttp.TCPConnector(ssl=contexts[1])
+
+    async def fetched(first: bytes, rest: bytes, kind: Any) -> Any:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await response.write(first)
+            async with asyncio.timeout(30):
+                await begun.wait()
+            await response.write(rest)
+            return response
+
+        return await fetch(session, (await serve(handle)).format(shard=0), HOSTS[0], "u", kind)
+
+    async with aiohttp.ClientSession(connector=connector, trace_configs=[trace]) as session:
+        yield fetched
+
+
+def of_units(count: int) -> SyncerStatus:
+    report = UnitReport(incarnation=1, hosts=4, state="Learning", step=10**6, tokens=10**12, loss=2.345678901)
+    ledger = LedgerReport(trained=10**14, merged=10**14 - 7, discarded={"Missed": 4, "Replaced": 3})
+    names = [f"r-pool-{index}" for index in range(count)]
+    return SyncerStatus(
+        run_uid="u", phase="Running", units=dict.fromkeys(names, report), ledger=dict.fromkeys(names, ledger)
+    )
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param(of_units(1000), id="syncer-of-1000-units"),
+        pytest.param(EvaluatorStatus(run_uid="u", phase="Waiting", message="waits"), id="evaluator"),
+    ],
+)
+async def test_status_that_comes_in_two_parts_is_read_whole(read: Any, status: Any) -> None:
+    body = dump(status).encode()
+    assert await read(body[: len(body) // 2], body[len(body) // 2 :], type(status)) == status
+
+
+@pytest.mark.parametrize("kind", [SyncerStatus, EvaluatorStatus])
+async def test_status_beyond_the_limit_is_refused(read: Any, kind: Any) -> None:
+    status = dump(kind(run_uid="u", phase="Starting")).encode()
+    longest = status + b" " * (BODY_LIMIT - len(status))
+    assert (await read(longest, b"", kind)).phase == "Starting"
+    with pytest.raises(PollFailed, match=f"status cannot be read: .* more than {BODY_LIMIT} bytes") as caught:
+        await read(longest, b" ", kind)
+    assert caught.value.reason == f"{kind.__name__}TooLong"
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        pytest.param([200, 503, 200, 503, 200], [(True, "")], id="each-second-poll-fails"),
+        pytest.param(
+            [200, 503, 503, 200],
+            [(True, ""), (False, "SyncerUnavailable"), (True, "")],
+            id="two-in-a-row-fail",
+        ),
+        pytest.param([503, 200], [(True, "")], id="the-first-poll-fails"),
+    ],
+)
+async def test_syncer_is_unavailable_after_two_failed_polls_in_a_row(
+    serve: Serve, contexts: Any, codes: list[int], expected: list[tuple[bool, str]]
+) -> None:
+    answers, over = iter(codes), asyncio.Event()
+    seen: list[tuple[bool, str]] = []
+
+    async def handle(_: web.Request) -> web.Response:
+        code = next(answers, 0)
+        if not code:
+            over.set()
+        return answer(of_units(1), code or codes[-1])
+
+    def changed(run: Key, diff: StatusDiff) -> None:
+        if diff.run:
+            state = poller.state(run, "u")
+            seen.append((state.answers, state.reason))
+
+    settings = Settings(runtime_image="i", syncer_url=await serve(handle), poll_seconds=INTERVAL)
+    poller = SyncerPoller(settings, Metrics(), changed)
+    poller.ensure(RUN, "u", 1, contexts[1])
+    try:
+        async with asyncio.timeout(30):
+            await over.wait()
+    finally:
+        await poller.close()
+    assert seen == expected
+
+
+async def test_silent_syncer_of_many_units_is_polled_again_soon(serve: Serve, contexts: Any) -> None:
+    """While it answers it is polled every 15 s; that it is unavailable must not be noticed so slowly."""
+    polled, unavailable = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: web.Request) -> web.Response:
+        if polled.is_set():
+            return web.Response(status=503)
+        polled.set()
+        return answer(of_units(1500))
+
+    def changed(run: Key, _: StatusDiff) -> None:
+        if poller.state(run, "u").reason:
+            unavailable.set()
+        else:
+            poller.poke(run)
+
+    settings = Settings(runtime_image="i", syncer_url=await serve(handle), poll_seconds=INTERVAL)
+    poller = SyncerPoller(settings, Metrics(), changed)
+    poller.ensure(RUN, "u", 1, contexts[1])
+    try:
+        async with asyncio.timeout(12):
+            await unavailable.wait()
+    finally:
+        await poller.close()
+
+
+async def test_stopped_poll_keeps_its_last_report_and_a_forgotten_one_does_not(
+    serve: Serve, contexts: Any
+) -> None:
+    async def handle(_: web.Request) -> web.Response:
+        return answer(of_units(1))
+
+    heard = asyncio.Event()
+    settings = Settings(runtime_image="i", syncer_url=await serve(handle), poll_seconds=INTERVAL)
+    poller = SyncerPoller(settings, Metrics(), lambda run, diff: heard.set())
+    poller.ensure(RUN, "u", 1, contexts[1])
+    async with asyncio.timeout(30):
+        await heard.wait()
+    poller.stop(RUN)
+    state = poller.state(RUN, "u")
+    assert (state.answers, len(state.status.units)) == (False, 1)
+    assert poller.state(RUN, "another").status is None
+    poller.forget(RUN)
+    assert poller.state(RUN, "u").status is None
+    await poller.close()
+
+
+async def test_evaluator_is_polled_and_reports_what_is_new(serve: Serve, contexts: Any) -> None:
+    codes = iter([503, 200])
+
+    async def handle(_: web.Request) -> web.Response:
+        return answer(EvaluatorStatus(run_uid="u", phase="Waiting"), next(codes, 200))
+
+    seen: asyncio.Queue[tuple[str, bool]] = asyncio.Queue()
+
+    def changed(run: Key) -> None:
+        state = poller.state(run, "u")
+        seen.put_nowait((state.reason, state.status is not None))
+
+    url = (await serve(handle)).format(shard=0)
+    settings = Settings(runtime_image="i", evaluator_url=url, poll_seconds=INTERVAL)
+    poller = EvaluatorPoller(settings, Metrics(), changed)
+    poller.ensure(RUN, "u", 1, contexts[1])
+    try:
+        async with asyncio.timeout(30):
+            assert [await seen.get(), await seen.get()] == [("EvaluatorUnavailable", False), ("", True)]
+    finally:
+        await poller.close()
+
+
+class Shard:
+    """A shard at step 245 that dies after each order but the last, and then does not know of it any more."""
+
+    ENOUGH = 5
+    """Polls without an order after which no other one comes."""
+
+    def __init__(self, lives: int, number: int = 0, shards: int = 1, orderable: int = 0) -> None:
+        self.lives, self.restarts, self.polls = lives, 0, 0
+        self.number, self.shards, self.orderable = number, shards, orderable
+        self.orders: list[tuple[int, int]] = []
+        """Restarts by then, and the step."""
+        self.over = asyncio.Event()
+
+    async def handle(self, request: web.Request) -> web.Response:
+        if request.method == "POST":
+            self.orders.append((self.restarts, Order.model_validate_json(await request.read()).cut))
+            return web.Response(status=202)
+        self.polls += 1
+        ordered = any(restarts == self.restarts for restarts, _ in self.orders)
+        if ordered and self.restarts < self.lives - 1:
+            self.restarts, self.polls = self.restarts + 1, 0
+        if ordered and self.polls >= self.ENOUGH:
+            self.over.set()
+        checkpoint = CheckpointReport(newest_step=200, uri="gs://b", orderable=self.orderable)
+        report = SyncerStatus(
+            run_uid="u", phase="Running", global_step=245, restarts=self.restarts, checkpoint=checkpoint,
+            shard=self.number, shards=self.shards,
+        )  # fmt: skip
+        return answer(report)
+
+
+@pytest.fixture
+async def saving(serve: Serve, contexts: Any) -> AsyncIterator[Callable[..., Awaitable[None]]]:
+    """Poll these shards, and have them save a checkpoint."""
+    pollers: list[SyncerPoller] = []
+
+    async def start(*shards: Shard) -> None:
+        settings = Settings(
+            runtime_image="i",
+            syncer_url=await serve(*(shard.handle for shard in shards)),
+            poll_seconds=INTERVAL,
+        )
+        poller = SyncerPoller(settings, Metrics(), lambda run, diff: None)
+        pollers.append(poller)
+        poller.ensure(RUN, "u", len(shards), contexts[1])
+        poller.save(RUN, True)
+
+    yield start
+    for poller in pollers:
+        await poller.close()
+
+
+async def test_shard_is_asked_to_save_once_in_each_of_its_lives(saving: Any) -> None:
+    shard = Shard(lives=3)
+    await saving(shard)
+    async with asyncio.timeout(30):
+        await shard.over.wait()
+    assert shard.orders == [(0, 245), (1, 245), (2, 245)]
+
+
+async def test_other_shards_are_asked_once_shard_0_is_past_any_final_checkpoint(saving: Any) -> None:
+    """They cannot know whether one that has begun will be completed."""
+    first, other = Shard(lives=1, shards=2), Shard(lives=1, number=1, shards=2, orderable=246)
+    await saving(first, other)
+    async with asyncio.timeout(30):
+        await first.over.wait()
+        assert (first.orders, other.orders) == ([(0, 246)], [])
+        first.orderable = 246
+        await other.over.wait()
+    assert (first.orders, other.orders) == ([(0, 246)], [(0, 246)])
