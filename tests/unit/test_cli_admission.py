@@ -1,114 +1,128 @@
-"""`simulate plan` refuses what the API server refuses: the same table as the control tests hold against a real one."""
+"""`simulate plan` refuses what the API server refuses; a control test judges the same table with a real one."""
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from random import Random
 from typing import Any
 
 import cel
 import pytest
-from pydantic import BaseModel
+from objects import RUN
+from pydantic import ValidationError
+from refusals import SCHEMAS, UNIT, Row, patched, rows, rules, violated
 
 from atoll_cli.simulate.admission import faults
-from atoll_operator.api.learnerunit import LearnerUnit
-from atoll_operator.api.trainingrun import TrainingRun
-from atoll_operator.crd.rules import constrain_run, constrain_unit
-from atoll_operator.crd.schema import Schema, structural
+from atoll_operator.plan.pods.topology import GENERATIONS, check_slices, generation_of, slice_of
+from atoll_runtime.contract.rules import WHOLE
 
-TABLE = Path(__file__).parents[1] / "control" / "test_control_refusals.py"
-_spec = importlib.util.spec_from_file_location("refusals", TABLE)
-assert _spec is not None and _spec.loader is not None
-refusals = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(refusals)
-(TAKEN,) = (mark.args[1] for mark in refusals.test_a_run_that_can_work_is_taken.pytestmark)
+OTHER_SHAPES = ("4x4x8", "12x16x28", "4x4x256", "4x4x260", "8x4x4", "4x4x6", "2x2x8", "32x32")
 
 
-@pytest.mark.parametrize(("changes", "field", "says"), refusals.REFUSED)
-def test_what_the_api_server_refuses_is_refused_by_the_same_field(
-    changes: dict[str, Any], field: str, says: str
-) -> None:
-    found = faults(refusals.changed(changes))
-    assert any(field in line for line in found), found
+@pytest.mark.parametrize("row", rows("refused"), ids=str)
+def test_what_the_api_server_refuses_is_refused_for_the_same_field(row: Row) -> None:
+    found = faults(row.body)
+    assert any(row.field in line for line in found), found
 
 
-@pytest.mark.parametrize(("changes", "field", "says"), refusals.REFUSED_UNITS)
-def test_a_unit_that_the_api_server_refuses_is_refused_by_the_same_field(
-    changes: dict[str, Any], field: str, says: str
-) -> None:
-    unit = refusals.UNIT
-    assert faults(unit) == []
-    found = faults({**unit, "spec": {**unit["spec"], **changes}})
-    assert any(line.startswith(field) for line in found), found
+@pytest.mark.parametrize("row", [*rows("taken"), *rows("refused_in_pods")], ids=str)
+def test_what_the_api_server_accepts_is_accepted(row: Row) -> None:
+    assert faults(row.body) == []
 
 
-@pytest.mark.parametrize("changes", TAKEN)
-def test_what_the_api_server_takes_is_taken(changes: dict[str, Any]) -> None:
-    assert faults(refusals.changed(changes)) == []
+@pytest.mark.parametrize("row", rows("taken_changes"), ids=str)
+def test_a_change_that_is_possible_is_accepted(row: Row) -> None:
+    assert (faults(row.body), violated(row)) == ([], [])
+
+
+def test_every_rule_alone_refuses_some_row() -> None:
+    alone = {WHOLE["rule"]}
+    for row in (*rows("refused"), *rows("refused_changes")):
+        with contextlib.suppress(ValidationError, KeyError):  # the schema refuses it, and rules are not asked
+            if len(found := violated(row)) == 1:
+                alone |= {*found}
+    assert {rule["rule"] for schema in SCHEMAS.values() for rule in rules(schema)} - alone == set()
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("patch", "words"),
     [
         ({"apiVersion": "atoll.dev/v9"}, "apiVersion: 'atoll.dev/v9': atoll.dev/v1alpha1 is wanted"),
         ({"metadata.name": "Quick_Start"}, "metadata.name must be a DNS label"),
         ({"metadata": {}}, "metadata.name: a name is wanted"),
         ({"spec.pools.0.units": "2"}, "spec.pools[0].units: '2': Input should be a valid integer"),
         ({"spec.pools.0.unit": 2}, "spec.pools[0].unit: there is no such field; there is units"),
-        ({"spec.podTemplate": {"env": 5}}, "spec.podTemplate.env: 5: Input should be"),
+        ({"spec.podTemplate.env": 5}, "spec.podTemplate.env: 5: Input should be"),
         ({"specs": {}}, "specs: there is no such field; there is spec"),
-        (
-            {"spec.syncer": {"resources": {"requests": {"memory": "2Gi"}, "limits": {"memory": "2G"}}}},
-            "spec.syncer.resources.requests: requests must be at most the limits",
-        ),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(changes: dict[str, Any], words: str) -> None:
-    (line,) = faults(refusals.changed(changes))
+def test_a_fault_is_one_line(patch: dict[str, Any], words: str) -> None:
+    [line] = faults(patched(RUN, patch))
     assert line.startswith(words)
 
 
-def test_all_that_is_wrong_is_said() -> None:
-    wrong = {"spec.data.uri": "s3://x", "spec.checkpoint.uri": "file:///x"}
-    assert [line.partition(":")[0] for line in faults(refusals.changed(wrong))] == [
-        "spec.data.uri",
-        "spec.checkpoint.uri",
-    ]
-    rules = {"spec.quorum.min": 9, "spec.target": {}, "spec.pools.0.capacity": "Reservation"}
-    assert len(faults(refusals.changed(rules))) == 3
+def test_all_faults_are_told() -> None:
+    uris = {"spec.data.uri": "s3://x", "spec.checkpoint.uri": "file:///x"}
+    assert [line.partition(":")[0] for line in faults(patched(RUN, uris))] == list(uris)
+    several = {"spec.quorum.min": 9, "spec.target": {}, "spec.pools.0.capacity": "Reservation"}
+    assert len(faults(patched(RUN, several))) == 3
 
 
-@pytest.mark.parametrize("judged", [refusals.judge_pools, refusals.judge_units])
-def test_slices_are_taken_exactly_where_the_plans_can_make_them(judged: Callable[[Any, int], None]) -> None:
-    """A hundred of the control test's own pools and units, with this in the API server's place."""
-
-    class Admission:
-        def create(self, body: dict[str, Any], *_: str) -> None:
-            if found := faults(body):
-                raise ValueError("\n".join(found))
-
-    judged(Admission(), 100)
-
-
-def expressions(schema: Any) -> Iterator[str]:
-    """All CEL of a schema."""
-    for key, inside in schema.items() if isinstance(schema, dict) else enumerate(schema):
-        if key in ("rule", "messageExpression") and isinstance(inside, str):
-            yield inside
-        elif isinstance(inside, (dict, list)):
-            yield from expressions(inside)
+def shapes(random: Random) -> Iterator[tuple[dict[str, Any], int]]:
+    """Random kinds of slices and how many of each, most of which exist."""
+    machines = [machine for generation in GENERATIONS for machine in generation.machines]
+    topologies = sorted({name for machine in machines for name in machine.topologies} | {*OTHER_SHAPES})
+    for _ in range(300):
+        generation, known = random.choice(GENERATIONS), random.random() < 0.7
+        shape = {
+            "accelerator": generation.accelerator,
+            "topology": random.choice(generation.topologies() if known else topologies),
+        }
+        if random.random() < 0.5:
+            shape["machineType"] = random.choice(generation.machines if known else machines).name
+        yield shape, random.choice([1, 1, 2, 3, 64])
 
 
-@pytest.mark.parametrize(
-    ("model", "constrain"), [(TrainingRun, constrain_run), (LearnerUnit, constrain_unit)], ids=["run", "unit"]
-)
-def test_every_rule_of_the_crd_can_be_read(
-    model: type[BaseModel], constrain: Callable[[Schema], None]
+def can_be_planned(shape: dict[str, Any], slices: int) -> bool:
+    try:
+        found = slice_of(shape["accelerator"], shape["topology"], shape.get("machineType"))
+        check_slices(found, slices, "slices")
+    except ValueError:
+        return False
+    flexible = generation_of(shape["accelerator"]).flex_start and found.hosts == 1
+    return flexible or shape.get("capacity") != "FlexStart"
+
+
+def pool(shape: dict[str, Any], slices: int) -> dict[str, Any]:
+    return patched(
+        RUN, {f"spec.pools.0.{key}": value for key, value in {**shape, "slicesPerUnit": slices}.items()}
+    )
+
+
+def unit(shape: dict[str, Any], slices: int) -> dict[str, Any]:
+    return patched(UNIT, {f"spec.{key}": value for key, value in {**shape, "slices": slices}.items()})
+
+
+@pytest.mark.parametrize(("body", "bought"), [(pool, True), (unit, False)], ids=["pool", "unit"])
+def test_slices_are_accepted_exactly_if_the_operator_can_plan_them(
+    body: Callable[[dict[str, Any], int], dict[str, Any]], bought: bool
 ) -> None:
-    schema = structural(model)
-    constrain(schema)
-    found = list(expressions(schema))
-    assert len(found) > 50
-    for expression in found:
-        cel.compile(expression)
+    random, accepted = Random(20261121), 0
+    for shape, slices in shapes(random):
+        if bought:
+            shape["capacity"] = random.choice(["OnDemand", "Spot", "FlexStart"])
+        possible = can_be_planned(shape, slices)
+        assert (faults(body(shape, slices)) == []) == possible, (shape, slices)
+        accepted += possible
+    assert 30 < accepted < 270
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_every_rule_is_valid_cel_without_unknown_constants(kind: str) -> None:
+    found = list(rules(SCHEMAS[kind]))
+    assert len(found) > 15
+    for rule in found:
+        for expression in (rule["rule"], rule.get("messageExpression", "''")):
+            constants = [name for name in cel.compile(expression).variables() if name.isupper()]
+            assert constants == []

@@ -9,9 +9,9 @@ from typing import get_args
 import pytest
 import yaml
 
+from atoll_operator.api.common import ACCELERATORS
 from atoll_operator.api.pool import Pool
 from atoll_operator.api.trainingrun import TrainingRunSpec
-from atoll_operator.plan.pods.topology import ACCELERATORS
 from atoll_runtime.contract import PRESETS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""The operator's parts without a cluster: settings, certificates, definitions, store, queue, credentials."""
+"""The operator's parts without a cluster: settings, certificates, queue, credentials."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ import json
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from leaping import leap
 
 from atoll_operator import settings
 from atoll_operator.certificates.authority import Authorities, Authority, client_context, load_pair
-from atoll_operator.crd import generate as crdgen
-from atoll_operator.crd.rules import at
 from atoll_operator.kube.errors import CredentialsError, Retry
 from atoll_operator.kube.login import load
 from atoll_operator.kube.queue import WorkQueue
@@ -128,21 +124,6 @@ def test_a_kubeconfig_without_its_context_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"current-context": "here"', '"current-context": "there"'))
     with pytest.raises(CredentialsError, match="there"):
         load(environment)
-
-
-def test_the_committed_definitions_are_those_of_the_models(tmp_path: Path) -> None:
-    for name, content in crdgen.files().items():
-        assert (crdgen.REPOSITORY / name).read_text() == content
-
-
-def test_the_check_finds_a_definition_that_differs(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(sys, "argv", ["crdgen", "--root", str(tmp_path)])
-    assert crdgen.main() == 0
-    monkeypatch.setattr(sys, "argv", ["crdgen", "--root", str(tmp_path), "--check"])
-    assert crdgen.main() == 0
-    (tmp_path / "crds" / "atoll.dev_learnerunits.yaml").write_text("")
-    assert crdgen.main() == 1
-    assert "crds/atoll.dev_learnerunits.yaml" in capsys.readouterr().err
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None:
@@ -296,25 +277,3 @@ def test_a_key_that_fails_comes_back_later_and_one_that_waits_comes_back_in_time
     leap(worked())
     assert len(times) == 2
     assert 0.04 <= times[1] <= 0.05
-
-
-def test_the_api_server_adds_nothing_to_an_item_of_a_list_that_somebody_applied() -> None:
-    def defaults(schema: dict[str, Any], path: str, listed: bool) -> Iterator[str]:
-        if listed and "default" in schema:
-            yield path
-        for name, child in schema.get("properties", {}).items():
-            yield from defaults(child, f"{path}.{name}", listed)
-        for inner in ("items", "additionalProperties"):
-            if inner in schema:
-                yield from defaults(schema[inner], f"{path}[]", True)
-
-    for resource in crdgen.RESOURCES:
-        schema = crdgen.definition(resource)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-        assert list(defaults(schema, resource.model.__name__, False)) == []
-
-
-def test_a_default_that_the_api_server_does_not_fill_in_is_told() -> None:
-    spec = crdgen.definition(crdgen.RESOURCES[0])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    pool = at(spec, "spec.pools[]")["properties"]
-    assert pool["capacity"]["description"].endswith("Default: OnDemand.")
-    assert pool["slicesPerUnit"]["description"].endswith("Default: 1.")

@@ -1,4 +1,4 @@
-"""What the API server would refuse of a run or a unit: by the models, and by the patterns and CEL rules of the CRDs."""
+"""What the API server would refuse of a run or a unit, by the models and by the patterns and CEL rules of the CRDs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pydantic import BaseModel, ValidationError
 from atoll_operator.api.group import API_VERSION, RUN_KIND, UNIT_KIND
 from atoll_operator.api.learnerunit import LearnerUnit, LearnerUnitSpec
 from atoll_operator.api.trainingrun import TrainingRun, TrainingRunSpec
-from atoll_operator.crd.rules import constrain_run, constrain_unit
 from atoll_operator.crd.schema import Schema, structural
 
 TOP = ("apiVersion", "kind", "metadata", "spec", "status")
@@ -25,23 +24,24 @@ SCALES |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 
 
 
 def faults(manifest: Mapping[str, Any]) -> list[str]:
-    """A line for each, as `spec.pools[0].units: …`; empty where the run, or the unit, would be taken."""
+    """One line for each fault, such as `spec.pools[0].units: …`. Empty if the API server would accept the object."""
     kind = UNIT_KIND if manifest.get("kind") == UNIT_KIND else RUN_KIND
     schema = _schema(kind)
     found = list(_of_top(manifest))
+    given = _without_nulls(manifest.get("spec"))
     spec: BaseModel | None = None
     try:
-        spec = _SPECS[kind].model_validate_json(json.dumps(manifest.get("spec")), strict=True)
+        spec = _SPECS[kind].model_validate_json(json.dumps(given), strict=True)
     except ValidationError as error:
         wrong = error.errors(include_url=False)
-        # A list of which an item is wrong is too short for pydantic, which counts the right ones alone.
+        # Pydantic counts only the valid items of a list, so it also reports lists with a wrong item as too short.
         places = {each["loc"][:end] for each in wrong for end in range(len(each["loc"]))}
         found += [_worded(each, schema) for each in wrong if each["loc"] not in places]
     told = {line.partition(":")[0] for line in found}
-    shapes = _walked(schema["properties"]["spec"], manifest.get("spec"), "spec", _shape)
+    shapes = _walked(schema["properties"]["spec"], given, "spec", _shape)
     found += [line for line in shapes if line.partition(":")[0] not in told]
     if found or spec is None:
-        return found  # rules are written for what has the right shape, and say nothing of what has not
+        return found  # rules expect values of the right shape
     filled_in = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     return list(_walked(schema, {"metadata": manifest["metadata"], "spec": filled_in}, "", _rules))
 
@@ -51,9 +51,14 @@ _SPECS: Mapping[str, type[BaseModel]] = {RUN_KIND: TrainingRunSpec, UNIT_KIND: L
 
 @cache
 def _schema(kind: str) -> Schema:
-    schema = structural(TrainingRun if kind == RUN_KIND else LearnerUnit)
-    (constrain_run if kind == RUN_KIND else constrain_unit)(schema)
-    return schema
+    return structural(TrainingRun if kind == RUN_KIND else LearnerUnit)
+
+
+def _without_nulls(value: Any) -> Any:
+    """The API server takes a field that is null as one that is not there."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _of_top(manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -97,7 +102,7 @@ Judge = Callable[[Schema, Any, str], Iterator[str]]
 
 
 def _walked(schema: Schema, value: Any, path: str, judge: Judge) -> Iterator[str]:
-    """What `judge` says of a value and of all inside it."""
+    """What `judge` says about a value and everything inside it."""
     yield from judge(schema, value, path)
     if isinstance(value, dict):
         fields, others = schema.get("properties", {}), schema.get("additionalProperties")
@@ -110,33 +115,37 @@ def _walked(schema: Schema, value: Any, path: str, judge: Judge) -> Iterator[str
 
 
 def _shape(schema: Schema, value: Any, path: str) -> Iterator[str]:
-    """Enums, patterns, and lists whose items have a key."""
+    """Enums, patterns, quantities below zero, and lists with two items of the same key."""
     if value not in schema.get("enum", [value]):
         yield f"{path}: {value!r}: one of {', '.join(map(str, schema['enum']))} is wanted"
     if isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
         yield f"{path}: {value!r} does not match {schema['pattern']}"
+    if schema.get("x-kubernetes-int-or-string") and isinstance(value, int) and not 0 <= value < 2**63:
+        yield f"{path}: {value} must be 0 or more, and larger numbers need a unit such as Gi"
     for key in schema.get("x-kubernetes-list-map-keys", ()) if isinstance(value, list) else ():
         names = [item.get(key) for item in value if isinstance(item, dict)]
         for index, name in enumerate(names):
             if name in names[:index]:
-                yield f"{path}[{index}]: {key} {name!r} is there twice"
+                yield f"{path}[{index}]: another item has the {key} {name!r}"
 
 
 def _rules(schema: Schema, value: Any, path: str) -> Iterator[str]:
-    """CEL, but for rules about changes."""
-    rules = [rule for rule in schema.get("x-kubernetes-validations", ()) if "oldSelf" not in rule["rule"]]
-    if not rules:
-        return
-    context = cel.Context({"self": value})
+    """CEL rules, except those about changes."""
+    for rule in schema.get("x-kubernetes-validations", ()):
+        if "oldSelf" not in rule["rule"] and not evaluate(rule["rule"], self=value):
+            says = rule.get("messageExpression")
+            message = evaluate(says, self=value) if says else rule["message"]
+            shown = f"{value!r}: " if isinstance(value, (str, int, float)) else ""
+            place = f"{path}{rule.get('fieldPath', '')}".removeprefix(".")
+            yield f"{place}: {shown}{message}" if place else message
+
+
+def evaluate(expression: str, **variables: Any) -> Any:
+    """The value of a CEL expression."""
+    context = cel.Context(variables)
     for name, function in _KUBERNETES.items():
         context.add_function(name, function)
-    for rule in rules:
-        if not _program(rule["rule"]).execute(context):
-            place = f"{path}{rule.get('fieldPath', '')}"
-            if "messageExpression" in rule:  # begins with the field's name and value
-                yield f"{path}.{_program(rule['messageExpression']).execute(context)}"
-            else:
-                yield f"{place}: {rule['message']}" if place else rule["message"]
+    return _program(expression).execute(context)
 
 
 @cache

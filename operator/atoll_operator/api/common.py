@@ -7,48 +7,73 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema
 
 from atoll_runtime.contract import Report, Section
+from atoll_runtime.contract.rules import checked, rule
 
 Name = Annotated[str, Field(min_length=1, max_length=253)]
-"""Of an object of the cluster."""
-LABEL_VALUE = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
-Label = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE)]
+"""Name of an object of the cluster."""
+SUBDOMAIN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?([.][a-z0-9]([a-z0-9-]*[a-z0-9])?)*$"
+DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+SERVICE_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+"""DNS label of a Service, and of what Compute Engine names."""
+QueueName = Annotated[
+    str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$")
+]
+"""Name of a LocalQueue or a WorkloadPriorityClass of Kueue: it is the value of a label."""
+Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[!-~]+$")]
+ACCELERATORS = ("tpu-v5-lite-podslice", "tpu-v5-lite-device", "tpu-v5p-slice", "tpu-v6e-slice", "tpu7x")
+Accelerator = Annotated[str, Field(max_length=63, json_schema_extra={"enum": list(ACCELERATORS)})]
+Topology = Annotated[str, Field(max_length=16, pattern=r"^[1-9][0-9]{0,2}(x[1-9][0-9]{0,2}){1,2}$")]
+"""Chips along each side of a slice."""
+Label = Annotated[str, Field(max_length=63)]
 NodeSelector = Annotated[dict[str, Label], Field(max_length=16)]
-INT_OR_STRING: dict[str, Any] = {"x-kubernetes-int-or-string": True, "maxLength": 32}
+INT_OR_STRING: dict[str, Any] = {
+    "x-kubernetes-int-or-string": True,
+    "maxLength": 32,
+    "minimum": 0,
+    "pattern": r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]{1,2})?$",
+}
 Quantity = Annotated[int | str, WithJsonSchema(INT_OR_STRING)]
 Quantities = Annotated[dict[str, Quantity], Field(max_length=8)]
 
 
-QueueName = Annotated[
-    str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$")
-]
-"""Of a LocalQueue or a WorkloadPriorityClass: it is the value of a label."""
+def keyed_by(field: str) -> Any:
+    """For `Annotated`: a list that server-side apply merges item by item."""
+    return Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [field]})
 
 
 class Toleration(Section):
-    """As in a pod."""
+    """A toleration as in a pod."""
 
     key: Annotated[str, Field(max_length=253)] | None = None
-    """Of the taint; every taint where not given."""
+    """Key of the taint. Every taint if not set, with operator Exists."""
     operator: Literal["Exists", "Equal"] = "Equal"
-    """Equal: of this value. Exists: of any."""
+    """Equal: the taint has this value. Exists: it has any value."""
     value: Annotated[str, Field(max_length=63)] | None = None
-    """Of the taint."""
+    """Value of the taint."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    """Of the taint; every effect where not given."""
+    """Effect of the taint. Every effect if not set."""
     toleration_seconds: Annotated[int, Field(ge=0)] | None = None
-    """For which a NoExecute taint is tolerated; for ever where not given."""
+    """How long a NoExecute taint is tolerated. For ever if not set."""
 
 
 Tolerations = Annotated[tuple[Toleration, ...], Field(max_length=16)]
 
 
 class Resources(Section):
-    """Requests and limits of a container; `google.com/tpu` is set by the operator."""
+    """Requests and limits of the container. The operator sets `google.com/tpu`."""
+
+    model_config = checked(
+        rule(
+            "!(has(self.requests) && 'google.com/tpu' in self.requests) && "
+            "!(has(self.limits) && 'google.com/tpu' in self.limits)",
+            "must not have google.com/tpu, which the operator sets",
+        )
+    )
 
     requests: Quantities = Field(default_factory=dict)
-    """What the scheduler keeps free, such as cpu and memory."""
+    """Amounts that the scheduler reserves, such as cpu and memory."""
     limits: Quantities = Field(default_factory=dict)
-    """What the container may use."""
+    """Amounts that the container may use."""
 
 
 MAX_REASONS = 16

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from atoll_operator.api.common import keyed_by
 from atoll_runtime.contract import Report
 
 RUN_CONDITIONS = ("Ready", "Progressing", "Degraded", "Suspended", "Complete", "Failed", "Stalled")
@@ -20,20 +21,20 @@ Message = Annotated[str, Field(max_length=4096)]
 
 
 class Condition(Report):
-    """One state, with the reason for it."""
+    """One aspect of the state, with its reason."""
 
     type: Annotated[str, Field(max_length=64)]
-    """What it tells of, such as `Ready`."""
+    """Name of the condition, such as `Ready`."""
     status: Literal["True", "False", "Unknown"]
-    """Unknown: nothing can be said of it now."""
+    """Unknown: it cannot be told now."""
     reason: Reason
-    """Why it is so, in one word for programs."""
+    """Reason in one word, for programs."""
     message: Message = ""
-    """The same for people, with what it is about; may be empty."""
+    """Explanation for people. May be empty."""
     last_transition_time: Time
-    """When `status` became what it is."""
+    """When `status` changed last."""
     observed_generation: Annotated[int, Field(ge=0)] = 0
-    """`metadata.generation` of the spec that it was found for."""
+    """`metadata.generation` of the spec that this condition is about."""
 
 
-Conditions = Annotated[tuple[Condition, ...], Field(max_length=16)]
+Conditions = Annotated[tuple[Condition, ...], Field(max_length=16), keyed_by("type")]

@@ -7,16 +7,22 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from atoll_operator.api.common import (
+    SERVICE_NAME,
+    Accelerator,
     CostStatus,
+    Image,
     Label,
     LedgerStatus,
     QueueName,
     Resources,
     Tolerations,
+    Topology,
 )
 from atoll_operator.api.conditions import Conditions, Message, Time
 from atoll_operator.api.podtemplate import PodTemplate
+from atoll_operator.api.slices import slice_rules
 from atoll_runtime.contract import Report, Section
+from atoll_runtime.contract.rules import WHOLE, cel, checked, immutable, immutable_field, rule
 
 MAX_RESTARTS = 1024
 """Restarts that a status remembers."""
@@ -25,44 +31,64 @@ MAX_RESTARTS = 1024
 MAX_SLICES = 64
 """Slices of one unit."""
 MAX_STREAM = 8191
-"""Twice the units that a run may have at once: streams of units that are gone are kept for their return."""
+"""Twice the units that a run may have at once: streams of deleted units are kept for their return."""
+NEW_UNIT = "delete the unit and its run creates it again"
+FIXED = cel(immutable(NEW_UNIT))
+FIXED_NUMBER = cel(immutable(NEW_UNIT), WHOLE)
+QUEUE_OF_PRIORITY = rule(
+    "!has(self.queuePriorityClass) || has(self.queueName)",
+    "is a priority in a queue of Kueue: give queueName too, or neither",
+    "queuePriorityClass",
+)
+NAMED = rule(
+    f"self.metadata.name.matches('{SERVICE_NAME}')",
+    "metadata.name must be a DNS label: lower-case letters, digits and hyphens, beginning with a letter",
+)
+"""Of a run or a unit: Services and hosts are named after it."""
 
 
 class LearnerUnitSpec(Section):
-    """One island of a run: a TPU slice, or several that are one mesh."""
+    """One island of a run: a TPU slice, or several that form one mesh."""
 
-    run: Annotated[str, Field(min_length=1, max_length=63)]
+    model_config = checked(
+        *slice_rules("slices"),
+        rule("self.stream < self.streams", "must be below streams: streams count from 0", "stream"),
+        QUEUE_OF_PRIORITY,
+        immutable_field("machineType", NEW_UNIT),
+    )
+
+    run: Annotated[str, Field(min_length=1, max_length=63, pattern=SERVICE_NAME), FIXED]
     """Name of its TrainingRun, in the same namespace."""
-    pool: Annotated[str, Field(min_length=1, max_length=63)]
-    """Name of its pool; any for a unit made by hand."""
-    accelerator: Annotated[str, Field(max_length=63)]
-    """Value of the node label cloud.google.com/gke-tpu-accelerator."""
-    topology: Annotated[str, Field(max_length=16)]
-    """Value of the node label cloud.google.com/gke-tpu-topology."""
+    pool: Annotated[str, Field(min_length=1, max_length=63), FIXED]
+    """Name of its pool. Free for a unit made by hand."""
+    accelerator: Annotated[Accelerator, FIXED]
+    """Accelerator of the slice: value of the node label cloud.google.com/gke-tpu-accelerator."""
+    topology: Annotated[Topology, FIXED]
+    """Topology of the slice: value of the node label cloud.google.com/gke-tpu-topology."""
     machine_type: Annotated[str, Field(max_length=63)] | None = None
-    """Needed only where the topology exists on several machine types, such as 2x4 of v5e and v6e."""
-    slices: Annotated[int, Field(ge=1, le=MAX_SLICES)] = 1
-    """Of one mesh. More than one only of slices of several hosts."""
+    """Machine type. Required only where the topology exists on several, such as 2x4 of v5e and v6e."""
+    slices: Annotated[int, Field(ge=1, le=MAX_SLICES), FIXED_NUMBER] = 1
+    """Slices of the unit, which form one mesh. More than one requires slices of several hosts."""
     batch: Annotated[int, Field(ge=1, le=1_048_576)]
     """Sequences of the unit in one inner step."""
-    stream: Annotated[int, Field(ge=0, le=MAX_STREAM)]
-    """The unit's slot among `streams` disjoint data streams."""
-    streams: Annotated[int, Field(ge=1, le=2 * (MAX_STREAM + 1))]
+    stream: Annotated[int, Field(ge=0, le=MAX_STREAM), FIXED_NUMBER]
+    """Data stream of the unit, one of `streams` disjoint ones."""
+    streams: Annotated[int, Field(ge=1, le=2 * (MAX_STREAM + 1)), FIXED_NUMBER]
     """Disjoint streams that the data are divided into."""
-    image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """Of its pods; that of its run where not given. A change of it, of `batch`, `resources`, `nodeSelector`,
-    `tolerations`, `podTemplate` or the queue makes the unit's next incarnation."""
+    image: Image | None = None
+    """Image of the unit's pods. Defaults to the run's image. A change of it, of `batch`, `resources`, `nodeSelector`,
+    `tolerations`, `podTemplate` or the queue starts the next incarnation of the unit."""
     node_selector: Annotated[dict[str, Label], Field(max_length=17)] = Field(default_factory=dict)
-    """Labels of nodes besides those of accelerator and topology: its pool's, and that of the pool's capacity."""
+    """Labels of the nodes besides those of accelerator and topology: those of its pool and of the pool's capacity."""
     tolerations: Tolerations = ()
-    """Besides those of TPU nodes, which the operator adds."""
+    """Tolerations besides those for TPU nodes, which the operator adds."""
     resources: Resources = Resources()
     pod_template: PodTemplate | None = None
-    """What its pods have besides; as its run says where not given."""
+    """Additions to the unit's pods. Defaults to the run's `podTemplate`."""
     queue_name: QueueName | None = None
-    """A LocalQueue of Kueue in which its pods wait for admission, all together."""
+    """LocalQueue of Kueue in which its pods wait for admission, all together."""
     queue_priority_class: QueueName | None = None
-    """A WorkloadPriorityClass of Kueue."""
+    """WorkloadPriorityClass of Kueue. Requires `queueName`."""
 
 
 class Restart(Report):
@@ -194,6 +220,18 @@ class LearnerUnitStatus(Report):
 
 class LearnerUnit(Report):
     """One island of a TrainingRun: TPU slices that train on a clock of their own and heal alone."""
+
+    model_config = checked(
+        NAMED,
+        rule(
+            "self.metadata.name.size() <= UNIT_NAME_LIMIT",
+            "metadata.name must have at most UNIT_NAME_LIMIT characters, for host names of 63",
+        ),
+        rule(
+            "!self.metadata.name.matches('-(syncer|evaluator)$')",
+            "metadata.name must not end with -syncer or -evaluator, like Services and certificates of a run",
+        ),
+    )
 
     spec: LearnerUnitSpec
     status: LearnerUnitStatus = LearnerUnitStatus()

@@ -6,11 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atoll_operator.api.common import CostStatus, LedgerStatus, QueueName
+from atoll_operator.api.common import CostStatus, Image, LedgerStatus, QueueName, keyed_by
 from atoll_operator.api.conditions import Conditions, Message, Time
 from atoll_operator.api.learnerunit import MAX_STREAM
 from atoll_operator.api.podtemplate import MAX_VALUE, MAX_VARIABLES, PodTemplate
 from atoll_operator.api.pool import MAX_UNITS, Pool
+from atoll_operator.api.runrules import NAME_RULES, NEW_RUN, RUN_RULES
 from atoll_operator.api.sections import EvaluatorSpec, RecoverySpec, SyncerSpec
 from atoll_runtime.contract import (
     CheckpointSpec,
@@ -24,47 +25,56 @@ from atoll_runtime.contract import (
     Section,
     TargetSpec,
 )
+from atoll_runtime.contract.rules import WHOLE, cel, checked, immutable
 
 MAX_POOLS = 16
 
 
 class TrainingRunSpec(Section):
-    """What the user asks for."""
+    """Desired state of the run."""
 
-    units: Annotated[int, Field(ge=0, le=MAX_POOLS * MAX_UNITS)] | None = None
-    """Units of all pools together, where given; `kubectl scale` sets it. They fill the pools in their order, each up to
-    its own `units`; what is more goes to the first pool. 0 gives every chip back; the syncer waits."""
-    model: ModelSpec
-    data: DataSpec
-    inner: InnerSpec = InnerSpec()
-    outer: OuterSpec = OuterSpec()
+    model_config = checked(*RUN_RULES)
+
+    units: Annotated[int, Field(ge=0, le=MAX_POOLS * MAX_UNITS), cel(WHOLE)] | None = None
+    """Units of all pools together, as `kubectl scale` sets it. They fill the pools in order, each up to its own
+    `units`; the rest go to the first pool. 0 releases every chip, and the syncer waits. If not set, each pool has its
+    `units`."""
+    model: Annotated[ModelSpec, cel(immutable(f"every unit and checkpoint has its shape; {NEW_RUN}"))]
+    data: Annotated[DataSpec, cel(immutable(f"the units have positions in these data; {NEW_RUN}"))]
+    inner: Annotated[InnerSpec, cel(immutable(f"all units train by the same settings; {NEW_RUN}"))] = (
+        InnerSpec()
+    )
+    outer: Annotated[OuterSpec, cel(immutable(f"journals and checkpoints depend on it; {NEW_RUN}"))] = (
+        OuterSpec()
+    )
     quorum: QuorumSpec = QuorumSpec()
     target: TargetSpec
     checkpoint: CheckpointSpec
-    pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=MAX_POOLS)]
-    """Where units run. Pools of different generations train one model together."""
+    pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=MAX_POOLS), keyed_by("name")]
+    """Where units run. Pools of different TPU generations train one model together."""
     recovery: RecoverySpec = RecoverySpec()
     syncer: SyncerSpec = SyncerSpec()
     evaluation: EvaluatorSpec | None = None
-    """Where given: a pod of its own measures the loss of the global model on held-out data while the run trains."""
-    image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """Image of learners, syncer and evaluator. Where not given, the default of the operator when the run began, which
-    `status.runtime` keeps."""
+    """If set, a pod of its own measures the loss of the global model on held-out data while the run trains."""
+    image: Image | None = None
+    """Image of learners, syncer and evaluator. Defaults to the operator's image at the start of the run, which
+    `status.runtime` records."""
     pod_template: PodTemplate = PodTemplate()
     """Labels, annotations, variables, volumes, pull secrets and priority of learners, syncer and evaluator."""
     queue_name: QueueName | None = None
-    """A LocalQueue of Kueue in the run's namespace: each unit then waits for its quota there. The syncer does not."""
+    """LocalQueue of Kueue in the namespace of the run, in which each unit waits for its quota. The syncer does not
+    wait."""
     queue_priority_class: QueueName | None = None
-    """A WorkloadPriorityClass of Kueue, for all units."""
+    """WorkloadPriorityClass of Kueue for all units. Requires `queueName`."""
     service_account_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
-    """Identity of the runtime pods for the bucket (Workload Identity)."""
+    """ServiceAccount of all pods, their identity for the bucket (Workload Identity)."""
     suspend: bool = False
-    """True: units and syncer give their nodes back; the journal and a checkpoint of the last step stay. False again:
-    the run goes on at that step."""
+    """True: units and syncer release their nodes; the journal and a checkpoint of the last step stay. False again: the
+    run continues at that step."""
     active_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
-    """From the start of the run; time in suspension does not count."""
+    """How long the run may take from its start, not counting suspensions. No limit if not set."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = None
-    """After which a run that is complete or has failed is deleted; the bucket stays. Never where not given."""
+    """How long after its end a complete or failed run is deleted. The bucket stays. Never if not set."""
 
 
 RunPhase = Literal[
@@ -225,6 +235,8 @@ class TrainingRunStatus(Report):
 
 class TrainingRun(Report):
     """One model trained on many TPU slices, none of which can stop it."""
+
+    model_config = checked(*NAME_RULES)
 
     spec: TrainingRunSpec
     status: TrainingRunStatus = TrainingRunStatus()

@@ -1,4 +1,5 @@
-"""Volumes that a user adds to the pods of a run, in the shape that they have in a pod."""
+"""Volumes that a user adds to the pods of a run, in the shape that they have in a pod. The API server checks them
+there."""
 
 from __future__ import annotations
 
@@ -6,44 +7,45 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atoll_operator.api.common import Name, Quantity
+from atoll_operator.api.common import Name, Quantity, keyed_by
 from atoll_runtime.contract import Section
+from atoll_runtime.contract.rules import cel, rule
 
 MAX_VOLUMES = 16
-"""Of one pod, and as many mounts."""
+"""Volumes of one pod, and mounts of its container."""
 Path = Annotated[str, Field(min_length=1, max_length=253)]
 Mode = Annotated[int, Field(ge=0, le=0o777)]
 
 
 class ObjectName(Section):
-    """An object in the run's namespace."""
+    """An object in the namespace of the run."""
 
     name: Name
-    """Of the object."""
+    """Name of the object."""
 
 
 class ClaimSource(Section):
-    """A PersistentVolumeClaim in the run's namespace, which all pods of the run share."""
+    """A PersistentVolumeClaim in the namespace of the run. All pods of the run share it."""
 
     claim_name: Name
-    """Of a claim that exists, with access mode ReadOnlyMany or ReadWriteMany."""
+    """Name of an existing claim with access mode ReadOnlyMany or ReadWriteMany."""
     read_only: bool = False
-    """True: no pod can write to it, and the kubelet leaves its owners and permissions as they are."""
+    """True: no pod can write to it, and the kubelet does not change owners and permissions of its files."""
 
 
 class CsiSource(Section):
-    """What a storage driver mounts for each pod anew, such as a bucket by GCS FUSE."""
+    """A volume that a CSI driver mounts for each pod, such as a bucket through GCS FUSE."""
 
     driver: Annotated[str, Field(min_length=1, max_length=63)]
-    """Such as gcsfuse.csi.storage.gke.io."""
+    """Name of the driver, such as gcsfuse.csi.storage.gke.io."""
     read_only: bool = False
     """True: no pod can write to it."""
     fs_type: Annotated[str, Field(min_length=1, max_length=63)] | None = None
-    """File system; the driver's own choice where not given."""
+    """File system. Chosen by the driver if not set."""
     volume_attributes: Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32)] = (
         Field(default_factory=dict)
     )
-    """As the driver reads them, such as bucketName and mountOptions."""
+    """Attributes for the driver, such as bucketName and mountOptions."""
     node_publish_secret_ref: ObjectName | None = None
     """A Secret for the driver."""
 
@@ -52,57 +54,61 @@ class KeyFile(Section):
     """One value of a ConfigMap or Secret as a file."""
 
     key: Name
-    """Of the value."""
+    """Key of the value."""
     path: Path
-    """Of the file, below the mount."""
+    """Path of the file below the mount."""
     mode: Mode | None = None
-    """Permissions of the file; `defaultMode` where not given."""
+    """Permissions of the file. Defaults to `defaultMode`."""
 
 
 class FilesSource(Section):
-    """Values of an object in the run's namespace, as files."""
+    """Values of an object in the namespace of the run, as files."""
 
     items: Annotated[tuple[KeyFile, ...], Field(max_length=32)] = ()
-    """The values that become files; all of them, called as their keys, where none is given."""
+    """Values that become files. If empty, every value becomes a file named after its key."""
     optional: bool = False
-    """True: pods start without the object too."""
+    """True: pods start even if the object does not exist."""
     default_mode: Mode | None = None
-    """Permissions of the files: 0440 in YAML is octal, 288 in JSON. 0644 where not given."""
+    """Permissions of the files: octal such as 0440 in YAML, decimal such as 288 in JSON. Defaults to 0644."""
 
 
 class ConfigMapSource(FilesSource):
     """A ConfigMap, as files."""
 
     name: Name
-    """Of the ConfigMap."""
+    """Name of the ConfigMap."""
 
 
 class SecretSource(FilesSource):
     """A Secret, as files."""
 
     secret_name: Name
-    """Of the Secret."""
+    """Name of the Secret."""
 
 
 class EmptyDirSource(Section):
-    """A folder of each pod, which is empty at first and goes with the pod; a restart in place keeps it."""
+    """A folder of each pod, empty at first and deleted with the pod. A restart in place keeps it."""
 
     medium: Literal["Memory"] | None = None
-    """Memory counts towards the container's memory limit; the node's disk where not given."""
+    """Memory: in memory, which counts towards the memory limit of the container. On the disk of the node if not set."""
     size_limit: Quantity | None = None
-    """A pod that puts more into it is evicted."""
+    """Size at which the pod is evicted."""
 
 
 class Volume(Section):
     """One volume, of exactly one source."""
 
-    name: Annotated[str, Field(min_length=1, max_length=63)]
-    """By which it is mounted; those of the operator's own volumes are refused."""
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=63),
+        cel(rule("!(self in OUR_VOLUMES)", "must not be a volume of the operator: OUR_VOLUMES")),
+    ]
+    """Name by which it is mounted. Names of the operator's own volumes are refused."""
     persistent_volume_claim: ClaimSource | None = None
-    """A claim that exists. All pods of all units have it: one that a single node or pod may use (ReadWriteOnce)
-    serves none of the others."""
+    """An existing claim. All pods of all units use it, so a claim for a single node or pod (ReadWriteOnce) does not
+    work."""
     csi: CsiSource | None = None
-    """Mounted by a storage driver for each pod anew."""
+    """A volume that a CSI driver mounts for each pod."""
     config_map: ConfigMapSource | None = None
     """Values of a ConfigMap as files."""
     secret: SecretSource | None = None
@@ -112,17 +118,29 @@ class Volume(Section):
 
 
 class VolumeMount(Section):
-    """Where the containers see a volume."""
+    """Where the container sees a volume."""
 
     name: Annotated[str, Field(min_length=1, max_length=63)]
-    """Of the volume."""
-    mount_path: Path
-    """Absolute; the operator's own paths, and those above and below them, are refused."""
+    """Name of the volume."""
+    mount_path: Annotated[
+        Path,
+        cel(
+            rule(
+                "self.matches('^(/([^/.:]|[.][^/.:])[^/:]*)+$')",
+                "must be an absolute path without '..', ':' and a slash at its end, such as /mnt/data",
+            ),
+            rule(
+                "!OUR_PATHS.exists(path, self == path || self.startsWith(path + '/') || path.startsWith(self + '/'))",
+                "must not be, contain or lie below a path of the operator or the kernel: OUR_PATHS",
+            ),
+        ),
+    ]
+    """Absolute path. Paths of the operator, and those above and below them, are refused."""
     sub_path: Path | None = None
-    """A folder or file of the volume, in the place of all of it."""
+    """Folder or file of the volume to mount instead of all of it."""
     read_only: bool = False
     """True: the container cannot write to it."""
 
 
-Volumes = Annotated[tuple[Volume, ...], Field(max_length=MAX_VOLUMES)]
-VolumeMounts = Annotated[tuple[VolumeMount, ...], Field(max_length=MAX_VOLUMES)]
+Volumes = Annotated[tuple[Volume, ...], Field(max_length=MAX_VOLUMES), keyed_by("name")]
+VolumeMounts = Annotated[tuple[VolumeMount, ...], Field(max_length=MAX_VOLUMES), keyed_by("mountPath")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,8 @@ from pydantic import BaseModel
 from atoll_operator.api.group import GROUP, VERSION
 from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.trainingrun import TrainingRun
-from atoll_operator.crd.rules import constrain_run, constrain_unit
-from atoll_operator.crd.schema import Schema, structural, without_defaults_in_lists
-from atoll_operator.crd.wording import table, tell
+from atoll_operator.crd.docs import table, tell
+from atoll_operator.crd.schema import drop_defaults_in_lists, structural
 
 REPOSITORY = Path(__file__).parents[3]
 FOLDERS = ("crds", "charts/atoll/files/crds")
@@ -52,7 +51,6 @@ class Resource:
     model: type[BaseModel]
     plural: str
     short: str
-    constrain: Callable[[Schema], None]
     columns: tuple[Column, ...]
     scale: Mapping[str, str] = field(default_factory=dict)
     """Paths of the scale subresource; empty: there is none."""
@@ -63,7 +61,6 @@ RESOURCES = (
         TrainingRun,
         "trainingruns",
         "trun",
-        constrain_run,
         (
             Column("Phase", ".status.phase"),
             Column("Units", ".status.unitsSummary"),
@@ -89,7 +86,6 @@ RESOURCES = (
         LearnerUnit,
         "learnerunits",
         "lu",
-        constrain_unit,
         (
             Column("Phase", ".status.phase"),
             Column("Pool", ".spec.pool"),
@@ -107,10 +103,9 @@ RESOURCES = (
 def definition(resource: Resource) -> dict[str, Any]:
     """The CustomResourceDefinition of one kind."""
     schema = structural(resource.model)
-    resource.constrain(schema)
     for part in PARTS:
         tell(schema["properties"][part])
-    without_defaults_in_lists(schema["properties"]["spec"])
+    drop_defaults_in_lists(schema["properties"]["spec"])
     kind = resource.model.__name__
     return {
         "apiVersion": "apiextensions.k8s.io/v1",

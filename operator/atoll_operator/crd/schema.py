@@ -6,15 +6,19 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from atoll_operator.crd.tables import with_tables
+from atoll_runtime.contract.rules import KEY, Rule
+
 Schema = dict[str, Any]
 _KEPT = (
     "type", "description", "format", "default", "pattern", "enum", "minimum", "maximum", "minLength", "maxLength",
-    "minItems", "maxItems", "minProperties", "maxProperties",
+    "minItems", "maxItems", "minProperties", "maxProperties", "x-kubernetes-int-or-string", "x-kubernetes-list-type",
+    "x-kubernetes-list-map-keys",
 )  # fmt: skip
 
 
 def structural(model: type[BaseModel]) -> Schema:
-    """The schema of `model` with references inlined; extra keys are pruned by the API server, not refused.
+    """The schema of `model` with references inlined. The API server prunes unknown fields.
 
     Raises:
         TypeError: a construct that a structural schema cannot express; the message names its place.
@@ -26,32 +30,28 @@ def structural(model: type[BaseModel]) -> Schema:
     return result
 
 
-def without_defaults_in_lists(schema: Schema) -> None:
-    """Takes the defaults of fields of list items away, in place; whoever reads an item fills them in.
+def drop_defaults_in_lists(schema: Schema) -> None:
+    """Removes the defaults of fields in list items, in place; the reader of an item fills them in.
 
-    GitOps tools compare the lists of a custom resource as wholes: what the API server adds to an item that somebody
-    applied is a difference that no sync removes.
+    GitOps tools compare lists of a custom resource as a whole. A default that the API server adds to an item would be a
+    difference that no sync removes.
     """
     for child in schema.get("properties", {}).values():
-        without_defaults_in_lists(child)
+        drop_defaults_in_lists(child)
     if "items" in schema:
         _drop_defaults(schema["items"])
 
 
 def _convert(node: Schema, definitions: dict[str, Schema], place: str) -> Schema:
     if "$ref" in node:
-        name = node["$ref"].rsplit("/", 1)[-1]
-        beside = {key: value for key, value in node.items() if key != "$ref"}
-        return _convert({**definitions[name], **beside}, definitions, place)
+        return _convert(
+            _merged(definitions[node["$ref"].rsplit("/", 1)[-1]], node, "$ref"), definitions, place
+        )
     if "anyOf" in node:
         options = [option for option in node["anyOf"] if option.get("type") != "null"]
         if len(options) != 1:
             raise TypeError(f"{place}: a union cannot be expressed in a structural schema")
-        beside = {key: value for key, value in node.items() if key not in ("anyOf", "default")}
-        return _convert({**options[0], **beside}, definitions, place)
-    if node.get("x-kubernetes-int-or-string"):
-        kept: Schema = {key: node[key] for key in ("default", "description", "maxLength") if key in node}
-        return {**kept, "x-kubernetes-int-or-string": True}
+        return _convert(_merged(options[0], node, "anyOf", "default"), definitions, place)
     if "prefixItems" in node:
         raise TypeError(f"{place}: a tuple of fixed length cannot be expressed in a structural schema")
     result: Schema = {key: node[key] for key in _KEPT if key in node}
@@ -68,6 +68,8 @@ def _convert(node: Schema, definitions: dict[str, Schema], place: str) -> Schema
             result[exclusive] = True
     if result.get("type") == "integer":
         result["format"] = "int64"
+    if KEY in node:
+        result[KEY] = [{name: with_tables(text) for name, text in rule.items()} for rule in node[KEY]]
     if "properties" in node:
         result["properties"] = {
             key: _convert(value, definitions, f"{place}.{key}") for key, value in node["properties"].items()
@@ -85,6 +87,13 @@ def _convert(node: Schema, definitions: dict[str, Schema], place: str) -> Schema
     return result
 
 
+def _merged(inner: Schema, outer: Schema, *without: str) -> Schema:
+    """What a model says of itself, and over that what a field of its kind says; the rules of both."""
+    rules: list[Rule] = [*inner.get(KEY, ()), *outer.get(KEY, ())]
+    beside = {key: value for key, value in outer.items() if key not in without}
+    return {**inner, **beside, **({KEY: rules} if rules else {})}
+
+
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
@@ -92,7 +101,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _drop_defaults(schema: Schema) -> None:
-    """The operator writes what is the case; the API server must not fill in what is not known."""
+    """The operator writes what it knows; the API server must not fill in the rest."""
     schema.pop("default", None)
     for child in schema.get("properties", {}).values():
         _drop_defaults(child)

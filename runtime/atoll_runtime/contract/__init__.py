@@ -61,9 +61,9 @@ from atoll_runtime.contract.reports import (
     UnitReport,
 )
 from atoll_runtime.contract.section import (
-    GcsUri,
     Section,
     ShortName,
+    Uri,
 )
 from atoll_runtime.contract.sizes import (
     PRESETS,
@@ -123,7 +123,6 @@ __all__ = [
     "EvaluationReport",
     "EvaluationSpec",
     "EvaluatorStatus",
-    "GcsUri",
     "GraceSpec",
     "InnerSpec",
     "LastWords",
@@ -145,6 +144,7 @@ __all__ = [
     "TargetSpec",
     "UnitContract",
     "UnitReport",
+    "Uri",
     "VersionMismatch",
     "brief",
     "dump",

@@ -21,4 +21,8 @@ class Section(BaseModel):
 
 
 ShortName = Annotated[str, Field(min_length=1, max_length=63)]
-GcsUri = Annotated[str, Field(min_length=6, max_length=512, pattern=r"^(gs|file)://[^ \t-\r]+$")]
+Uri = Annotated[str, Field(min_length=6, max_length=512, pattern=r"^(gs|file)://[^ \t-\r]+$")]
+"""Outside a cluster (tests, benchmarks) every URI may be a file; the CRD is stricter."""
+BUCKET = r"^gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[^ \t-\r]*)?$"
+BUCKET_OR_MOUNT = rf"{BUCKET}|^file://(/([^/. \t-\r]|[.][^/. \t-\r])[^/ \t-\r]*)+/?$"
+"""A bucket, or a folder of a volume. No part of its path begins with `..`."""

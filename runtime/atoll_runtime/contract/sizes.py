@@ -6,32 +6,48 @@ from typing import Annotated
 
 from pydantic import Field
 
+from atoll_runtime.contract.rules import WHOLE, cel, checked, rule
 from atoll_runtime.contract.section import Section
 
 
 class Dimensions(Section):
-    """A decoder's size: dense, or with routed experts beside the MLP of each layer."""
+    """Size of a decoder: dense, or with routed experts beside the MLP of each layer."""
 
-    layers: Annotated[int, Field(ge=1, le=512)]
+    model_config = checked(
+        rule("self.width % (2 * self.heads) == 0", "must be an even multiple of heads", "width"),
+        rule("self.heads % self.kvHeads == 0", "must be a multiple of kvHeads", "heads"),
+        rule(
+            "(self.experts == 0) == (self.expertHidden == 0)",
+            "must be given with experts, and only then",
+            "expertHidden",
+        ),
+        rule(
+            "self.experts == 0 || self.expertsPerToken <= self.experts",
+            "must be at most experts",
+            "expertsPerToken",
+        ),
+    )
+
+    layers: Annotated[int, Field(ge=1, le=512), cel(WHOLE)]
     """Decoder layers."""
     width: Annotated[int, Field(ge=8, le=65536)]
-    """Of the residual stream: an even multiple of `heads`."""
-    heads: Annotated[int, Field(ge=1, le=1024)]
+    """Width of the residual stream. An even multiple of `heads`."""
+    heads: Annotated[int, Field(ge=1, le=1024), cel(WHOLE)]
     """Query heads of attention."""
-    kv_heads: Annotated[int, Field(ge=1, le=1024)]
-    """Heads of keys and values, which groups of query heads share; a divisor of `heads`."""
-    hidden: Annotated[int, Field(ge=8, le=262144)]
-    """Of the gated MLP of each layer."""
+    kv_heads: Annotated[int, Field(ge=1, le=1024), cel(WHOLE)]
+    """Heads of keys and values, each shared by a group of query heads. A divisor of `heads`."""
+    hidden: Annotated[int, Field(ge=8, le=262144), cel(WHOLE)]
+    """Width of the gated MLP of each layer."""
     vocabulary: Annotated[int, Field(ge=2, le=1048576)] = 256
-    """Tokens; at least the vocabulary of the data set."""
+    """Tokens of the vocabulary. At least as many as in the data set."""
     tied: bool = True
-    """The head is the embedding's transpose."""
-    experts: Annotated[int, Field(ge=0, le=4096)] = 0
-    """Routed experts of each layer; every token passes the MLP of `hidden` besides. 0: dense."""
+    """Whether the head is the transpose of the embedding."""
+    experts: Annotated[int, Field(ge=0, le=4096), cel(WHOLE)] = 0
+    """Routed experts of each layer, beside the MLP of `hidden` that every token passes. 0 means a dense model."""
     experts_per_token: Annotated[int, Field(ge=1, le=64)] = 2
-    """Experts that each token passes; at most `experts`."""
-    expert_hidden: Annotated[int, Field(ge=0, le=262144)] = 0
-    """Of one expert; needed with `experts`."""
+    """Experts that each token passes. At most `experts`."""
+    expert_hidden: Annotated[int, Field(ge=0, le=262144), cel(WHOLE)] = 0
+    """Width of one expert. Required with `experts`."""
 
 
 SIZES: dict[str, Dimensions] = {

@@ -1,4 +1,4 @@
-"""The sections of a run that its pods are told as users wrote them: the CRD is made of the same classes."""
+"""The sections of a run that its pods get as users wrote them. The CRD is made of the same classes."""
 
 from __future__ import annotations
 
@@ -6,22 +6,30 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atoll_runtime.contract.section import GcsUri, Section
-from atoll_runtime.contract.sizes import Dimensions
+from atoll_runtime.contract.rules import WHOLE, cel, checked, rule
+from atoll_runtime.contract.section import BUCKET, BUCKET_OR_MOUNT, Section, Uri
+from atoll_runtime.contract.sizes import PRESETS, Dimensions
 
 OPTIMIZERS = (
     *("adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad", "lamb"),
     *("lars", "lion", "nadam", "nadamw", "novograd", "optimistic_adam_v2", "optimistic_gradient_descent", "radam"),
     *("rmsprop", "sgd", "sign_sgd", "signum", "sm3", "yogi"),
 )  # fmt: skip
-"""Values of `OptimizerSpec.name`: optax's optimisers whose update is a direction times the learning rate."""
+"""Values of `OptimizerSpec.name`: the optimizers of optax whose update is a direction times the learning rate."""
 
 
 class ModelSpec(Section):
-    """What is trained: a preset by name, the dimensions of a decoder, or a task of the user's own."""
+    """The model to train: a preset, the dimensions of a decoder, or a task of your own."""
 
-    preset: Annotated[str, Field(max_length=63)] | None = None
-    """A size by its name, which says how many parameters it has; `moe-` with experts (docs/models.md)."""
+    model_config = checked(
+        rule(
+            "[has(self.preset), has(self.dimensions), has(self.task)].exists_one(given, given)",
+            "must have exactly one of preset, dimensions and task",
+        )
+    )
+
+    preset: Annotated[str, Field(max_length=63, json_schema_extra={"enum": list(PRESETS)})] | None = None
+    """A size by its name, which tells the number of parameters. `moe-` stands for experts (docs/models.md)."""
     dimensions: Dimensions | None = None
     task: (
         Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$")]
@@ -29,147 +37,167 @@ class ModelSpec(Section):
     ) = None
     """`module:attribute` in the run's image; see `atoll_runtime.model.tasks.Task`."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Of the initial parameters."""
+    """Seed of the initial parameters."""
 
 
 class DataSpec(Section):
-    """Index-addressed token data under `uri` (see `atoll_runtime.data`)."""
+    """The training data: token data at `uri`, addressed by index (see `atoll_runtime.data`)."""
 
-    uri: GcsUri
-    """The data set, as `atoll data import` made it: in a bucket (gs://) or below a mount of `podTemplate`
-    (file://). Many runs may read one."""
+    uri: Annotated[Uri, Field(json_schema_extra={"pattern": BUCKET_OR_MOUNT})]
+    """A data set made by `atoll data import`, in a bucket (gs://) or below a mount of `podTemplate` (file://). Several
+    runs may read the same one."""
     sequence_length: Annotated[int, Field(ge=8, le=1048576)]
     """Tokens of one example."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Of the order in which examples are read."""
+    """Seed of the order in which examples are read."""
     packing: Literal["Stream", "Documents"] = "Stream"
-    """Examples are cut from the documents one after the other. Stream: a token sees all that stands before it in its
-    example. Documents: it sees its own document alone, and the first token of a document is not predicted."""
+    """How documents are cut into examples, one after the other. Stream: a token attends to everything before it in its
+    example. Documents: it attends to its own document only, and the first token of a document is not predicted."""
     tokenizer: Literal["bytes", "tokenizers", "sentencepiece"] | None = None
-    """Where given, what the data set must have been made with."""
+    """Kind of tokenizer that the data set must have been made with. Not checked if not set."""
 
 
 class MeshSpec(Section):
-    """How the chips of one unit share a model: `tensor` × `expert`, and fully sharded data-parallel over the rest."""
+    """How the chips of one unit share the model: `tensor` × `expert`, and fully sharded data parallelism over the
+    rest."""
 
-    tensor: Annotated[int, Field(ge=1, le=256)] = 1
-    """Chips over which heads and hidden units are split; neighbours, for they talk in every layer."""
-    expert: Annotated[int, Field(ge=1, le=4096)] = 1
+    tensor: Annotated[int, Field(ge=1, le=256), cel(WHOLE)] = 1
+    """Chips over which heads and hidden units are split. They are neighbours, because they communicate in every
+    layer."""
+    expert: Annotated[int, Field(ge=1, le=4096), cel(WHOLE)] = 1
     """Chips over which the experts of a layer are split."""
 
 
 class OptimizerSpec(Section):
-    """An optimiser of optax in the place of AdamW; `beta1`, `beta2` and `weightDecay` are AdamW's and do not count."""
+    """An optimizer of optax instead of AdamW. `beta1`, `beta2` and `weightDecay` belong to AdamW and are then
+    ignored."""
 
-    name: Annotated[str, Field(min_length=1, max_length=63)]
-    """Such as lion, sgd, adafactor: an optimiser whose update is a direction times the learning rate."""
+    name: Annotated[str, Field(min_length=1, max_length=63, json_schema_extra={"enum": list(OPTIMIZERS)})]
+    """Name of the optimizer in optax. Its update must be a direction times the learning rate."""
     arguments: Annotated[
         dict[Annotated[str, Field(max_length=63)], float],
         Field(max_length=16),
     ] = Field(default_factory=dict)
-    """By optax's own names; 1 and 0 for true and false. The learning rate and clipping stand beside."""
+    """Arguments by the names of optax; 1 and 0 for true and false. Learning rate and clipping have fields of
+    `inner`."""
 
 
 class InnerSpec(Section):
-    """The island's own optimiser: AdamW, warm-up then cosine or constant, global-norm clipping."""
+    """The optimizer of each unit: AdamW with warm-up, a cosine or constant schedule, and clipping of the global
+    norm."""
 
     learning_rate: Annotated[float, Field(gt=0, le=10)] = 3e-3
-    """The peak, after warm-up."""
+    """Peak learning rate, after warm-up."""
     schedule: Literal["Cosine", "Constant"] = "Cosine"
-    """After warm-up: Cosine falls to `finalFraction` of the peak at the target, Constant stays."""
+    """Learning rate after warm-up. Cosine: it falls to `finalFraction` of the peak at the target. Constant: it
+    stays."""
     warmup_steps: Annotated[int, Field(ge=0, le=10_000_000)] = 50
-    """Inner steps over which the learning rate rises from 0; a unit that comes back without moments warms up again."""
+    """Inner steps over which the learning rate rises from 0. A unit that restarts without moments warms up again."""
     final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Learning rate at the target, as a fraction of the peak (Cosine)."""
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.1
-    """Of matrices, decoupled, times the learning rate."""
+    """Weight decay of matrices, decoupled, multiplied by the learning rate."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Decay of the first moments."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     """Decay of the second moments."""
     clip_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    """Global norm to which a gradient is clipped."""
+    """Global norm to which gradients are clipped."""
     optimizer: OptimizerSpec | None = None
     z_loss: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Weight of the squared logarithm of the head's normaliser, which keeps logits small."""
+    """Weight of the squared logarithm of the softmax normalizer of the head, which keeps logits small."""
     precision: Literal["Auto", "bf16", "float32"] = "Auto"
-    """Of matrix products. Auto: bf16, but float32 on CPUs. Parameters, moments and the loss are float32 always."""
+    """Precision of matrix products. Auto: bf16, and float32 on CPUs. Parameters, moments and the loss are always
+    float32."""
     remat: Literal["Auto", "None", "Dots", "Full"] = "Auto"
-    """What a layer computes again for the backward pass: nothing, all but matrix products, or all. Auto: all, from
-    100 million parameters on."""
+    """What a layer computes again in the backward pass. None: nothing. Dots: all but matrix products. Full: everything.
+    Auto: Full from 100 million parameters on, else None."""
     mesh: MeshSpec = MeshSpec()
     batch: Annotated[int, Field(ge=1, le=1_048_576)] = 8
-    """Sequences a unit trains on in one inner step, where its pool does not say otherwise."""
+    """Sequences of one unit in one inner step, unless its pool sets `batch`."""
     accumulation: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Parts of a step's batch that are computed one after the other, for less memory. The gradient is the same, but for
-    the experts' balance, which is then kept in each part by itself."""
+    """Parts of a batch that are computed one after the other, to save memory. The gradient is the same, except that the
+    load of experts is balanced within each part."""
 
 
 class OuterSpec(Section):
-    """The syncer's step: fragments P, interval H, overlap τ, Nesterov momentum (Decoupled DiLoCo, arXiv 2604.21428)."""
+    """The step of the syncer: P fragments, interval H, overlap τ, Nesterov momentum (Decoupled DiLoCo, arXiv
+    2604.21428)."""
+
+    model_config = checked(
+        rule("self.overlap <= self.interval", "must be at most interval: τ ≤ H", "overlap"),
+        rule("self.fragments <= self.interval", "must be at most interval: P ≤ H", "fragments"),
+    )
 
     learning_rate: Annotated[float, Field(gt=0, le=10)] = 0.6
-    """η. With μ the best of those tried for 2 and for 8 units (`docs/results/parity.md`); DiLoCo's own 0.7 and 0.9 were
-    tuned for larger models in longer runs, and cost 9 to 10 % of the loss in short ones."""
+    """Outer learning rate η. The defaults of η and μ were best for 2 and for 8 units (`docs/results/parity.md`).
+    DiLoCo's 0.7 and 0.9 were tuned for larger models and longer runs, and gave a 9 to 10 % higher loss in short
+    ones."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """μ, of Nesterov."""
-    fragments: Annotated[int, Field(ge=1, le=1024)] = 24
-    """P. At most `interval`."""
+    """Nesterov momentum μ."""
+    fragments: Annotated[int, Field(ge=1, le=1024), cel(WHOLE)] = 24
+    """Fragments P of the model, merged one by one. At most `interval`."""
     interval: Annotated[int, Field(ge=1, le=10_000)] = 24
-    """H: inner steps between two syncs of the same fragment."""
+    """Interval H: inner steps between two syncs of the same fragment."""
     overlap: Annotated[int, Field(ge=1, le=1024)] = 2
-    """τ: rounds in flight. At most `interval`."""
+    """Overlap τ: rounds in flight. At most `interval`."""
     merge: Literal["RDA", "Mean"] = "RDA"
-    """Of the units' outer gradients, weighted by tokens. RDA: mean direction with the mean length of all, tensor by
-    tensor. Mean: plain."""
+    """How outer gradients of units are merged, weighted by tokens. RDA: mean direction with the mean length, tensor by
+    tensor. Mean: plain mean."""
     codec: Literal["bf16", "float32", "int4"] = "bf16"
-    """Of fragments on the wire. int4: four bits an element each way, in blocks of 64 with a scale: units push their
-    outer gradients, and fetch what each version changes in the one before; the first one they get as bf16."""
+    """Encoding of fragments on the network. int4: four bits an element in blocks of 64 with a scale. Units then push
+    their outer gradients and fetch the change of each version; the first version comes as bf16."""
 
 
 class GraceSpec(Section):
-    """How long a round waits for more than K: `fraction` of the slack, at most `maxSteps` learner steps (Eq. 3)."""
+    """How long a round waits for more than K units: `fraction` of the slack, at most `maxSteps` learner steps (Eq.
+    3)."""
 
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.8
-    """Of the time that a round has left, the part for which it waits for more than K units; 0: no grace."""
+    """Part of a round's remaining time for which it waits for more than K units. 0 means no grace."""
     max_steps: Annotated[float, Field(ge=0, le=10)] = 1.0
-    """The longest wait, in steps of the slowest unit that is waited for."""
+    """Longest wait, in steps of the slowest unit that the round waits for."""
 
 
 class QuorumSpec(Section):
-    """K, and the grace window after it."""
+    """The quorum K of a round, and the grace window after it."""
 
-    min: Annotated[int, Field(ge=1, le=1024)] = 1
-    """K: a round needs this many units; at most the units of all pools."""
+    min: Annotated[int, Field(ge=1, le=1024), cel(WHOLE)] = 1
+    """Units K that a round needs. At most the units of all pools."""
     grace: GraceSpec = GraceSpec()
 
 
 class TargetSpec(Section):
-    """When the run is complete, by the syncer's clock: whichever comes first of those given."""
+    """When the run is complete: at the first of the given targets."""
+
+    model_config = checked(
+        rule("has(self.globalSteps) || has(self.tokens)", "must have globalSteps or tokens")
+    )
 
     global_steps: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
-    """Of the syncer's clock."""
+    """Global steps of the syncer."""
     tokens: Annotated[int, Field(ge=1, le=10**16)] | None = None
-    """Of all units together."""
+    """Tokens trained by all units together."""
 
 
 class CheckpointSpec(Section):
-    """Where the run's checkpoints lie and how often a global one is cut."""
+    """Where the global checkpoints of the run are, and how often one is made."""
 
-    uri: GcsUri
-    """The run's own root; `global/<step>/` stands below it."""
+    uri: Annotated[Uri, Field(json_schema_extra={"pattern": BUCKET})]
+    """Folder of this run in a bucket. Checkpoints are written to `global/<step>/` below it."""
     interval_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 100
-    """Global steps between two cuts."""
+    """Global steps between two checkpoints."""
     keep: Annotated[int, Field(ge=2, le=1000)] = 3
-    """Complete checkpoints kept; two at least, so that a corrupt newest one has a predecessor."""
+    """Complete checkpoints to keep. At least two, so that there is an older one if the newest is corrupt."""
 
 
 class EvaluationSpec(Section):
-    """What is measured of the global model while the run trains: each complete checkpoint, the newest first."""
+    """How the global model is evaluated while the run trains: each complete checkpoint, the newest first."""
 
     split: Literal["heldout", "train"] = "heldout"
-    """Of the data set."""
+    """Split of the data set to evaluate on."""
     tokens: Annotated[int, Field(ge=8, le=1_000_000_000)] = 65_536
-    """At most so many, but one example at least, spread evenly over the split, the same ones each time."""
+    """Tokens to evaluate at most, but at least one example. They are spread evenly over the split and always the
+    same."""
     sequence_length: Annotated[int, Field(ge=8, le=1048576)] | None = None
-    """Of an example; `data.sequenceLength` where not given."""
+    """Tokens of one example. Defaults to `data.sequenceLength`."""

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from atoll_operator.api.common import ACCELERATORS
+
 CUBE = 4
 """Chips along each side of the cubes that larger slices of v5p and tpu7x are made of."""
 CHIPS = 4
 """Of a host, wherever a slice has several."""
-TOPOLOGY = r"^[1-9][0-9]{0,2}(x[1-9][0-9]{0,2}){1,2}$"
-"""Chips along each side."""
 LONGEST_SIDE = 256
 """Chips along the longest side of such a slice."""
 MAX_HOSTS = 4096
@@ -157,7 +157,6 @@ GENERATIONS = (
         flex_start=False,
     ),
 )
-ACCELERATORS = tuple(generation.accelerator for generation in GENERATIONS)
 
 
 def chips_of(topology: str) -> int:

@@ -1,0 +1,117 @@
+"""The table of specs that the API server refuses and accepts (`refusals.yaml`)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from objects import RUN
+from pydantic import BaseModel
+
+from atoll_cli.simulate.admission import evaluate
+from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.api.trainingrun import TrainingRunSpec
+from atoll_operator.crd.generate import RESOURCES, definition
+from atoll_runtime.contract.rules import KEY
+
+Object = dict[str, Any]
+UNIT: Object = {
+    "apiVersion": "atoll.dev/v1alpha1",
+    "kind": "LearnerUnit",
+    "metadata": {"name": "u"},
+    "spec": {
+        "run": "nobody", "pool": "p", "accelerator": "tpu-v6e-slice", "topology": "2x2", "batch": 8, "stream": 0,
+        "streams": 2,
+    },
+}  # fmt: skip
+_TABLE: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+SCHEMAS: Mapping[str, Object] = {
+    resource.model.__name__: definition(resource)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for resource in RESOURCES
+}
+MODELS: Mapping[str, type[BaseModel]] = {"TrainingRun": TrainingRunSpec, "LearnerUnit": LearnerUnitSpec}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One object, or a change of one."""
+
+    name: str
+    before: Object | None
+    body: Object
+    patch: Object
+    field: str
+    says: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def rows(section: str) -> list[Row]:
+    """Rows of one section of the table."""
+    found = []
+    for each in _TABLE[section]:
+        base = UNIT if each.get("kind") == "LearnerUnit" else RUN
+        before = patched(patched(base, _TABLE["bases"].get(each.get("base"), {})), each.get("before", {}))
+        body = patched(before, each["patch"])
+        old = before if section.endswith("changes") else None
+        found.append(Row(each["name"], old, body, each["patch"], each.get("field", ""), each.get("says", "")))
+    return found
+
+
+def patched(base: Object, patch: Mapping[str, Any]) -> Object:
+    """A copy of the object with other values at dotted paths. None removes a field."""
+    body = copy.deepcopy(base)
+    for path, value in patch.items():
+        *parents, last = path.split(".")
+        place: Any = body
+        for key in parents:
+            place = place[int(key)] if key.isdigit() else place.setdefault(key, {})
+        if value is None:
+            del place[last]
+        else:
+            place[int(last) if isinstance(place, list) else last] = value
+    return body
+
+
+def rules(schema: Object) -> Iterator[Object]:
+    """All CEL rules of a schema."""
+    yield from schema.get(KEY, ())
+    children = [
+        *schema.get("properties", {}).values(),
+        schema.get("items"),
+        schema.get("additionalProperties"),
+    ]
+    for child in filter(None, children):
+        yield from rules(child)
+
+
+def violated(row: Row) -> list[str]:
+    """The rules that refuse the row: of an object, and of its change."""
+    return list(_violated(SCHEMAS[row.body["kind"]], row.before and stored(row.before), stored(row.body)))
+
+
+def stored(body: Object) -> Object:
+    """With defaults filled in, as the API server does."""
+    spec = MODELS[body["kind"]].model_validate(body["spec"])
+    return {**body, "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True)}
+
+
+def _violated(schema: Object, old: Any, new: Any) -> Iterator[str]:
+    for rule in schema.get(KEY, ()):
+        known = {"self": new, "oldSelf": old} if "oldSelf" in rule["rule"] else {"self": new}
+        if (old is not None or "oldSelf" not in known) and not evaluate(rule["rule"], **known):
+            yield rule["rule"]
+    if isinstance(new, dict):
+        for key, child in {**schema.get("properties", {})}.items():
+            if key in new:
+                yield from _violated(child, old.get(key) if isinstance(old, dict) else None, new[key])
+    elif isinstance(new, list):
+        keys = schema.get("x-kubernetes-list-map-keys", ())
+        for item in new:
+            same = (other for other in old or () if keys and all(item[key] == other[key] for key in keys))
+            yield from _violated(schema["items"], next(same, None), item)
