@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from pydantic import BaseModel, ValidationError
-from specs import Broken, broken_runs, broken_units, runs, units
+from specs import broken, runs, units
 
 from atoll_operator.api.conditions import EVALUATED, RUN_CONDITIONS
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
-from atoll_operator.crd.modelrules import pieces
+from atoll_operator.crd.tables import pieces
 from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import view
@@ -153,9 +153,8 @@ def test_the_pieces_of_a_model_are_counted_as_the_runtime_cuts_it(
 
 
 @many(200)
-@given(broken_runs(small=True))
-def test_a_broken_run_is_not_read_or_planned_all_the_same(broken: Broken) -> None:
-    body = broken.body
+@given(broken(runs(small=True)))
+def test_a_broken_run_is_not_read_or_planned_all_the_same(body: dict[str, Any]) -> None:
     spec = read(TrainingRunSpec, body.get("spec"))
     if spec is None or (spec.units or 0) + sum(pool.units for pool in spec.pools) > FEW_UNITS:
         return
@@ -183,9 +182,9 @@ def test_a_unit_made_by_hand_gets_its_pods_when_there_is_its_run(body: dict[str,
 
 
 @many(200)
-@given(broken_units())
-def test_a_broken_unit_is_not_read_or_says_what_it_waits_for(broken: Broken) -> None:
-    spec = read(LearnerUnitSpec, broken.body.get("spec"))
+@given(broken(units()))
+def test_a_broken_unit_is_not_read_or_says_what_it_waits_for(body: dict[str, Any]) -> None:
+    spec = read(LearnerUnitSpec, body.get("spec"))
     if spec is None:
         return
     run = TrainingRunSpec.model_construct(recovery=TrainingRunSpec.model_fields["recovery"].get_default())
