@@ -44,10 +44,10 @@ def _status(arguments: Sequence[str] | None) -> int:
         for output in (sys.stdout, sys.stderr):
             if isinstance(output, io.TextIOWrapper):  # a dash or a user's own text is no reason to end
                 output.reconfigure(errors="backslashreplace")
-        from atoll_cli.options import parser, run
+        from atoll_cli.options import execute
 
         loggers.quiet()
-        status = run(parser().parse_args(arguments))
+        status = execute(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()
         return status
     except CommandError as error:

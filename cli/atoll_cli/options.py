@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from atoll_cli.bench import add_options as add_bench_options
 from atoll_cli.data import add_options as add_data_options
 from atoll_cli.errors import lacking
 from atoll_cli.export import add_options as add_export_options
@@ -13,8 +13,17 @@ from atoll_cli.replay import add_options as add_replay_options
 from atoll_cli.simulate import add_options as add_simulate_options
 
 
-def run(options: argparse.Namespace) -> int:
+def execute(arguments: Sequence[str]) -> int:
     """Run the command. Raises `CommandError`."""
+    if arguments[:1] == ["bench"]:
+        from atoll_bench.command import main
+
+        return main(arguments[1:])
+    return run(parser().parse_args(arguments))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run any command but `bench`, which has its own parser."""
     if options.command == "demo":
         return _demo(options)
     if options.command == "status":
@@ -37,10 +46,6 @@ def run(options: argparse.Namespace) -> int:
         from atoll_cli.export import run_export
 
         return run_export(options)
-    if options.command == "bench":
-        from atoll_cli.bench import run_bench
-
-        return run_bench(options)
     if options.command == "simulate":
         from atoll_cli.simulate import run_simulate
 
@@ -103,7 +108,7 @@ def parser() -> argparse.ArgumentParser:
     add_export_options(
         commands.add_parser("export", help="a checkpoint as safetensors, for other tools", allow_abbrev=False)
     )
-    add_bench_options(commands.add_parser("bench", help="measure this machine", allow_abbrev=False))
+    commands.add_parser("bench", help="measure this machine")
     add_simulate_options(
         commands.add_parser("simulate", help="what to expect before renting chips", allow_abbrev=False)
     )

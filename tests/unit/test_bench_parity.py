@@ -16,7 +16,6 @@ from atoll_bench.parity.sizes import SIZES
 from atoll_bench.parity.store import Store, StoreError
 from atoll_bench.parity.trials import Trial
 from atoll_cli.__main__ import main
-from atoll_cli.bench import parity
 
 PLAIN = Trial("a", "30k", "data-parallel", 1, "none", 0, 200, 4e-3)
 EIGHT = Trial("b", "30k", "decoupled", 8, "bf16", 0, 200, 4e-3)
@@ -327,7 +326,7 @@ def test_a_reduced_proof_is_not_written_into_the_whole_ones_folder(tmp_path, mon
         return ()
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(parity, "REDUCED_RESULTS", str(tmp_path / "reduced"))
+    monkeypatch.setattr("atoll_bench.parity.command.REDUCED_RESULTS", str(tmp_path / "reduced"))
     monkeypatch.setattr(proof, "prove", prove)
     assert main(["bench", "parity", "--reduced"]) == main(["bench", "parity"]) == 0
     assert folders == [str(tmp_path / "reduced"), "docs/results"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll_cli.errors import CommandError, UsageError, lacking
+from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.uris import of_bucket
 from atoll_cli.values import count, plain
 
@@ -49,22 +49,18 @@ def add_options(parity: argparse.ArgumentParser) -> None:
     parity.add_argument("--out", metavar="FOLDER", help=f"default {RESULTS}, of --reduced {REDUCED_RESULTS}")
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Prints each trial when it is finished.
 
     Raises:
         UsageError: an option's value cannot be used.
         CommandError: the results cannot be read or are of other data, or a trial was killed.
     """
-    try:
-        from atoll_bench.cores import usable
-        from atoll_bench.parity import cases, plan, proof
-        from atoll_bench.parity.store import StoreError
-        from atoll_bench.parity.worker import Killed
-    except ImportError as error:
-        raise lacking(
-            error, "bench parity needs the packages of runtime and simulator", "runtime,simulate"
-        ) from error
+    from atoll_bench.cores import usable
+    from atoll_bench.parity import cases, plan, proof
+    from atoll_bench.parity.store import StoreError
+    from atoll_bench.parity.worker import Killed
+
     _refuse_together(options)
     chosen = cases.stages(options.size, options.reduced, options.device)
     if not chosen:
@@ -79,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
         of_bucket("--data", options.data)
     if options.plan:
         print(plan.markdown(plan.estimate(chosen, letters), len(usable())))
-        return 0
+        return
     if options.data is not None:
         _look_into(options.data, chosen)
     default = REDUCED_RESULTS if options.reduced else RESULTS
@@ -102,7 +98,6 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(str(error)) from error
     if not options.json:
         print((request.folder / f"{proof.NAME}.md").read_text(), end="")
-    return 0
 
 
 def _look_into(data: str, stages: Sequence[Stage]) -> None:
