@@ -14,7 +14,7 @@ from atoll_bench.parity import cases
 
 TIMEOUT = 3600
 """Seconds. Four minutes on two quiet cores; others may use them too."""
-pytestmark = pytest.mark.timeout(TIMEOUT + 60)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(TIMEOUT + 60)]
 
 
 COMMAND = (sys.executable, "-m", "atoll_cli", "bench", "parity", "--reduced", "--json", "--out")

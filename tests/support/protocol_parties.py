@@ -88,10 +88,11 @@ class Authority:
         self._certificate = self._sign(self._name, self._key.public_key(), None)
 
     def issue(self, common_name: str, uri: str) -> Path:
-        """A folder with ca.crt, tls.crt and tls.key, good for localhost and `uri`."""
+        """A folder with ca.crt, tls.crt and tls.key, good for localhost, the host `common_name` and `uri`."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-        names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.UniformResourceIdentifier(uri)])
+        hosts = [x509.DNSName("localhost"), x509.DNSName(common_name)]
+        names = x509.SubjectAlternativeName([*hosts, x509.UniformResourceIdentifier(uri)])
         certificate = self._sign(subject, key.public_key(), names)
         folder = self._folder / f"{self._name.rfc4514_string()}-{common_name}"
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,194 @@
+"""`python -m atoll_runtime.learner` as processes: hosts that are killed, a seed from another unit, exit statuses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll_runtime.checkpoint import GlobalStore
+from atoll_runtime.contract import (
+    ENV_RUN_FILE,
+    ENV_TLS_DIR,
+    ENV_UNIT,
+    EXIT_FENCED,
+    EXIT_OK,
+    EXIT_TERMINAL,
+    EXIT_VERSION,
+    CheckpointSpec,
+    DataSpec,
+    Dimensions,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    RunContract,
+    TargetSpec,
+    UnitContract,
+    dump,
+    identity,
+)
+from atoll_runtime.data import write_text
+from atoll_runtime.evaluate import evaluate
+from atoll_runtime.learner.__main__ import EXIT_RETRY
+
+pytestmark = pytest.mark.timeout(900)
+TARGET = 200
+FLAGS = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
+    "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+)
+"""Compile fast, and leave the cores to each other."""
+EXIT_SECONDS = 120
+"""For a process that ends by itself, some seconds after it has imported JAX; a bound for a machine that others use."""
+
+
+class Hosts:
+    """Starts hosts of units; all are killed at the end of the test."""
+
+    def __init__(self, folder: Path, run: RunContract, ports: Callable[[int], list[int]], ca: Any) -> None:
+        self.run, self.log = run, folder / "learners.log"
+        self._folder, self._ports, self._ca = folder, ports, ca
+        self._started: list[subprocess.Popen[bytes]] = []
+        (folder / "run.json").write_text(dump(run))
+
+    def start(self, unit: str, incarnation: int = 1, hosts: int = 1, **other: Any) -> list[Any]:
+        port, *served = self._ports(1 + hosts)
+        contracts = [
+            UnitContract(
+                **{
+                    "unit": unit, "incarnation": incarnation, "host": host, "hosts": hosts, "batch": 4,
+                    "coordinator": f"127.0.0.1:{port}", "address": f"localhost:{served[host]}",
+                    "stream": 0, "streams": 2, **other,
+                }
+            )
+            for host in range(hosts)
+        ]  # fmt: skip
+        tls = self._ca.issue(unit, identity("default", "walk", "unit", unit))
+        return [self.execute(dump(one), tls) for one in contracts]
+
+    def execute(self, contract: str, tls: Path) -> subprocess.Popen[bytes]:
+        environment = os.environ | {
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": FLAGS,
+            "TMPDIR": str(self._folder),  # of the compiled programs
+            ENV_RUN_FILE: str(self._folder / "run.json"),
+            ENV_TLS_DIR: str(tls),
+            ENV_UNIT: contract,
+        }
+        command = [sys.executable, "-m", "atoll_runtime.learner"]
+        with self.log.open("ab") as log:
+            self._started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+        return self._started[-1]
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def kill(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait(20)
+
+
+@pytest.fixture
+def run(make_run: Any, tmp_path: Path) -> RunContract:
+    """Two shards; units are seeded by a peer where there is one."""
+    library = Path(sysconfig.get_path("stdlib"))
+    texts = sorted(path for name in ("json", "email", "http") for path in (library / name).glob("*.py"))
+    write_text(f"file://{tmp_path}/data", [(str(path.relative_to(library)), path) for path in texts])
+    return make_run(
+        shards=2,
+        seed="Peer",
+        model=ModelSpec(dimensions=Dimensions(layers=2, width=48, heads=2, kv_heads=1, hidden=96)),
+        data=DataSpec(uri=f"file://{tmp_path}/data", sequence_length=64),
+        inner=InnerSpec(learning_rate=3e-3, warmup_steps=10),
+        outer=OuterSpec(fragments=6, interval=6, overlap=2),
+        target=TargetSpec(global_steps=TARGET),
+        checkpoint=CheckpointSpec(uri=f"file://{tmp_path}/bucket", interval_steps=20, keep=50),
+    )
+
+
+@pytest.fixture
+def hosts(run: RunContract, authority: Any, free_ports: Any, tmp_path: Path) -> Iterator[Hosts]:
+    made = Hosts(tmp_path, run, free_ports, authority("walk"))
+    yield made
+    made.kill()
+
+
+def test_a_unit_whose_host_was_killed_comes_back_from_a_peer_and_the_run_finishes(
+    run: RunContract, hosts: Hosts, syncer: Any, eventually: Any
+) -> None:
+    certificate = hosts._ca.issue("syncer", identity("default", "walk", "syncer", "walk"))
+    shards = [syncer(run, certificate, shard) for shard in range(2)]
+    pair = hosts.start("pair", hosts=2)
+    [single] = hosts.start("single", stream=1, batch=64)
+
+    def merged(unit: str, incarnation: int) -> Any:
+        """The unit as shard 0 reports it, once enough of this incarnation is merged."""
+        status = shards[0].status()
+        found = status and status.units.get(unit)
+        return found and found.incarnation == incarnation and found.contributions >= 3 and found
+
+    eventually(lambda: merged("pair", 1) and merged("single", 1), 200)
+    eventually(lambda: any(Path(run.checkpoint.uri.removeprefix("file://")).glob("units/pair/*/*")), 200)
+    before = merged("single", 1)
+
+    pair[1].send_signal(signal.SIGKILL)
+    assert pair[0].wait(EXIT_SECONDS) not in (EXIT_OK, None), "JAX ends the whole gang when a host dies"
+    healed = hosts.start("pair", incarnation=2, hosts=2)
+    back = eventually(lambda: merged("pair", 2), 200)
+    assert "seeded from peer single" in back.seed_message, hosts.said()
+    assert back.step > 3, "inner steps go on from the incarnation before"
+    assert merged("single", 1).step > before.step + 5, "the other went on"
+    beginning = eventually(lambda: merged("pair", 2).beginning)
+    assert beginning.loaded > 0, "programs of the incarnation before"
+
+    [stale] = hosts.start("pair", incarnation=1)
+    assert stale.wait(EXIT_SECONDS) == EXIT_FENCED, hosts.said()
+
+    ends = [
+        eventually(lambda each=each: (s := each.status()) and s.phase == "Finished" and s, 300)
+        for each in shards
+    ]
+    assert [end.global_step for end in ends] == [TARGET] * 2
+    assert [process.wait(EXIT_SECONDS) for process in (single, *healed)] == [EXIT_OK] * 3, hosts.said()
+    for end in ends:
+        for account in end.ledger.values():
+            assert account.trained == account.merged + sum(account.discarded.values()) + account.in_flight
+    store = GlobalStore(run.checkpoint.uri)
+    assert store.steps()[0] == TARGET and store.load(TARGET, momentum=False).shards == 2
+    first, last = (evaluate(store.uri, step, run.data.uri, max_tokens=8192, length=64) for step in (0, None))
+    assert last.loss < first.loss - 1
+
+
+def test_a_host_that_can_never_work_ends_with_the_terminal_status_and_says_why(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    (tmp_path / "data" / "meta.json").write_text('{"format": 1}')
+    [unread] = hosts.start("pair")
+    unasked = hosts.execute("{}", tmp_path)
+    assert (unread.wait(EXIT_SECONDS), unasked.wait(EXIT_SECONDS)) == (EXIT_TERMINAL, EXIT_VERSION)
+    assert f"DataInvalid: file://{tmp_path}/data/meta.json: dtype: Field required" in hosts.said()
+    assert "VersionMismatch: ATOLL_UNIT: unit: Field required" in hosts.said()
+
+
+def test_a_host_whose_certificate_cannot_be_read_is_worth_another_start(hosts: Hosts, tmp_path: Path) -> None:
+    contract = UnitContract(
+        unit="a", incarnation=1, host=0, hosts=1, coordinator="localhost:1", batch=4, stream=0, streams=1
+    )
+    nameless = hosts.execute(dump(contract), tmp_path / "nameless")
+    assert nameless.wait(EXIT_SECONDS) == EXIT_RETRY, hosts.said()
+    assert f"CertificateUnreadable: {tmp_path}/nameless/ca.crt" in hosts.said()
+
+
+def test_a_host_that_waits_for_its_checkpoint_ends_at_once_on_sigterm(hosts: Hosts, eventually: Any) -> None:
+    [waiting] = hosts.start("pair")
+    eventually(lambda: "holds none yet" in hosts.said(), EXIT_SECONDS)
+    waiting.terminate()
+    assert waiting.wait(EXIT_SECONDS) == 128 + signal.SIGTERM
