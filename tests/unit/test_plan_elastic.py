@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from run_scene import RunScene, specs, unit_status
 
 from atoll_operator.api.learnerunit import MAX_STREAM
-from atoll_operator.plan.run.elastic import deal, division, members, sizes, table
+from atoll_operator.plan.run.elastic import certified_units, deal, division, sizes, table
 
 
 def begun(pools: dict[str, int], **spec: object) -> RunScene:
@@ -87,7 +87,7 @@ def test_pool_that_comes_back_as_another_slice_has_new_units_with_the_old_stream
 
 def test_unit_created_by_a_user_counts_keeps_its_stream_and_is_not_touched() -> None:
     scene = by_hand(begun({"a": 1}), stream=1)
-    assert members(scene.run()) == {"r-a-0": "", "extra": "uid-extra"}
+    assert certified_units(scene.run()) == {"r-a-0": "", "extra": "uid-extra"}
     plan = scene.change({"a": 2}, quorum={"min": 2}).plan()
     assert (plan.status.units_ready, plan.status.units_wanted) == (2, 3)
     assert scene.condition("Ready")[0] == "True"

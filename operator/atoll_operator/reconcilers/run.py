@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -14,7 +14,8 @@ from atoll_operator.api.conditions import EVALUATED
 from atoll_operator.api.group import Object
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.api.trainingrun import TrainingRunStatus
-from atoll_operator.certificates.secrets import Identities
+from atoll_operator.certificates.members import RunOwner, members
+from atoll_operator.certificates.secrets import Certificates
 from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.kube.apply import Applier
 from atoll_operator.kube.client import AT_ONCE
@@ -26,7 +27,7 @@ from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Announcer
 from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods.names import tls_secret
-from atoll_operator.plan.run.elastic import members
+from atoll_operator.plan.run.elastic import certified_units
 from atoll_operator.plan.run.observed import RunObserved
 from atoll_operator.plan.run.plan import Reference, RunPlan, plan_run
 from atoll_operator.plan.run.status import invalid, with_refusal
@@ -73,7 +74,7 @@ class RunReconciler:
         self._syncers = syncers
         self._evaluators = evaluators
         self._announcer = announcer
-        self._identities = Identities(cluster, inventory.cache)
+        self._certificates = Certificates(cluster, inventory.cache)
         self._applier = Applier(cluster, inventory.cache, LABELS)
         self._status = status_writer(cluster, inventory, queue)
         self._memory: dict[Key, RunMemory] = {}
@@ -101,8 +102,8 @@ class RunReconciler:
             return
         if plan.apply_units and not await self._exists(key, uid):
             return
-        refusal = await self._act(key, run, plan)
-        evaluator_refusal = await self._apply(uid, plan.apply_evaluator)
+        refusal = await _refusal(self._act(key, run, plan))
+        evaluator_refusal = await _refusal(self._apply(uid, plan.apply_evaluator))
         status = plan.status
         for condition, message in (("Degraded", refusal), (EVALUATED, evaluator_refusal)):
             if message:
@@ -122,7 +123,7 @@ class RunReconciler:
         """On a resync: apply every object of the run again, and read its Secrets again."""
         if memory := self._memory.get(key):
             self._applier.forget(memory.uid)
-            self._identities.review(memory.uid)
+            self._certificates.review(memory.uid)
 
     def _remember(self, key: Key, uid: str, now: float) -> RunMemory:
         memory = self._memory.get(key)
@@ -141,28 +142,22 @@ class RunReconciler:
             return False
         return found["metadata"]["uid"] == uid and "deletionTimestamp" not in found["metadata"]
 
-    async def _act(self, key: Key, run: RunObserved, plan: RunPlan) -> str:
-        """Carry out the plan in its order; returns why the API server refused an object, or an empty string."""
-        try:
-            await self._poll(key, run, plan)
-            for body in plan.apply:
-                await self._applier.apply(run.uid, body)
-            for pod in plan.replace_pods:
-                tell(logging.INFO, "replaces an outdated pod", object=str(key), pod=pod.name)
-                with contextlib.suppress(NotFound, Conflict):
-                    await self._cluster.delete(pod.kind, key.namespace, pod.name, pod.uid)
-            for removal in plan.release_pods:
-                await remove_pod(self._cluster, self._inventory, key.namespace, removal)
-                self._queue.add(key)  # the watch has nothing new to report
-            await gather_bounded(
-                (self._apply_unit(run, body, plan.poll_syncer) for body in plan.apply_units), AT_ONCE
-            )
-            for reference in plan.delete:
-                await self._applier.remove(run.uid, key.namespace, reference)
-            await gather_bounded((self._delete_unit(run, unit) for unit in plan.delete_units), AT_ONCE)
-        except Refused as error:
-            return str(error)
-        return ""
+    async def _act(self, key: Key, run: RunObserved, plan: RunPlan) -> None:
+        """Carry out the plan in its order, but for the evaluator and the status. Raises Refused."""
+        await self._poll(key, run, plan)
+        await self._apply(run.uid, plan.apply)
+        for pod in plan.replace_pods:
+            tell(logging.INFO, "replaces an outdated pod", object=str(key), pod=pod.name)
+            with contextlib.suppress(NotFound, Conflict):
+                await self._cluster.delete(pod.kind, key.namespace, pod.name, pod.uid)
+        for removal in plan.release_pods:
+            await remove_pod(self._cluster, self._inventory, key.namespace, removal)
+            self._queue.add(key)  # the watch has nothing new to report
+        creations = (self._apply_unit(run, body, plan.poll_syncer) for body in plan.apply_units)
+        await gather_bounded(creations, AT_ONCE)
+        for reference in plan.delete:
+            await self._applier.remove(run.uid, key.namespace, reference)
+        await gather_bounded((self._delete_unit(run, unit) for unit in plan.delete_units), AT_ONCE)
 
     async def _poll(self, key: Key, run: RunObserved, plan: RunPlan) -> None:
         """Start or stop polling, with certificates for everybody who takes part."""
@@ -175,28 +170,24 @@ class RunReconciler:
         if not (plan.poll_syncer or plan.poll_evaluator):
             return
         shards = run.spec.syncer.shards
-        context = await self._identities.ensure(
-            key.namespace, key.name, run.uid, shards, members(run), plan.poll_evaluator
-        )
+        owner = RunOwner(key.namespace, key.name, run.uid)
+        everybody = members(owner, shards, certified_units(run), plan.poll_evaluator)
+        context = await self._certificates.ensure(owner, everybody)
         if plan.poll_syncer:
             self._syncers.ensure(key, run.uid, shards, context)
             self._syncers.save(key, plan.save_checkpoint)
         if plan.poll_evaluator:
             self._evaluators.ensure(key, run.uid, 1, context)
 
-    async def _apply(self, uid: str, bodies: Iterable[Object]) -> str:
-        """Returns why the API server refused an object, or an empty string."""
-        try:
-            for body in bodies:
-                await self._applier.apply(uid, body)
-        except Refused as error:
-            return str(error)
-        return ""
+    async def _apply(self, uid: str, bodies: Iterable[Object]) -> None:
+        for body in bodies:
+            await self._applier.apply(uid, body)
 
     async def _apply_unit(self, run: RunObserved, body: Object, certified: bool) -> None:
         """Its certificate comes first, if the run has certificates by now."""
         if certified:
-            await self._identities.add(run.namespace, run.name, run.uid, body["metadata"]["name"])
+            owner = RunOwner(run.namespace, run.name, run.uid)
+            await self._certificates.add(owner, body["metadata"]["name"])
         unit = await self._cluster.apply(body)
         self._inventory.put("LearnerUnit", unit)
         self._queue.add(key_of("LearnerUnit", unit))
@@ -206,7 +197,7 @@ class RunReconciler:
 
         The garbage collector deletes its pods and Service.
         """
-        self._identities.revoke(run.uid, unit.name)
+        self._certificates.revoke(run.uid, unit.name)
         await self._applier.remove(run.uid, run.namespace, Reference("Secret", tls_secret(unit.name)))
         with contextlib.suppress(NotFound, Conflict):
             await self._cluster.delete("LearnerUnit", run.namespace, unit.name, unit.uid)
@@ -235,5 +226,14 @@ class RunReconciler:
                 self._queue.add(unit)
 
     def _forget_uid(self, uid: str) -> None:
-        self._identities.forget(uid)
+        self._certificates.forget(uid)
         self._applier.forget(uid)
+
+
+async def _refusal(work: Awaitable[None]) -> str:
+    """Why the API server refused an object; empty if it did not."""
+    try:
+        await work
+    except Refused as error:
+        return str(error)
+    return ""

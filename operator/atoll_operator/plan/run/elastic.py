@@ -51,8 +51,8 @@ def places(run: str, spec: TrainingRunSpec) -> dict[str, Place]:
     }
 
 
-def members(run: RunObserved) -> dict[str, str]:
-    """Units that need a certificate: by name the uid of a unit created by a user, or an empty string."""
+def certified_units(run: RunObserved) -> dict[str, str]:
+    """Units that get a certificate: uids of units created by users, by name; empty strings for the run's own."""
     wanted = places(run.name, run.spec)
     return {
         unit.name: "" if unit.owned else unit.uid

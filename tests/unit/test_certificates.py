@@ -1,4 +1,4 @@
-"""The Secrets of a run against a small real HTTP server: what is right is asked for once."""
+"""The Secrets of a run against a small real HTTP server: a correct one is read once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from aiohttp import web
 from answering import answering
 
-from atoll_operator.certificates.secrets import Identities
+from atoll_operator.certificates.members import RunOwner, members
+from atoll_operator.certificates.secrets import Certificates
 from atoll_operator.cluster import Cluster
 from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.kube.errors import Refused
@@ -20,11 +21,12 @@ from atoll_operator.kube.login import Credentials
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.reconcilers.inventory import Inventory
 
+RUN = RunOwner("ns", "r", "run")
 UNITS = {f"r-one-{number}": "" for number in range(6)}
 
 
 class Secrets:
-    """An API server that has Secrets alone."""
+    """An API server that has only Secrets."""
 
     def __init__(self) -> None:
         self.bodies: dict[str, dict[str, Any]] = {}
@@ -50,46 +52,48 @@ class Secrets:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[tuple[Secrets, Identities]]:
+async def world() -> AsyncIterator[tuple[Secrets, Certificates]]:
     secrets = Secrets()
     async with answering(secrets.handle) as address:
         access = Credentials(address, ssl.create_default_context())
         async with Cluster(access, Metrics()) as cluster:
-            yield secrets, Identities(cluster, Inventory().cache)
+            yield secrets, Certificates(cluster, Inventory().cache)
 
 
-async def test_a_secret_of_somebody_else_has_no_other_asked_for_again(
-    world: tuple[Secrets, Identities],
+async def test_secret_of_another_owner_does_not_make_others_be_read_again(
+    world: tuple[Secrets, Certificates],
 ) -> None:
-    secrets, identities = world
+    secrets, certificates = world
+    everybody = members(RUN, 1, UNITS, False)
     foreign = {"name": "r-one-3-tls", "namespace": "ns", "uid": "x", "resourceVersion": "1"}
     secrets.bodies["r-one-3-tls"] = {"kind": "Secret", "metadata": foreign}
     for asked in (len(UNITS) + 2, 1, 1):
         secrets.asked.clear()
         with pytest.raises(Refused, match="'r-one-3-tls' is not the TrainingRun's"):
-            await identities.ensure("ns", "r", "run", 1, UNITS)
+            await certificates.ensure(RUN, everybody)
         assert len(secrets.asked) == asked
     del secrets.bodies["r-one-3-tls"]
-    await identities.ensure("ns", "r", "run", 1, UNITS)
+    await certificates.ensure(RUN, everybody)
     secrets.asked.clear()
-    await identities.ensure("ns", "r", "run", 1, UNITS)
+    await certificates.ensure(RUN, everybody)
     assert secrets.asked == []
 
 
-async def test_a_review_looks_for_all_secrets_of_one_run_and_leaves_connections_to_others(
-    world: tuple[Secrets, Identities],
+async def test_review_reads_all_secrets_of_one_run_and_leaves_connections_to_others(
+    world: tuple[Secrets, Certificates],
 ) -> None:
-    secrets, identities = world
-    many = {f"r-one-{number}": "" for number in range(5 * AT_ONCE)}
+    secrets, certificates = world
+    many = members(RUN, 1, {f"r-one-{number}": "" for number in range(5 * AT_ONCE)}, False)
+    other = RunOwner("ns", "q", "other")
 
     async def asked() -> Counter[str]:
         secrets.asked.clear()
-        await identities.ensure("ns", "r", "run", 1, many)
-        await identities.ensure("ns", "q", "other", 1, {})
+        await certificates.ensure(RUN, many)
+        await certificates.ensure(other, members(other, 1, {}, False))
         return Counter(name[0] for name in secrets.asked)
 
-    assert await asked() == {"r": len(many) + 2, "q": 2}
-    identities.review("run")
-    assert await asked() == {"r": len(many) + 2}
+    assert await asked() == {"r": len(many) + 1, "q": 2}
+    certificates.review("run")
+    assert await asked() == {"r": len(many) + 1}
     assert await asked() == {}
     assert secrets.most_at_once <= AT_ONCE

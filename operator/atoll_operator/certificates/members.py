@@ -1,0 +1,101 @@
+"""Who takes part in a run, and the Secrets they get."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from atoll_operator.api.group import (
+    LABEL_MANAGER,
+    LABEL_RUN,
+    MANAGER,
+    RUN_KIND,
+    UNIT_KIND,
+    Object,
+    owner,
+)
+from atoll_operator.plan.pods.names import (
+    evaluator,
+    evaluator_host,
+    shard_host,
+    syncer,
+    syncer_host,
+)
+from atoll_runtime.contract import identity
+
+
+@dataclass(frozen=True, slots=True)
+class RunOwner:
+    """The run that owns the Secrets."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def reference(self) -> Object:
+        return owner(RUN_KIND, self.name, self.uid)
+
+    def __str__(self) -> str:
+        return f"{RUN_KIND} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Somebody who has a certificate."""
+
+    name: str
+    role: Literal["syncer", "evaluator", "unit"]
+    hosts: tuple[str, ...]
+    """DNS names in the certificate."""
+    unit_uid: str = ""
+    """Of a unit created by a user, which owns its Secret. Empty: the run owns the Secret."""
+
+    def identity(self, run: RunOwner) -> str:
+        return identity(run.namespace, run.name, self.role, self.name)
+
+    def owner(self, run: RunOwner) -> Object:
+        return owner(UNIT_KIND, self.name, self.unit_uid) if self.unit_uid else run.reference()
+
+
+def members(run: RunOwner, shards: int, units: Mapping[str, str], evaluated: bool) -> list[Member]:
+    """Everybody who has a certificate.
+
+    Args:
+        units: uids of units created by users, by name; empty for the run's own.
+        evaluated: whether the run has an evaluator.
+    """
+    name, namespace = run.name, run.namespace
+    service = (syncer(name), f"{syncer(name)}.{namespace}", syncer_host(name, namespace))
+    pods = (shard_host(name, namespace, shard) for shard in range(shards))
+    result = [Member(syncer(name), "syncer", (*service, *pods))]
+    result += [unit_member(unit, uid) for unit, uid in units.items()]
+    if evaluated:
+        result.append(Member(evaluator(name), "evaluator", (evaluator_host(name, namespace),)))
+    return result
+
+
+def unit_member(name: str, uid: str = "") -> Member:
+    return Member(name, "unit", (name,), uid)
+
+
+def secret_body(name: str, run: RunOwner, owned: Object, kind: str, data: Mapping[str, bytes]) -> Object:
+    """A Secret of this type."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": kind,
+        "metadata": {
+            "name": name,
+            "namespace": run.namespace,
+            "labels": {LABEL_MANAGER: MANAGER, LABEL_RUN: run.name},
+            "ownerReferences": [owned],
+        },
+        "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
+    }
+
+
+def secret_value(secret: Object, key: str) -> bytes:
+    """Decoded value of a key; empty if absent."""
+    return base64.b64decode(secret.get("data", {}).get(key, ""))
