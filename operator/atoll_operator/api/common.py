@@ -77,44 +77,46 @@ class Resources(Section):
 
 
 MAX_REASONS = 16
-"""Reasons that a ledger tells apart."""
+"""Largest number of reasons in a ledger or a cost."""
 
 
 class Cost(Report):
-    """What failures cost, from each to the first merge after it, or until the unit was given up or taken away; heals
-    that are under way are not in it yet. What fails again before it was merged is part of the same heal."""
+    """What failures cost: from each failure to the next merge, or until the unit was given up or removed.
+
+    A heal that is under way does not count yet. Another failure before the merge belongs to the same heal.
+    """
 
     failures: int = 0
-    """Heals that failures began."""
+    """Number of heals."""
     seconds: float = 0.0
-    """Of these heals together."""
+    """Seconds of these heals."""
     chip_seconds: float = 0.0
     """Seconds × chips of the unit."""
     steps: int = 0
-    """Inner steps that the unit would have made in that time, by its pace."""
+    """Inner steps that the unit would have made in that time at its pace."""
 
 
 class CostStatus(Cost):
-    """The sum, and its parts."""
+    """The total, and its parts by reason."""
 
     by_reason: Annotated[dict[str, Cost], Field(max_length=MAX_REASONS)] = Field(default_factory=dict)
-    """By the reason of the failure that began the heal; `Other`: of all reasons that came after the first fifteen."""
+    """By the reason of the failure that began the heal. `Other` sums all reasons after the first fifteen."""
 
 
 class LedgerStatus(Report):
-    """What became of every token trained on, by all incarnations.
+    """What became of every trained token, over all incarnations.
 
-    In token-fragments: a token counts once for each of `fragments`, so that tokens are a figure divided by `fragments`.
+    It counts token-fragments: a token counts once per fragment, so divide by `fragments` for tokens.
     `trained` = `merged` + `inFlight` + all of `discarded`.
     """
 
     fragments: int = 0
-    """Parts of the model, over all shards of the syncer, that a token is merged into one by one."""
+    """Fragments of the model over all shards; a token is merged into each of them."""
     trained: int = 0
-    """On them, by all incarnations."""
+    """Trained token-fragments, over all incarnations."""
     merged: int = 0
-    """Into the global model."""
+    """Merged into the global model."""
     in_flight: int = 0
-    """Trained on, and neither merged nor given up yet."""
+    """Trained, but neither merged nor discarded yet."""
     discarded: Annotated[dict[str, int], Field(max_length=MAX_REASONS)] = Field(default_factory=dict)
-    """By reason, such as `Overwritten` or `Replaced`."""
+    """Discarded, by reason, such as `Overwritten` or `Replaced`."""

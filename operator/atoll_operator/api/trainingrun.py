@@ -88,33 +88,33 @@ class StreamRange(Report):
     pool: Annotated[str, Field(max_length=63)]
     """Name of the pool."""
     index: int
-    """Number of the first."""
+    """Index of the first unit."""
     units: int
-    """How many follow each other, the first included."""
+    """Number of consecutive units."""
     stream: int
-    """Of the first."""
+    """Stream of the first unit."""
 
 
 class StreamsStatus(Report):
-    """Which stream of the data each unit reads. Units that are gone keep theirs for their return."""
+    """Which stream of the data each unit reads. Removed units keep theirs for their return."""
 
     base: int
-    """Streams at the beginning of the run; further ones divide these."""
+    """Number of streams at the start of the run. Later streams divide these."""
     dealt: Annotated[tuple[StreamRange, ...], Field(max_length=MAX_STREAM + 1)] = ()
-    """Ranges of units that have their streams."""
+    """Ranges of units and their streams."""
 
 
 class RuntimeStatus(Report):
-    """What the pods of a run are made of, for as long as its user does not name another image."""
+    """Image and variables of the run's pods, kept until the user changes `spec.image`."""
 
     image: Annotated[str, Field(max_length=512)]
-    """Of learners, syncer and evaluator."""
+    """Image of learners, syncer and evaluator."""
     asked: Annotated[str, Field(max_length=512)] = ""
-    """`spec.image` when this was chosen; empty: the operator's default of that time."""
+    """`spec.image` when the image was chosen. Empty: the operator's default at that time."""
     environment: Annotated[
         dict[str, Annotated[str, Field(max_length=MAX_VALUE)]], Field(max_length=MAX_VARIABLES)
     ] = Field(default_factory=dict)
-    """Variables that the operator had for runtime pods at that time."""
+    """The operator's variables for runtime pods at that time."""
 
 
 class CheckpointStatus(Report):
@@ -123,92 +123,92 @@ class CheckpointStatus(Report):
     step: int | None = None
     """Its global step; absent before the first."""
     uri: Annotated[str, Field(max_length=1024)] = ""
-    """Where the run's checkpoints are; empty before the first."""
+    """Folder of the run's checkpoints; empty before the first."""
     error: Message = ""
-    """Why the last save failed; empty after a good one."""
+    """Why the last save failed; empty after a successful one."""
 
 
 class EvaluationStatus(EvaluationReport):
     """The newest checkpoint that was evaluated."""
 
     split: Annotated[str, Field(max_length=63)]
-    """Of the data set: the one that `spec.evaluation` named."""
+    """Split of the data set, as `spec.evaluation` names it."""
     evaluated: int = 0
-    """Checkpoints in the bucket that were."""
+    """Evaluated checkpoints in the bucket."""
     skipped: int = 0
-    """Checkpoints that were removed from the bucket before their turn came."""
+    """Checkpoints that were deleted from the bucket before they could be evaluated."""
 
 
 class DeletedUnits(Report):
     """The part of `restarts` and `lost` that comes from units that were deleted."""
 
     restarts: int = 0
-    """Of these units, in place or by a new gang."""
+    """Restarts of these units, on their hosts or on new ones."""
     lost: CostStatus | None = None
-    """What failures cost them; absent if nothing."""
+    """What failures cost these units; absent if nothing."""
 
 
 class TrainingRunStatus(Report):
     """What the operator observed and did, as last written."""
 
     phase: RunPhase = "Pending"
-    """Where the run is on its way, in one word; `conditions` say more."""
+    """Summary of the conditions in one word."""
     message: Message = ""
-    """What it waits for or why it ended, for people."""
+    """What the run waits for, or why it ended; for people."""
     units: int = 0
     """LearnerUnits that exist."""
     units_ready: int = 0
-    """Those that learn."""
+    """Units that learn."""
     units_wanted: int = 0
-    """Units that `spec` asks for, of all pools."""
+    """Units that the spec asks for, in all pools."""
     units_updated: int = 0
-    """Those that have the image, batch, resources and placement that `spec` says."""
+    """Units whose image, batch, resources and placement are those of the spec."""
     runtime: RuntimeStatus | None = None
     streams: StreamsStatus | None = None
     selector: Annotated[str, Field(max_length=256)] = ""
-    """Of the learners' pods, for `kubectl get --selector` and autoscalers."""
+    """Label selector of the learners' pods, for `kubectl get --selector` and autoscalers."""
     units_summary: Annotated[str, Field(max_length=32)] = ""
     """`unitsReady` and `unitsWanted`, such as `3/4`."""
     global_step: int = 0
-    """Steps of the syncer's clock; of several shards, of the one that is behind."""
+    """Global step of the syncer; with several shards, of the one that is behind."""
     target_steps: int | None = None
-    """Global steps at which the run ends; absent where `spec.target` counts tokens alone."""
+    """Global step at which the run ends; absent if `spec.target` has tokens alone."""
     progress_percent: int = 0
-    """Done of the target: of its steps or its tokens, whichever is further."""
+    """Progress towards the target, in steps or tokens, whichever is further."""
     tokens: int = 0
-    """Merged into the global model."""
+    """Tokens merged into the global model."""
     tokens_per_second: float = 0.0
-    """At which all units that learn train; 0 while the syncer does not answer."""
+    """Training rate of all units that learn; 0 while the syncer does not answer."""
     loss: float | None = None
-    """Training loss in nats per token, the mean of the units that learn by their tokens; absent before the first."""
+    """Training loss in nats per token: mean of the units that learn, weighted by tokens. Absent before the first."""
     quorum: Annotated[str, Field(max_length=128)] = ""
     """Units in the last merged round, units known to the syncer, and the quorum, such as `3/3 (K=2)`."""
     bytes_in: int = 0
-    """Into the syncer, all shards together, but for what came in the last seconds before one of them ended."""
+    """Bytes received by all shards, except what one received in the last seconds before it ended."""
     bytes_out: int = 0
-    """Out of the syncer, all shards together, but for what went in the last seconds before one of them ended."""
+    """Bytes sent by all shards, except what one sent in the last seconds before it ended."""
     earlier_bytes_in: int = 0
-    """Of `bytesIn`, those that pods of the syncer counted which have ended."""
+    """The part of `bytesIn` that was counted by syncer pods that have ended."""
     earlier_bytes_out: int = 0
-    """Of `bytesOut`, those that pods of the syncer counted which have ended."""
+    """The part of `bytesOut` that was counted by syncer pods that have ended."""
     gbit_per_second_in: float = 0.0
-    """Into the syncer, all shards together; the mean of about half a minute."""
+    """Gbit/s received by all shards, mean of about half a minute."""
     gbit_per_second_out: float = 0.0
-    """Out of the syncer, all shards together; the mean of about half a minute."""
+    """Gbit/s sent by all shards, mean of about half a minute."""
     restarts: int = 0
-    """Restarts of all units, in place or by a new gang, including deleted units; it never falls."""
+    """Restarts of all units, on their hosts or on new ones, including deleted units. It never falls."""
     lost: CostStatus | None = None
-    """What failures cost all units, including deleted units; absent before the first. No part of it falls."""
+    """What failures cost all units, including deleted units; absent before the first failure. No part of it falls."""
     deleted_units: DeletedUnits | None = None
-    """The part of deleted units; absent before the first that had any."""
+    """The part of deleted units in `restarts` and `lost`; absent if there is none."""
     last_heal_seconds: float | None = None
-    """Of the unit that failed last and has healed: from its failure to the first merge after it."""
+    """Seconds of the most recent completed heal, from the failure to the first merge after it."""
     syncer_restarts: int = 0
-    """Times that shards resumed from their journals, all shards together."""
+    """How often shards resumed from their journals, all shards together."""
     syncer_shards: int = 0
-    """Shards that the journals are of; 0 before the first."""
+    """Number of shards that the journals are for; 0 before the first."""
     syncer_layout: int = 0
-    """Changes of the number of shards; each has journals of its own."""
+    """Number of changes of `spec.syncer.shards`; each starts new journals."""
     ledger: LedgerStatus | None = None
     """What became of all units' tokens, in token-fragments: divide by `fragments` for tokens."""
     checkpoint: CheckpointStatus = CheckpointStatus()
@@ -216,21 +216,21 @@ class TrainingRunStatus(Report):
     final_checkpoint: Annotated[str, Field(max_length=1024)] = ""
     """URI of the checkpoint of the last step; empty until the run has reached its target."""
     start_time: Time | None = None
-    """When the operator first made something of the run."""
+    """When the operator first reconciled the run."""
     suspend_time: Time | None = None
-    """While `spec.suspend` is true: since when."""
+    """When the present suspension began; absent if `spec.suspend` is false."""
     suspended_seconds: int = 0
-    """Of all suspensions that are over; `spec.activeDeadlineSeconds` does not count them."""
+    """Seconds of all finished suspensions, which `spec.activeDeadlineSeconds` does not count."""
     quorum_lost_time: Time | None = None
-    """While units out of restarts leave fewer than `spec.quorum.min`: since when."""
+    """Since when fewer than `spec.quorum.min` units have restarts left; absent otherwise."""
     completion_time: Time | None = None
-    """When the run was Complete or Failed."""
+    """When the run became Complete or Failed."""
     estimated_seconds_left: int | None = None
-    """Until the target, at the speed of now; absent while that is not known."""
+    """Seconds until the target at the present speed; absent if unknown."""
     conditions: Conditions = ()
-    """States with their reasons (docs/trainingrun.md)."""
+    """Conditions (docs/trainingrun.md)."""
     observed_generation: int = 0
-    """`metadata.generation` of the spec that this status follows from."""
+    """`metadata.generation` of the spec that this status is based on."""
 
 
 class TrainingRun(Report):

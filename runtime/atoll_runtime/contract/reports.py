@@ -135,12 +135,12 @@ class EvaluationReport(Report):
     step: int
     """Global step of the checkpoint."""
     loss: float | None = None
-    """Nats per token; None where it is not finite."""
+    """Loss in nats per token; absent if it is not finite."""
     tokens: int
-    """Predicted ones, over which the loss is the mean."""
+    """Predicted tokens over which the loss is the mean."""
     split: Annotated[str, Field(max_length=63)]
     seconds: float
-    """That reading and evaluating it took."""
+    """Seconds to read and evaluate the checkpoint."""
     time: float
     """Unix seconds of the result."""
 
