@@ -15,32 +15,32 @@ from functools import lru_cache
 from atoll_operator.api.common import ACCELERATORS
 
 CUBE = 4
-"""Chips along each side of the cubes that larger slices of v5p and tpu7x are made of."""
+"""Chips along each side of the cubes that make up larger slices of v5p and tpu7x."""
 CHIPS = 4
-"""Of a host, wherever a slice has several."""
+"""Chips of a host in a slice of several hosts."""
 LONGEST_SIDE = 256
-"""Chips along the longest side of such a slice."""
+"""Largest number of chips along one side of such a slice."""
 MAX_HOSTS = 4096
-"""Of one unit, all its slices together: 64 slices of the largest v5e or v6e; more than one slice of any kind has."""
+"""Largest number of hosts of one unit in all its slices: 64 slices of the largest v5e or v6e."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine type and the slices that are made of it."""
+    """A machine type and the slices that consist of it."""
 
     name: str
     chips: int
-    """Per host."""
+    """Chips per host."""
     topologies: tuple[str, ...]
-    """But for slices of whole cubes."""
+    """Topologies, except slices of whole cubes."""
     cubes: int = 0
-    """Slices of whole 4x4x4 cubes have at most so many, with their sides in ascending order; 0: there are none."""
+    """Largest number of 4x4x4 cubes in a slice of whole cubes (sides in ascending order); 0: no such slices."""
 
     def makes(self, topology: str) -> bool:
         return topology in self.topologies or topology in _cubes(self.cubes)
 
     def hosts(self, topology: str) -> int:
-        """Of a slice of that topology."""
+        """Number of hosts of a slice of this topology."""
         return chips_of(topology) // self.chips
 
     def all_topologies(self) -> Iterator[str]:
@@ -50,21 +50,21 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What one value of the node label `cloud.google.com/gke-tpu-accelerator` offers."""
+    """The slices behind one value of the node label `cloud.google.com/gke-tpu-accelerator`."""
 
     accelerator: str
     prefix: str
-    """Of `TPU_ACCELERATOR_TYPE`, such as `v6e` in `v6e-8`."""
+    """Prefix of `TPU_ACCELERATOR_TYPE`, such as `v6e` in `v6e-8`."""
     cores_per_chip: int
-    """By which the number in `TPU_ACCELERATOR_TYPE` is counted: TensorCores of v5p and tpu7x, chips of v5e and v6e."""
+    """Units per chip in the number of `TPU_ACCELERATOR_TYPE`: TensorCores of v5p and tpu7x, chips of v5e and v6e."""
     machines: tuple[Machine, ...]
     devices_per_chip: int = 1
-    """That JAX sees: the two TensorCores of a v5p chip are one, those of a tpu7x chip are two."""
+    """JAX devices per chip: the two TensorCores of a v5p chip are one device, those of a tpu7x chip are two."""
     flex_start: bool = True
-    """Whether GKE offers flex-start, for slices of one host. Its documentation names v5e, v5p and v6e (GKE 1.33)."""
+    """Whether GKE offers flex-start for slices of one host. Its documentation names v5e, v5p and v6e (GKE 1.33)."""
 
     def topologies(self) -> tuple[str, ...]:
-        """All, each once, in order of size."""
+        """All topologies, each once, by size."""
         names = {topology for machine in self.machines for topology in machine.all_topologies()}
         return tuple(sorted(names, key=lambda topology: (chips_of(topology), topology)))
 
@@ -79,7 +79,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One slice: what its pods and nodes look like."""
+    """The shape of one slice, as its pods and nodes have it."""
 
     accelerator: str
     topology: str
@@ -98,12 +98,12 @@ class Slice:
 _FLAT = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _DEEP = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 _BOUNDS = {1: (1, 1, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
-"""Chips of a host along x, y and z, by their number."""
+"""Chips of a host along x, y and z, by the number of chips."""
 
 
 @lru_cache
 def _cubes(most: int) -> tuple[str, ...]:
-    """Slices of at most so many cubes."""
+    """Topologies of at most this many cubes."""
     sides = range(1, min(most, LONGEST_SIDE // CUBE) + 1)
     return tuple(
         "x".join(str(CUBE * side) for side in (a, b, c))
@@ -165,7 +165,7 @@ def chips_of(topology: str) -> int:
 
 
 def generation_of(accelerator: str) -> Generation:
-    """Raises ValueError: there is none; the message names the field and what would be right."""
+    """Raises ValueError if there is none; the message names the field and what would be right."""
     for generation in GENERATIONS:
         if generation.accelerator == accelerator:
             return generation
@@ -174,7 +174,7 @@ def generation_of(accelerator: str) -> Generation:
 
 @lru_cache(maxsize=1024)
 def slice_of(accelerator: str, topology: str, machine_type: str | None = None) -> Slice:
-    """The slice of that shape.
+    """The slice of this shape.
 
     Raises:
         ValueError: there is none; the message names the field and what would be right.
@@ -208,7 +208,7 @@ def slice_of(accelerator: str, topology: str, machine_type: str | None = None) -
 
 
 def check_slices(shape: Slice, slices: int, field: str) -> None:
-    """Whether a unit can have so many slices; multislice takes slices of several hosts (GKE's page on multislice).
+    """Check the number of slices of a unit. Multislice needs slices of several hosts (GKE's page on multislice).
 
     Raises:
         ValueError: it cannot; the message names the field and what would be right.
@@ -226,7 +226,7 @@ def check_slices(shape: Slice, slices: int, field: str) -> None:
 
 
 def offers(generation: Generation) -> str:
-    """The topologies that there are, in words."""
+    """The available topologies as text for a message."""
     named = sorted({name for machine in generation.machines for name in machine.topologies}, key=chips_of)
     cubes = max(machine.cubes for machine in generation.machines)
     more = (
@@ -236,7 +236,8 @@ def offers(generation: Generation) -> str:
 
 
 def _rings(sides: tuple[int, ...]) -> tuple[bool, ...]:
-    """Slices of whole cubes are tori; a flat slice is closed along the sides that are as long as the whole pod's."""
+    """Whether links close each axis to a ring. Slices of whole cubes are tori; a flat slice is closed along the sides
+    that are as long as the whole pod's."""
     if len(sides) == 3:
         return (min(sides) >= CUBE,) * 3
     return (*(side == 16 for side in sides), False)
