@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +15,7 @@ from drawn import PARTS, drawn
 from made import made
 from objects import RUN, TWO_HOSTS
 from refusals import Row, patched, rows
-from specs import FIELDS, put
+from specs import FIELDS
 
 from atoll_cli.simulate.admission import faults
 from atoll_operator.api.conditions import EVALUATED, RUN_CONDITIONS
@@ -160,13 +159,11 @@ def test_an_integer_with_a_decimal_point_is_accepted_or_refused_by_a_field(api: 
     spec = TWO_HOSTS.model_dump(mode="json", by_alias=True, exclude_none=True)
     size = {"layers": 3, "width": 64, "heads": 4, "kvHeads": 2, "hidden": 128}
     unit = {"apiVersion": RUN["apiVersion"], "kind": "LearnerUnit", "metadata": {"name": "u"}, "spec": spec}
-    damaged = []
-    for body in (RUN, patched(RUN, {"spec.model": {"dimensions": size}}), unit):
-        for path in (path for path, schema in FIELDS[body["kind"]] if schema.get("type") == "integer"):
-            damaged.append(patched(body, {}))
-            put(damaged[-1], path, two)
+    damaged = [
+        patched(body, {path: 2.0})
+        for body in (RUN, patched(RUN, {"spec.model": {"dimensions": size}}), unit)
+        for path, schema in FIELDS[body["kind"]]
+        if schema.get("type") == "integer"
+    ]
     for body, (_, refusal) in zip(damaged, offered(api, damaged, "default"), strict=True):
         assert not refusal or FIELD.search(refusal), f"names no field: {refusal}\n{body}"
-
-
-two: Callable[[Any, Any], None] = lambda place, key: operator.setitem(place, key, 2.0)  # noqa: E731

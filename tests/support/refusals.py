@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import pathlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -19,6 +20,9 @@ from atoll_operator.crd.generate import RESOURCES, definition
 from atoll_runtime.contract.rules import KEY
 
 Object = dict[str, Any]
+Path = tuple[str, ...]
+"""Keys; an index of a list is a number in digits."""
+REMOVE = object()
 UNIT: Object = {
     "apiVersion": "atoll.dev/v1alpha1",
     "kind": "LearnerUnit",
@@ -28,7 +32,8 @@ UNIT: Object = {
         "streams": 2,
     },
 }  # fmt: skip
-_TABLE: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+_TABLE: Mapping[str, Any] = yaml.safe_load(pathlib.Path(__file__).with_suffix(".yaml").read_text())
+VALID: Mapping[str, list[Object]] = _TABLE["valid"]
 SCHEMAS: Mapping[str, Object] = {
     resource.model.__name__: definition(resource)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     for resource in RESOURCES
@@ -43,7 +48,7 @@ class Row:
     name: str
     before: Object | None
     body: Object
-    patch: Object
+    patch: Mapping[str | Path, Any]
     field: str
     says: str
 
@@ -57,24 +62,31 @@ def rows(section: str) -> list[Row]:
     for each in _TABLE[section]:
         base = UNIT if each.get("kind") == "LearnerUnit" else RUN
         before = patched(patched(base, _TABLE["bases"].get(each.get("base"), {})), each.get("before", {}))
-        body = patched(before, each["patch"])
+        patch = {path: REMOVE if value is None else value for path, value in each["patch"].items()}
+        body = patched(before, patch)
         old = before if section.endswith("changes") else None
-        found.append(Row(each["name"], old, body, each["patch"], each.get("field", ""), each.get("says", "")))
+        found.append(Row(each["name"], old, body, patch, each.get("field", ""), each.get("says", "")))
     return found
 
 
-def patched(base: Object, patch: Mapping[str, Any]) -> Object:
-    """A copy of the object with other values at dotted paths. None removes a field."""
+def patched(base: Object, patch: Mapping[str | Path, Any]) -> Object:
+    """A copy of the object with other values at dotted paths, or without them (REMOVE). Missing parents are made."""
     body = copy.deepcopy(base)
     for path, value in patch.items():
-        *parents, last = path.split(".")
+        keys = path.split(".") if isinstance(path, str) else path
         place: Any = body
-        for key in parents:
-            place = place[int(key)] if key.isdigit() else place.setdefault(key, {})
-        if value is None:
-            del place[last]
+        for key, following in itertools.pairwise(keys):
+            if isinstance(place, dict):
+                place = place.setdefault(key, [] if following.isdigit() else {})
+            else:
+                place[:] = place or [{}]
+                place = place[int(key)]
+        if value is REMOVE:
+            place.pop(keys[-1], None) if isinstance(place, dict) else place.clear()
+        elif isinstance(place, dict):
+            place[keys[-1]] = copy.deepcopy(value)
         else:
-            place[int(last) if isinstance(place, list) else last] = value
+            place[int(keys[-1]) :] = [copy.deepcopy(value), *place[int(keys[-1]) + 1 :]]
     return body
 
 

@@ -6,15 +6,14 @@ Values follow the schemas of the definitions, so a new field is drawn as soon as
 
 from __future__ import annotations
 
-import copy
-import itertools
+import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hypothesis import strategies as st
-from refusals import SCHEMAS, patched, rows
+from refusals import REMOVE, SCHEMAS, VALID, Path, patched, rows
 
 from atoll_operator.api.pool import MAX_UNITS
 from atoll_operator.plan.pods.names import EVALUATED_LIMIT, NAMES_LIMIT
@@ -24,7 +23,6 @@ from atoll_runtime.model import describe, resolve
 from atoll_runtime.sync.fragments import cut
 
 Object = dict[str, Any]
-Path = tuple[str | int, ...]
 LONG = 3600
 """Seconds: no time limit that is at least as long ends within a test."""
 SMALL_HOSTS = 4
@@ -32,54 +30,28 @@ SMALL_HOSTS = 4
 
 # Valid values.
 
-# fmt: off
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=12)
-LABEL_KEYS = st.sampled_from(["disk", "example.com/rack", "cloud.google.com/gke-nodepool", "a.b/c_d", "x" * 63])
+LABEL_KEYS = st.sampled_from(
+    ["disk", "example.com/rack", "cloud.google.com/gke-nodepool", "a.b/c_d", "x" * 63]
+)
 LABELS = st.dictionaries(LABEL_KEYS, st.sampled_from(["", "ssd", "r-1", "A.b_c", "9" * 63]), max_size=3)
 BUCKETS = st.sampled_from(["gs://bucket", "gs://my-bucket.example/run", "gs://b0_c/a/ü"])
 SPLITS = st.sampled_from([1, 2, 4, 6, 8, 16, 64])
 """Numbers that often divide each other."""
-RESOURCES = [
-    {},
-    {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": 1_073_741_824}},
-    {"requests": {"cpu": 1}, "limits": {"cpu": "2", "example.com/gadget": 2, "hugepages-2Mi": "4Mi"}},
-    {"requests": {"ephemeral-storage": "5M", "a.b/c": "1k"}, "limits": {"a.b/c": "1k"}},
-]
-TOLERATIONS = [
-    {"operator": "Exists"},
-    {"key": "dedicated", "value": "atoll"},
-    {"key": "a.b/c_d", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5},
-    {"key": "disk", "operator": "Equal", "value": "", "effect": "NoSchedule"},
-]
-SOURCES = [
-    {"persistentVolumeClaim": {"claimName": "a.b", "readOnly": True}},
-    {"csi": {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": {"bucketName": "ü"}}},
-    {"configMap": {"name": "mine", "items": [{"key": "a.b_c", "path": "sub/.a", "mode": 0o400}]}},
-    {"secret": {"secretName": "mine", "defaultMode": 0o440, "optional": True}},
-    {"emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
-]
 PATHS = st.sampled_from(["/mnt", "/mnt/a b", "/mnt/data", "/dev/shm", "/etc/ssl/certs", "/é/.a..b"])
-VARIABLES = [
-    {"name": "XLA_FLAGS", "value": "--a=1 ü"},
-    {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "mine", "key": "a.b_c"}}},
-    {"name": "_a1", "valueFrom": {"configMapKeyRef": {"name": "mine", "key": "k"}}},
-]
-OPTIMIZED = [{"name": name} for name in OPTIMIZERS] + [
-    {"name": "lion", "arguments": {"b1": 0.95, "weight_decay": 1}},
-    {"name": "sgd", "arguments": {"momentum": 0.5, "nesterov": 1}},
-    {"name": "adafactor", "arguments": {"min_dim_size_to_factor": 8, "factored": 0}},
-]
-# fmt: on
+OPTIMIZERS_USED = st.sampled_from([{"name": name} for name in OPTIMIZERS]) | st.sampled_from(
+    VALID["optimizers"]
+)
 
 
 @st.composite
 def _template(draw: st.DrawFn) -> Object:
-    sources = draw(st.lists(st.sampled_from(SOURCES), max_size=3))
+    sources = draw(st.lists(st.sampled_from(VALID["volumes"]), max_size=3))
     paths = draw(st.lists(PATHS, max_size=len(sources), unique=True))
     parts: Mapping[str, st.SearchStrategy[Any]] = {
         "labels": LABELS,
         "annotations": st.dictionaries(LABEL_KEYS, st.text("a\n ü日{}", max_size=20), max_size=2),
-        "env": st.lists(st.sampled_from(VARIABLES), unique_by=lambda each: each["name"]),
+        "env": st.lists(st.sampled_from(VALID["variables"]), unique_by=lambda each: each["name"]),
         "imagePullSecrets": st.just([{"name": "pull"}]),
         "priorityClassName": st.just("system-cluster-critical"),  # every cluster has it
         "volumes": st.just([{"name": f"v-{index}", **source} for index, source in enumerate(sources)]),
@@ -96,11 +68,11 @@ KNOWN: Mapping[str, st.SearchStrategy[Any]] = {
     "data.uri": BUCKETS,
     "checkpoint.uri": BUCKETS,
     "image": st.sampled_from(["learner", "registry.example/a/learner:1.2", "learner@sha256:" + "0" * 64]),
-    "resources": st.sampled_from(RESOURCES),
+    "resources": st.sampled_from(VALID["resources"]),
     "nodeSelector": LABELS,
-    "tolerations": st.lists(st.sampled_from(TOLERATIONS), max_size=3),
+    "tolerations": st.lists(st.sampled_from(VALID["tolerations"]), max_size=3),
     "podTemplate": _template(),
-    "inner.optimizer": st.sampled_from(OPTIMIZED),
+    "inner.optimizer": OPTIMIZERS_USED,
     "inner.mesh": st.fixed_dictionaries({}, optional={"tensor": SPLITS, "expert": SPLITS}),
     "dimensions.kvHeads": SPLITS,
     "dimensions.experts": st.just(0) | SPLITS,
@@ -122,11 +94,8 @@ KNOWN: Mapping[str, st.SearchStrategy[Any]] = {
 def _object(draw: st.DrawFn, parts: Mapping[str, st.SearchStrategy[Any]], needed: frozenset[str]) -> Object:
     """What is needed, and a quarter of the rest: two numbers say which, because every draw takes time."""
     chosen = draw(st.integers(0, 2 ** len(parts) - 1)) & draw(st.integers(0, 2 ** len(parts) - 1))
-    return {
-        name: draw(part)
-        for index, (name, part) in enumerate(parts.items())
-        if name in needed or chosen >> index & 1
-    }
+    some = [name for index, name in enumerate(parts) if name in needed or chosen >> index & 1]
+    return {name: draw(parts[name]) for name in some}
 
 
 def values(schema: Object, place: str = "") -> st.SearchStrategy[Any]:
@@ -137,10 +106,7 @@ def values(schema: Object, place: str = "") -> st.SearchStrategy[Any]:
     if "enum" in schema:
         return st.sampled_from(schema["enum"])
     if "properties" in schema:
-        parts = {
-            name: values(part, f"{place}.{name}".removeprefix("."))
-            for name, part in schema["properties"].items()
-        }
+        parts = {name: values(part, f"{place}.{name}") for name, part in schema["properties"].items()}
         return _object(parts, frozenset(schema.get("required", ())))
     low, high = schema.get("minimum", -(2**31)), schema.get("maximum", 2**31)
     match schema.get("type"):
@@ -161,10 +127,10 @@ def values(schema: Object, place: str = "") -> st.SearchStrategy[Any]:
 
 
 SHAPES = [
-    (generation, machine, topology)
-    for generation in GENERATIONS
-    for machine in generation.machines
-    for topology in machine.all_topologies()
+    (each, machine, name)
+    for each in GENERATIONS
+    for machine in each.machines
+    for name in machine.all_topologies()
 ]
 SMALL_SHAPES = [each for each in SHAPES if each[1].hosts(each[2]) <= SMALL_HOSTS]
 
@@ -259,9 +225,7 @@ def _agree(spec: Object) -> None:
         spec["syncer"]["shards"] = min(spec["syncer"]["shards"], pieces)
     if mesh := spec.get("inner", {}).get("mesh"):
         sizes = [] if read.task else [resolve(read)]
-        tensors = [
-            each for size in sizes for each in (size.heads, size.kv_heads, size.hidden, size.expert_hidden)
-        ]
+        tensors = [math.gcd(size.heads, size.kv_heads, size.hidden, size.expert_hidden) for size in sizes]
         cores = {generation.accelerator: generation.devices_per_chip for generation in GENERATIONS}
         devices = [chips_of(pool["topology"]) * cores[pool["accelerator"]] for pool in spec["pools"]]
         tensor = mesh["tensor"] = math.gcd(mesh.get("tensor", 1), *tensors, *devices)
@@ -269,9 +233,7 @@ def _agree(spec: Object) -> None:
         mesh["expert"] = math.gcd(mesh.get("expert", 1), *wholes)
     if not spec["target"]:
         spec["target"]["globalSteps"] = 100
-    if any(
-        mount["mountPath"] == "/mnt/data" for mount in spec.get("podTemplate", {}).get("volumeMounts", ())
-    ):
+    if "/mnt/data" in [mount["mountPath"] for mount in spec.get("podTemplate", {}).get("volumeMounts", ())]:
         spec["data"]["uri"] = "file:///mnt/data/tokens"
     if quorum := spec.get("quorum"):
         quorum["min"] = 1 + quorum.get("min", 1) % sum(pool["units"] for pool in spec["pools"])
@@ -299,29 +261,15 @@ def _fields(schema: Object, path: Path = ()) -> Iterator[tuple[Path, Object]]:
     yield path, schema
     for name, part in schema.get("properties", {}).items():
         yield from _fields(part, (*path, name))
-    if "items" in schema:
-        yield from _fields(schema["items"], (*path, 0))
-    if isinstance(part := schema.get("additionalProperties"), dict):
-        yield from _fields(part, (*path, "example.com/x"))
+    for inner, key in (("items", "0"), ("additionalProperties", "example.com/x")):
+        if inner in schema:
+            yield from _fields(schema[inner], (*path, key))
 
 
 FIELDS = {kind: tuple(_fields(_spec_of(kind), ("spec",))) for kind in SCHEMAS}
 CONTRADICTIONS = {
     kind: [row.patch for row in rows("refused") if row.body["kind"] == kind] for kind in SCHEMAS
 }
-
-
-def put(body: Object, path: Path, change: Callable[[Any, Any], None]) -> None:
-    """Calls `change` with the parent of a path and its last key. Missing parents are made."""
-    place: Any = body
-    for key, following in itertools.pairwise(path):
-        empty: Any = [] if isinstance(following, int) else {}
-        if isinstance(place, list):
-            place[:] = place or [empty]
-        place = place[0] if isinstance(place, list) else place.setdefault(key, empty)
-    if isinstance(place, list) and not place:
-        place.append(None)
-    change(place, path[-1])
 
 
 def _wrong_size(schema: Object) -> Any:
@@ -337,22 +285,16 @@ def _wrong_size(schema: Object) -> Any:
 @st.composite
 def broken(draw: st.DrawFn, bodies: st.SearchStrategy[Object]) -> Object:
     """A body with a contradiction from the table of refusals, or with one or two damages, which may do no harm."""
-    body = copy.deepcopy(draw(bodies))
-    kind = draw(st.integers(0, 3))
-    try:
+    body, kind = draw(bodies), draw(st.integers(0, 3))
+    with contextlib.suppress(
+        AttributeError, TypeError, KeyError, IndexError, ValueError
+    ):  # the first left no place
         if kind == 0:
             return patched(body, draw(st.sampled_from(CONTRADICTIONS[body["kind"]])))
         for _ in range(draw(st.integers(1, 2))):
             path, schema = draw(st.sampled_from(FIELDS[body["kind"]]))
-            if kind == 1:
-                put(
-                    body,
-                    path,
-                    lambda place, key: place.clear() if isinstance(place, list) else place.pop(key, None),
-                )
-            else:
-                value = draw(st.sampled_from(WRONG)) if kind == 2 else _wrong_size(schema)
-                put(body, path, lambda place, key, value=value: place.__setitem__(key, copy.deepcopy(value)))
-    except (AttributeError, TypeError, KeyError, IndexError):
-        pass  # the first damage left nothing that the second could be done to
+            value = (
+                REMOVE if kind == 1 else draw(st.sampled_from(WRONG)) if kind == 2 else _wrong_size(schema)
+            )
+            body = patched(body, {path: value})
     return body
