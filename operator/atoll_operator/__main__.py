@@ -28,8 +28,6 @@ def main() -> int:
     logs.tell(logging.INFO, "starts", server=access.server, namespaces=configured.namespaces or "all")
     try:
         asyncio.run(_run(configured, access))
-    except KeyboardInterrupt:
-        return 0
     except (OSError, Refused, Unreachable) as error:
         logs.tell(logging.ERROR, "ends", error=f"{type(error).__name__}: {error}")
         return 1

@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Iterable
 
 from atoll_operator.cluster import Cluster
-from atoll_operator.kube.cache import Change
 from atoll_operator.kube.keys import Key
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Announcer
@@ -19,7 +18,7 @@ from atoll_operator.polling.syncer import SyncerPoller
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
 from atoll_operator.reconcilers.unit import UnitReconciler
-from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS, wakeups
+from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS
 from atoll_operator.settings import Settings
 
 TURN_SECONDS = 1.0
@@ -44,11 +43,6 @@ class Controller:
         self._units = UnitReconciler(
             settings, cluster, store, self.queue, self._syncers, metrics, self._announcer
         )
-
-    def changed(self, change: Change, listed: bool = False) -> None:
-        """Enqueues the keys that a change of the cache concerns."""
-        for key, seconds in wakeups(change, self._store, listed):
-            self.queue.add_spaced(key, seconds)
 
     async def run(self, known: Iterable[Key]) -> None:
         """Works until cancelled, on `known` first. Nothing that a pass had begun needs to be finished."""

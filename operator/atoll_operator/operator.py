@@ -1,45 +1,55 @@
-"""Puts the parts together and runs them until one of them ends."""
+"""Puts the parts together and runs them until a signal, or until one of them fails."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import signal
 import socket
 import uuid
-from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 
 import aiohttp
 
+from atoll_operator.api.group import LABEL_MANAGER, MANAGER
 from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.controller import Controller
-from atoll_operator.kube import events as handlers
-from atoll_operator.kube.cache import Change
 from atoll_operator.kube.client import wait_for_api
 from atoll_operator.kube.lease import Leadership, lease_name
 from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.logs import tell
+from atoll_operator.kube.middleware import Watch
+from atoll_operator.kube.watches import ClusterWatches
 from atoll_operator.metrics import health
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.metrics.runs import RunCollector
 from atoll_operator.reconcilers.inventory import Inventory
-from atoll_operator.reconcilers.watches import Watches
+from atoll_operator.reconcilers.wakeups import Dispatcher
 from atoll_operator.settings import Settings
 
-EXIT_SECONDS = 10.0
-"""For kopf to end its tasks; less than the pod's grace period."""
 LEASE_TRIES = 4
-"""Tries of a renewal that fit into a lease, were each to time out."""
+"""Tries of a renewal that fit into a lease if each runs into its time-out."""
+OURS = f"{LABEL_MANAGER}={MANAGER}"
+WATCHES = (
+    Watch("TrainingRun"),
+    Watch("LearnerUnit"),  # without our label, because a unit may be made by hand
+    Watch("Pod", OURS),
+    Watch("StatefulSet", OURS),
+    Watch("Service", metadata=True),  # all, because a Service of others may have a unit's name
+    Watch("ConfigMap", OURS, metadata=True),
+    Watch("Secret", OURS, metadata=True),
+)
 
 
 class App:
-    """One operator. The watches fill the store from the start; all else waits until this operator leads."""
+    """One operator. It fills its inventory from the start; all else waits until this operator leads."""
 
     def __init__(self, settings: Settings, credentials: Credentials) -> None:
         self._settings = settings
-        self._credentials = credentials
         self._metrics = Metrics()
         self._inventory = Inventory()
+        self._dispatcher = Dispatcher(self._inventory)
         self._cluster = Cluster(credentials, self._metrics, may_write=self._may_write)
         try_seconds = settings.lease_seconds / LEASE_TRIES
         self._lease_cluster = Cluster(
@@ -61,17 +71,17 @@ class App:
         self._metrics.registry.register(
             RunCollector(self._inventory, leads=lambda: self._controller is not None)
         )
-        self._watches: Watches | None = None
-        self._ready = asyncio.Event()
-        self._leading: asyncio.Task[None] | None = None
-        self._stopping = False
+        self._watches: ClusterWatches | None = None
 
     async def run(self) -> None:
-        """Returns when kopf was asked to stop (SIGTERM, SIGINT).
+        """Returns after SIGTERM or SIGINT.
 
         Raises:
             Exception: the first that ended a part.
         """
+        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopped.set)
         server = await health.serve(
             self._settings.health_port,
             self._metrics,
@@ -80,27 +90,45 @@ class App:
             role=lambda: "stands by" if self._controller is None else "leads",
             refresh=self._refresh,
         )
+        working = asyncio.create_task(self._operate(), name="operate")
+        waiting = asyncio.create_task(stopped.wait(), name="wait for a signal")
         try:
-            async with AsyncExitStack() as stack:
-                for cluster in (self._cluster, self._lease_cluster):
-                    await stack.enter_async_context(cluster)
-                await wait_for_api(self._cluster.check_served)
-                leading = self._leading = asyncio.create_task(self._lead(), name="lead")
-                watching = asyncio.create_task(self._watch(), name="watch")
-                await asyncio.wait([watching, leading], return_when=asyncio.FIRST_COMPLETED)
-                if not self._stopping:
-                    watching.cancel()  # it is done already, or a part of ours died before it
-                await self._stop()
-                await asyncio.wait([watching], timeout=EXIT_SECONDS)
-                for task in (watching, leading):
-                    if task.done() and not task.cancelled():
-                        task.result()
+            await asyncio.wait([working, waiting], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
         finally:
+            waiting.cancel()
+            working.cancel()  # gives the lease back
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([working])
             await server.cleanup()
 
-    async def _lead(self) -> None:
-        # From then on a signal ends the operator in order, and the lease is given back.
-        await self._ready.wait()
+    async def _operate(self) -> None:
+        async with AsyncExitStack() as stack:
+            for cluster in (self._cluster, self._lease_cluster):
+                await stack.enter_async_context(cluster)
+            await wait_for_api(self._cluster.check_served)
+            watches = list(WATCHES)
+            if await wait_for_api(lambda: self._cluster.may_list("Node")):
+                watches.append(Watch("Node", cluster_scoped=True))
+            else:
+                tell(
+                    logging.WARNING,
+                    "may not watch nodes: the pods of a lost node are replaced when they are deleted",
+                )
+            self._watches = ClusterWatches(
+                self._cluster,
+                watches,
+                self._settings.namespaces,
+                self._dispatcher,
+                self._settings.resync_seconds,
+            )
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._watches.run(), name="watch")
+                group.create_task(self._lead(self._watches), name="lead")
+
+    async def _lead(self, watches: ClusterWatches) -> None:
+        await watches.filled.wait()
         if self._settings.lease_namespace:
             await self._leadership.hold(self._work)
         else:
@@ -111,41 +139,11 @@ class App:
         controller = self._controller = Controller(
             self._settings, self._cluster, self._inventory, self._metrics
         )
+        self._dispatcher.queue = controller.queue
         try:
             await controller.run(self._inventory.keys("TrainingRun", "LearnerUnit"))
         finally:
-            self._controller = None
-
-    async def _watch(self) -> None:
-        """The watches fill the store; only then the work starts, and kopf, which hears the signals."""
-        nodes = await wait_for_api(lambda: self._cluster.may_list("Node"))
-        if not nodes:
-            tell(
-                logging.WARNING,
-                "may not watch nodes: the pods of a lost node are replaced when they are deleted",
-            )
-        namespaces = self._settings.namespaces
-        watches = self._watches = Watches(
-            self._credentials, self._metrics, self._inventory, namespaces, self._changed, nodes
-        )
-        watching = asyncio.create_task(watches.run(), name="watches")
-        try:
-            await _unless_ended(watching, watches.filled())
-            await _unless_ended(watching, handlers.attend(namespaces, self._ready, self._stop))
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-
-    def _changed(self, change: Change, listed: bool) -> None:
-        if self._controller is not None:
-            self._controller.changed(change, listed)
-
-    async def _stop(self) -> None:
-        """Ends the work, and then the lease; the watches end by themselves."""
-        self._stopping = True
-        if self._leading is not None:
-            self._leading.cancel()
-            await asyncio.gather(self._leading, return_exceptions=True)
+            self._controller = self._dispatcher.queue = None
 
     def _may_write(self) -> bool:
         return not self._settings.lease_namespace or self._leadership.leads()
@@ -158,24 +156,11 @@ class App:
         return f"a key has waited for {age:.0f} s" if age > self._settings.stuck_seconds else ""
 
     def _prepared(self) -> str:
-        refusal = self._watches.refusal if self._watches is not None else ""
-        if refusal:
-            return f"may not watch {refusal}"
-        return "" if self._ready.is_set() else "the watches have not started yet"
+        watches = self._watches
+        if watches is not None and watches.refusal:
+            return f"may not watch {watches.refusal}"
+        return "" if watches is not None and watches.filled.is_set() else "the watches have not started yet"
 
     def _refresh(self) -> None:
         self._metrics.queue_depth.set(0 if self._controller is None else self._controller.queue.depth)
         self._metrics.queue_age.set(self._oldest())
-
-
-async def _unless_ended(task: asyncio.Task[None], work: Coroutine[None, None, None]) -> None:
-    """Does the work; an error that ends the task meanwhile ends the work too."""
-    working = asyncio.create_task(work)
-    try:
-        await asyncio.wait([task, working], return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
-        working.result()
-    finally:
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)

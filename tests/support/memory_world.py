@@ -21,14 +21,17 @@ from atoll_operator.api.group import LABEL_UNIT
 from atoll_operator.controller import Controller
 from atoll_operator.kube.keys import Key
 from atoll_operator.kube.login import Credentials
+from atoll_operator.kube.middleware import Watch
+from atoll_operator.kube.watches import ClusterWatches
 from atoll_operator.metrics.process import Metrics
+from atoll_operator.operator import WATCHES
 from atoll_operator.plan.pods.evaluator import EvaluatorState
 from atoll_operator.plan.run.final_checkpoint import CheckpointOrder, next_checkpoint_step
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE, SyncerState, heard, missed
 from atoll_operator.polling.evaluator import EvaluatorPoller
 from atoll_operator.polling.syncer import SyncerPoller
 from atoll_operator.reconcilers.inventory import Inventory
-from atoll_operator.reconcilers.watches import SELECTORS, _Sink
+from atoll_operator.reconcilers.wakeups import Dispatcher
 from atoll_operator.settings import Settings
 
 BEGIN = 1_800_000_000.0
@@ -114,11 +117,15 @@ class World:
 
         with patch.multiple(term_module, SyncerPoller=Heard, EvaluatorPoller=Evaluated):
             term = self.term = Controller(settings, cluster, store, metrics)
-        sinks: dict[str, Any] = {kind: _Sink(kind, "", store, term.changed) for kind in (*SELECTORS, "Node")}
-        for kind, sink in sinks.items():
-            for body in self.server.every(kind):
-                sink.seen(copied(body))
-            self._operator.append(asyncio.create_task(self.server.watch(kind, _teller(sink))))
+        dispatcher = Dispatcher(store)
+        dispatcher.queue = term.queue
+        kinds = (*WATCHES, Watch("Node", cluster_scoped=True))
+        watches = ClusterWatches(cluster, kinds, (), dispatcher, 86_400)
+        for watch in kinds:
+            for body in self.server.every(watch.kind):
+                watches.received(watch.kind, False, copied(body))
+            told = self.server.watch(watch.kind, _teller(watches, watch.kind))
+            self._operator.append(asyncio.create_task(told))
         known = store.keys("TrainingRun", "LearnerUnit")
         self._operator.append(asyncio.create_task(term.run(known)))
 
@@ -167,8 +174,10 @@ def clocks() -> Any:
     return patch.multiple(time, time=lambda: BEGIN + loop.time(), monotonic=loop.time)
 
 
-def _teller(sink: Any) -> Any:
+def _teller(watches: ClusterWatches, kind: str) -> Any:
+    """What a handler of kopf's calls."""
+
     def told(event: str, body: Object) -> None:
-        (sink.gone if event == "DELETED" else sink.seen)(body)
+        watches.received(kind, event == "DELETED", body)
 
     return told

@@ -25,7 +25,7 @@ CONNECTIONS = 32
 AT_ONCE = CONNECTIONS // 4
 """Requests that one caller may send at a time for work that is less urgent than pods."""
 TRIES = 5
-BACK_OFF_SECONDS = 0.2
+BACK_OFF_SECONDS = 0.1
 RETRY_AFTER_SECONDS = 10.0
 """Longest wait between two tries, whatever the API server asks for."""
 START_SECONDS = 120.0

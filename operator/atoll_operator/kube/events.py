@@ -1,67 +1,219 @@
-"""The only file that knows kopf: it starts the work, hears the signals, and ends the work in order.
-
-All that is watched comes by watches of our own (`watches.py`): one of kopf's ends the process when the API server is
-ill for a minute, or puts any error but 410 into the stream (kopf 1.45).
-"""
+"""Runs kopf in a thread with an event loop of its own. This is the only file that imports kopf."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable, Collection, Iterator
+import contextlib
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
-import kopf
+import aiohttp
 
-BACK_OFF_SECONDS = 0.5
-MAX_BACK_OFF_SECONDS = 16.0
+from atoll_operator.kube.keys import Object
+from atoll_operator.kube.middleware import Listener, Middleware, Response, back_off
 
+# kopf imports the official client where it is installed: 30 MiB for two classes that are not used here.
+_known = sys.modules.get("kubernetes")
+sys.modules["kubernetes"] = None  # type: ignore[assignment]
+import kopf  # noqa: E402
 
-async def attend(
-    namespaces: Collection[str], ready: asyncio.Event, stop: Callable[[], Awaitable[None]]
-) -> None:
-    """Sets `ready`, runs until a signal, and calls `stop` then: kopf ends tasks that were made after its start.
+del sys.modules["kubernetes"]
+if _known is not None:
+    sys.modules["kubernetes"] = _known
 
-    Raises:
-        Exception: kopf's, when it cannot go on; the process has to end then.
-    """
-    registry = kopf.OperatorRegistry()
-    _register(registry, stop)
-    await kopf.operator(
-        registry=registry,
-        # kopf would look the user up by name, and the image's user 65532 has none; only peering reads it.
-        identity="atoll",  # type: ignore[arg-type]
-        standalone=True,
-        clusterwide=not namespaces,
-        namespaces=namespaces,
-        ready_flag=ready,
-    )
+INACTIVITY_SECONDS = 90.0
+"""A watch is opened again after this long without an event; bookmarks come every minute."""
+BATCH = 500
+"""Events that are handled in one turn of the main loop."""
+EXIT_SECONDS = 3.0
 
 
-class BackOffs:
-    """Seconds between the tries of a request, without end: kopf asks what the API server serves, and is to wait."""
+class KopfThread:
+    """One kopf operator, from its start to its end. The public methods belong to the main loop."""
+
+    def __init__(self, listener: Listener, main: asyncio.AbstractEventLoop) -> None:
+        self._listener, self._main = listener, main
+        self._client = listener.client
+        self.ended: asyncio.Future[str] = main.create_future()
+        """Its result is why kopf ended."""
+        self.open: set[str] = set()
+        """Paths that are watched."""
+        self.alive = time.monotonic()
+        """When kopf's loop answered the last ping."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._buffer: deque[tuple[str, bool, Object]] = deque()
+        self._draining = self._closed = False
+        self._middleware = Middleware(listener, lambda path: self._in_main(self._opened, path))
+        # A daemon, so that a hanging loop does not keep the process alive.
+        threading.Thread(target=self._run, name="kopf", daemon=True).start()
+
+    @property
+    def asked(self) -> float:
+        """When kopf sent its last request."""
+        return self._middleware.asked
+
+    def ping(self) -> None:
+        """Has kopf's loop update `alive`."""
+        self._in_kopf(self._sign)
+
+    def stop(self) -> None:
+        """Ends kopf without waiting for it. Its events are not passed on any more."""
+        self._closed = True
+        if self._stopping is not None:
+            self._in_kopf(self._stopping.set)
+
+    def _drain(self) -> None:
+        self._draining = False
+        for _ in range(BATCH):
+            if self._closed or not self._buffer:
+                return
+            self._listener.received(*self._buffer.popleft())
+        self._draining = True
+        self._main.call_soon(self._drain)
+
+    def _opened(self, path: str) -> None:
+        if not self._closed:
+            self._drain()  # what kopf listed comes first
+            self.open.add(path)
+            self._listener.opened(path)
+
+    def _end(self, reason: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result(reason)
+
+    def _in_kopf(self, function: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(function)
+
+    # In kopf's thread:
+
+    def _in_main(self, function: Any, *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+            self._main.call_soon_threadsafe(function, *arguments)
+
+    def _sign(self) -> None:
+        self.alive = time.monotonic()
+
+    def _run(self) -> None:
+        reason = "kopf ended"
+        try:
+            asyncio.run(self._operate())
+        except BaseException as error:
+            reason = f"{type(error).__name__}: {error}"
+        self._in_main(self._end, reason)
+
+    async def _operate(self) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        self._loop.set_exception_handler(lambda loop, context: None)  # of kopf's callbacks that were cut off
+        stopping = asyncio.create_task(self._stopping.wait())
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=self._client.credentials.context),
+            middlewares=(self._middleware,),
+            response_class=Response,
+            headers={"Accept-Encoding": "identity"},  # compressing costs more than it saves
+        ) as session:
+            work = kopf.operator(
+                registry=self._registry(session, self._stopping),
+                identity="operator",  # type: ignore[arg-type] # else kopf asks the system for the user's name
+                standalone=True,
+                clusterwide=not self._listener.namespaces,
+                namespaces=self._listener.namespaces,
+            )
+            operator = asyncio.create_task(work)
+            await asyncio.wait([operator, stopping], return_when=asyncio.FIRST_COMPLETED)
+            # After one watch failed, kopf's other watches wait for a new login until they are cancelled.
+            for task in asyncio.all_tasks() - {asyncio.current_task(), operator}:
+                task.cancel()
+            if (await asyncio.wait([operator], timeout=EXIT_SECONDS))[0]:
+                operator.result()
+
+    def _registry(self, session: aiohttp.ClientSession, stopping: asyncio.Event) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+
+        @kopf.on.startup(registry=registry)
+        async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+            settings.posting.enabled = False
+            settings.scanning.disabled = True
+            settings.peering.standalone = True
+            settings.persistence.diffbase_storage = _NoDiffBase()
+            settings.process.ultimate_exiting_timeout = (
+                None  # else kopf kills the process ten minutes after its end
+            )
+            settings.networking.request_timeout = 30
+            settings.networking.connect_timeout = 5
+            settings.networking.error_backoffs = _BackOffs()
+            settings.watching.reconnect_backoff = 0.1
+            settings.watching.inactivity_timeout = INACTIVITY_SECONDS
+            for watch in self._listener.watches:
+                if watch.selector:
+                    group, version, plural = self._client.resources[watch.kind]
+                    settings.watching.label_selectors[group, version, plural] = watch.selector
+
+        @kopf.on.cleanup(registry=registry)
+        async def end(**_: Any) -> None:
+            self._in_main(self._end, _ERRORS.last.pop(threading.get_ident(), "kopf ended"))
+            stopping.set()
+
+        @kopf.on.login(registry=registry)
+        def login(**_: Any) -> kopf.AiohttpSession:
+            return kopf.AiohttpSession(server=self._client.credentials.server, aiohttp_session=session)
+
+        for watch in self._listener.watches:
+            self._handle(registry, watch.kind)
+        return registry
+
+    def _handle(self, registry: kopf.OperatorRegistry, kind: str) -> None:
+        @kopf.on.event(*self._client.resources[kind], registry=registry)
+        async def handle(event: Any, **_: Any) -> None:
+            self._buffer.append((kind, event["type"] == "DELETED", event["object"]))
+            if not self._draining:
+                self._draining = True
+                self._in_main(self._drain)
+
+
+class _Errors(logging.Handler):
+    """Keeps the last error with a traceback that kopf logged in each thread; `Listener.problem` logs all others."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.last: dict[int | None, str] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.last[record.thread] = record.getMessage()
+
+
+_ERRORS = _Errors()
+logging.getLogger("kopf").addHandler(_ERRORS)
+logging.getLogger("kopf").setLevel(logging.ERROR)
+logging.getLogger("kopf").propagate = False
+
+
+class _BackOffs:
+    """Seconds between the tries of a request, without end."""
 
     def __iter__(self) -> Iterator[float]:
-        seconds = BACK_OFF_SECONDS
+        failures = 0
         while True:
-            yield seconds * random.uniform(0.5, 1.0)
-            seconds = min(2 * seconds, MAX_BACK_OFF_SECONDS)
+            failures += 1
+            yield back_off(failures)
 
 
-def _register(registry: kopf.OperatorRegistry, stop: Callable[[], Awaitable[None]]) -> None:
-    @kopf.on.startup(registry=registry)
-    async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
-        settings.posting.enabled = False
-        settings.networking.request_timeout = 30
-        settings.networking.connect_timeout = 5
-        settings.networking.error_backoffs = BackOffs()
-        settings.scanning.disabled = True
-        settings.peering.standalone = True
+class _NoDiffBase(kopf.DiffBaseStorage):
+    """Handlers of events need no differences; computing them takes half of kopf's time."""
 
-    @kopf.on.cleanup(registry=registry)
-    async def end(**_: Any) -> None:
-        await stop()  # kopf waits 5 s for tasks that it takes for hung
+    def build(self, **_: Any) -> Any:
+        return {}
 
-    @kopf.on.login(registry=registry)
-    def login(**keywords: Any) -> kopf.ConnectionInfo | None:
-        return kopf.login_with_service_account(**keywords) or kopf.login_via_client(**keywords)
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None

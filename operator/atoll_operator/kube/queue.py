@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from atoll_operator.kube.errors import Conflict, NamespaceEnding, NotLeading, Retry, Unreachable
+from atoll_operator.kube.errors import Conflict, NamespaceEnding, NotLeading, Refused, Retry, Unreachable
 from atoll_operator.kube.logs import LOG, tell
 
 K = TypeVar("K", bound=Hashable)
@@ -76,6 +76,11 @@ class WorkQueue(Generic[K]):
             timer.cancel()
         self._timers[key] = asyncio.get_running_loop().call_at(due, self._due, key)
 
+    def retry_failed(self) -> None:
+        """Adds all keys that wait because their last pass failed: the cause may be over."""
+        for key in list(self._failures):
+            self._add(key)
+
     def forget(self, key: K) -> None:
         """The object is gone: no more timers and no history of failures."""
         self._failures.pop(key, None)
@@ -139,12 +144,10 @@ class WorkQueue(Generic[K]):
         wait = min(BACK_OFF_SECONDS * 2.0 ** min(count - 1, 16), MAX_BACK_OFF_SECONDS) * random.uniform(
             0.5, 1.0
         )
-        if isinstance(error, (Conflict, NotLeading, Unreachable)):
+        if isinstance(error, (Conflict, NotLeading, Refused, Unreachable)):
             tell(logging.WARNING, "will try again", object=str(key), error=str(error), seconds=round(wait, 2))
         else:
-            LOG.error(
-                "a bug, or a refusal; will try again", exc_info=error, extra={"fields": {"object": str(key)}}
-            )
+            LOG.error("a bug; will try again", exc_info=error, extra={"fields": {"object": str(key)}})
         self.add_after(key, wait)
 
     def _put_off(self, key: K, error: Retry) -> None:

@@ -12,12 +12,13 @@
 | a node changed or was deleted | units and runs with pods on it | none |
 | another owned object changed or was deleted | its unit or run | `STARTING_SECONDS` |
 | an object is missing in a fresh list | as if it was deleted | none |
+| a collection was listed again after its watch was down | keys whose last pass failed | none |
 | the operator wrote more than figures of a unit | its run | `RUN_SECONDS` |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from atoll_operator.kube.cache import Change
@@ -111,3 +112,26 @@ def status_writer(client: ApiClient, inventory: Inventory, queue: WorkQueue[Key]
         enqueue=queue.add_after,
         written=written,
     )
+
+
+class Dispatcher:
+    """Takes what the watches report into the inventory, and enqueues the keys that it concerns."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        self.queue: WorkQueue[Key] | None = None
+        """None while this operator does not lead."""
+
+    def event(self, kind: str, deleted: bool, body: Object) -> None:
+        self._pass_on(self._inventory.drop(kind, body) if deleted else self._inventory.put(kind, body))
+
+    def listed(self, kind: str, namespace: str, names: Collection[tuple[str, str]], version: int) -> None:
+        for change in self._inventory.keep(kind, namespace, names, version):
+            self._pass_on(change, listed=True)
+        if self.queue is not None:  # the API server answers again
+            self.queue.retry_failed()
+
+    def _pass_on(self, change: Change | None, listed: bool = False) -> None:
+        if change is not None and self.queue is not None:
+            for key, delay in wakeups(change, self._inventory, listed):
+                self.queue.add_spaced(key, delay)

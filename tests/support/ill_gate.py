@@ -1,0 +1,127 @@
+"""A way to an API server that answers 503, or ends a watch with an ERROR event, when a test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+from aiohttp import web
+from yarl import URL
+
+from atoll_local.pki import Pair
+
+ILL = {"kind": "Status", "status": "Failure", "code": 503, "message": "etcdserver: no leader"}
+ERROR = {"type": "ERROR", "object": {**ILL, "code": 500, "message": "internal error"}}
+HOP_HEADERS = frozenset({"connection", "content-length", "host", "keep-alive", "transfer-encoding"})
+LOOK_SECONDS = 0.05
+START_SECONDS = 20
+
+
+class IllGate:
+    """An HTTPS proxy in a thread of its own. The public attributes may be set by the test.
+
+    Args:
+        pair: of a server at 127.0.0.1, from the authority in `kubeconfig`.
+        kubeconfig: of an operator, straight to the API server.
+        authority: PEM, of the API server.
+        through: where the kubeconfig through this gate is written.
+    """
+
+    def __init__(self, pair: Pair, kubeconfig: Path, authority: str, through: Path) -> None:
+        self.ill = False
+        """Every request is answered 503, and open watches are cut."""
+        self.error_in = ""
+        """The end of the path of a watch that gets an ERROR event with code 500, once."""
+        self.errors = self.refused = 0
+        """ERROR events, and answers 503, so far."""
+        text = kubeconfig.read_text()
+        self._server: str = yaml.safe_load(text)["clusters"][0]["cluster"]["server"]
+        self._near = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._near.load_cert_chain(pair.cert, pair.key)
+        self._far = ssl.create_default_context(cadata=authority)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="gate")
+        self._thread.start()
+        port = self._wait(self._open())
+        through.write_text(text.replace(self._server, f"https://127.0.0.1:{port}"))
+
+    def close(self) -> None:
+        self._wait(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(START_SECONDS)
+        self._loop.close()
+
+    async def _open(self) -> int:
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._far)
+        time_out = aiohttp.ClientTimeout(total=None, connect=START_SECONDS)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=time_out, auto_decompress=False)
+        server = web.Server(self._carry, access_log=None)
+        self._runner = web.ServerRunner(server, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._near).start()
+        return int(self._runner.addresses[0][1])
+
+    async def _close(self) -> None:
+        await self._runner.cleanup()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        await self._session.close()
+        await asyncio.sleep(0.1)  # connections over TLS end after their session
+
+    def _wait(self, work: Coroutine[None, None, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_SECONDS)
+
+    async def _carry(self, request: web.BaseRequest) -> web.StreamResponse:
+        if self.ill:
+            self.refused += 1
+            return web.json_response(ILL, status=503)
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP_HEADERS}
+        url = URL(self._server + request.raw_path, encoded=True)
+        body = await request.read() or None
+        response = web.StreamResponse()
+        try:
+            async with self._session.request(request.method, url, headers=headers, data=body) as answer:
+                headers = {
+                    name: value for name, value in answer.headers.items() if name.lower() not in HOP_HEADERS
+                }
+                response.set_status(answer.status)
+                response.headers.update(headers)
+                await response.prepare(request)
+                async for part in self._parts(request, answer):
+                    await response.write(part)
+                return response
+        except (aiohttp.ClientError, OSError):  # either side is down
+            if request.transport is not None:
+                request.transport.abort()
+            return response
+
+    async def _parts(self, request: web.BaseRequest, answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        """The answer's body; looks at the attributes while nothing comes."""
+        reading: asyncio.Task[bytes] | None = None
+        watching = "watch" in request.query
+        try:
+            while not (watching and self.ill):
+                if watching and self.error_in and request.path.endswith(self.error_in):
+                    self.error_in = ""
+                    self.errors += 1
+                    yield json.dumps(ERROR).encode() + b"\n"
+                    return
+                reading = reading or asyncio.ensure_future(answer.content.readany())
+                if (await asyncio.wait([reading], timeout=LOOK_SECONDS))[0]:
+                    part, reading = reading.result(), None
+                    if not part:
+                        return
+                    yield part
+        finally:
+            if reading is not None:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
