@@ -25,7 +25,7 @@ from atoll_runtime.contract import Report, Section
 from atoll_runtime.contract.rules import WHOLE, cel, checked, immutable, immutable_field, rule
 
 MAX_RESTARTS = 1024
-"""Restarts that a status remembers."""
+"""Restarts in one status."""
 
 
 MAX_SLICES = 64
@@ -97,7 +97,7 @@ class Restart(Report):
     time: Time
     """When it was decided."""
     reason: Annotated[str, Field(max_length=256)]
-    """Of the failure (docs/learnerunit.md)."""
+    """Reason of the failure (docs/learnerunit.md)."""
     in_place: bool = False
     """The containers restarted and the pods stayed; else a new gang of pods was made."""
     replaced: int = 0
@@ -105,54 +105,54 @@ class Restart(Report):
 
 
 class Failure(Report):
-    """Why the unit was last restarted, or is about to be."""
+    """The failure for which the unit was last restarted, or is about to be."""
 
     reason: Annotated[str, Field(max_length=256)]
-    """In one word, such as `NodeLost` (docs/learnerunit.md)."""
+    """Reason in one word, such as `NodeLost` (docs/learnerunit.md)."""
     message: Message = ""
-    """What Kubernetes or the container said of it."""
+    """Message of Kubernetes or of the container."""
     pod: Annotated[str, Field(max_length=253)] = ""
-    """The one that failed; empty where it was none alone."""
+    """Pod that failed; empty if it was not a single one."""
     node: Annotated[str, Field(max_length=253)] = ""
-    """Where that pod was; empty where it had none."""
+    """Node of that pod; empty if it had none."""
     exit_code: int | None = None
-    """Of its container; absent where none ended."""
+    """Exit code of its container; absent if no container ended."""
     time: Time
-    """When it was seen."""
+    """When the operator saw it."""
 
 
 class HealStages(Report):
-    """Seconds of a heal, stage by stage; one that is not known is not there."""
+    """Seconds of each stage of a heal; absent if unknown."""
 
     schedule: float | None = None
     """From the failure until every pod had a node; 0 of a restart in place."""
     pull: float | None = None
-    """Until every container ran: the image, volumes, the kubelet."""
+    """Until every container ran: image, volumes, kubelet."""
     start: float | None = None
-    """Until the hosts were one mesh: the process, and the other hosts."""
+    """Until the hosts formed one mesh."""
     restore: float | None = None
-    """Until the first step had ended, but for `compile`: checkpoint or peer, the syncer, the data."""
+    """Until the end of the first step, without `compile`: state from a checkpoint or a peer, syncer, data."""
     compile: float | None = None
-    """Until programs were compiled, or loaded from the run's cache."""
+    """Compiling programs, or loading them from the cache of the run."""
     catch_up: float | None = None
     """From the first step to the first merge."""
 
 
 class Heal(Report):
-    """One return of the unit, from a failure to the first merge after it."""
+    """One heal of the unit, from a failure to the first merge after it."""
 
     incarnation: int
-    """The one that was merged."""
+    """Incarnation that was merged."""
     reason: Annotated[str, Field(max_length=256)]
-    """Of the failure that began it."""
+    """Reason of the failure that started it."""
     started_at: Time
     """When the failure was seen."""
     seconds: float
-    """Until the merge."""
+    """Seconds from the failure to the merge."""
     chip_seconds: float = 0.0
     """Seconds × chips of the unit."""
     steps: int = 0
-    """Inner steps that the unit would have made in that time, by its pace."""
+    """Inner steps that the unit would have made in that time at its pace."""
     stages: HealStages = HealStages()
 
 
@@ -165,9 +165,9 @@ class LearnerUnitStatus(Report):
     """What the operator observed and did, as last written."""
 
     phase: UnitPhase = "Pending"
-    """Where the unit is on its way, in one word; `conditions` say more."""
+    """Summary of the conditions in one word."""
     message: Message = ""
-    """What it waits for or why it failed, for people."""
+    """What the unit waits for, or why it failed; for people."""
     incarnation: int = 0
     """Goes up before each restart, in place or by a new gang; fences off every older process."""
     gang: int = 0
@@ -177,45 +177,45 @@ class LearnerUnitStatus(Report):
     merged_incarnation: int = 0
     """The last one that had a contribution merged."""
     restarts: Annotated[tuple[Restart, ...], Field(max_length=MAX_RESTARTS)] = ()
-    """Those within the budget's window."""
+    """Restarts within `spec.recovery.windowSeconds` of the run."""
     restart_count: int = 0
     """Restarts so far, in place or by a new gang, also those outside the budget's window."""
     last_failure: Failure | None = None
     last_heal_seconds: float | None = None
-    """From the failure to the first merge after it; absent before the first heal."""
+    """Seconds of the last heal, from the failure to the first merge after it; absent before the first heal."""
     last_heal: Heal | None = None
     heal_start_time: Time | None = None
-    """While the unit heals."""
+    """When the heal under way started; absent if there is none."""
     heal_reason: Annotated[str, Field(max_length=256)] = ""
-    """While it heals: of the failure that began it."""
+    """Reason of the failure that started the heal under way; empty if there is none."""
     chips: int = 0
-    """Of all its slices."""
+    """TPU chips of all its slices."""
     step: int = 0
-    """Inner steps, by the unit's own clock."""
+    """Inner steps of the unit."""
     tokens: int = 0
-    """Trained on by all incarnations; `ledger` says what became of them."""
+    """Tokens trained by all incarnations; `ledger` says what became of them."""
     loss: float | None = None
     """Training loss of its last inner steps, in nats per token; absent before the first report."""
     tokens_per_second: float = 0.0
-    """At which it trains, as it reported last."""
+    """Training rate, as last reported."""
     step_seconds: float = 0.0
-    """Of an inner step, as last known; 0: not yet."""
+    """Seconds of an inner step, as last known; 0 before the first."""
     staleness: int = 0
     """Global steps since its last merge."""
     contributions: int = 0
     """Merges of this incarnation."""
     share_percent: float = 0.0
-    """Of all tokens that were merged."""
+    """The unit's percentage of all merged tokens."""
     lost: CostStatus | None = None
-    """What its failures cost; absent before the first."""
+    """What failures of this unit cost; absent before the first."""
     seeded_step: int | None = None
-    """Global step of the checkpoint that this incarnation began with; absent until it has one."""
+    """Global step of the checkpoint that this incarnation started from; absent until it has one."""
     ledger: LedgerStatus | None = None
     """What became of this unit's tokens, in token-fragments: divide by `fragments` for tokens."""
     conditions: Conditions = ()
-    """States with their reasons (docs/learnerunit.md)."""
+    """Conditions (docs/learnerunit.md)."""
     observed_generation: int = 0
-    """`metadata.generation` of the spec that this status follows from."""
+    """`metadata.generation` of the spec that this status is based on."""
 
 
 class LearnerUnit(Report):

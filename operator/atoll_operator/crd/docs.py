@@ -1,6 +1,6 @@
-"""A field in words: what `kubectl explain` shows of it, and its line in docs/fields.md.
+"""Descriptions of fields: for `kubectl explain`, and for docs/fields.md.
 
-kubectl shows a field's type, whether it is required, and its description; limits and default are told only there.
+kubectl shows a field's type, whether it is required, and its description. So the description has limits and default.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from typing import Any
 from atoll_operator.crd.schema import Schema
 
 NOTHING: tuple[object, ...] = (None, "", {}, [])
-"""Defaults that go without saying: the field is just not there."""
+"""Defaults that are not worth telling: the field is absent."""
 
 
 def tell(schema: Schema) -> None:
-    """Adds limits and default to each description below `schema`, in place."""
+    """Add limits and default to each description below `schema`, in place."""
     for _, field, _ in fields(schema):
         parts = field.get("description", ""), limits(field), default(field)
         field["description"] = " ".join(part for part in parts if part)
 
 
 def fields(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema, bool]]:
-    """Each field below `schema`, outer ones first: its path, such as `pools[].name`, itself, whether it is required."""
+    """Each field below `schema`, outer fields first: its path such as `pools[].name`, its schema, whether it is
+    required."""
     for name, field in schema.get("properties", {}).items():
         here = f"{path}.{name}" if path else name
         yield here, field, name in schema.get("required", ())
@@ -33,7 +34,7 @@ def fields(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema, bool]]
 
 
 def limits(field: Schema) -> str:
-    """Of a number or a list, as a sentence; empty where there are none."""
+    """Limits of a number or a list as a sentence; empty if there are none."""
     if field.get("type") == "array":
         return f"At most {field['maxItems']}." if "maxItems" in field else ""
     if field.get("type") not in ("integer", "number") or "minimum" not in field:
@@ -48,7 +49,7 @@ def limits(field: Schema) -> str:
 
 
 def default(field: Schema) -> str:
-    """As a sentence; empty where there is none, or where the defaults of the fields below say it."""
+    """The default as a sentence; empty if there is none, or if the fields below have it."""
     value = _beyond(field.get("default"), field.get("properties", {}))
     if value in NOTHING:
         return ""
@@ -56,7 +57,7 @@ def default(field: Schema) -> str:
 
 
 def table(schema: Schema) -> list[str]:
-    """Lines of a Markdown table of the fields below `schema`, whose descriptions are `tell`'s."""
+    """Lines of a Markdown table of the fields below `schema`, with the descriptions that `tell` made."""
     lines = ["| field | type | meaning |", "|---|---|---|"]
     for path, field, required in fields(schema):
         meaning = field["description"].replace("|", "\\|")
@@ -81,7 +82,7 @@ def _plain(number: float) -> str:
 
 
 def _beyond(value: Any, children: Mapping[str, Schema]) -> Any:
-    """What a default says beyond the defaults of the fields below."""
+    """The part of a default that the defaults of the fields below do not say."""
     if not isinstance(value, dict) or not children:
         return value
     found = {}
