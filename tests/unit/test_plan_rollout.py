@@ -107,17 +107,6 @@ def test_unit_that_does_not_learn_is_changed_at_once_so_a_bad_image_can_be_repla
     assert list(specs(scene.change(image="good").plan())) == ["r-a-0"]
 
 
-def test_unit_from_before_a_section_existed_is_not_outdated() -> None:
-    scene = RunScene({"a": 3})
-    scene.step()
-    for name, unit in scene.units.items():
-        scene.unit(name, spec=unit.spec.model_copy(update={"pod_template": None}))
-    plan = scene.plan()
-    assert (plan.apply_units, plan.status.units_updated) == ((), 3)
-    plan = scene.change(podTemplate={"labels": {"team": "a"}}).plan()
-    assert (list(specs(plan)), plan.status.units_updated) == (["r-a-0"], 0)
-
-
 def broken(*failed: str, **recovery: Any) -> RunScene:
     """Three units and K = 2; some units are out of restarts."""
     scene = RunScene({"a": 3}, quorum={"min": 2}, recovery=recovery)

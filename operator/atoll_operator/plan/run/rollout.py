@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from pydantic import BaseModel
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.run.observed import UnitFacts
@@ -98,14 +95,4 @@ def of_another_kind(unit: UnitFacts, wanted: LearnerUnitSpec) -> bool:
 
 def _differs(unit: UnitFacts, wanted: LearnerUnitSpec, fields: Iterable[str]) -> bool:
     has = unit.spec
-    return has is not None and any(
-        getattr(has, name) != getattr(wanted, name) and _said(has, name) != _said(wanted, name)
-        for name in fields
-    )
-
-
-def _said(spec: LearnerUnitSpec, name: str) -> Any:
-    """None for an empty section: a unit from before the section existed lacks it, and is not outdated by that."""
-    value = getattr(spec, name)
-    empty = isinstance(value, BaseModel) and not value.model_dump(exclude_defaults=True)
-    return None if empty else value
+    return has is not None and any(getattr(has, name) != getattr(wanted, name) for name in fields)

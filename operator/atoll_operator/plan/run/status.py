@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atoll_operator.api.conditions import Condition
+from atoll_operator.api.conditions import RUN_CONDITIONS, Condition
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import RunPhase, TrainingRunStatus
 from atoll_operator.plan.clock import format_time
@@ -12,6 +12,11 @@ from atoll_operator.plan.run.deadline import STARTING_PHASES
 from atoll_operator.plan.run.figures import RunFacts, figures
 from atoll_operator.plan.run.suspension import Suspension
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE
+
+FALSE = {
+    "Suspended": "NotSuspended", "Complete": "NotFinished", "Failed": "NotFailed", "Stalled": "NotStalled",
+}  # fmt: skip
+"""Reasons of conditions that do not hold."""
 
 
 def describe(facts: RunFacts, outcome: Outcome | None, now: float) -> TrainingRunStatus:
@@ -40,6 +45,11 @@ def _with_states(
     return shown.model_copy(update={"conditions": conditions, **update})
 
 
+def _states(reason: str, **states: State) -> dict[str, State]:
+    """All conditions in their order; those not given are False, for this reason or their own."""
+    return {name: states.get(name, state(False, FALSE.get(name, reason))) for name in RUN_CONDITIONS}
+
+
 def _is_problem(name: str, status: str) -> bool:
     return (name == "Ready" and status != "True") or (name == "Degraded" and status == "True")
 
@@ -61,16 +71,13 @@ def _running(facts: RunFacts) -> dict[str, State]:
     ready = _ready(facts)
     merging = ready[0] == "True"
     text = facts.rollout.message or (report.message if report else "")
-    return {
-        "Ready": ready,
-        "Progressing": state(merging, "Merging" if merging else ready[1], text),
-        "Degraded": _degraded(facts),
-        "Suspended": state(False, "NotSuspended"),
-        "Complete": state(False, "NotFinished"),
-        "Failed": state(False, "NotFailed"),
-        "Stalled": state(False, "NotStalled"),
-        **(_last_known(facts) if facts.awaited else {}),
-    }
+    states = _states(
+        "",
+        Ready=ready,
+        Progressing=state(merging, "Merging" if merging else ready[1], text),
+        Degraded=_degraded(facts),
+    )
+    return states | (_last_known(facts) if facts.awaited else {})
 
 
 def _ready(facts: RunFacts) -> State:
@@ -153,18 +160,12 @@ def _hold(unit: LearnerUnitStatus) -> Condition | None:
 
 
 def _suspended(suspension: Suspension) -> dict[str, State]:
-    reason = "Suspended" if suspension.done else "Suspending"
-    return {
-        "Ready": state(False, reason, "" if suspension.done else suspension.message),
-        "Progressing": state(False, reason),
-        "Degraded": state(False, reason),
-        "Suspended": state(
-            suspension.done, suspension.reason if suspension.done else reason, suspension.message
-        ),
-        "Complete": state(False, "NotFinished"),
-        "Failed": state(False, "NotFailed"),
-        "Stalled": state(False, "NotStalled"),
-    }
+    reason, done = "Suspended" if suspension.done else "Suspending", suspension.done
+    return _states(
+        reason,
+        Ready=state(False, reason, "" if done else suspension.message),
+        Suspended=state(done, suspension.reason if done else reason, suspension.message),
+    )
 
 
 def _over(facts: RunFacts, shown: TrainingRunStatus, outcome: Outcome, now: float) -> TrainingRunStatus:
@@ -173,18 +174,17 @@ def _over(facts: RunFacts, shown: TrainingRunStatus, outcome: Outcome, now: floa
     verdict = find(facts.old.conditions, phase)
     if outcome.known and verdict is not None:
         reason, message = verdict.reason, verdict.message
-    states = {
-        "Ready": state(complete, reason, message),
-        "Progressing": state(False, phase),
-        "Degraded": state(False, phase),
-        "Suspended": state(False, phase),
-        "Complete": state(complete, reason, message if complete else ""),
-        "Failed": state(not complete, reason, "" if complete else message),
-        "Stalled": state(not complete, reason, "" if complete else message),
-        **facts.evaluation.states,
-    }
+    failed = state(not complete, reason, "" if complete else message)
+    states = _states(
+        phase,
+        Ready=state(complete, reason, message),
+        Suspended=state(False, phase),
+        Complete=state(complete, reason, message if complete else ""),
+        Failed=failed,
+        Stalled=failed,
+    )
     return _with_states(
-        facts, shown, states, now,
+        facts, shown, {**states, **facts.evaluation.states}, now,
         phase=phase,
         message=clip(message),
         tokens_per_second=0.0,
@@ -214,14 +214,13 @@ def with_refusal(
 
 def invalid(old: TrainingRunStatus, generation: int, message: str, now: float) -> TrainingRunStatus:
     """The status of a run whose spec this version of the operator cannot read."""
-    states: dict[str, State] = {
-        "Ready": state(False, "SpecInvalid", message),
-        "Progressing": state(False, "SpecInvalid"),
-        "Degraded": state(True, "SpecInvalid", message),
-        "Suspended": state(None, "SpecInvalid"),
-        "Complete": state(False, "SpecInvalid"),
-        "Failed": state(False, "SpecInvalid"),
-        "Stalled": state(True, "SpecInvalid", message),
+    reason = "SpecInvalid"
+    problem = state(True, reason, message)
+    states = {name: state(False, reason) for name in RUN_CONDITIONS} | {
+        "Ready": state(False, reason, message),
+        "Degraded": problem,
+        "Suspended": state(None, reason),
+        "Stalled": problem,
     }
     conditions = transition(old.conditions, states, generation, now)
     return old.model_copy(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import attrgetter
 
 from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport
@@ -21,10 +20,9 @@ UNIT_FIGURES = frozenset(
     }
 )  # fmt: skip
 """Fields of a `UnitReport` that can wait. That a unit has a loss for the first time cannot."""
-_STATE = attrgetter("reason", "message", "down")
-_RUN = attrgetter(*(name for name in SyncerStatus.model_fields if name not in RUN_FIGURES))
-_CHECKPOINT = attrgetter("newest_step", "uri", "error", "current")
-_UNIT = attrgetter(*(name for name in UnitReport.model_fields if name not in UNIT_FIGURES))
+RUN_FIELDS = tuple(name for name in SyncerStatus.model_fields if name not in RUN_FIGURES)
+UNIT_FIELDS = tuple(name for name in UnitReport.model_fields if name not in UNIT_FIGURES)
+CHECKPOINT_FIELDS = ("newest_step", "uri", "error", "current")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +48,15 @@ class StatusDiff:
 
 def compare(old: SyncerState, new: SyncerState) -> StatusDiff:
     """From one state to the next. All units are due if the syncer or a shard comes, goes or changes its phase."""
-    before, after = _units(old), _units(new)
+    before, after = _units(old.status), _units(new.status)
     names = before.keys() | after.keys()
     if _serving(old) != _serving(new):
         return StatusDiff(run=True, every_unit=True, figures=True, known=len(names))
-    moved = {name for name in names if before.get(name) != after.get(name)}
-    units = {name for name in moved if _unit(before.get(name)) != _unit(after.get(name))}
+    nothing: Entry = (None, None)
+    moved = {name for name in names if before.get(name, nothing) != after.get(name, nothing)}
+    units = {name for name in moved if _unit(*before.get(name, nothing)) != _unit(*after.get(name, nothing))}
     return StatusDiff(
-        run=bool(units) or _STATE(old) != _STATE(new) or _run(old.status) != _run(new.status),
+        run=bool(units) or _run(old) != _run(new),
         units=frozenset(units),
         figures=old.status is not new.status,
         moved=frozenset(moved - units),
@@ -68,22 +67,21 @@ def compare(old: SyncerState, new: SyncerState) -> StatusDiff:
 Entry = tuple[UnitReport | None, LedgerReport | None]
 
 
-def _units(state: SyncerState) -> dict[str, Entry]:
-    status = state.status
-    if status is None:
-        return {}
-    names = {*status.units, *status.ledger}
-    return {name: (status.units.get(name), status.ledger.get(name)) for name in names}
+def _units(status: SyncerStatus | None) -> dict[str, Entry]:
+    names = {*status.units, *status.ledger} if status is not None else set()
+    return {name: (status.units.get(name), status.ledger.get(name)) for name in names} if status else {}
 
 
-def _unit(entry: Entry | None) -> object:
-    report = entry[0] if entry is not None else None
-    return report and (_UNIT(report), report.loss is None)
+def _unit(report: UnitReport | None, _: LedgerReport | None) -> object:
+    return report and ([getattr(report, name) for name in UNIT_FIELDS], report.loss is None)
 
 
 def _serving(state: SyncerState) -> tuple[bool, bool, str]:
     return state.answers, bool(state.down), state.status.phase if state.status is not None else ""
 
 
-def _run(status: SyncerStatus | None) -> object:
-    return status and (_RUN(status), _CHECKPOINT(status.checkpoint))
+def _run(state: SyncerState) -> object:
+    status = state.status
+    fields = status and [getattr(status, name) for name in RUN_FIELDS]
+    checkpoint = status and [getattr(status.checkpoint, name) for name in CHECKPOINT_FIELDS]
+    return state.reason, state.message, state.down, fields, checkpoint
