@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.api.conditions import Condition
-from atoll_operator.plan.clock import format_time, parse_time
-from atoll_operator.plan.conditions import only_figures, state, transition, urgent
+from atoll_operator.plan.clock import parse_time
+from atoll_operator.plan.conditions import only_figures, state, transition
 from atoll_operator.plan.pods import names
 from atoll_operator.plan.pods.topology import GENERATIONS, chips_of, slice_of
 from atoll_operator.plan.pods.view import PodView, view
@@ -164,32 +163,7 @@ def test_the_time_of_a_condition_moves_only_with_its_status() -> None:
     assert parse_time(moved[0].last_transition_time) == NOW + 9
 
 
-def test_a_write_for_figures_alone_can_wait() -> None:
-    condition = Condition(type="Ready", status="True", reason="R", last_transition_time=format_time(NOW))
-    old = {"phase": "Running", "globalStep": 1, "conditions": [condition.model_dump(by_alias=True)]}
-    assert not urgent(old, old | {"globalStep": 2, "loss": 3.0})
-    assert urgent(old, old | {"phase": "Finishing"})
-    assert urgent(old, old | {"incarnation": 2})
-    changed = condition.model_copy(update={"reason": "Another", "message": "in other words"})
-    assert not urgent(old, old | {"conditions": [changed.model_dump(by_alias=True)]})
-    lost = condition.model_copy(update={"status": "False"})
-    assert urgent(old, old | {"conditions": [lost.model_dump(by_alias=True)]})
-    assert not urgent({"phase": "Pending"}, {"phase": "Scheduling"})
-
-
-@pytest.mark.parametrize(
-    "reason", ["CapacityUnavailable", "Queued", "ImagePull", "ObjectRefused", "SpecInvalid"]
-)
-def test_that_somebody_else_has_to_act_is_written_at_once(reason: str) -> None:
-    def status(reason: str) -> dict[str, Any]:
-        return {"conditions": [{"type": "Scheduled", "status": "False", "reason": reason, "message": "m"}]}
-
-    assert urgent(status("Placing"), status(reason))
-    assert urgent(status(reason), status("Placing"))
-    assert not urgent(status("Placing"), status("Waiting"))
-
-
-def test_a_run_looks_at_its_units_for_more_than_figures() -> None:
+def test_figures_and_messages_of_true_conditions_can_wait() -> None:
     def status(count: int, ready: str = "True", **figures: Any) -> dict[str, Any]:
         learning = {"type": "Learning", "status": ready, "reason": "R", "message": f"{count} merged"}
         return {"phase": "Running", "conditions": [learning], **figures}

@@ -15,7 +15,7 @@ from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import LearnerUnitStatus, Restart
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.conditions import document, find, is_true, state, transition, urgent
+from atoll_operator.plan.conditions import find, is_true, state, transition
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView
@@ -73,7 +73,6 @@ def test_a_new_unit_gets_its_first_incarnation_before_any_pod() -> None:
     following = plan_unit(make_unit((), status=plan.status), NOW)
     assert created(following) == ["r-two-0-1-0", "r-two-0-1-1"]
     assert following.status.placed_gang == 0
-    assert not urgent(document(plan.status), document(following.status)), "one write says what comes of it"
 
 
 def test_a_new_unit_of_an_old_name_starts_above_what_the_syncer_has_seen() -> None:

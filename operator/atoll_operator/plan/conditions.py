@@ -1,4 +1,4 @@
-"""Conditions as states: all present from the first visit, each with a reason, times that move only with a status."""
+"""Conditions: all present from the first pass, each with a reason; a time changes only with its status."""
 
 from __future__ import annotations
 
@@ -24,17 +24,11 @@ FIGURES = frozenset(
         "ledger", "sharePercent", "stepSeconds",
     }
 )  # fmt: skip
-"""Fields of a status that change all the time; a write for them alone can wait."""
-COUNTS = {"units": "unitsWanted", "unitsReady": "unitsWanted", "unitsUpdated": "units"}
-"""Of a run's units, and of how many: with hundreds of units they change all the time while these start."""
-SUMMARY = "unitsSummary"
-"""Says nothing that the counts do not."""
-
-
+"""Progress figures: a write for them alone can wait."""
 HOLDS = frozenset(
     {CAPACITY_UNAVAILABLE, QUEUED, IMAGE_PULL, CONTAINER_CREATING, "ObjectRefused", "SpecInvalid"}
 )
-"""Reasons for which a unit waits until somebody else acts."""
+"""Reasons for which a unit waits until somebody acts."""
 
 
 def state(value: bool | None, reason: str, message: str = "") -> State:
@@ -65,7 +59,7 @@ def transition(
 
 
 def states_of(conditions: Iterable[Condition]) -> dict[str, State]:
-    """As they stand, by type."""
+    """States by type."""
     return {item.type: (item.status, item.reason, item.message) for item in conditions}
 
 
@@ -79,50 +73,26 @@ def is_true(conditions: Sequence[Condition], name: str) -> bool:
 
 
 def clip(message: str) -> str:
-    """A message of others, cut to what the schema takes."""
+    """A message, cut to the length that the schema allows."""
     return message if len(message) <= MESSAGE_LIMIT else message[: MESSAGE_LIMIT - 1] + "…"
 
 
 def document(status: BaseModel) -> Object:
-    """A status as it is written: camelCase, absent where not known."""
+    """A status as it is written: camelCase, without fields that are not known."""
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def only_figures(old: Object, new: Object) -> bool:
-    """Whether nothing changed that anyone acts on, or that a run says of its units."""
-    told = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
-    if not told <= FIGURES | {"conditions"} or ("message" in told and "message" in new):
+    """Whether two statuses differ only in progress figures and in messages of conditions that are True."""
+    changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+    if not changed <= FIGURES | {"conditions"} or ("message" in changed and "message" in new):
         return False
-    return _stated(old) == _stated(new)
+    return _essence(old) == _essence(new)
 
 
-def _stated(status: Object) -> list[tuple[str, ...]]:
-    """Conditions without what is said of those that are true."""
+def _essence(status: Object) -> list[tuple[str, ...]]:
+    """Conditions without the messages of those that are True."""
     return [
         (item["type"], item["status"], item["reason"], item["message"] if item["status"] != "True" else "")
         for item in status.get("conditions", [])
     ]
-
-
-def urgent(old: Object, new: Object) -> bool:
-    """Whether more than figures and words changed, so that the write must not wait.
-
-    That others have to act is more; so is of a count that it becomes or leaves none or all.
-    """
-    return _essence(old) != _essence(new)
-
-
-def _essence(status: Object) -> Object:
-    essence = {key: value for key, value in status.items() if key not in FIGURES and key != SUMMARY}
-    essence |= {name: _part(status[name], status.get(of, 0)) for name, of in COUNTS.items() if name in status}
-    if essence.get("phase") == "Pending":
-        essence["phase"] = "Scheduling"  # a later write says so, and what else has come by then
-    essence["conditions"] = {
-        item["type"]: (item["status"], item["reason"] in HOLDS and item["reason"])
-        for item in status.get("conditions", [])
-    }
-    return essence
-
-
-def _part(count: int, of: int) -> str:
-    return "none" if count == 0 else "some" if count < of else "all" if count == of else "more"
