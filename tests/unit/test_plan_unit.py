@@ -15,7 +15,7 @@ from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import LearnerUnitStatus, Restart
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.conditions import find, is_true, state, transition
+from atoll_operator.plan.conditions import document, find, is_true, state, transition
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView
