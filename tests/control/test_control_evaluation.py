@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import re
 
 import pytest
-from apiserver import Refusal
 from cryptography import x509
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
@@ -157,17 +155,3 @@ def test_an_evaluator_whose_name_is_taken_is_told_of_and_holds_nothing_up(bench)
     assert bench.condition("TrainingRun", "r", "Degraded")[0] == "False"
     bench.api.delete("Service", bench.namespace, "r-evaluator")
     bench.until("it is made", lambda: there(bench) == {"StatefulSet", "Service"})
-
-
-@pytest.mark.parametrize(
-    ("evaluation", "words"),
-    [
-        ({"tokens": 0}, "spec.evaluation.tokens"),
-        ({"sequenceLength": 4}, "spec.evaluation.sequenceLength"),
-        ({"split": "test"}, 'spec.evaluation.split: Unsupported value: "test"'),
-        ({"resources": {"limits": {"google.com/tpu": "4"}}}, "spec.evaluation.resources.limits"),
-    ],
-)
-def test_what_cannot_work_is_refused_by_name(bench, evaluation, words) -> None:
-    with pytest.raises(Refusal, match=re.escape(words)):
-        bench.run(evaluation=evaluation)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from apiserver import Refusal
 from control_bench import training_run
 
 from atoll_local.controlplane import ControlPlane
@@ -255,11 +254,6 @@ def test_a_unit_that_the_queue_stops_for_another_waits_again_and_says_why(town: 
     town.until("a runs again", lambda: town.runs("a") and town.used() == CHIPS)
     town.api.delete("TrainingRun", town.namespace, "a")
     town.until("nothing is left", lambda: town.used() == 0 and not town.api.list("Pod", town.namespace))
-
-
-def test_a_priority_without_a_queue_is_refused(town: Town) -> None:
-    with pytest.raises(Refusal, match=r"give spec\.queueName too, or neither"):
-        town.run("a", queueName=None, queuePriorityClass="important")
 
 
 @pytest.mark.usefixtures("kueue")

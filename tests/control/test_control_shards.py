@@ -151,18 +151,18 @@ def test_the_number_of_shards_is_changed_in_a_suspended_run_and_in_no_other(shar
         with pytest.raises(Refusal) as refusal:
             change(bench, **spec)
         assert "spec.syncer.shards" in str(refusal.value)
-        assert "only while the run is suspended" in str(refusal.value)
+        assert "only while spec.suspend is true" in str(refusal.value)
     bench.syncers.reluctant |= {f"{bench.namespace}/r/{shard}" for shard in range(2)}
     change(bench, suspend=True)
     bench.until("it is on its way", lambda: bench.condition("TrainingRun", "r", "Ready")[1] == "Suspending")
     with pytest.raises(Refusal) as refusal:
         change(bench, syncer={"shards": 3})
-    assert "with a checkpoint of the last step" in str(refusal.value)
+    assert "with another reason than NotSaved" in str(refusal.value)
     bench.syncers.reluctant.clear()
     bench.until("suspended", lambda: bench.get("StatefulSet", "r-syncer")["spec"]["replicas"] == 0)
     with pytest.raises(Refusal) as refusal:
         change(bench, suspend=False, syncer={"shards": 3})
-    assert "only while the run is suspended" in str(refusal.value)
+    assert "only while spec.suspend is true" in str(refusal.value)
     change(bench, syncer={"shards": 3})
     bench.until("another journal", lambda: folder(bench).endswith("/layout-1"))
     assert bench.get("StatefulSet", "r-syncer")["spec"]["replicas"] == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from apiserver import Refusal
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 POOLS = [
@@ -81,21 +80,3 @@ def test_the_loss_of_one_host_is_mended_on_its_own_and_loses_no_other_unit(place
     cost = bench.until("healed", lambda: bench.get("LearnerUnit", "r-wide-0")["status"].get("lost"))
     assert cost["failures"] == 1
     assert cost["chipSeconds"] == pytest.approx(16 * cost["seconds"], abs=0.2)
-
-
-def test_a_unit_whose_slices_cannot_be_is_refused_with_the_field_and_what_is_right(bench) -> None:
-    with pytest.raises(Refusal) as refusal:
-        bench.api.create(
-            {
-                "apiVersion": "atoll.dev/v1alpha1",
-                "kind": "LearnerUnit",
-                "metadata": {"name": "by-hand"},
-                "spec": {
-                    "run": "r", "pool": "hand", "accelerator": "tpu-v6e-slice", "topology": "2x2", "slices": 2,
-                    "batch": 8, "stream": 3, "streams": 4,
-                },
-            },
-            bench.namespace,
-        )  # fmt: skip
-    assert "spec.slices: Invalid value" in str(refusal.value)
-    assert "slices must be 1 for slices of one host" in str(refusal.value)
