@@ -136,6 +136,23 @@ async def test_status_beyond_the_limit_is_refused(read: Any, kind: Any) -> None:
     assert caught.value.reason == f"{kind.__name__}TooLong"
 
 
+@pytest.fixture
+async def poll(serve: Serve, contexts: Any) -> AsyncIterator[Callable[..., Awaitable[SyncerPoller]]]:
+    """Poll a syncer with these handlers."""
+    pollers: list[SyncerPoller] = []
+
+    async def start(changed: Callable[[Key, StatusDiff], None], *handlers: Handler) -> SyncerPoller:
+        settings = Settings(runtime_image="i", syncer_url=await serve(*handlers), poll_seconds=INTERVAL)
+        poller = SyncerPoller(settings, Metrics(), changed)
+        pollers.append(poller)
+        poller.ensure(RUN, "u", len(handlers), contexts[1])
+        return poller
+
+    yield start
+    for poller in pollers:
+        await poller.close()
+
+
 @pytest.mark.parametrize(
     ("codes", "expected"),
     [
@@ -149,7 +166,7 @@ async def test_status_beyond_the_limit_is_refused(read: Any, kind: Any) -> None:
     ],
 )
 async def test_syncer_is_unavailable_after_two_failed_polls_in_a_row(
-    serve: Serve, contexts: Any, codes: list[int], expected: list[tuple[bool, str]]
+    poll: Any, codes: list[int], expected: list[tuple[bool, str]]
 ) -> None:
     answers, over = iter(codes), asyncio.Event()
     seen: list[tuple[bool, str]] = []
@@ -165,18 +182,13 @@ async def test_syncer_is_unavailable_after_two_failed_polls_in_a_row(
             state = poller.state(run, "u")
             seen.append((state.answers, state.reason))
 
-    settings = Settings(runtime_image="i", syncer_url=await serve(handle), poll_seconds=INTERVAL)
-    poller = SyncerPoller(settings, Metrics(), changed)
-    poller.ensure(RUN, "u", 1, contexts[1])
-    try:
-        async with asyncio.timeout(30):
-            await over.wait()
-    finally:
-        await poller.close()
+    poller = await poll(changed, handle)
+    async with asyncio.timeout(30):
+        await over.wait()
     assert seen == expected
 
 
-async def test_silent_syncer_of_many_units_is_polled_again_soon(serve: Serve, contexts: Any) -> None:
+async def test_silent_syncer_of_many_units_is_polled_again_soon(poll: Any) -> None:
     """While it answers it is polled every 15 s; that it is unavailable must not be noticed so slowly."""
     polled, unavailable = asyncio.Event(), asyncio.Event()
 
@@ -192,26 +204,17 @@ async def test_silent_syncer_of_many_units_is_polled_again_soon(serve: Serve, co
         else:
             poller.poke(run)
 
-    settings = Settings(runtime_image="i", syncer_url=await serve(handle), poll_seconds=INTERVAL)
-    poller = SyncerPoller(settings, Metrics(), changed)
-    poller.ensure(RUN, "u", 1, contexts[1])
-    try:
-        async with asyncio.timeout(12):
-            await unavailable.wait()
-    finally:
-        await poller.close()
+    poller = await poll(changed, handle)
+    async with asyncio.timeout(12):
+        await unavailable.wait()
 
 
-async def test_stopped_poll_keeps_its_last_report_and_a_forgotten_one_does_not(
-    serve: Serve, contexts: Any
-) -> None:
+async def test_stopped_poll_keeps_its_last_report_and_a_forgotten_one_does_not(poll: Any) -> None:
     async def handle(_: web.Request) -> web.Response:
         return answer(of_units(1))
 
     heard = asyncio.Event()
-    settings = Settings(runtime_image="i", syncer_url=await serve(handle), poll_seconds=INTERVAL)
-    poller = SyncerPoller(settings, Metrics(), lambda run, diff: heard.set())
-    poller.ensure(RUN, "u", 1, contexts[1])
+    poller = await poll(lambda run, diff: heard.set(), handle)
     async with asyncio.timeout(30):
         await heard.wait()
     poller.stop(RUN)
@@ -220,7 +223,6 @@ async def test_stopped_poll_keeps_its_last_report_and_a_forgotten_one_does_not(
     assert poller.state(RUN, "another").status is None
     poller.forget(RUN)
     assert poller.state(RUN, "u").status is None
-    await poller.close()
 
 
 async def test_evaluator_is_polled_and_reports_what_is_new(serve: Serve, contexts: Any) -> None:
@@ -277,39 +279,23 @@ class Shard:
         return answer(report)
 
 
-@pytest.fixture
-async def saving(serve: Serve, contexts: Any) -> AsyncIterator[Callable[..., Awaitable[None]]]:
-    """Poll these shards, and have them save a checkpoint."""
-    pollers: list[SyncerPoller] = []
-
-    async def start(*shards: Shard) -> None:
-        settings = Settings(
-            runtime_image="i",
-            syncer_url=await serve(*(shard.handle for shard in shards)),
-            poll_seconds=INTERVAL,
-        )
-        poller = SyncerPoller(settings, Metrics(), lambda run, diff: None)
-        pollers.append(poller)
-        poller.ensure(RUN, "u", len(shards), contexts[1])
-        poller.save(RUN, True)
-
-    yield start
-    for poller in pollers:
-        await poller.close()
+async def save(poll: Any, *shards: Shard) -> None:
+    poller = await poll(lambda run, diff: None, *(shard.handle for shard in shards))
+    poller.save(RUN, True)
 
 
-async def test_shard_is_asked_to_save_once_in_each_of_its_lives(saving: Any) -> None:
+async def test_shard_is_asked_to_save_once_in_each_of_its_lives(poll: Any) -> None:
     shard = Shard(lives=3)
-    await saving(shard)
+    await save(poll, shard)
     async with asyncio.timeout(30):
         await shard.over.wait()
     assert shard.orders == [(0, 245), (1, 245), (2, 245)]
 
 
-async def test_other_shards_are_asked_once_shard_0_is_past_any_final_checkpoint(saving: Any) -> None:
+async def test_other_shards_are_asked_once_shard_0_is_past_any_final_checkpoint(poll: Any) -> None:
     """They cannot know whether one that has begun will be completed."""
     first, other = Shard(lives=1, shards=2), Shard(lives=1, number=1, shards=2, orderable=246)
-    await saving(first, other)
+    await save(poll, first, other)
     async with asyncio.timeout(30):
         await first.over.wait()
         assert (first.orders, other.orders) == ([(0, 246)], [])

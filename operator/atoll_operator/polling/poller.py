@@ -22,6 +22,7 @@ BODY_LIMIT = 8 * 2**20
 """Bytes of a report. A unit with the longest name takes 795 with all figures and its ledger (2026-11-22): 3.3 MB for
 the 4,096 units that a run can have; deleted units leave their ledgers."""
 MAX_DOUBLINGS = 8
+CERTIFICATE_ERRORS = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError, ssl.SSLError)
 
 R = TypeVar("R", SyncerStatus, EvaluatorStatus)
 S = TypeVar("S")
@@ -76,7 +77,6 @@ class Poller(Generic[P]):
         if poll is not None and poll.task is not None:
             poll.task.cancel()
             poll.task = None
-            self._stopped(poll)
 
     def forget(self, run: Key) -> None:
         """Stop polling and drop what is known."""
@@ -98,9 +98,6 @@ class Poller(Generic[P]):
     def _find(self, run: Key, uid: str) -> P | None:
         poll = self._polls.get(run)
         return poll if poll is not None and poll.uid == uid else None
-
-    def _stopped(self, poll: P) -> None:
-        """Adapt the state of a poll that has stopped."""
 
     async def _round(self, poll: P, session: aiohttp.ClientSession) -> float:
         """Poll once, keep the new state and report changes; returns the seconds until the next round."""
@@ -131,37 +128,27 @@ async def fetch(session: aiohttp.ClientSession, url: str, host: str, uid: str, k
         PollFailed: its reason begins with `Syncer` or `Evaluator`.
     """
     role = "Syncer" if kind is SyncerStatus else "Evaluator"
-    who = role.lower()
+
+    def failed(reason: str, what: str) -> PollFailed:
+        return PollFailed(f"{role}{reason}", f"the {role.lower()}{what}")
+
     try:
         async with session.get(url, server_hostname=host) as response:
             if response.status != 200:
-                raise PollFailed(f"{role}Unavailable", f"the {who} answers {response.status}")
-            text = await _body(response.content, role)
-        report = kind.model_validate_json(text)
-    except (
-        aiohttp.ClientConnectorCertificateError,
-        aiohttp.ClientConnectorSSLError,
-        ssl.SSLError,
-    ) as error:
-        problem = f"the {who}'s certificate is not this run's: {error}"
-        raise PollFailed(f"{role}CertificateInvalid", problem) from error
+                raise failed("Unavailable", f" answers {response.status}")
+            body = bytearray()
+            async for part in response.content.iter_any():
+                body += part
+                if len(body) > BODY_LIMIT:
+                    text = f"'s status cannot be read: it has more than {BODY_LIMIT} bytes"
+                    raise failed("StatusTooLong", text)
+        report = kind.model_validate_json(bytes(body))
+    except CERTIFICATE_ERRORS as error:
+        raise failed("CertificateInvalid", f"'s certificate is not this run's: {error}") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        problem = f"the {who} does not answer: {type(error).__name__}: {error}"
-        raise PollFailed(f"{role}Unavailable", problem) from error
+        raise failed("Unavailable", f" does not answer: {type(error).__name__}: {error}") from error
     except ValidationError as error:
-        problem = f"the {who}'s status cannot be read: {error.errors()[:3]}"
-        raise PollFailed(f"{role}StatusInvalid", problem) from error
+        raise failed("StatusInvalid", f"'s status cannot be read: {error.errors()[:3]}") from error
     if report.run_uid != uid:
-        problem = f"the {who} serves the run of uid {report.run_uid}, not {uid}"
-        raise PollFailed(f"{role}OfAnotherRun", problem)
+        raise failed("OfAnotherRun", f" serves the run of uid {report.run_uid}, not {uid}")
     return report
-
-
-async def _body(stream: aiohttp.StreamReader, role: str) -> bytes:
-    body = bytearray()
-    async for part in stream.iter_any():
-        body += part
-        if len(body) > BODY_LIMIT:
-            problem = f"the {role.lower()}'s status cannot be read: it has more than {BODY_LIMIT} bytes"
-            raise PollFailed(f"{role}StatusTooLong", problem)
-    return bytes(body)

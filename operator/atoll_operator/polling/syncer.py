@@ -59,7 +59,9 @@ class SyncerPoller(Poller[SyncerPoll]):
     def state(self, run: Key, uid: str) -> SyncerState:
         """What is known; empty before the first poll."""
         poll = self._find(run, uid)
-        return poll.state if poll is not None else SyncerState()
+        if poll is None:
+            return SyncerState()
+        return poll.state if poll.task is not None else replace(poll.state, answering_since=None, down="")
 
     def save(self, run: Key, wanted: bool) -> None:
         """From the next poll on, ask the shards to save a checkpoint that holds everything; or no longer do so."""
@@ -71,9 +73,6 @@ class SyncerPoller(Poller[SyncerPoll]):
         """The checkpoint that the shards were asked for."""
         poll = self._find(run, uid)
         return poll.order if poll is not None else None
-
-    def _stopped(self, poll: SyncerPoll) -> None:
-        poll.state = replace(poll.state, answering_since=None, down="")
 
     async def _round(self, poll: SyncerPoll, session: aiohttp.ClientSession) -> float:
         old, order = poll.state, poll.order
