@@ -18,11 +18,11 @@ from atoll_operator.polling.syncer import SyncerPoller
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
 from atoll_operator.reconcilers.unit import UnitReconciler
-from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS
+from atoll_operator.reconcilers.wakeups import report_wakeups
 from atoll_operator.settings import Settings
 
 TURN_SECONDS = 1.0
-"""Between two turns of a resync, roughly: a failure waits for what is looked at in one of them."""
+"""Between two turns of a resync: a failure waits for the keys of one turn at most."""
 
 
 class Controller:
@@ -45,7 +45,7 @@ class Controller:
         )
 
     async def run(self, known: Iterable[Key]) -> None:
-        """Works until cancelled, on `known` first. Nothing that a pass had begun needs to be finished."""
+        """Works until cancelled; reconciles the known keys first."""
         for key in known:
             self.queue.add(key)
         try:
@@ -65,8 +65,8 @@ class Controller:
             self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started)
 
     async def _resync(self) -> None:
-        """Looks at everything again, also at what no watch tells of: at each once in the time, in the last fifth of it,
-        not at all of it together, for a failure in that moment would wait behind it."""
+        """Reconciles every run and unit once in the resync time. They are spread over its last fifth, because a failure
+        waits behind all that is enqueued at the same time."""
         seconds = self._settings.resync_seconds
         busy = seconds / 5
         turns = max(1, round(busy / TURN_SECONDS))
@@ -86,18 +86,8 @@ class Controller:
         return self._runs if key.kind == "TrainingRun" else self._units
 
     def _polled(self, run: Key, diff: StatusDiff) -> None:
-        """Enqueue what a poll has changed: figures at a bounded rate, because all of them move with every report."""
-        if diff.run:
-            self.queue.add(run)
-        elif diff.figures:
-            self.queue.add_spaced(run, FIGURES_SECONDS[run.kind])
-        for name in diff.units:
-            self.queue.add(Key("LearnerUnit", run.namespace, name))
-        if diff.every_unit:
-            for unit in self._store.unit_keys(run):
-                self.queue.add(unit)
-        for name in diff.moved:
-            self.queue.add_spaced(Key("LearnerUnit", run.namespace, name), FIGURES_SECONDS["LearnerUnit"])
+        for key, seconds in report_wakeups(run, diff, self._store):
+            self.queue.add_spaced(key, seconds)
 
     def _failed(self, key: Key, error: Exception) -> None:
         self._metrics.reconcile_errors.labels(key.kind, type(error).__name__).inc()

@@ -14,7 +14,7 @@ from answering import answering
 from leaping import leap
 
 from atoll_operator.cluster import Cluster
-from atoll_operator.kube import client
+from atoll_operator.kube import transport
 from atoll_operator.kube.client import START_SECONDS, wait_for_api
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, NotLeading, Refused, Unreachable
 from atoll_operator.kube.login import Credentials, bearer
@@ -42,7 +42,7 @@ class Server:
 
 @pytest.fixture
 async def server(monkeypatch) -> AsyncIterator[Server]:
-    monkeypatch.setattr(client, "BACK_OFF_SECONDS", 0.001)
+    monkeypatch.setattr(transport, "BACK_OFF_SECONDS", 0.001)
     one = Server()
     async with answering(one.handle) as one.address:
         yield one
@@ -99,7 +99,7 @@ async def test_a_server_that_never_recovers_is_given_up(server: Server) -> None:
     async with connect(server) as cluster:
         with pytest.raises(Unreachable, match="because Broken"):
             await cluster.get("Pod", "n", "p")
-    assert len(server.requests) == client.TRIES
+    assert len(server.requests) == transport.TRIES
 
 
 async def test_nobody_listening_is_unreachable(server: Server) -> None:

@@ -9,110 +9,34 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
-import aiohttp
-import msgspec
-
-from atoll_operator.kube.errors import Conflict, NotLeading, Refused, Unreachable, of_status
+from atoll_operator.kube.errors import Conflict, Refused, Unreachable
 from atoll_operator.kube.keys import Object, version_of
-from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.logs import tell
+from atoll_operator.kube.transport import CONNECTIONS, JSON, Request, Transport
 
 T = TypeVar("T")
-CONNECTIONS = 32
 AT_ONCE = CONNECTIONS // 4
 """Requests that one caller may send at a time for work that is less urgent than pods."""
-TRIES = 5
-BACK_OFF_SECONDS = 0.1
-RETRY_AFTER_SECONDS = 10.0
-"""Longest wait between two tries, whatever the API server asks for."""
 START_SECONDS = 120.0
-TIME_OUT = aiohttp.ClientTimeout(total=20, sock_connect=5)
 PAGE = 500
 """Objects in one answer to a list."""
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
-JSON = "application/json"
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
-class Resource(NamedTuple):
-    """Where an API server has the objects of a kind."""
-
-    group: str
-    """Empty for the core group."""
-    version: str
-    plural: str
-
-    def path(self, namespace: str = "", name: str = "") -> str:
-        """The path of a collection, in one namespace or in the cluster, or of one object."""
-        prefix = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        scope = f"/namespaces/{namespace}" if namespace else ""
-        return f"{prefix}{scope}/{self.plural}" + (f"/{name}" if name else "")
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    method: str
-    path: str
-    body: Object | None = None
-    parameters: Mapping[str, str] | None = None
-    content_type: str = JSON
-    accept: str = JSON
-
-
-class ApiClient:
-    """Use as an async context manager. Methods raise ApiError and Unreachable; those that write also NotLeading.
-
-    Args:
-        resources: by kind.
-        manager: name under which fields are owned.
-        count_error: called with the status code of each error, or `unreachable`.
-        time_out: of one try.
-        longest_wait: seconds between two tries at most.
-        may_write: asked before each try of a write, so that a process that was paused does not write late.
-    """
-
-    def __init__(
-        self,
-        credentials: Credentials,
-        resources: Mapping[str, Resource],
-        manager: str,
-        count_error: Callable[[str], None],
-        *,
-        time_out: aiohttp.ClientTimeout = TIME_OUT,
-        longest_wait: float = RETRY_AFTER_SECONDS,
-        may_write: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self.credentials = credentials
-        self.resources = resources
-        self.manager = manager
-        self.count_error = count_error
-        self._time_out = time_out
-        self._longest_wait = longest_wait
-        self._may_write = may_write
-        self._session: aiohttp.ClientSession | None = None
-        # Requests wait here for a connection, because the time-out of a try must not cover that.
-        self._slots = asyncio.Semaphore(CONNECTIONS)
-
-    async def __aenter__(self) -> ApiClient:
-        connector = aiohttp.TCPConnector(limit=CONNECTIONS, ssl=self.credentials.context)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=self._time_out)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
+class ApiClient(Transport):
+    """The verbs of the API. See `Transport` for the arguments and errors."""
 
     async def served(self, prefix: str) -> set[str]:
         """Plurals that the API server serves in a group and version. Raises NotFound."""
-        return {item["name"] for item in (await self._call(_Request("GET", prefix)))["resources"]}
+        return {item["name"] for item in (await self._call(Request("GET", prefix)))["resources"]}
 
     async def get(self, kind: str, namespace: str, name: str) -> Object:
-        return await self._call(_Request("GET", self._path(kind, namespace, name)))
+        return await self._call(Request("GET", self._path(kind, namespace, name)))
 
     async def pages(
         self, kind: str, namespace: str, selector: str = "", metadata: bool = False
@@ -125,7 +49,7 @@ class ApiClient:
         parameters = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
         accept = METADATA_LIST if metadata else JSON
         while True:
-            request = _Request("GET", self._path(kind, namespace), None, parameters, accept=accept)
+            request = Request("GET", self._path(kind, namespace), None, parameters, accept=accept)
             answer = await self._call(request)
             # An empty list of metadata is null.
             yield answer["items"] or [], version_of(answer["metadata"])
@@ -142,7 +66,7 @@ class ApiClient:
     async def may_list(self, kind: str) -> bool:
         """Whether the API server allows a list of the whole cluster."""
         try:
-            await self._call(_Request("GET", self._path(kind, ""), parameters={"limit": "1"}))
+            await self._call(Request("GET", self._path(kind, ""), parameters={"limit": "1"}))
         except Refused:
             return False
         return True
@@ -150,16 +74,16 @@ class ApiClient:
     async def create(self, body: Object) -> Object:
         """Raises AlreadyExists also where an earlier try arrived and its answer was lost."""
         path = self._path(body["kind"], body["metadata"]["namespace"])
-        return await self._call(_Request("POST", path, body, {"fieldManager": self.manager}))
+        return await self._call(Request("POST", path, body, {"fieldManager": self.manager}))
 
     async def apply(self, body: Object) -> Object:
         """Server-side apply, by force: the fields in `body` become ours, fields of other managers stay."""
         parameters = {"fieldManager": self.manager, "force": "true"}
-        return await self._call(_Request("PATCH", self._path_of(body), body, parameters, APPLY))
+        return await self._call(Request("PATCH", self._path_of(body), body, parameters, APPLY))
 
     async def replace(self, body: Object) -> Object:
         """Writes the whole object. Raises Conflict where it is not the version in `body` any more."""
-        return await self._call(_Request("PUT", self._path_of(body), body, {"fieldManager": self.manager}))
+        return await self._call(Request("PUT", self._path_of(body), body, {"fieldManager": self.manager}))
 
     async def annotate(
         self, kind: str, namespace: str, name: str, uid: str, annotations: Mapping[str, str]
@@ -178,7 +102,7 @@ class ApiClient:
     ) -> Object:
         path, parameters = self._path(kind, namespace, name), {"fieldManager": self.manager}
         try:
-            return await self._call(_Request("PATCH", path, {"metadata": change}, parameters, content_type))
+            return await self._call(Request("PATCH", path, {"metadata": change}, parameters, content_type))
         except Refused as error:
             if "metadata.uid" in str(error):  # the API server calls a patch with another uid invalid
                 raise Conflict(error.status, error.reason, str(error)) from error
@@ -195,7 +119,7 @@ class ApiClient:
         kept = {key: metadata[key] for key in ("name", "namespace", "resourceVersion", "uid")}
         change = {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": kept, "status": status}
         parameters = {"fieldManager": self.manager, "fieldValidation": "Strict"}
-        return await self._call(_Request("PUT", self._path_of(body) + "/status", change, parameters))
+        return await self._call(Request("PUT", self._path_of(body) + "/status", change, parameters))
 
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None
@@ -206,65 +130,13 @@ class ApiClient:
             options["preconditions"] = {"uid": uid}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
-        return await self._call(_Request("DELETE", self._path(kind, namespace, name), options))
+        return await self._call(Request("DELETE", self._path(kind, namespace, name), options))
 
     def _path(self, kind: str, namespace: str, name: str = "") -> str:
         return self.resources[kind].path(namespace, name)
 
     def _path_of(self, body: Object) -> str:
         return self._path(body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
-
-    async def _call(self, request: _Request) -> Object:
-        """Retries on 401, 429, 5xx and lost connections with exponential back-off, or after `Retry-After`."""
-        problem, asked = "", 0.0
-        for attempt in range(TRIES):
-            if attempt:
-                await asyncio.sleep(max(asked, BACK_OFF_SECONDS * 2**attempt * random.uniform(0.5, 1.0)))
-            asked = 0.0
-            try:
-                async with self._slots:
-                    if request.method != "GET" and not self._may_write():
-                        raise NotLeading(f"{request.method} {request.path}: another operator may lead by now")
-                    status, answer, asked = await self._send(request)
-            except (aiohttp.ClientError, TimeoutError) as error:
-                self.count_error("unreachable")
-                problem = f"{type(error).__name__}: {error}"
-                continue
-            if status < 400:
-                return answer
-            self.count_error(str(status))
-            problem = str(answer.get("message", status))
-            if status == 401:
-                self.credentials.expire()
-            elif status != 429 and status < 500:
-                raise of_status(status, str(answer.get("reason", "")), problem, _cause(answer))
-        raise Unreachable(f"{request.method} {request.path}: {problem}")
-
-    async def _send(self, request: _Request) -> tuple[int, Object, float]:
-        """Returns status, answer, and the seconds to wait before the next try."""
-        if self._session is None:
-            raise RuntimeError("the client is used outside its context")
-        async with self._session.request(
-            request.method,
-            self.credentials.server + request.path,
-            params=request.parameters,
-            data=None if request.body is None else msgspec.json.encode(request.body),
-            # Compressing costs the API server more than the network saves.
-            headers=self.credentials.headers()
-            | {"Content-Type": request.content_type, "Accept": request.accept, "Accept-Encoding": "identity"},
-        ) as response:
-            content = await response.read()
-            try:
-                answer: Any = msgspec.json.decode(content)
-            except msgspec.DecodeError:
-                answer = {"message": content[:500].decode(errors="replace")}
-            return response.status, answer, retry_after(response.headers, self._longest_wait)
-
-
-def retry_after(headers: Mapping[str, str], longest: float) -> float:
-    """Seconds of `Retry-After`, at most `longest`; 0 where there is none, or a date."""
-    after = headers.get("Retry-After", "")
-    return min(float(after), longest) if after.isdecimal() else 0.0
 
 
 async def wait_for_api(ask: Callable[[], Awaitable[T]], seconds: float = START_SECONDS) -> T:
@@ -281,8 +153,3 @@ async def wait_for_api(ask: Callable[[], Awaitable[T]], seconds: float = START_S
                 told = str(error)
                 tell(logging.WARNING, "waits for the API server", error=told)
         await asyncio.sleep(random.uniform(0.5, 1.0))
-
-
-def _cause(answer: Object) -> str:
-    causes = answer.get("details", {}).get("causes") or [{}]
-    return str(causes[0].get("reason", ""))

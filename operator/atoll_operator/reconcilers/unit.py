@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object, controller_uid
 from atoll_operator.api.trainingrun import RuntimeStatus
@@ -33,6 +34,15 @@ from atoll_operator.settings import Settings
 from atoll_runtime.contract import UnitReport
 
 
+@dataclass(slots=True)
+class UnitMemory:
+    """What is remembered of one unit; dropped with it."""
+
+    uid: str
+    pace: hang.Pace | None = None
+    """How the unit has stepped, for the detection of hangs."""
+
+
 class UnitReconciler:
     """Called with the key of a unit by one worker at a time."""
 
@@ -56,21 +66,20 @@ class UnitReconciler:
         self._status = status_writer(cluster, store, queue)
         # A Service holds nothing of its unit: whoever deletes a unit to try it again need not wait for the collector.
         self._applier = Applier(cluster, store.cache, LABELS, inherit=True)
-        self._paces: dict[Key, hang.Pace] = {}
-        self._uids: dict[Key, str] = {}
-        """Of the units that were there at their last pass."""
+        self._memory: dict[Key, UnitMemory] = {}
 
     async def __call__(self, key: Key) -> None:
         body = self._store.live(key)
         if body is None:
             self._status.forget(key)
-            self._paces.pop(key, None)
-            self._applier.forget(self._uids.pop(key, ""))
+            self._queue.forget(key)
+            if (memory := self._memory.pop(key, None)) is not None:
+                self._applier.forget(memory.uid)
             return
         uid = body["metadata"]["uid"]
-        if self._uids.get(key, uid) != uid:
-            self._applier.forget(self._uids[key])
-        self._uids[key] = uid
+        if (memory := self._memory.setdefault(key, UnitMemory(uid))).uid != uid:
+            self._applier.forget(memory.uid)
+            self._memory[key] = UnitMemory(uid)
         now = time.time()
         unit = self._observe(key, body, now)
         plan = plan_unit(unit, now)
@@ -100,7 +109,8 @@ class UnitReconciler:
 
     def review(self, key: Key) -> None:
         """Has the unit's Service applied again; a resync calls this."""
-        self._applier.forget(self._uids.get(key, ""))
+        if memory := self._memory.get(key):
+            self._applier.forget(memory.uid)
 
     async def _confirmed(self, key: Key, body: Object, now: float) -> UnitPlan:
         """The plan by a fresh list of pods: a watch that lags behind another operator must not cost an incarnation."""
@@ -159,12 +169,9 @@ class UnitReconciler:
     def _pace(
         self, key: Key, report: UnitReport | None, answering_since: float | None, now: float
     ) -> hang.Pace | None:
-        pace = hang.follow(self._paces.get(key), report, answering_since, now)
-        if pace is None:
-            self._paces.pop(key, None)
-        else:
-            self._paces[key] = pace
-        return pace
+        memory = self._memory[key]
+        memory.pace = hang.follow(memory.pace, report, answering_since, now)
+        return memory.pace
 
     def _orders(self, run: Object, finishing: bool) -> Orders:
         spec = self._store.run_spec(run)

@@ -13,7 +13,13 @@
 | another owned object changed or was deleted | its unit or run | `STARTING_SECONDS` |
 | an object is missing in a fresh list | as if it was deleted | none |
 | a collection was listed again after its watch was down | keys whose last pass failed | none |
-| the operator wrote more than figures of a unit | its run | `RUN_SECONDS` |
+| the operator wrote more than figures of a unit's status | its run | `RUN_SECONDS` |
+| a syncer's report: more than figures changed | the run, or the units concerned | none |
+| a syncer's report: figures moved | the run, or the units concerned | `FIGURES_SECONDS` |
+| an evaluator's report changed | its run | none |
+| the API server refused or did not answer | the key itself | back-off (`kube/queue.py`) |
+| a plan names a time (`wake`) | the key itself | until then |
+| resync | every run and unit | once in `resync_seconds`, spread over its last fifth |
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.status import StatusWriter
 from atoll_operator.plan.conditions import only_figures
 from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.run.status_diff import StatusDiff
 from atoll_operator.reconcilers.inventory import PARENT, Inventory, parent_key
 
 RUN_SECONDS = 1.0
@@ -94,6 +101,18 @@ def _pod_delay(old: PodView, new: PodView) -> float | None:
         return 0.0
     same = replace(new, **{name: getattr(old, name) for name in STARTING})
     return STARTING_SECONDS if same == old else 0.0
+
+
+def report_wakeups(run: Key, diff: StatusDiff, inventory: Inventory) -> Iterator[WakeUp]:
+    """The keys to reconcile after a poll of a run's syncer."""
+    if diff.run:
+        yield run, 0.0
+    elif diff.figures:
+        yield run, FIGURES_SECONDS[run.kind]
+    if diff.every_unit:
+        yield from ((unit, 0.0) for unit in inventory.unit_keys(run))
+    for names, seconds in ((diff.units, 0.0), (diff.moved, FIGURES_SECONDS["LearnerUnit"])):
+        yield from ((Key("LearnerUnit", run.namespace, name), seconds) for name in names)
 
 
 def status_writer(client: ApiClient, inventory: Inventory, queue: WorkQueue[Key]) -> StatusWriter:
