@@ -37,7 +37,7 @@ class Conflict(ApiError):
 
 
 class NamespaceEnding(ApiError):
-    """Nothing can be created any more; what is there goes without us."""
+    """The namespace is being deleted: nothing can be created, and its objects are deleted without the operator."""
 
 
 class Refused(ApiError):
@@ -49,11 +49,11 @@ class Unreachable(Exception):
 
 
 class NotLeading(Exception):
-    """Another operator may act by now."""
+    """This operator does not hold the lease any more."""
 
 
 class Retry(Exception):
-    """Try again after `seconds`, and after twice as long each time it is no use."""
+    """Try again after `seconds`, doubled with each further try."""
 
     def __init__(self, seconds: float, reason: str) -> None:
         super().__init__(reason)
@@ -61,11 +61,11 @@ class Retry(Exception):
 
 
 class CredentialsError(Exception):
-    """Neither a service account nor a kubeconfig is there, or it cannot be used."""
+    """There is no service account and no kubeconfig, or it cannot be used."""
 
 
 def of_status(status: int, reason: str, message: str, cause: str = "") -> ApiError:
-    """The exception for an answer; `cause` is the first of its details' causes."""
+    """The exception for an answer; `cause` is the first cause in its details."""
     if cause == "NamespaceTerminating":
         return NamespaceEnding(status, reason, message)
     if status == 404:

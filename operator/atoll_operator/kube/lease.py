@@ -24,20 +24,20 @@ from atoll_operator.kube.logs import tell
 
 API_VERSION = "coordination.k8s.io/v1"
 RENEW_SHARE = 0.2
-"""Of the lease's length: a renewal is sent this long after the last."""
+"""Share of the lease's length after which a renewal is sent."""
 DEADLINE_SHARE = 0.7
-"""Of the lease's length: a holder that could not renew for this long stops; three renewals were due by then."""
+"""Share of the lease's length after which a holder that could not renew stops; three renewals were due by then."""
 LOOK_SECONDS = 1.0
-"""Between two looks at a lease of another operator, which may release it before it expires."""
+"""Between two reads of another operator's lease, which may be released before it expires."""
 LONGEST_SECONDS = 120
-"""Longest duration that is taken from the lease of another holder."""
+"""Longest duration that is accepted in another holder's lease."""
 RELEASE_SECONDS = 2.0
-"""Time-out for giving the lease back; it expires by itself where that fails."""
+"""Time-out for releasing the lease. If that fails, it expires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A lease as it was read last; `since` is when it was first seen so, by our monotonic clock."""
+    """A lease as last read. `since` is when it was first seen in this state, by the monotonic clock."""
 
     holder: str
     seconds: float
@@ -103,12 +103,12 @@ class Leadership:
         self._identity = identity
         self._seconds = seconds
         self._body: Object | None = None
-        """As it was read or written last."""
+        """The lease as last read or written."""
         self._sight: Sight | None = None
         self._until = float("-inf")
 
     def leads(self) -> bool:
-        """Whether we may write at this moment."""
+        """Whether this operator may write now."""
         return time.monotonic() < self._until
 
     async def hold(self, work: Callable[[], Awaitable[None]]) -> None:

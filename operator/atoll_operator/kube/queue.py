@@ -1,4 +1,4 @@
-"""Keys to look at: each waits once, is worked on by one worker at a time, and comes back later after an error."""
+"""A work queue of keys. A key waits at most once, is handled by one worker at a time, and is retried after an error."""
 
 from __future__ import annotations
 
@@ -16,55 +16,55 @@ from atoll_operator.kube.logs import LOG, tell
 K = TypeVar("K", bound=Hashable)
 BACK_OFF_SECONDS = 0.25
 MAX_BACK_OFF_SECONDS = 60.0
-"""Between two tries of a key of which nothing is heard."""
+"""Longest time between two tries of a key without a new event."""
 WORKERS = 64
-"""Enough for the heals of a large failure to wait for the API server together."""
+"""Enough for many heals to wait for the API server at the same time."""
 PASSES_SECONDS = 60.0
-"""For which the time of a pass is remembered: longer than any spacing."""
+"""How long the time of a pass is remembered; longer than any spacing."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Delay:
-    """The last one of a key; 0 seconds when something is new since."""
+    """The last delay of a key by `Retry`; 0 seconds after a new event."""
 
     seconds: float = 0.0
     reason: str = ""
 
 
 class WorkQueue(Generic[K]):
-    """Bounded by the number of keys. `handle` raises to have the key come back with back-off."""
+    """Its length is bounded by the number of keys. If `handle` raises, the key is retried with back-off."""
 
     def __init__(self, handle: Callable[[K], Awaitable[None]], workers: int = WORKERS) -> None:
         self._handle = handle
         self._workers = workers
         self._waiting: OrderedDict[K, float] = OrderedDict()
-        """Key to the time at which it was added."""
+        """When each key was added."""
         self._working: dict[K, float] = {}
         self._again: set[K] = set()
-        """Keys added while they are worked on."""
+        """Keys that were added while they are handled."""
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._passes: OrderedDict[K, float] = OrderedDict()
-        """When the last pass over each key ended, in that order."""
+        """When the last pass over each key ended, in this order."""
         self._failures: dict[K, int] = {}
         self._delays: dict[K, _Delay] = {}
-        """Of keys that were put off by `Retry`, until a pass succeeds."""
+        """Delays by `Retry`, until a pass succeeds."""
         self._waits = asyncio.Semaphore(0)
-        """As many permits as keys wait."""
+        """Has one permit per waiting key."""
         self.on_error: Callable[[K, Exception], None] = lambda key, error: None
 
     def add(self, key: K) -> None:
-        """Something is new: at once, or once more after the pass that runs now."""
+        """Enqueue the key after a change: immediately, or again after the pass that is running."""
         self._encourage(key)
         self._add(key)
 
     def add_spaced(self, key: K, seconds: float) -> None:
-        """Something is new: at once, but not within `seconds` of its last pass, or of now while it is worked on."""
+        """Enqueue the key after a change, but not within `seconds` of its last pass (of now while it is handled)."""
         self._encourage(key)
         last = _now() if key in self._working else self._passes.get(key, float("-inf"))
         self.add_after(key, last + seconds - _now())
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Nothing is new. The earliest of several wins; a look at the key before then does not cancel it."""
+        """Enqueue the key after `seconds`. The earliest of several times wins; an earlier pass does not cancel it."""
         if seconds <= 0:
             self._add(key)
             return
@@ -77,12 +77,12 @@ class WorkQueue(Generic[K]):
         self._timers[key] = asyncio.get_running_loop().call_at(due, self._due, key)
 
     def retry_failed(self) -> None:
-        """Adds all keys that wait because their last pass failed: the cause may be over."""
+        """Enqueue all keys whose last pass failed, because the cause may be over."""
         for key in list(self._failures):
             self._add(key)
 
     def forget(self, key: K) -> None:
-        """The object is gone: no more timers and no history of failures."""
+        """Drop timers and failures of a deleted object's key."""
         self._failures.pop(key, None)
         self._delays.pop(key, None)
         if timer := self._timers.pop(key, None):
@@ -93,12 +93,12 @@ class WorkQueue(Generic[K]):
         return len(self._waiting)
 
     def oldest_seconds(self) -> float:
-        """Age of the oldest key that waits or is worked on; 0 when idle."""
+        """Age of the oldest key that waits or is handled; 0 if there is none."""
         since = [*list(self._waiting.values())[:1], *self._working.values()]
         return _now() - min(since) if since else 0.0
 
     async def run(self) -> None:
-        """Works until cancelled; no timer outlives that."""
+        """Handle keys until cancelled. Timers end with it."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._workers):
@@ -151,7 +151,7 @@ class WorkQueue(Generic[K]):
         self.add_after(key, wait)
 
     def _put_off(self, key: K, error: Retry) -> None:
-        """For twice as long as the last time, unless something is new since."""
+        """Retry after twice the last delay, or after the first one if there was a change since."""
         known = self._delays.get(key, _Delay())
         seconds = min(known.seconds * 2 or error.seconds, MAX_BACK_OFF_SECONDS)
         wait = seconds * random.uniform(0.8, 1.0)
@@ -161,7 +161,7 @@ class WorkQueue(Generic[K]):
         self.add_after(key, wait)
 
     def _encourage(self, key: K) -> None:
-        """Something is new: the next try, should it be put off, is as near as the first was."""
+        """Reset the delay after a change, so that the next `Retry` begins with the shortest one."""
         if known := self._delays.get(key):
             self._delays[key] = replace(known, seconds=0.0)
 
