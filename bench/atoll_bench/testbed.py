@@ -22,7 +22,7 @@ from atoll_local.kubectl import ESTABLISHED
 from atoll_local.kwok import Kwok, node, tpu_node
 from atoll_local.paths import source_root
 from atoll_local.process import Daemon
-from atoll_operator.api.group import LABEL_COMPONENT, LABEL_GANG, LABEL_UNIT, LEARNER
+from atoll_operator.api.group import LABEL_COMPONENT, LABEL_PLACEMENT, LABEL_UNIT, LEARNER
 from atoll_operator.kube.transport import CONNECTIONS
 
 SYSTEM = "atoll-system"
@@ -239,7 +239,7 @@ class Testbed:
 def plain_pod(shape: Shape, namespace: str, number: int) -> Object:
     """One that is as large as a learner's, and does not know it: for the node of its slice."""
     unit = number // shape.hosts
-    labels = {LABEL_COMPONENT: LEARNER, LABEL_UNIT: f"u{unit}", LABEL_GANG: "1"}
+    labels = {LABEL_COMPONENT: LEARNER, LABEL_UNIT: f"u{unit}", LABEL_PLACEMENT: "1"}
     container = {"name": "main", "image": "none", "env": [{"name": "FILLING", "value": "x" * POD_BYTES}]}
     spec = {
         "nodeName": _node_names(shape)[unit],

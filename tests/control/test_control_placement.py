@@ -88,7 +88,7 @@ class Yard:
         """So many units have a pool each, with one gang, and no other unit has a host anywhere."""
         places = self.places()
         labels = [pod["metadata"]["labels"] for pod in self.learners()]
-        gangs = {(each["atoll.dev/unit"], each["atoll.dev/gang"]) for each in labels}
+        gangs = {(each["atoll.dev/unit"], each["atoll.dev/placement"]) for each in labels}
         if len(gangs) > len({unit for unit, _ in gangs}):
             return False
         pools = {pool for held in places.values() for pool in held}
@@ -128,7 +128,7 @@ class Yard:
         self.api.call("POST", path, {"metadata": {"name": name}, "spec": spec})
 
     def gang(self, unit: str) -> int:
-        return int(self.api.get("LearnerUnit", self.namespace, unit).get("status", {}).get("gang", 0))
+        return int(self.api.get("LearnerUnit", self.namespace, unit).get("status", {}).get("placement", 0))
 
     def until(self, what: str, check: Callable[[], Any]) -> None:
         deadline = time.monotonic() + WAIT
@@ -327,4 +327,4 @@ def test_a_unit_says_which_claim_is_not_there_and_has_its_hosts_once_it_is(yard:
     yard.claim("corpus")
     yard.until("all hosts have the claim and a node", lambda: yard.whole(1) and not yard.waiting())
     status = yard.api.get("LearnerUnit", yard.namespace, "r-p-0")["status"]
-    assert (status["restartCount"], status["gang"]) == (0, 1)
+    assert (status["restartCount"], status["placement"]) == (0, 1)

@@ -96,7 +96,7 @@ def test_a_host_that_crashes_restarts_in_place_with_its_peer_and_no_pod_is_repla
     ends(bench, PODS[1], 1, **ending)
     bench.until("both are told", lambda: told(bench) == dict.fromkeys(PODS, "2"), PATIENCE)
     found = status(bench)
-    assert (found["incarnation"], found["gang"], found["placedGang"]) == (2, 1, 1)
+    assert (found["incarnation"], found["placement"]) == (2, 1)
     assert (found["lastFailure"]["reason"], found["lastFailure"]["pod"]) == (reason, PODS[1])
     assert [(item["reason"], item["inPlace"]) for item in found["restarts"]] == [(reason, True)]
     half = ("False", "Restarting", "1 of 2 containers restarted in place")
@@ -125,7 +125,7 @@ def test_a_crash_on_a_node_that_is_about_to_go_makes_a_new_gang_elsewhere(placed
     disrupted = [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}]
     bench.kubelet.status(bench.namespace, PODS[0], {"conditions": disrupted})
     ends(bench, PODS[1], 1)
-    bench.until("new pods", lambda: status(bench)["placedGang"] == 2, PATIENCE)
+    bench.until("new pods", lambda: status(bench)["placement"] == 2 and bench.is_whole(UNIT), PATIENCE)
     assert [item["inPlace"] for item in status(bench)["restarts"]] == [False]
 
 
@@ -140,7 +140,7 @@ def test_after_two_restarts_in_place_without_a_merge_the_pods_are_made_anew(plac
     assert told(bench) == dict.fromkeys(bench.pods(UNIT), "4")
     found = status(bench)
     assert [item["inPlace"] for item in found["restarts"]] == [True, True, False]
-    assert (found["incarnation"], found["gang"], found["restartCount"]) == (4, 4, 3)
+    assert (found["incarnation"], found["placement"], found["restartCount"]) == (4, 4, 3)
 
 
 def test_an_operator_that_died_before_it_told_all_pods_tells_them_when_it_is_back(placed) -> None:
@@ -197,7 +197,7 @@ def test_where_in_place_is_not_wanted_each_failure_makes_new_pods(bench) -> None
     bench.settled(run, [UNIT])
     bench.until("all run", lambda: all(pod["status"]["phase"] == "Running" for pod in bench.pods().values()))
     ends(bench, PODS[1], 1)
-    bench.until("a new gang", lambda: status(bench)["placedGang"] == 2, PATIENCE)
+    bench.until("new pods", lambda: status(bench)["placement"] == 2 and bench.is_whole(UNIT), PATIENCE)
     assert set(bench.pods(UNIT)) == {f"{UNIT}-2-0", f"{UNIT}-2-1"}
 
 

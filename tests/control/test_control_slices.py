@@ -74,7 +74,7 @@ def test_the_loss_of_one_host_is_mended_on_its_own_and_loses_no_other_unit(place
     bench.until("a gang of four again", lambda: set(bench.pods("r-wide-0")) == wanted)
     after = {name: pod["metadata"]["uid"] for name, pod in bench.pods().items()}
     assert before.items() <= after.items()
-    bench.until("placed", lambda: bench.get("LearnerUnit", "r-wide-0")["status"].get("placedGang") == 1)
+    assert bench.get("LearnerUnit", "r-wide-0")["status"]["placement"] == 1
     assert bench.get("LearnerUnit", "r-wide-0")["status"]["incarnation"] == 2
     status["units"] = bench.report(run)["units"]
     cost = bench.until("healed", lambda: bench.get("LearnerUnit", "r-wide-0")["status"].get("lost"))

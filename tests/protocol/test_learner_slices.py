@@ -9,7 +9,7 @@ from cpu_mesh import all_results, coordinator, start
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings
-from atoll_operator.plan.unit.placement import Spot
+from atoll_operator.plan.unit.placement import PodPlacement
 from atoll_runtime.contract import ENV_UNIT, dump, parse_unit
 
 WORKER = Path(__file__).with_name("slices_worker.py")
@@ -25,7 +25,7 @@ def contracts(slices, topology, machine, address):
         namespace="ns",
         unit="r-p-0",
         uid="u",
-        number=1,
+        placement=1,
         incarnation=1,
         spec=LearnerUnitSpec(
             run="r", pool="p", accelerator="tpu-v6e-slice", topology=topology, machine_type=machine, slices=slices,
@@ -33,7 +33,7 @@ def contracts(slices, topology, machine, address):
         ),
         settings=PodSettings(run="r", image="i", pull_policy="Always", environment={}),
     )  # fmt: skip
-    for pod in unit.pods(dict.fromkeys(range(unit.hosts), Spot())):
+    for pod in unit.pods(dict.fromkeys(range(unit.hosts), PodPlacement())):
         environment = {item["name"]: item.get("value") for item in pod["spec"]["containers"][0]["env"]}
         yield parse_unit(environment[ENV_UNIT]).model_copy(update={"coordinator": address})
 

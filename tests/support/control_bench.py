@@ -12,6 +12,9 @@ from operator_process import Operator
 from played_kubelet import Kubelet
 from played_syncers import Syncers
 
+from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.plan.pods.topology import slice_of
+
 
 class Bench:
     """One namespace, and all that a test needs in it."""
@@ -53,9 +56,7 @@ class Bench:
         for kind in ("TrainingRun", "LearnerUnit", "Pod"):
             for item in self.api.list(kind, self.namespace):
                 status = item.get("status", {})
-                short = {
-                    key: status.get(key) for key in ("phase", "message", "incarnation", "gang", "placedGang")
-                }
+                short = {key: status.get(key) for key in ("phase", "message", "incarnation", "placement")}
                 conditions = {
                     c["type"]: (c["status"], c["reason"])
                     for c in status.get("conditions", [])
@@ -97,16 +98,18 @@ class Bench:
         return status
 
     def settled(self, run: Object, names: list[str]) -> None:
-        """All pods of these units exist and are placed."""
-        self.until(
-            "all gangs are placed",
-            lambda: all(
-                (status := self.get("LearnerUnit", name).get("status", {})).get("placedGang")
-                == status.get("gang", 0)
-                != 0
-                for name in names
-            ),
-        )
+        """All pods of these units exist."""
+        self.until("all pods exist", lambda: all(map(self.is_whole, names)))
+
+    def is_whole(self, unit: str) -> bool:
+        """Whether each host of the unit has a pod of its placement."""
+        body = self.get("LearnerUnit", unit)
+        spec = LearnerUnitSpec.model_validate(body["spec"])
+        shape = slice_of(spec.accelerator, spec.topology, spec.machine_type)
+        placement = str(body.get("status", {}).get("placement", 0))
+        pods = [pod["metadata"]["labels"] for pod in self.pods(unit).values()]
+        hosts = {pod["atoll.dev/host"] for pod in pods if pod["atoll.dev/placement"] == placement}
+        return len(hosts) == spec.slices * shape.hosts
 
 
 def unit_report(incarnation: int, **changes: Any) -> Object:

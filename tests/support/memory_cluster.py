@@ -12,7 +12,6 @@ from memory_apiserver import Object, Server
 from atoll_operator.api.group import (
     ACCELERATOR,
     ANNOTATION_INCARNATION,
-    ANNOTATION_MADE_FOR,
     LABEL_POD_GROUP,
     LABEL_SLICE,
     LABEL_UNIT,
@@ -199,7 +198,7 @@ class PlayedCluster:
         told = int(pod["metadata"]["annotations"][ANNOTATION_INCARNATION])
         ended = pod["status"]["containerStatuses"][0].get("lastState", {}).get("terminated")
         if ended is None:
-            return int(pod["metadata"]["annotations"][ANNOTATION_MADE_FOR])
+            return int(pod["metadata"]["name"].rsplit("-", 2)[1])
         last = LastWords.parse(ended["message"]).incarnation or 0
         return told if last < told else 0
 

@@ -28,7 +28,7 @@ def line(
     told: str = "",
 ) -> bytes:
     unit, gang, _ = name.rsplit("-", 2)
-    labels = {"atoll.dev/component": role, "atoll.dev/unit": unit, "atoll.dev/gang": gang}
+    labels = {"atoll.dev/component": role, "atoll.dev/unit": unit, "atoll.dev/placement": gang}
     metadata: dict[str, Any] = {
         "name": name, "uid": f"uid-{name}", "labels": labels, "resourceVersion": "7",
         "annotations": {"atoll.dev/incarnation": told or gang},
@@ -121,7 +121,7 @@ def test_an_error_of_the_watch_ends_the_bench_with_its_words() -> None:
 
 
 def test_the_limit_sends_what_the_operator_sent_but_for_the_owner_and_with_every_pool_known() -> None:
-    labels = {"atoll.dev/unit": "r-p0-7", "atoll.dev/gang": "1"}
+    labels = {"atoll.dev/unit": "r-p0-7", "atoll.dev/placement": "1"}
     metadata = {
         "name": "r-p0-7-1-0",
         "uid": "u",

@@ -15,7 +15,7 @@ from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods import evaluator, syncer
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings
-from atoll_operator.plan.unit.placement import Spot
+from atoll_operator.plan.unit.placement import PodPlacement
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICIES = list(yaml.safe_load_all((ROOT / "manifests" / "networkpolicies.yaml").read_text()))
@@ -26,11 +26,11 @@ Object = dict[str, Any]
 def pods() -> dict[str, Object]:
     """One of each component; the learner of a unit of several slices, which has the most ports."""
     spec = TWO_HOSTS.model_copy(update={"slices": 2})
-    gang = Gang(namespace="n", unit="u", uid="u", number=1, incarnation=1, spec=spec, settings=SETTINGS)
+    gang = Gang(namespace="n", unit="u", uid="u", placement=1, incarnation=1, spec=spec, settings=SETTINGS)
     return {
         SYNCER: syncer.stateful_set("r", "n", [], SyncerSpec(), SETTINGS, 1, 0)["spec"]["template"],
         EVALUATOR: evaluator.stateful_set("r", "n", [], EvaluatorSpec(), SETTINGS, 1)["spec"]["template"],
-        LEARNER: gang.pods({0: Spot()})[0],
+        LEARNER: gang.pods({0: PodPlacement()})[0],
     }
 
 

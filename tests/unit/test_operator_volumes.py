@@ -17,16 +17,22 @@ from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods import evaluator, syncer
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings
-from atoll_operator.plan.unit.placement import Spot
+from atoll_operator.plan.unit.placement import PodPlacement
 from atoll_runtime.contract import TERMINATION_LOG
 
 SETTINGS = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={})
 GANG = Gang(
-    namespace="ns", unit="r-two-0", uid="3fa9c0de", number=3, incarnation=3, spec=TWO_HOSTS, settings=SETTINGS
+    namespace="ns",
+    unit="r-two-0",
+    uid="3fa9c0de",
+    placement=3,
+    incarnation=3,
+    spec=TWO_HOSTS,
+    settings=SETTINGS,
 )
 SYNCER = syncer.stateful_set("r", "ns", [], SyncerSpec(), SETTINGS, 1, 0)["spec"]
 PODS = [
-    GANG.pods({0: Spot()})[0]["spec"],
+    GANG.pods({0: PodPlacement()})[0]["spec"],
     SYNCER["template"]["spec"],
     evaluator.stateful_set("r", "ns", [], EvaluatorSpec(), SETTINGS, 1)["spec"]["template"]["spec"],
 ]

@@ -14,7 +14,7 @@ from atoll_operator.plan.pods import evaluator, syncer
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.topology import GENERATIONS
-from atoll_operator.plan.unit.placement import Spot
+from atoll_operator.plan.unit.placement import PodPlacement
 from atoll_runtime.contract import ENV_LOCK_MEMORY, ENV_UNIT, parse_unit
 
 KINDS = [
@@ -46,9 +46,9 @@ def learner(which: PodSettings, accelerator: str, machine: str, topology: str) -
         stream=0,
         streams=1,
     )
-    (pod,) = Gang(namespace="n", unit="u", uid="u", number=1, incarnation=1, spec=spec, settings=which).pods(
-        {0: Spot()}
-    )
+    (pod,) = Gang(
+        namespace="n", unit="u", uid="u", placement=1, incarnation=1, spec=spec, settings=which
+    ).pods({0: PodPlacement()})
     return pod["spec"]["containers"][0]
 
 

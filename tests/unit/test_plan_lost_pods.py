@@ -6,10 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from objects import TWO_HOSTS
 from run_scene import NOW, RunScene
 
-from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.sections import EvaluatorSpec, RecoverySpec, SyncerSpec
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods import evaluator, syncer
@@ -17,8 +15,6 @@ from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.removal import LOST_GRACE_SECONDS, STUCK_SECONDS, Removal
 from atoll_operator.plan.run.plan import RunPlan
-from atoll_operator.plan.unit.plan import plan_unit
-from atoll_operator.plan.unit.status import Orders, UnitObserved
 
 SETTINGS = PodSettings(run="r", image="i", pull_policy="Always", environment={})
 LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -42,22 +38,6 @@ def test_pods_leave_a_lost_node_after_half_a_minute_in_place_of_five(body: dict[
     assert {item["key"]: item["tolerationSeconds"] for item in tolerations[:-1]} == dict.fromkeys(LOST, 30)
     assert {item["effect"] for item in tolerations[:-1]} == {"NoExecute"}
     assert tolerations[-1] == THEIRS
-
-
-@pytest.mark.parametrize(("sees_nodes", "seconds"), [(True, 30), (False, 4)])
-def test_the_pods_of_a_unit_leave_a_lost_node_in_time_where_the_operator_sees_none(
-    sees_nodes: bool, seconds: int
-) -> None:
-    orders = Orders(stop="", finishing=False, recovery=RecoverySpec(node_lost_seconds=4), settings=SETTINGS)
-    unit = UnitObserved(
-        name="r-two-0", namespace="n", uid="u", generation=1, spec=TWO_HOSTS, orders=orders, sees_nodes=sees_nodes,
-        pods=(), status=LearnerUnitStatus(incarnation=1, gang=1),
-    )  # fmt: skip
-    pods = plan_unit(unit, NOW).create
-    assert pods
-    for pod in pods:
-        tolerations = {item["key"]: item.get("tolerationSeconds") for item in pod["spec"]["tolerations"]}
-        assert {key: tolerations[key] for key in LOST} == dict.fromkeys(LOST, seconds)
 
 
 def test_with_the_default_the_pods_of_a_lost_node_that_nobody_sees_are_deleted_within_a_minute() -> None:

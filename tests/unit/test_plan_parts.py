@@ -11,7 +11,8 @@ from atoll_operator.plan.conditions import only_figures, state, transition
 from atoll_operator.plan.pods import names
 from atoll_operator.plan.pods.topology import GENERATIONS, chips_of, slice_of
 from atoll_operator.plan.pods.view import PodView, view
-from atoll_operator.plan.unit.failure import classify, first_cause, hindrance, waiting
+from atoll_operator.plan.unit.failure import classify
+from atoll_operator.plan.unit.waiting import hindrance, waiting
 
 NOW = 1_700_000_000.0
 
@@ -92,12 +93,6 @@ def test_a_pod_that_may_serve_is_not_lost() -> None:
     assert classify(PodView(name="p", phase="Running"), 1) is None
 
 
-def test_the_pod_that_ended_first_is_the_cause_and_not_those_that_missed_it() -> None:
-    first = PodView(name="p-1", phase="Failed", exit_code=137, exit_reason="OOMKilled", finished_at=NOW)
-    after = PodView(name="p-0", phase="Failed", exit_code=1, finished_at=NOW + 4)
-    assert first_cause([after, first], 1, ["p-2"]).pod == "p-1"
-
-
 def test_a_wait_is_no_failure_and_has_a_reason() -> None:
     stuck = PodView(name="p", waiting="ImagePullBackOff", waiting_message="not found")
     assert waiting([stuck])[0] == "ImagePull"
@@ -106,7 +101,7 @@ def test_a_wait_is_no_failure_and_has_a_reason() -> None:
 
 
 def test_a_pod_is_read_from_the_apis_json() -> None:
-    labels = {"atoll.dev/unit": "u", "atoll.dev/gang": "3", "atoll.dev/host": "1"}
+    labels = {"atoll.dev/unit": "u", "atoll.dev/placement": "2", "atoll.dev/host": "1"}
     ended = {"exitCode": 64, "message": "incarnation 4\nX: y\n", "finishedAt": "2026-01-01T00:00:00Z"}
     pod = view(
         {
@@ -124,16 +119,16 @@ def test_a_pod_is_read_from_the_apis_json() -> None:
             },
         }
     )
-    assert (pod.unit, pod.gang, pod.host, pod.node) == ("u", 3, 1, "n")
+    assert (pod.unit, pod.placement, pod.made_for, pod.host, pod.node) == ("u", 2, 3, 1, "n")
     assert (pod.incarnation, pod.ended_incarnation, pod.exit_message) == (5, 4, "X: y")
     assert pod.deletion_time - pod.finished_at == 5
 
 
 @pytest.mark.parametrize("text", ["²", "9" * 5000, "-1", "1.5", "", "٣"])
 def test_a_number_that_is_none_of_ours_is_taken_for_none(text: str) -> None:
-    labels = {"atoll.dev/gang": text, "atoll.dev/host": text}
+    labels = {"atoll.dev/placement": text, "atoll.dev/host": text}
     pod = view({"metadata": {"name": "p", "labels": labels, "annotations": {"atoll.dev/incarnation": text}}})
-    assert (pod.gang, pod.host, pod.incarnation) == (0, 0, 0)
+    assert (pod.placement, pod.host, pod.incarnation) == (0, 0, 0)
 
 
 def test_of_several_containers_the_learners_own_counts_wherever_it_stands() -> None:

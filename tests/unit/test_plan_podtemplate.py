@@ -13,7 +13,7 @@ from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods import evaluator, syncer
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings
-from atoll_operator.plan.unit.placement import Spot
+from atoll_operator.plan.unit.placement import PodPlacement
 
 TEMPLATE: Object = {
     "labels": {"team": "llm"},
@@ -48,9 +48,9 @@ def settings(template: Object, **environment: str) -> PodSettings:
 def pods(which: PodSettings, spec: Any = TWO_HOSTS) -> dict[str, Object]:
     """A pod of each kind."""
     gang = Gang(
-        namespace="ns", unit="r-two-0", uid="3fa9c0de", number=3, incarnation=3, spec=spec, settings=which
+        namespace="ns", unit="r-two-0", uid="3fa9c0de", placement=3, incarnation=3, spec=spec, settings=which
     )
-    (learner,) = gang.pods({0: Spot()})
+    (learner,) = gang.pods({0: PodPlacement()})
     return {
         "learner": learner,
         "syncer": syncer.stateful_set("r", "ns", [], SyncerSpec(), which, 1, 0, "c")["spec"]["template"],

@@ -20,8 +20,8 @@ from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import view
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import RunPlan, plan_run
+from atoll_operator.plan.unit.observed import Orders, UnitObserved
 from atoll_operator.plan.unit.plan import plan_unit
-from atoll_operator.plan.unit.status import Orders, UnitObserved
 from atoll_runtime.contract import SIZES, ModelSpec, parse_run
 from atoll_runtime.learner import optimiser
 from atoll_runtime.model import describe, fits, resolve
@@ -120,7 +120,7 @@ def test_a_valid_run_is_planned_and_then_at_rest(body: dict[str, Any]) -> None:
         )
     for each in first.apply_units[:2]:
         unit = rest_of(LearnerUnitSpec.model_validate(each["spec"]), spec)
-        assert unit.status.placed_gang == unit.status.gang == 1
+        assert unit.status.placement == unit.status.incarnation == 1
         assert {pod.unit for pod in unit.pods} == {unit.name}
 
 
@@ -176,7 +176,7 @@ def test_a_unit_made_by_hand_gets_its_pods_when_there_is_its_run(body: dict[str,
         }
     )
     with_run, without = rest_of(spec, run), rest_of(spec, None)
-    assert with_run.status.placed_gang == 1
+    assert with_run.status.placement == 1
     assert with_run.pods
     assert (without.pods, without.status.conditions[0].reason) == ((), "RunNotFound")
 

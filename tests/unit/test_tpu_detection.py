@@ -14,7 +14,7 @@ import pytest
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings
-from atoll_operator.plan.unit.placement import Spot
+from atoll_operator.plan.unit.placement import PodPlacement
 from atoll_runtime.contract import ENV_UNIT, UnitContract, parse_unit
 
 PROBE = Path(__file__).resolve().parents[1] / "support" / "detect_cluster.py"
@@ -42,7 +42,7 @@ def gang(
         namespace="ns",
         unit=f"r-p-{index}",
         uid=f"u{index}",
-        number=number,
+        placement=number,
         incarnation=number,
         spec=LearnerUnitSpec(
             run="r", pool="p", accelerator=accelerator, topology=topology, machine_type=machine, slices=slices, batch=8,
@@ -54,7 +54,7 @@ def gang(
 
 def environments(unit: Gang) -> list[dict[str, str]]:
     """Of the unit's pods in order of hosts."""
-    pods = unit.pods(dict.fromkeys(range(unit.hosts), Spot()))
+    pods = unit.pods(dict.fromkeys(range(unit.hosts), PodPlacement()))
     return [
         {item["name"]: item["value"] for item in pod["spec"]["containers"][0]["env"] if "value" in item}
         for pod in pods

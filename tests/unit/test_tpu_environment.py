@@ -12,7 +12,7 @@ from atoll_operator.plan.pods.environment import LIBTPU_ARGUMENTS, tpu_environme
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.topology import GENERATIONS, slice_of
-from atoll_operator.plan.unit.placement import Spot
+from atoll_operator.plan.unit.placement import PodPlacement
 from atoll_runtime.contract import ENV_UNIT, parse_unit
 
 SHAPES = [
@@ -39,7 +39,7 @@ def gang(topology: str, slices: int, namespace: str = "ns", unit: str = "r-p-0",
         streams=1,
     )
     own = PodSettings(run="r", image="i", pull_policy="Always", environment=environment)
-    return Gang(namespace=namespace, unit=unit, uid="u", number=1, incarnation=1, spec=spec, settings=own)
+    return Gang(namespace=namespace, unit=unit, uid="u", placement=1, incarnation=1, spec=spec, settings=own)
 
 
 @given(shape=st.sampled_from(SHAPES), slices=st.integers(1, 6))
@@ -76,20 +76,20 @@ def test_a_unit_of_one_slice_is_told_nothing_of_others(shape) -> None:
 
 def test_a_hang_between_slices_ends_the_processes_and_the_administrators_flags_come_last() -> None:
     unit = gang("2x2x2", 2, **{LIBTPU_ARGUMENTS: "--mine=true"})
-    (pod,) = unit.pods({3: Spot()})
+    (pod,) = unit.pods({3: PodPlacement()})
     environment = {item["name"]: item["value"] for item in pod["spec"]["containers"][0]["env"]}
     assert environment[LIBTPU_ARGUMENTS].split() == [
         "--megascale_error_reporter_abort_on_hang=true",
         "--megascale_error_reporter_abort_on_error=true",
         "--mine=true",
     ]
-    (alone,) = gang("2x2x2", 1, **{LIBTPU_ARGUMENTS: "--mine=true"}).pods({1: Spot()})
+    (alone,) = gang("2x2x2", 1, **{LIBTPU_ARGUMENTS: "--mine=true"}).pods({1: PodPlacement()})
     assert {"name": LIBTPU_ARGUMENTS, "value": "--mine=true"} in alone["spec"]["containers"][0]["env"]
 
 
 def test_the_pods_of_a_unit_are_numbered_through_and_labelled_by_slice() -> None:
     unit = gang("2x2x4", 3)
-    pods = unit.pods(dict.fromkeys(range(unit.hosts), Spot()))
+    pods = unit.pods(dict.fromkeys(range(unit.hosts), PodPlacement()))
     assert [pod["metadata"]["name"] for pod in pods] == [f"r-p-0-1-{host}" for host in range(12)]
     assert [pod["metadata"]["labels"][LABEL_SLICE] for pod in pods] == [*"000011112222"]
     for host, pod in enumerate(pods):

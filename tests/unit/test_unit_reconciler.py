@@ -14,7 +14,7 @@ from aiohttp import web
 from answering import answering
 from objects import RUN, TWO_HOSTS
 
-from atoll_operator.api.group import LABEL_COMPONENT, LABEL_GANG, LABEL_HOST, LABEL_UNIT, LEARNER, owner
+from atoll_operator.api.group import LABEL_COMPONENT, LABEL_HOST, LABEL_PLACEMENT, LABEL_UNIT, LEARNER, owner
 from atoll_operator.api.learnerunit import Failure, LearnerUnitStatus
 from atoll_operator.cluster import Cluster
 from atoll_operator.kube.keys import Key
@@ -36,8 +36,7 @@ UNIT = Key("LearnerUnit", "ns", "r-two-0")
 HEALING = LearnerUnitStatus(
     phase="Healing",
     incarnation=2,
-    gang=2,
-    placed_gang=2,
+    placement=2,
     observed_generation=1,
     heal_start_time=format_time(BEGAN - 30),
     last_failure=Failure(reason="NodeLost", time=format_time(BEGAN - 30)),
@@ -85,7 +84,7 @@ class Told(SyncerPoller):
 
 def pod(host: int) -> dict[str, Any]:
     name = f"{UNIT.name}-2-{host}"
-    labels = {LABEL_COMPONENT: LEARNER, LABEL_UNIT: UNIT.name, LABEL_GANG: "2", LABEL_HOST: str(host)}
+    labels = {LABEL_COMPONENT: LEARNER, LABEL_UNIT: UNIT.name, LABEL_PLACEMENT: "2", LABEL_HOST: str(host)}
     began = format_time(BEGAN - 25)
     return {
         "metadata": {

@@ -99,9 +99,9 @@ class Restart(Report):
     reason: Annotated[str, Field(max_length=256)]
     """Reason of the failure (docs/learnerunit.md)."""
     in_place: bool = False
-    """The containers restarted and the pods stayed; else a new gang of pods was made."""
+    """The unit kept its hosts: containers restarted, and pods were replaced. False: it was given new hosts."""
     replaced: int = 0
-    """Pods that were lost and made anew on their hosts, where the others stayed."""
+    """Pods that were replaced on their hosts; the others stayed and their containers restarted."""
 
 
 class Failure(Report):
@@ -125,7 +125,7 @@ class HealStages(Report):
     """Seconds of each stage of a heal; absent if unknown."""
 
     schedule: float | None = None
-    """From the failure until every pod had a node; 0 of a restart in place."""
+    """From the failure until every pod had a node; 0 if no pod was replaced."""
     pull: float | None = None
     """Until every container ran: image, volumes, kubelet."""
     start: float | None = None
@@ -169,17 +169,15 @@ class LearnerUnitStatus(Report):
     message: Message = ""
     """What the unit waits for, or why it failed; for people."""
     incarnation: int = 0
-    """Goes up before each restart, in place or by a new gang; fences off every older process."""
-    gang: int = 0
-    """Number of the set of pods: the incarnation for which it was made. A restart in place keeps it."""
-    placed_gang: int = 0
-    """The gang all of whose pods were created; from then on a missing pod is a failure. 0 while some are made anew."""
+    """Raised before each restart, on the unit's hosts or on new ones. The syncer refuses every older process."""
+    placement: int = 0
+    """The incarnation in which the unit was last given hosts. A restart on the same hosts keeps it."""
     merged_incarnation: int = 0
     """The last one that had a contribution merged."""
     restarts: Annotated[tuple[Restart, ...], Field(max_length=MAX_RESTARTS)] = ()
     """Restarts within `spec.recovery.windowSeconds` of the run."""
     restart_count: int = 0
-    """Restarts so far, in place or by a new gang, also those outside the budget's window."""
+    """All restarts so far, also those outside the budget's window."""
     last_failure: Failure | None = None
     last_heal_seconds: float | None = None
     """Seconds of the last heal, from the failure to the first merge after it; absent before the first heal."""

@@ -10,8 +10,9 @@ from pydantic import BaseModel
 from atoll_operator.api.conditions import Condition
 from atoll_operator.api.group import Object
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE, CONTAINER_CREATING, IMAGE_PULL
+from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE
 from atoll_operator.plan.unit.kueue import QUEUED
+from atoll_operator.plan.unit.waiting import CONTAINER_CREATING, IMAGE_PULL
 
 MESSAGE_LIMIT = 4096
 ConditionStatus = Literal["True", "False", "Unknown"]

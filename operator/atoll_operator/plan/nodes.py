@@ -1,8 +1,8 @@
-"""A node as the plans see it: whether its pods are lost with it, and whether they should leave.
+"""A node as the plans see it: whether its pods are lost with it, and whether they should leave it.
 
 Kubernetes deletes the pods of a silent node only after a toleration, and they stay terminating until the node is
-back. A unit does not wait for either: pods of a lost node count as lost at once, and incarnations fence what may
-still run there.
+back. A unit waits for neither: pods of a lost node count as lost at once, and the incarnation fences what may still
+run there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ACTIVE_MAINTENANCE = "cloud.google.com/active-node-maintenance"
 
 
 PROOF_SECONDS = 30.0
-"""For which a step proves that its unit lives: the syncer of a large run is asked every 15 s, and a step takes some."""
+"""For which a step proves that its unit lives: the syncer of a large run is polled every 15 s."""
 Kind = tuple[str, str]
 """Accelerator and topology, as GKE's labels name them."""
 
@@ -46,7 +46,7 @@ class NodeView:
     silence: str = ""
     """In the words of the condition `Ready`."""
     gone: bool = False
-    """It was there, and was deleted."""
+    """It was seen, and was deleted since."""
     out_of_service: bool = False
     maintenance: str = ""
     """What announces its maintenance; empty when nothing does."""
@@ -54,10 +54,15 @@ class NodeView:
     """It may be taken away at any time."""
 
     @property
+    def sound(self) -> bool:
+        """Nothing is known against the pods on it."""
+        gone = self.gone or self.out_of_service
+        return not gone and self.silent_since is None and not self.maintenance
+
+    @property
     def stays(self) -> bool:
-        """It is there, and takes new pods as far as it is seen."""
-        held = self.gone or self.out_of_service or self.cordoned
-        return not held and self.silent_since is None and not self.maintenance
+        """It is sound and takes new pods."""
+        return self.sound and not self.cordoned
 
 
 def view_node(node: Object, known: NodeView | None, now: float) -> NodeView:
@@ -105,12 +110,12 @@ def lost(
     now: float,
     stepped: float | None = None,
 ) -> tuple[list[Cause], float | None]:
-    """Pods that are lost with their nodes, and when to look again; a pod that has ended has its own story.
+    """Pods that are lost with their nodes, and when to look again. Pods that have ended are left out.
 
     Args:
         seconds: for which a node may be not ready.
-        stepped: Unix seconds at which the pods' unit was last seen to step. While it steps on after its node fell
-            silent nothing is wrong but that its kubelet is not heard, as none is that cannot reach the API server.
+        stepped: Unix seconds at which the pods' unit was last seen to step. If it steps on after its node fell silent,
+            only the kubelet is silent, as every kubelet is that cannot reach the API server.
     """
     proven = 0.0 if stepped is None else stepped + max(seconds, PROOF_SECONDS)
     causes, wake = [], None
@@ -132,7 +137,7 @@ def lost(
 
 
 def told_by_host(pod: PodView, nodes: Mapping[str, NodeView]) -> PodView:
-    """The pod with what its node says of a shutdown: one that was announced is no preemption, on Spot neither."""
+    """The pod with what its node says of a shutdown: an announced one is maintenance, no preemption, on Spot too."""
     node = nodes.get(pod.node)
     if node is None:
         return pod
@@ -140,7 +145,7 @@ def told_by_host(pod: PodView, nodes: Mapping[str, NodeView]) -> PodView:
 
 
 def leaving(pods: Iterable[PodView], nodes: Mapping[str, NodeView]) -> Cause | None:
-    """Why the gang should move: the first of its pods whose node is about to be taken away."""
+    """Why the unit should move: the first of its pods whose node is about to be taken away."""
     for pod in sorted(pods, key=lambda pod: pod.host):
         node = nodes.get(pod.node)
         if node is not None and node.maintenance:

@@ -18,7 +18,6 @@ from atoll_operator.plan.nodes import Kind as NodeKind
 from atoll_operator.plan.nodes import NodeView, gone, sound_chips, view_node
 from atoll_operator.plan.pods.names import evaluator, syncer
 from atoll_operator.plan.pods.view import PodView, view
-from atoll_operator.reconcilers.departed import DepartedPods
 
 M = TypeVar("M", bound=BaseModel)
 PARENT, NODE = "parent", "node"
@@ -70,7 +69,6 @@ class Inventory:
         self._deleted_nodes: OrderedDict[str, NodeView] = OrderedDict()
         self._chips: Mapping[NodeKind, Mapping[str, int]] | None = None
         """None after a change of a node."""
-        self._departed = DepartedPods(lives=lambda key: self.get(key) is not None)
 
     def put(self, kind: str, body: Object) -> Change | None:
         """Takes the state of an object; returns None where it is not newer than what is known."""
@@ -78,10 +76,7 @@ class Inventory:
 
     def drop(self, kind: str, body: Object) -> Change | None:
         """The object was deleted; returns None where it was not known."""
-        change = self._note(self.cache.delete(kind, body))
-        if kind == "Pod" and "status" in body:
-            self._departed.add(parent_key(kind, body), view(body))
-        return change
+        return self._note(self.cache.delete(kind, body))
 
     def keep(
         self, kind: str, namespace: str, names: Collection[tuple[str, str]], version: int
@@ -199,12 +194,8 @@ class Inventory:
                 self._deleted_nodes[key.name] = gone(old.value)
                 if len(self._deleted_nodes) > DELETED_NODES:
                     self._deleted_nodes.popitem(last=False)
-        elif key.kind == "Pod" and old is not None and replaced:
-            self._departed.add(self.cache.group(PARENT, old), old.value)
         elif replaced and key.kind in ("TrainingRun", "LearnerUnit"):
-            assert old is not None
             self._models.pop(key, None)
-            self._departed.forget(key)
         return change
 
     def _node(self, name: str) -> NodeView | None:
@@ -224,6 +215,3 @@ class Inventory:
         made = known[1]
         assert isinstance(made, model)
         return made
-
-    def departed(self, unit: Key) -> Mapping[int, PodView]:
-        return self._departed.of(unit)

@@ -22,10 +22,9 @@ from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.removal import Removal
 from atoll_operator.plan.run.syncer_state import finishing
 from atoll_operator.plan.unit import hang
+from atoll_operator.plan.unit.observed import Orders, UnitObserved
 from atoll_operator.plan.unit.plan import plan_unit
-from atoll_operator.plan.unit.remedy import Renewal
-from atoll_operator.plan.unit.status import Orders, UnitObserved
-from atoll_operator.plan.unit.unitplan import UnitPlan, refused
+from atoll_operator.plan.unit.unitplan import Renewal, UnitPlan, refused
 from atoll_operator.polling.syncer import SyncerPoller
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.pod_removal import remove_pod
@@ -137,7 +136,6 @@ class UnitReconciler:
             run = None  # a unit of an earlier run of this name, on its way out
         feed = self._feeds.state(run_key, run["metadata"]["uid"] if run is not None else "")
         pods = self._store.pods_of(key, body["metadata"]["uid"])
-        departed = self._store.departed(key)
         if any(pod.exit_code == 0 for pod in pods):
             self._feeds.poke(run_key)
         status = feed.status
@@ -160,10 +158,9 @@ class UnitReconciler:
             answering_since=answering_since,
             heard=feed.heard,
             pace=self._pace(key, report, answering_since, now),
-            nodes=self._store.nodes_of((*pods, *departed.values())),
+            nodes=self._store.nodes_of(pods),
             sees_nodes=self._store.sees_nodes,
             sound_chips=self._store.sound_chips((unit.spec.accelerator, unit.spec.topology)),
-            departed=departed,
         )
 
     def _pace(

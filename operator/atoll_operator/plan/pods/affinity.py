@@ -1,4 +1,4 @@
-"""What a learner's pod says about the nodes that it may run on: selectors, tolerations, affinity."""
+"""Node selector, tolerations and affinity of a learner's pod."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ from atoll_operator.api.group import ACCELERATOR, LABEL_HOLDS, NODE_POOL, TOPOLO
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.pods.template import literals, lost_nodes
 from atoll_operator.plan.pods.topology import Slice
-from atoll_operator.plan.unit.placement import Spot
+from atoll_operator.plan.unit.placement import PodPlacement
 
 
 def node_choice(
-    spec: LearnerUnitSpec, shape: Slice, spot: Spot, holder: str, peers: Mapping[str, str], leave_seconds: int
+    spec: LearnerUnitSpec,
+    shape: Slice,
+    place: PodPlacement,
+    holder: str,
+    peers: Mapping[str, str],
+    leave_seconds: int,
 ) -> Object:
     """The part of a pod's spec that says where it runs.
 
     Args:
-        holder: the slice's name in the whole cluster, value of `LABEL_HOLDS`.
-        peers: labels of the gang's pods of the same slice.
-        leave_seconds: after which Kubernetes deletes the pod of a lost node.
+        holder: value of `LABEL_HOLDS`: names the slice in the whole cluster.
+        peers: labels of the pods of the same slice and placement.
+        leave_seconds: seconds after which Kubernetes deletes the pod of a lost node.
     """
     choice: Object = {
         "nodeSelector": {
@@ -27,7 +32,7 @@ def node_choice(
             ACCELERATOR: spec.accelerator,
             TOPOLOGY: spec.topology,
             **({"node.kubernetes.io/instance-type": shape.machine} if spec.machine_type else {}),
-            **({NODE_POOL: spot.pool} if spot.pool else {}),
+            **({NODE_POOL: place.pool} if place.pool else {}),
         },
         "tolerations": [
             _OF_TPU_NODES,
@@ -36,16 +41,16 @@ def node_choice(
         ],
     }
     affinity: Object = {}
-    if spot.holds:
-        affinity["nodeAffinity"] = _IN_A_POOL | (_rather_not(spot.avoid) if spot.avoid else {})
+    if place.holds:
+        affinity["nodeAffinity"] = _IN_A_POOL | (_avoid(place.avoid) if place.avoid else {})
         affinity["podAntiAffinity"] = _required(_away_from_others(holder))
-    if spot.near:
+    if place.near:
         affinity["podAffinity"] = _required({"labelSelector": {"matchLabels": dict(peers)}})
     return choice | ({"affinity": affinity} if affinity else {})
 
 
 def _away_from_others(holder: str) -> Object:
-    """From the holders of all other slices, in any namespace; pods of this slice's old gang do not hold it off."""
+    """Away from the pods that hold a pool for another slice, in all namespaces. Old pods of this slice do not count."""
     others = [
         {"key": LABEL_HOLDS, "operator": "Exists"},
         {"key": LABEL_HOLDS, "operator": "NotIn", "values": [holder]},
@@ -53,8 +58,8 @@ def _away_from_others(holder: str) -> Object:
     return {"labelSelector": {"matchExpressions": others}, "namespaceSelector": {}}
 
 
-def _rather_not(pools: Sequence[str]) -> Object:
-    """A wish: where no other pool has room, one that lacks hosts is better than none, for it may get them back."""
+def _avoid(pools: Sequence[str]) -> Object:
+    """A preference only: if no other pool has room, one that lacks hosts is better than none."""
     terms = {"matchExpressions": [{"key": NODE_POOL, "operator": "NotIn", "values": list(pools)}]}
     return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": terms}]}
 
@@ -68,5 +73,5 @@ _IN_A_POOL: Object = {
         "nodeSelectorTerms": [{"matchExpressions": [{"key": NODE_POOL, "operator": "Exists"}]}]
     }
 }
-"""Anti-affinity alone would be content with a node of no pool, where peers cannot follow."""
+"""Anti-affinity alone would accept a node without a pool, where the peers cannot follow."""
 _OF_TPU_NODES: Object = {"key": TPU, "operator": "Exists"}

@@ -1,4 +1,4 @@
-"""The pods of one unit: a Service for their names, and one pod for each host of its slices."""
+"""The objects of one unit: a Service for the pods' DNS names, and one pod for each host of its slices."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from functools import lru_cache
 from atoll_operator.api.group import (
     ANNOTATION_CONTRACT,
     ANNOTATION_INCARNATION,
-    ANNOTATION_MADE_FOR,
     LABEL_COMPONENT,
-    LABEL_GANG,
     LABEL_HOLDS,
     LABEL_HOST,
     LABEL_MANAGER,
+    LABEL_PLACEMENT,
     LABEL_RUN,
     LABEL_SLICE,
     LABEL_UNIT,
@@ -47,7 +46,7 @@ from atoll_operator.plan.pods.template_hash import digest
 from atoll_operator.plan.pods.topology import Slice, check_slices, slice_of
 from atoll_operator.plan.removal import DRAIN_SECONDS
 from atoll_operator.plan.unit.kueue import queued
-from atoll_operator.plan.unit.placement import Spot
+from atoll_operator.plan.unit.placement import PodPlacement
 from atoll_runtime.contract import (
     COORDINATOR_PORT,
     ENV_LOCK_MEMORY,
@@ -66,25 +65,23 @@ LOCKING: Object = {
     "runAsNonRoot": False,
     "capabilities": {"drop": ["ALL"], "add": ["SYS_RESOURCE"]},
 }
-"""Of a container that may raise its limit of locked memory. As root: the capabilities that Kubernetes adds are lost to
-any other user when its program starts."""
+"""Security context of a container that may raise its limit of locked memory. It runs as root, because another user
+loses added capabilities when its program starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """One set of pods of one unit, with all that they are made of."""
+    """All that the pods of one unit are made of."""
 
     namespace: str
     unit: str
     uid: str
-    number: int
-    """The incarnation for which it is made."""
+    placement: int
     incarnation: int
-    """That of now, for which pods are made anew in it."""
     spec: LearnerUnitSpec
     settings: PodSettings
     leave_seconds: int = LEAVE_SECONDS
-    """After which Kubernetes deletes the pods of a lost node."""
+    """Seconds after which Kubernetes deletes the pods of a lost node."""
 
     @property
     def slice(self) -> Slice:
@@ -93,17 +90,17 @@ class Gang:
 
     @property
     def hosts(self) -> int:
-        """Of all slices. The first slice has the first of them, and so on."""
+        """Number of hosts of all slices. The first slice has the first hosts, and so on."""
         return self.spec.slices * self.slice.hosts
 
     def check(self) -> None:
-        """Raises ValueError: there can be no such unit; the message names the field and what would be right."""
+        """Raise ValueError if there can be no such unit. The message names the field and what would be right."""
         check_slices(self.slice, self.spec.slices, "slices")
         check_names(self.slice, self._host_names())
 
     @property
     def contract(self) -> str:
-        """Digest of what the run says of its pods: those of one gang are alike."""
+        """Digest of what the run says of its pods. All pods of a mesh must have the same."""
         return digest(self.settings)
 
     def labels(self) -> dict[str, str]:
@@ -118,7 +115,7 @@ class Gang:
         return [owner(UNIT_KIND, self.unit, self.uid)]
 
     def service(self) -> Object:
-        """The headless Service; names resolve before the pods are ready, for they look for each other then."""
+        """The headless Service. Names resolve before pods are ready, because the pods look for each other then."""
         return {
             "apiVersion": "v1",
             "kind": "Service",
@@ -144,24 +141,20 @@ class Gang:
             },
         }
 
-    def pods(self, spots: Mapping[int, Spot]) -> tuple[Object, ...]:
-        """Those of these hosts, in order."""
+    def pods(self, places: Mapping[int, PodPlacement]) -> tuple[Object, ...]:
+        """The pods of these hosts, in order of hosts."""
         contract = self.contract
-        return tuple(self._pod(host, spots[host], contract) for host in sorted(spots))
+        return tuple(self._pod(host, places[host], contract) for host in sorted(places))
 
-    def _pod(self, host: int, spot: Spot, contract: str) -> Object:
+    def _pod(self, host: int, place: PodPlacement, contract: str) -> Object:
         shape = self.slice
         number = str(host // shape.hosts)
         holder = f"{self.uid}.{number}"
-        peers = {LABEL_UNIT: self.unit, LABEL_GANG: str(self.number), LABEL_SLICE: number}
+        peers = {LABEL_UNIT: self.unit, LABEL_PLACEMENT: str(self.placement), LABEL_SLICE: number}
         labels = {**self.labels(), **peers, LABEL_HOST: str(host)}
-        if spot.holds:
+        if place.holds:
             labels[LABEL_HOLDS] = holder
-        annotations = {
-            ANNOTATION_INCARNATION: str(self.incarnation),
-            ANNOTATION_MADE_FOR: str(self.incarnation),
-            ANNOTATION_CONTRACT: contract,
-        }
+        annotations = {ANNOTATION_INCARNATION: str(self.incarnation), ANNOTATION_CONTRACT: contract}
         arguments = self.settings.variable(LIBTPU_ARGUMENTS)
         main = container(
             self.settings,
@@ -188,11 +181,11 @@ class Gang:
         spec["volumes"].append({"name": "pod", "downwardAPI": {"items": [_incarnation()]}})
         spec |= {
             "restartPolicy": "OnFailure",
-            # Of whoever deletes a pod: the garbage collector after its unit, an eviction, a node that is drained.
+            # Used when somebody else deletes a pod: the garbage collector, an eviction, a drain of the node.
             "terminationGracePeriodSeconds": DRAIN_SECONDS,
-            "hostname": pod_name(self.unit, self.number, host),
+            "hostname": pod_name(self.unit, self.placement, host),
             "subdomain": self.unit,
-            **node_choice(self.spec, shape, spot, holder, peers, self.leave_seconds),
+            **node_choice(self.spec, shape, place, holder, peers, self.leave_seconds),
         }
         pod = {
             "apiVersion": "v1",
@@ -205,12 +198,12 @@ class Gang:
             },
             "spec": spec,
         }
-        return queued(pod, self.spec, pod_group(self.unit, self.number, self.uid), self.hosts)
+        return queued(pod, self.spec, pod_group(self.unit, self.placement, self.uid), self.hosts)
 
     def _contract(self, host: int) -> UnitContract:
         return UnitContract(
             unit=self.unit,
-            incarnation=self.number,
+            incarnation=self.placement,
             host=host,
             hosts=self.hosts,
             chips=self.slice.chips_per_host,
@@ -222,22 +215,22 @@ class Gang:
         )
 
     def _host_names(self) -> tuple[str, ...]:
-        return host_names(self.namespace, self.unit, self.number, self.hosts)
+        return host_names(self.namespace, self.unit, self.placement, self.hosts)
 
 
 def chips(spec: LearnerUnitSpec) -> int:
-    """Of all slices of such a unit. Raises ValueError, as `slice_of`."""
+    """Chips of all slices of such a unit. Raises ValueError, as `slice_of`."""
     shape = slice_of(spec.accelerator, spec.topology, spec.machine_type)
     return spec.slices * shape.hosts * shape.chips_per_host
 
 
 @lru_cache(maxsize=64)
-def host_names(namespace: str, unit: str, gang: int, hosts: int) -> tuple[str, ...]:
-    """DNS names in order of hosts; every pod of a gang names them all, several times."""
-    return tuple(f"{pod_name(unit, gang, host)}.{unit}.{namespace}.svc" for host in range(hosts))
+def host_names(namespace: str, unit: str, placement: int, hosts: int) -> tuple[str, ...]:
+    """DNS names in order of hosts. Cached: every pod names them all, several times."""
+    return tuple(f"{pod_name(unit, placement, host)}.{unit}.{namespace}.svc" for host in range(hosts))
 
 
 def _incarnation() -> Object:
-    """The pod's annotation as a file, which the kubelet renews while the pod runs."""
+    """The pod's annotation as a file. The kubelet updates it while the pod runs."""
     file = INCARNATION_FILE.removeprefix(f"{POD_DIR}/")
     return {"path": file, "fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_INCARNATION}']"}}

@@ -8,8 +8,8 @@ from atoll_operator.plan.pods.topology import MAX_HOSTS
 LABEL_LIMIT = 63
 MAX_INCARNATION = 999_999
 NAMES_LIMIT = LABEL_LIMIT - len(f"--{MAX_UNITS - 1}-{MAX_INCARNATION}-{MAX_HOSTS - 1}")
-"""Characters that the names of run and pool may have together: `<run>-<pool>-<index>-<number>-<host>`; the number is
-the incarnation for which a gang, or a pod, was made."""
+"""Characters that the names of run and pool may have together: `<run>-<pool>-<index>-<number>-<host>`. The number is an
+incarnation: in a pod's name the one for which it was created, in its hostname the placement."""
 EVALUATED_LIMIT = LABEL_LIMIT - len("-evaluator-") - 10
 """Characters of a run that is evaluated: the StatefulSet's controller labels its pod with its name and a hash."""
 UNIT_NAME_LIMIT = LABEL_LIMIT - len(f"-{MAX_INCARNATION}-{MAX_HOSTS - 1}")
@@ -21,13 +21,13 @@ def unit_name(run: str, pool: str, index: int) -> str:
 
 
 def pod_name(unit: str, number: int, host: int) -> str:
-    """Of the incarnation for which it was made; as the host's name in DNS, of the one for which its gang was."""
+    """The pod's name, with the incarnation for which it is created; the pod's hostname, with the placement."""
     return f"{unit}-{number}-{host}"
 
 
-def pod_group(unit: str, gang: int, uid: str) -> str:
-    """Of a gang, in a queue. A unit that is made again counts from 1 again, and its old group may not be gone yet."""
-    return f"{unit}-{gang}-{uid[:4]}"
+def pod_group(unit: str, placement: int, uid: str) -> str:
+    """Kueue's name for the pods of a placement. The uid tells apart two units of one name, which both count from 1."""
+    return f"{unit}-{placement}-{uid[:4]}"
 
 
 def ca_secret(run: str) -> str:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from atoll_operator.api.group import (
     ANNOTATION_CONTRACT,
     ANNOTATION_INCARNATION,
-    ANNOTATION_MADE_FOR,
-    LABEL_GANG,
     LABEL_HOST,
+    LABEL_PLACEMENT,
     LABEL_POD_GROUP,
     LABEL_QUEUE,
     LABEL_UNIT,
@@ -34,11 +33,11 @@ class PodView:
     name: str
     uid: str = ""
     unit: str = ""
-    gang: int = 0
+    placement: int = 0
     incarnation: int = 0
-    """That its process is, or is to become."""
+    """The one that its process has, or is told to take."""
     made_for: int = 0
-    """The incarnation that its first process was to be."""
+    """The incarnation for which the pod was created; it is part of the pod's name."""
     host: int = 0
     contract: str = ""
     """Digest of what its run said when it was made."""
@@ -81,11 +80,24 @@ class PodView:
     def ended(self) -> bool:
         return self.phase in ("Failed", "Succeeded")
 
+    @property
+    def leaves(self) -> bool:
+        """It has ended or is being deleted: no process starts in it any more."""
+        return self.ended or self.deletion_time is not None
+
+    def missed(self, incarnation: int) -> bool:
+        """Whether no process of this incarnation has run in this pod, or may still run."""
+        if self.incarnation < incarnation:
+            return True  # it was never told
+        restarted = not self.ended and self.ended_incarnation == incarnation - 1
+        return self.made_for < incarnation and self.ended_incarnation != incarnation and not restarted
+
 
 def view(pod: Object) -> PodView:
     """From the API's JSON."""
     metadata = pod["metadata"]
     labels = metadata.get("labels", {})
+    unit = labels.get(LABEL_UNIT, "")
     status = pod.get("status", {})
     conditions = {item["type"]: item for item in status.get("conditions", [])}
     disruption = conditions.get("DisruptionTarget", {})
@@ -97,15 +109,14 @@ def view(pod: Object) -> PodView:
     state = container.get("state", {})
     ended = state.get("terminated") or container.get("lastState", {}).get("terminated") or {}
     waiting = state.get("waiting", {})
-    gang = _number(labels.get(LABEL_GANG))
     words = LastWords.parse(ended.get("message", ""))
     return PodView(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
-        unit=labels.get(LABEL_UNIT, ""),
-        gang=gang,
+        unit=unit,
+        placement=_number(labels.get(LABEL_PLACEMENT)),
         incarnation=_number(metadata.get("annotations", {}).get(ANNOTATION_INCARNATION)),
-        made_for=_number(metadata.get("annotations", {}).get(ANNOTATION_MADE_FOR)) or gang,
+        made_for=_number(metadata["name"].rpartition("-")[0].rpartition("-")[2]) if unit else 0,
         host=_number(labels.get(LABEL_HOST)),
         contract=metadata.get("annotations", {}).get(ANNOTATION_CONTRACT, ""),
         phase=status.get("phase", "Pending"),

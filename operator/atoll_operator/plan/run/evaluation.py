@@ -14,7 +14,7 @@ from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.pods.evaluator import UNAVAILABLE
 from atoll_operator.plan.pods.names import evaluator
 from atoll_operator.plan.run.observed import RunObserved
-from atoll_operator.plan.unit.failure import hindrance, hindrances
+from atoll_operator.plan.unit.waiting import hindrance, hindrances
 from atoll_runtime.contract import EvaluationReport
 
 BROKEN = ("EvaluatorFailed", "EvaluationFailed", "LossNotFinite", "FinalNotEvaluated")

@@ -29,7 +29,7 @@ from atoll_operator.plan.run.rollout import of_another_kind, plan_rollout
 from atoll_operator.plan.run.status import describe
 from atoll_operator.plan.run.suspension import plan_suspension
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE
-from atoll_operator.plan.unit.failure import hindrances
+from atoll_operator.plan.unit.waiting import hindrances
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How often a unit may be restarted, in place or by a new gang: a sliding window, and a back-off inside it."""
+"""How often a unit may restart: `recovery.maxRestarts` in a sliding window, and a back-off inside it."""
 
 from __future__ import annotations
 
@@ -20,33 +20,32 @@ from atoll_runtime.contract import VERSION_MISMATCH
 BASE_SECONDS = 5.0
 MAX_SECONDS = 300.0
 SPREAD = 0.2
-"""Of a wait, either way: units that failed together do not come back together."""
+"""Part of a wait by which it varies either way, so that units that failed together do not come back together."""
 SKEW_SECONDS = 60.0
-"""By which the clock of an operator before this one may be ahead. A restart noted later was noted by a wrong clock."""
+"""By which the clock of an earlier operator may be ahead. A later time was noted by a wrong clock."""
 UNCOUNTED = frozenset({HOST_MAINTENANCE, PREEMPTED, CAPACITY_UNAVAILABLE, VERSION_MISMATCH})
-"""The hosts are wanted back, no room for the pods, or an image that has to be another: no fault of the unit. They make
-a back-off all the same."""
+"""Reasons that are no fault of the unit. They cause a back-off, but are not charged."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Allowance:
     """When the next restart may happen."""
 
     not_before: float
     """Unix seconds; in the past: at once."""
     exhausted: bool
     recent: tuple[Restart, ...]
-    """Those still within the window, with room for one more."""
+    """Restarts still within the window, with room for one more."""
 
 
-def judge(restarts: Sequence[Restart], recovery: RecoverySpec, now: float, jitter: float) -> Verdict:
+def judge(restarts: Sequence[Restart], recovery: RecoverySpec, now: float, jitter: float) -> Allowance:
     """The first heal in a window is immediate; the n-th after it waits 5 s · 2ⁿ⁻¹, at most 300 s, after the last.
 
-    A restart of a time that has yet to come counts as one of now, which the next one writes down; no wait is counted
-    from it, for each look would move that.
+    A restart noted for the future counts as one of now, which the next restart writes down. It starts no wait, because
+    each look would move that.
 
     Args:
-        jitter: from 0 to 1; the same for the same wait, or each look at it would move it.
+        jitter: from 0 to 1; it must be the same for the same wait.
     """
     recent = tuple(
         item if parse_time(item.time) <= now + SKEW_SECONDS else _noted(item, now)
@@ -57,17 +56,18 @@ def judge(restarts: Sequence[Restart], recovery: RecoverySpec, now: float, jitte
     counted = sum(not spared(item.reason, recent[:index]) for index, item in enumerate(recent))
     exhausted = counted >= recovery.max_restarts
     if not recent or recent[-1] != restarts[-1]:  # none, or the last one's own time is not believed
-        return Verdict(not_before=now, exhausted=exhausted, recent=recent)
+        return Allowance(not_before=now, exhausted=exhausted, recent=recent)
     wait = min(BASE_SECONDS * 2.0 ** min(len(recent) - 1, 16), MAX_SECONDS)
     wait *= 1 + SPREAD * (2 * jitter - 1)
-    return Verdict(not_before=parse_time(recent[-1].time) + wait, exhausted=exhausted, recent=recent)
+    return Allowance(not_before=parse_time(recent[-1].time) + wait, exhausted=exhausted, recent=recent)
 
 
 def spared(reason: str, before: Sequence[Restart]) -> bool:
-    """Whether a restart for this reason is not charged, after those of the window before it.
+    """Whether a restart for this reason is not charged. A kubelet may turn a pod away because an old one of the unit
+    has not given its chips back yet, so the first `AdmissionRejected` in a window is free.
 
-    A kubelet that turns a pod away may only know better than we what its node has left: from then on the scheduler
-    chooses.
+    Args:
+        before: restarts in the window before it.
     """
     rejected = any(item.reason == ADMISSION_REJECTED for item in before)
     return reason in UNCOUNTED or (reason == ADMISSION_REJECTED and not rejected)

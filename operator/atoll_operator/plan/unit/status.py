@@ -3,167 +3,99 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
-from atoll_operator.api.common import LedgerStatus
-from atoll_operator.api.learnerunit import Heal, LearnerUnitSpec, LearnerUnitStatus, UnitPhase
-from atoll_operator.api.sections import RecoverySpec
+from atoll_operator.api.learnerunit import Heal, LearnerUnitStatus, UnitPhase
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.conditions import State, clip, find, is_true, state, transition
-from atoll_operator.plan.nodes import NodeView
+from atoll_operator.plan.conditions import State, clip, find, state, transition
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.pods.gang import Gang, chips
-from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.unit import failure, heal, remedy, timeline
-from atoll_operator.plan.unit.hang import Pace
-from atoll_operator.plan.unit.muster import Muster
+from atoll_operator.plan.unit import heal, timeline, waiting
+from atoll_operator.plan.unit.observed import UnitObserved
+from atoll_operator.plan.unit.slots import renewed
 from atoll_runtime.contract import UnitReport
 
 BACK_OFF = "BackOff"
-"""Reason of `Healing` while a lost gang waits for its successor."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
-    """What the run wants of its units."""
-
-    stop: Literal["", "Suspended", "Finished"]
-    finishing: bool
-    """The target is reached, and what is left is the syncer's: pods may end, and none is made again."""
-    recovery: RecoverySpec
-    settings: PodSettings
-    begun: bool = False
-    """Something is merged, so that the syncer may know incarnations of a unit that is new."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitObserved:
-    """One unit as it is."""
-
-    name: str
-    namespace: str
-    uid: str
-    generation: int
-    spec: LearnerUnitSpec
-    status: LearnerUnitStatus
-    pods: tuple[PodView, ...]
-    """Those that this unit owns, of any incarnation."""
-    orders: Orders | None
-    """None when there is no such run."""
-    report: UnitReport | None = None
-    """The syncer's, None when it knows no such unit or does not answer."""
-    ledger: LedgerStatus | None = None
-    """As last known."""
-    share: float | None = None
-    """Of all tokens merged, 0 to 1; as last known."""
-    answering_since: float | None = None
-    """Unix seconds since which all of the syncer answers; None while any of it does not."""
-    heard: float | None = None
-    """Unix seconds of the syncer's last answer, which `report` is of; None: now."""
-    pace: Pace | None = None
-    """Of the unit's steps; None while nothing is known."""
-    nodes: Mapping[str, NodeView] = field(default_factory=dict)
-    """Those that its pods are on or were on, as far as the operator may see them."""
-    sees_nodes: bool = False
-    """The operator sees the cluster's nodes."""
-    sound_chips: Mapping[str, int] = field(default_factory=dict)
-    """By node pool of the unit's accelerator and topology, the chips of the nodes that stay."""
-    departed: Mapping[int, PodView] = field(default_factory=dict)
-    """The last that was seen of pods that are gone, by host: they tell why better than their absence does."""
-
-
-def connected(unit: UnitObserved, hosts: int) -> bool:
-    """Whether all hosts of this incarnation are, or were, connected to the syncer."""
-    report = unit.report
-    return is_true(unit.status.conditions, "Seeded") or (
-        report is not None and report.incarnation == unit.status.incarnation and report.hosts >= hosts
-    )
+"""Reason of `Healing` while a lost unit waits for its next restart."""
 
 
 def describe(
-    unit: UnitObserved,
-    gang: Gang,
-    status: LearnerUnitStatus,
-    roll: Muster,
-    now: float,
+    unit: UnitObserved, gang: Gang, pods: Sequence[PodView], now: float
 ) -> tuple[LearnerUnitStatus, float | None, tuple[Notice, ...]]:
-    """The status of a gang that is not lost, the seconds of a heal that is done now, and what is to be told."""
-    pods, hosts = tuple(roll.pods.values()), roll.hosts
+    """The status of a unit whose incarnation is not lost, the seconds of a heal that ends now, and Events.
+
+    Args:
+        pods: those that stay, in order of hosts.
+    """
+    hosts = gang.hosts
     patience = unit.orders.recovery.startup_seconds if unit.orders is not None else math.inf
-    waiting = failure.waiting(pods) or failure.creating(pods, patience, now)
-    scheduled = not roll.missing and all(pod.node for pod in pods)
-    renewed = hosts if connected(unit, hosts) else sum(remedy.renewed(pod, status) for pod in pods)
-    ready = scheduled and renewed == hosts and all(pod.ready for pod in pods)
-    restarting = ("Restarting", f"{renewed} of {hosts} containers restarted in place")
+    wait = waiting.waiting(pods) or waiting.creating(pods, patience, now)
+    placed = sum(bool(pod.node) for pod in pods)
+    fresh = hosts if unit.met(hosts) else sum(renewed(unit, pod) for pod in pods)
+    scheduled = placed == hosts
+    ready = scheduled and fresh == hosts and all(pod.ready for pod in pods)
+    restarting = ("Restarting", f"{fresh} of {hosts} containers restarted in place")
     starting = ("PodsStarting", f"{sum(pod.ready for pod in pods)} of {hosts} pods are ready")
-    blocked = waiting or (restarting if renewed < len(pods) else starting)
     states: dict[str, State] = {
         "Scheduled": state(True, "Scheduled")
         if scheduled
-        else state(
-            False,
-            *(waiting or ("Placing", f"{sum(bool(pod.node) for pod in pods)} of {hosts} pods have a node")),
-        ),
-        "PodsReady": state(True, "PodsReady") if ready else state(False, *blocked),
+        else state(False, *(wait or ("Placing", f"{placed} of {hosts} pods have a node"))),
+        "PodsReady": state(True, "PodsReady")
+        if ready
+        else state(False, *(wait or (restarting if fresh < len(pods) else starting))),
         **_progress(unit),
         "Draining": state(False, "NotDraining"),
     }
-    status = _figures(with_ledger(unit, status), unit.report).model_copy(update={"chips": chips(gang.spec)})
     learning = states["Learning"][0] == "True"
+    status = _figures(with_ledger(unit, unit.status), unit.report).model_copy(
+        update={"chips": chips(unit.spec)}
+    )
+    healed, notices = None, list[Notice]()
     if learning:
         status = status.model_copy(update={"merged_incarnation": status.incarnation})
-    healed: float | None = None
-    notices: tuple[Notice, ...] = ()
-    before = find(unit.status.conditions, "Healing")
-    under_way = heal.under_way(status)
-    if learning and under_way is not None:
-        merged = unit.report.first_merge_time if unit.report is not None else None
-        spent = under_way.cost(merged or now)
-        status = heal.ended(status, merged or now)
-        if (
-            before is None or before.reason != BACK_OFF
-        ):  # else the gang came back by itself and was not replaced
-            healed = spent.seconds
-            last = Heal(
-                incarnation=status.incarnation,
-                reason=under_way.reason,
-                started_at=format_time(under_way.started),
-                seconds=spent.seconds,
-                chip_seconds=spent.chip_seconds,
-                steps=spent.steps,
-            )
-            status = status.model_copy(update={"last_heal_seconds": healed, "last_heal": last})
+        status, healed = _end_heal(unit, status, now)
+        if healed is not None:
             told = f"incarnation {status.incarnation} was merged {healed:.1f} s after the failure"
-            notices = (Notice("Normal", "Healed", told, f"{status.incarnation}"),)
+            notices.append(Notice("Normal", "Healed", told, f"{status.incarnation}"))
     status = timeline.filled(status, pods, unit.report)
     if status.last_heal is not None and timeline.news(unit.status, status) is not None:
-        notices += (timeline.notice(status.last_heal, unit.report),)
-    healing = status.heal_start_time is not None
-    cause = status.last_failure
-    why = f"{cause.reason}: {cause.message}" if cause is not None else ""
-    states["Healing"] = (
-        state(True, cause.reason if cause else "Lost", why) if healing else state(False, "NotHealing")
-    )
-    phase: UnitPhase = (
-        "Learning"
-        if learning
-        else "Healing"
-        if healing
-        else "Joining"
-        if ready
-        else "Starting"
-        if scheduled
-        else "Scheduling"
-    )
+        notices.append(timeline.notice(status.last_heal, unit.report))
+    healing, cause = status.heal_start_time is not None, status.last_failure
+    why = (cause.reason, f"{cause.reason}: {cause.message}") if cause is not None else ("Lost", "")
+    states["Healing"] = state(True, *why) if healing else state(False, "NotHealing")
+    phase: UnitPhase = "Joining" if ready else "Starting" if scheduled else "Scheduling"
+    phase = "Learning" if learning else "Healing" if healing else phase
     message = "" if learning else next((text for _, _, text in states.values() if text), "")
-    return written(unit, status, phase, message, states, now), healed, notices
+    return written(unit, status, phase, message, states, now), healed, tuple(notices)
+
+
+def _end_heal(
+    unit: UnitObserved, status: LearnerUnitStatus, now: float
+) -> tuple[LearnerUnitStatus, float | None]:
+    """Close the heal under way, if any, because the unit was merged; the heal's seconds unless nothing was replaced."""
+    under_way = heal.under_way(status)
+    if under_way is None:
+        return status, None
+    merged = (unit.report.first_merge_time if unit.report is not None else None) or now
+    spent = under_way.cost(merged)
+    status = heal.ended(status, merged)
+    before = find(unit.status.conditions, "Healing")
+    if before is not None and before.reason == BACK_OFF:  # the unit came back by itself during the back-off
+        return status, None
+    last = Heal(
+        incarnation=status.incarnation,
+        reason=under_way.reason,
+        started_at=format_time(under_way.started),
+        seconds=spent.seconds,
+        chip_seconds=spent.chip_seconds,
+        steps=spent.steps,
+    )
+    return status.model_copy(update={"last_heal_seconds": spent.seconds, "last_heal": last}), spent.seconds
 
 
 def _progress(unit: UnitObserved) -> dict[str, State]:
-    """`Seeded` and `Learning`; what was last known, while the syncer does not answer: the unit trains on."""
+    """`Seeded` and `Learning`. While the syncer does not answer, as last known: the unit trains on."""
     report = unit.report
     if report is None or report.incarnation != unit.status.incarnation:
         if unit.answering_since is None:
@@ -185,7 +117,7 @@ def _progress(unit: UnitObserved) -> dict[str, State]:
 
 
 def _seeded(unit: UnitObserved, report: UnitReport) -> State:
-    """Where peers may seed, the unit alone knows who did, and its message says so."""
+    """With seeds from peers only the unit knows which peer it was; its message says so."""
     if report.seeded_step is None:
         return state(False, "Seeding", report.seed_message)
     from_peers = unit.orders is not None and unit.orders.recovery.seed == "Peer"
@@ -195,7 +127,7 @@ def _seeded(unit: UnitObserved, report: UnitReport) -> State:
 
 
 def with_ledger(unit: UnitObserved, status: LearnerUnitStatus) -> LearnerUnitStatus:
-    """The status with ledger and share as last known; they are of all incarnations."""
+    """The status with ledger and share as last known. They cover all incarnations."""
     if unit.share is not None:
         status = status.model_copy(update={"share_percent": round(100 * unit.share, 1)})
     return status if unit.ledger is None else status.model_copy(update={"ledger": unit.ledger})
@@ -226,7 +158,7 @@ def _figures(status: LearnerUnitStatus, report: UnitReport | None) -> LearnerUni
 
 
 def lost(reason: str, message: str) -> dict[str, State]:
-    """The states of a unit without a working gang."""
+    """The states of a unit whose incarnation is lost."""
     return {
         "Scheduled": state(False, reason),
         "PodsReady": state(False, reason),

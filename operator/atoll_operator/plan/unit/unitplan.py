@@ -9,17 +9,25 @@ from atoll_operator.api.learnerunit import HealStages, LearnerUnitStatus
 from atoll_operator.plan.conditions import clip, state, states_of, transition
 from atoll_operator.plan.notice import Notice
 from atoll_operator.plan.removal import Removal
-from atoll_operator.plan.unit.remedy import Renewal
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """A pod whose process should take another incarnation."""
+
+    name: str
+    uid: str
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitPlan:
-    """What to do. With `advance` nothing but the status is written, guarded, and the next plan acts on it."""
+    """What to do. With `advance` only the status is written, guarded by its version; the next plan acts on it."""
 
     status: LearnerUnitStatus
     advance: bool = False
     doubtful: bool = False
-    """It rests on what was not seen, such as a pod that is not there: a lagging watch would say the same."""
+    """It follows from the absence of something, which a lagging watch would show too: confirm it by a fresh list."""
     service: Object | None = None
     create: tuple[Object, ...] = ()
     remove: tuple[Removal, ...] = ()
@@ -28,13 +36,13 @@ class UnitPlan:
     wake: float | None = None
     """Unix seconds of the next look without an event."""
     healed_seconds: float | None = None
-    """Of a heal that this plan sees completed."""
+    """Duration of a heal that this plan sees completed."""
     heal_stages: HealStages | None = None
-    """Of the last heal, when all of them have become known."""
+    """Stages of the last heal, once: when all of them have become known."""
 
 
 def refused(plan: UnitPlan, old: LearnerUnitStatus, message: str, now: float) -> UnitPlan:
-    """The same plan, with a status that says why the API server does not take our objects.
+    """The same plan with a status that says why the API server refuses the unit's objects.
 
     Args:
         old: the status before this pass.

@@ -1,0 +1,73 @@
+"""Why pods do not run yet, where that is no failure: reasons of the conditions `Scheduled` and `PodsReady`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.unit import kueue
+from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE, terminated
+
+IMAGE_PULL = "ImagePull"
+CONTAINER_CREATING = "ContainerCreating"
+_CREATION = (CONTAINER_CREATING, "PodInitializing")
+_IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
+
+
+def waiting(pods: Sequence[PodView]) -> tuple[str, str] | None:
+    """Reason and message if a queue, missing capacity or an image keeps a pod from starting."""
+    if (gated := kueue.held(pods)) is not None:
+        return gated
+    for pod in pods:
+        if pod.unschedulable:
+            return CAPACITY_UNAVAILABLE, f"{pod.name}: {pod.unschedulable}"
+    for pod in pods:
+        if pod.waiting in _IMAGE:
+            return IMAGE_PULL, f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
+    for pod in pods:
+        if pod.waiting and pod.waiting not in _CREATION:
+            return re.sub(r"[^A-Za-z0-9]", "", pod.waiting) or "Waiting", f"{pod.name}: {pod.waiting_message}"
+    return None
+
+
+def in_creation(pod: PodView) -> bool:
+    """The pod has a node, and its kubelet reports no problem but has not started the container."""
+    return bool(pod.node) and not pod.ended and pod.started_at is None and pod.waiting in ("", *_CREATION)
+
+
+def creating(pods: Sequence[PodView], seconds: float, now: float) -> tuple[str, str] | None:
+    """Reason and message if a kubelet has not started a container for `seconds`: a volume or a sandbox fails there."""
+    for pod in pods:
+        if in_creation(pod) and pod.scheduled_at is not None and pod.scheduled_at + seconds <= now:
+            message = f"not started {seconds:g} s after it got node {pod.node}; the pod's Events say why"
+            return CONTAINER_CREATING, f"{pod.name}: {message}"
+    return None
+
+
+def hindrance(pod: PodView) -> str:
+    """What keeps a pod of a StatefulSet from running, in words; empty when nothing is known to be wrong."""
+    if pod.started_at is not None:  # an earlier end does not matter any more
+        return ""
+    if pod.unschedulable:
+        return f"{pod.name}: {pod.unschedulable}"
+    if pod.exit_code:
+        reason, message = terminated(pod)
+        return f"{pod.name} ended: {reason}: {message}"
+    if pod.waiting and pod.waiting not in _CREATION:
+        return f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
+    return ""
+
+
+def hindrances(name: str, replicas: int, pods: Sequence[PodView]) -> str:
+    """What keeps pods of a StatefulSet from running, with the pods that its controller has not created.
+
+    The controller reports a quota, or a webhook that refuses its pods, in Events only.
+
+    Args:
+        replicas: number of pods that should exist by now.
+    """
+    there = {pod.name for pod in pods}
+    missing = [f"{name}-{ordinal}" for ordinal in range(replicas) if f"{name}-{ordinal}" not in there]
+    absent = f"no pod {', '.join(missing)}: see kubectl describe statefulset {name}" if missing else ""
+    return "; ".join(filter(None, (*map(hindrance, pods), absent)))

@@ -1,0 +1,579 @@
+"""docs/healing.md, row by row, and what the operator does about each verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scene import FOUR_HOSTS, TWO_SLICES, Scene, learning
+
+from atoll_operator.api.learnerunit import Restart
+from atoll_operator.plan.clock import format_time
+from atoll_operator.plan.nodes import IMPENDING_TERMINATION, OUT_OF_SERVICE
+from atoll_operator.plan.unit.failure import Action
+from atoll_operator.plan.unit.placement import RETURN_SECONDS
+from atoll_operator.plan.unit.plan import gang_of
+from atoll_operator.plan.unit.slots import Verdict, judge, observe
+from atoll_operator.plan.unit.witnesses import RENEWAL_SECONDS
+from atoll_runtime.contract import EXIT_FENCED, EXIT_TERMINAL, EXIT_VERSION
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/healing.md"
+PREEMPTED, EVICTED = "PreemptionByScheduler", "EvictionByEvictionAPI"
+
+
+def rows(title: str) -> list[tuple[str, ...]]:
+    """The cells of the table in this section of the page."""
+    lines = PAGE.read_text().split(f"## {title}\n")[1].split("\n## ")[0].splitlines()
+    table = [
+        tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines if line.startswith("|")
+    ]
+    return table[2:]
+
+
+def healthy(**changes: Any) -> Scene:
+    return learning(FOUR_HOSTS, **changes)
+
+
+def with_failure(host: int = 1, **changes: Any) -> Scene:
+    scene = healthy(**changes)
+    scene.fail(host)
+    return scene
+
+
+def restarted(host: int = 1) -> Scene:
+    """After the failure of one pod: the incarnation is 2, the others were told, and nobody has restarted."""
+    return with_failure(host).rest()
+
+
+def starting(host: int) -> Scene:
+    scene = Scene().place()
+    scene.pods[f"r-two-0-1-{host}"]["status"] |= {"phase": "Pending", "containerStatuses": []}
+    return scene
+
+
+def act(scene: Scene, *acts: Callable[[Scene], Any]) -> Scene:
+    for each in acts:
+        each(scene)
+    return scene
+
+
+SLOTS: dict[str, list[tuple[Scene, int]]] = {
+    "its pod runs, or waits for a node, an image or its container": [
+        (healthy(), 1), (Scene().place(), 1), (starting(1), 1), (Scene().rest(), 0),
+    ],
+    "its container ended for the current incarnation (exit status 66), or is of an older one": [
+        (act(restarted(), lambda s: s.make_room(0)), 0), (act(healthy(), lambda s: s.crash(1, of=7)), 1),
+    ],
+    "its pod ended with exit status 0 less than 15 s ago": [(act(healthy(), lambda s: s.fail(1, 0)), 1)],
+    "its container ended with an error of the current incarnation": [
+        (act(healthy(), lambda s: s.crash(1)), 1), (act(healthy(), lambda s: s.crash(1, 137, "")), 1),
+        (act(healthy(), lambda s: s.crash(1, EXIT_VERSION + 1, "OSError: no")), 1),
+    ],
+    "its pod failed, or ended before the run did": [
+        (with_failure(), 1), (act(healthy(), lambda s: s.fail(1, 137)), 1),
+        (act(healthy(), lambda s: (s.fail(1, 0), setattr(s, "now", s.now + 60))), 1),
+        (act(healthy(sees_nodes=False), lambda s: s.fail(1)), 1),
+    ],
+    "its pod is being deleted": [(act(healthy(), lambda s: s.delete(1)), 1)],
+    "its pod is missing, and the hosts have met": [(act(healthy(), lambda s: s.vanish(1)), 1)],
+    "its pod is missing, and the hosts have not met": [
+        (act(Scene().place(), lambda s: s.vanish(1)), 1), (act(restarted(), lambda s: s.vanish(2)), 2),
+    ],
+    "its pod never ran the current incarnation and failed or is being deleted; the hosts have not met": [
+        (act(restarted(), lambda s: s.fail(2)), 2), (act(restarted(), lambda s: s.delete(2)), 2),
+    ],
+    "its pod failed, and its node is cordoned": [
+        (act(with_failure(), lambda s: s.change_node(1, spec={"unschedulable": True})), 1)
+    ],
+    "its pod failed, and its node pool lacks a host": [
+        (act(with_failure(), lambda s: s.change_node(2, spec={"unschedulable": True})), 1),
+        (act(healthy(), lambda s: (s.change_node(1, spec={"unschedulable": True}), s.delete(2))), 2),
+    ],
+    "its pod failed, and the unit is in a queue": [(with_failure(queue_name="team"), 1)],
+    "its pod failed, and the other pods were made from another image or template": [
+        (act(with_failure(), lambda s: setattr(s, "settings", replace(s.settings, image="new"))), 1)
+    ],
+    "its pod was evicted": [
+        (act(healthy(), lambda s: s.delete(1, disruption=EVICTED)), 1),
+        (act(healthy(), lambda s: s.fail(1, None, reason="Evicted")), 1),
+    ],
+    "its pod was turned away by the kubelet, for the first time in the window": [
+        (act(healthy(), lambda s: s.fail(1, None, reason="OutOfgoogle.com/tpu")), 1)
+    ],
+    "its pod was preempted": [(act(healthy(), lambda s: s.delete(1, disruption=PREEMPTED)), 1)],
+    "its process ended with exit status 64, or as fenced": [
+        (act(healthy(), lambda s, code=code: s.crash(1, code)), 1) for code in (EXIT_TERMINAL, EXIT_FENCED)
+    ] + [(act(healthy(), lambda s: s.fail(1, EXIT_TERMINAL)), 1)],
+    "its container ended before the learner's own code ran": [(act(healthy(), lambda s: s.crash(1, of=0)), 1)],
+    "its node is gone, out of service, or silent for `nodeLostSeconds` while no step is seen": [
+        (act(healthy(), lambda s: s.delete_node(1)), 1),
+        (act(healthy(), lambda s: s.change_node(1, spec={"taints": [{"key": OUT_OF_SERVICE}]})), 1),
+        (act(healthy(), lambda s: (s.change_node(1, ready="Unknown"), setattr(s, "now", s.now + 4))), 1),
+        (act(healthy(), lambda s: s.delete(1, disruption="DeletionByTaintManager")), 1),
+        (act(healthy(), lambda s: s.fail(1, None)), 1),
+    ],
+    "its pod runs, and its node is silent for less than that": [
+        (act(healthy(), lambda s: s.change_node(1, ready="Unknown")), 1)
+    ],
+    "its container ended with an error, and the node of another host is silent": [
+        (act(healthy(), lambda s: (s.change_node(2, ready="Unknown"), s.crash(1))), 1)
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", rows("Slots"), ids=lambda row: row[0])
+def test_what_is_seen_of_a_host_has_the_verdict_that_the_page_says(row: tuple[str, ...]) -> None:
+    seen, action, anew, charged = row
+    assert SLOTS.keys() == {each[0] for each in rows("Slots")}
+    for scene, host in SLOTS[seen]:
+        unit = scene.observe()
+        assert unit.orders is not None
+        slots, _ = observe(unit, unit.orders, gang_of(unit, unit.orders), scene.now)
+        verdict = judge(slots[host], unit.status.incarnation, scene.now)
+        if "silent for less" in seen:
+            assert verdict == Verdict(Action.LEAVE_PLACE), "it would not survive a restart"
+        elif "another host" not in seen:
+            assert verdict.action.name == name_of(action)
+        assert (verdict.cause is not None) is (anew == "yes"), verdict
+        check(scene, action, anew, charged)
+
+
+def name_of(action: str) -> str:
+    """Of the enumeration's member."""
+    words = "".join(f"_{letter}" if letter.isupper() else letter for letter in action.strip("`"))
+    return words.strip("_").upper()
+
+
+def check(scene: Scene, action: str, anew: str, charged: str) -> None:
+    """The plan is what a row says; only the incarnation is written first."""
+    before, kept = scene.status, set(scene.pods)
+    plan = scene.look()
+    assert plan.advance is (anew == "yes"), plan.status
+    assert plan.status.incarnation == before.incarnation + (anew == "yes")
+    if plan.advance:
+        assert (plan.create, plan.remove, plan.renew) == ((), (), ())
+        assert (plan.status.placement == before.placement) is (action != "`LeavePlace`")
+        assert plan.status.restarts[-1].in_place is (action != "`LeavePlace`")
+        recovery = scene.recovery
+        scene.recovery = recovery.model_copy(update={"max_restarts": 0})
+        assert (scene.look().status.phase == "Failed") is (charged == "yes")
+        scene.recovery = recovery
+    scene.rest()
+    if action in ("`Serving`", "`RestartProcess`"):
+        assert kept <= set(scene.pods)
+
+
+def late_start() -> Scene:
+    scene = Scene(recovery={"startup_seconds": 600}).place()
+    scene.now += 600
+    return scene
+
+
+def late_restart() -> Scene:
+    scene = healthy(recovery={"startup_seconds": 600})
+    scene.crash(1)
+    scene.rest()
+    scene.make_room(0, 2, 3)
+    scene.now += 600
+    return scene
+
+
+def with_behind(host: int) -> Scene:
+    scene = restarted(1)
+    scene.make_room(*({0, 2, 3} - {host}))
+    scene.now += RENEWAL_SECONDS
+    return scene
+
+
+def stuck_container() -> Scene:
+    scene = starting(1)
+    scene.now += 1800
+    return scene
+
+
+def without_host() -> Scene:
+    scene = restarted()
+    scene.unschedulable(1)
+    scene.now += RETURN_SECONDS
+    return scene
+
+
+def after_two(*ago: float, merged: bool) -> Scene:
+    """After restarts in place so many seconds ago."""
+    scene = healthy()
+    for number, seconds in enumerate(ago):
+        restart = Restart(time=format_time(scene.now - seconds), reason="AppError", in_place=True)
+        status = scene.status
+        update: dict[str, Any] = {"incarnation": number + 2, "restarts": (*status.restarts, restart)}
+        if merged:
+            update["merged_incarnation"] = number + 2
+        scene.status = status.model_copy(update=update)
+    for pod in scene.pods.values():
+        pod["metadata"]["annotations"]["atoll.dev/incarnation"] = str(scene.status.incarnation)
+    scene.crash(1)
+    return scene
+
+
+def moved() -> Scene:
+    scene = healthy()
+    scene.change_node(1, spec={"taints": [{"key": IMPENDING_TERMINATION, "effect": "NoSchedule"}]})
+    scene.turn()
+    for host in range(4):
+        scene.fail(host, 0)
+    return scene
+
+
+UNITS: dict[str, list[Scene]] = {
+    "no step ended for `hangSeconds`": [act(healthy(), lambda s: setattr(s, "now", s.now + 600))],
+    "not all hosts are connected `startupSeconds` after the pods started": [late_start()],
+    "not all hosts are connected `startupSeconds` after a restart": [late_restart()],
+    "a pod or process of the last incarnation is still there 90 s after a restart": [with_behind(2)],
+    "a container has not started `startupSeconds` after it got its node, and others have": [stuck_container()],
+    "a replaced pod is unschedulable for 15 s": [without_host()],
+    "a node is about to be taken away, and the pods have ended between two steps": [moved()],
+    "a failure after two restarts on the same hosts without a merge": [after_two(1400, 700, merged=False)],
+    "a failure after two restarts on the same hosts within 10 min": [
+        after_two(300, 100, merged=True), after_two(900, 500, merged=True)
+    ],
+    "a failure, and `recovery.inPlace` is false": [
+        with_failure(recovery={"in_place": False}),
+        act(healthy(recovery={"in_place": False}), lambda s: s.crash(1)),
+    ],
+    "all pods of a slice failed on sound hosts": [
+        act(healthy(), lambda s: [s.fail(host) for host in range(4)]),
+        act(learning(TWO_SLICES), lambda s: [s.fail(host) for host in (2, 3)]),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", rows("The whole unit"), ids=lambda row: row[0])
+def test_what_is_seen_of_a_unit_has_the_action_that_the_page_says(row: tuple[str, ...]) -> None:
+    seen, action, anew, charged = row
+    assert UNITS.keys() == {each[0] for each in rows("The whole unit")}
+    for scene in UNITS[seen]:
+        check(scene, action, anew, charged)
+
+
+def test_one_failed_pod_is_replaced_and_the_others_stay_and_are_told() -> None:
+    scene = healthy()
+    before = {name: pod["metadata"]["uid"] for name, pod in scene.pods.items()}
+    first = scene.pods["r-two-0-1-2"]
+    scene.fail(2)
+    assert scene.turn() and scene.numbers == (2, 1)
+    assert "1 pods are replaced" in scene.plan.notices[-1].message
+    scene.turn()
+    assert [removal.name for removal in scene.plan.remove] == ["r-two-0-1-2"]
+    assert [told.name for told in scene.plan.renew] == [f"r-two-0-1-{host}" for host in (0, 1, 3)]
+    assert scene.rest().names() == ["1-0", "1-1", "1-3", "2-2"] and scene.told() == {"2"}
+    assert scene.condition("Scheduled")[2] == "3 of 4 pods have a node"
+    after = {name: pod["metadata"]["uid"] for name, pod in scene.pods.items()}
+    assert before.items() - after.items() == {("r-two-0-1-2", before["r-two-0-1-2"])}, "15 of 16 stay"
+    again = scene.pod(2)
+    for field in ("hostname", "subdomain"):
+        assert again["spec"][field] == first["spec"][field], "its peers know it by this name"
+    assert again["spec"]["containers"] == first["spec"]["containers"]
+    assert again["metadata"]["labels"] == first["metadata"]["labels"]
+
+
+def test_a_replaced_leader_holds_its_pool_again() -> None:
+    scene = with_failure(0).rest()
+    assert scene.pod(0)["spec"]["nodeSelector"]["cloud.google.com/gke-nodepool"] == "red"
+    assert "atoll.dev/holds" in scene.pod(0)["metadata"]["labels"]
+
+
+def test_all_pods_of_a_slice_are_replaced_in_their_pool_at_once_and_hold_it_again() -> None:
+    scene = act(healthy(), lambda s: [s.fail(host) for host in range(4)]).rest()
+    assert (scene.numbers, scene.names()) == ((2, 1), ["2-0", "2-1", "2-2", "2-3"])
+    assert scene.status.restarts[-1].replaced == 4
+    for pod in scene.pods.values():
+        assert pod["spec"]["nodeSelector"]["cloud.google.com/gke-nodepool"] == "red"
+        assert "atoll.dev/holds" in pod["metadata"]["labels"]
+
+
+def test_a_pod_that_is_being_deleted_keeps_its_host_until_it_has_ended() -> None:
+    scene = healthy()
+    scene.delete(1, grace=60)
+    scene.turn()
+    plan = scene.look()
+    assert [(each.name, each.grace_seconds) for each in plan.remove] == [("r-two-0-1-1", 1)], "it is hurried"
+    assert (plan.create, len(plan.renew)) == ((), 3)
+    scene.fail(1, 143)
+    assert [pod["metadata"]["name"] for pod in scene.look().create] == ["r-two-0-2-1"]
+
+
+def test_what_is_left_of_a_replaced_pod_goes_and_nothing_else() -> None:
+    scene = with_failure()
+    old = scene.pod(1)
+    scene.rest()
+    scene.pods["r-two-0-1-1"] = old  # a finalizer kept it
+    assert [each.name for each in scene.look().remove] == ["r-two-0-1-1"]
+    assert scene.plan.create == ()
+
+
+def test_absence_is_confirmed_before_it_costs_an_incarnation_and_what_was_seen_is_not() -> None:
+    assert act(healthy(), lambda s: s.vanish(1)).look().doubtful
+    assert not with_failure().look().doubtful
+    assert without_host().look().doubtful
+
+
+def test_losses_within_one_restart_cost_one_incarnation() -> None:
+    scene = restarted(1)
+    scene.fail(2)
+    scene.delete(3)
+    scene.rest()
+    assert (scene.numbers, scene.status.restart_count) == ((2, 1), 1)
+    assert scene.names() == ["1-0", "2-1", "2-2"] or scene.names() == ["1-0", "2-1", "2-2", "2-3"]
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        pytest.param(lambda s: (s.bind(1, "red-1"), s.start(1), s.fail(1)), id="the-replaced-one"),
+        pytest.param(lambda s: s.crash(2), id="a-process-of-this-incarnation"),
+        pytest.param(lambda s: (s.make_room(2), s.delete(2)), id="one-that-may-run-as-this-incarnation"),
+        pytest.param(lambda s: (s.hear("Joining"), s.fail(2)), id="after-the-hosts-met"),
+        pytest.param(lambda s: s.delete(2, disruption=EVICTED), id="evicted"),
+    ],
+)
+def test_a_new_failure_during_a_restart_costs_another_incarnation(lose: Callable[[Scene], Any]) -> None:
+    scene = act(restarted(1), lose)
+    assert scene.look().status.last_failure != scene.status.last_failure or scene.plan.wake is not None
+    assert scene.look(after=60).status.incarnation == 3
+
+
+def test_hosts_that_are_connected_are_not_ready_while_one_pod_is_missing() -> None:
+    scene = restarted(1)
+    scene.vanish(1)
+    scene.hear("Joining", hosts=3)
+    assert (scene.condition("PodsReady")[0], scene.names()[-1]) == ("False", "2-1")
+
+
+def test_those_that_stay_are_not_given_up_while_the_api_server_takes_no_pod() -> None:
+    scene = restarted(1)
+    scene.make_room(0, 2, 3)
+    scene.vanish(1)
+    plan = scene.look(after=100_000)
+    assert (plan.advance, len(plan.create)) == (False, 1)
+
+
+def test_a_unit_that_fails_again_without_a_merge_leaves_its_place_at_the_third_time() -> None:
+    scene, found = healthy(), []
+    for _ in range(3):
+        scene.fail(1)
+        scene.now += 700
+        scene.place()
+        found.append(scene.numbers)
+    assert found == [(2, 1), (3, 1), (4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("ago", "merged", "stays"),
+    [((700,), False, True), ((1400, 700), True, True), ((1200, 500), True, True), ((300, 100), True, False)],
+)  # fmt: skip
+def test_restarts_that_helped_and_that_kubelets_forgot_do_not_count(
+    ago: tuple[float, ...], merged: bool, stays: bool
+) -> None:
+    assert after_two(*ago, merged=merged).look().status.restarts[-1].in_place is stays
+
+
+def test_a_pod_of_another_contract_stays_where_none_is_replaced() -> None:
+    scene = healthy()
+    scene.settings = replace(scene.settings, image="new")
+    scene.crash(1)
+    scene.turn()
+    assert scene.numbers == (2, 1)
+
+
+def test_the_pod_that_ended_first_is_the_failure() -> None:
+    scene = healthy()
+    scene.delete(0)
+    scene.fail(1, 143)
+    scene.now += 3
+    scene.fail(2, 137)
+    scene.now += 1
+    scene.fail(3, 1)
+    scene.turn()
+    assert (scene.reason, scene.status.last_failure and scene.status.last_failure.pod) == (
+        "AppError",
+        "r-two-0-1-2",
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "reason", "words"),
+    [
+        ({"reason": "Terminated"}, "HostMaintenance", "Terminated"),
+        ({"reason": "Preempting"}, "Preempted", "Preempting"),
+        ({"reason": "Evicted", "message": "low on disk"}, "Evicted", "low on disk"),
+        ({"reason": "UnexpectedAdmissionError", "message": "no devices"}, "AdmissionRejected", "no devices"),
+        ({}, "NodeLost", "without an exit status"),
+        ({"exit_code": 139}, "AppError", "SIGSEGV"),
+        ({"exit_code": 160}, "AppError", "signal 32"),
+        ({"exit_code": 255}, "AppError", "exit status 255"),
+    ],
+)  # fmt: skip
+def test_a_pod_says_who_ended_it(how: dict[str, Any], reason: str, words: str) -> None:
+    scene = act(healthy(), lambda s: s.fail(1, **{"exit_code": None, **how}))
+    failure = scene.look().status.last_failure
+    assert failure is not None and (failure.reason, words in failure.message) == (reason, True)
+
+
+@pytest.mark.parametrize(
+    ("labels", "taints", "reason"),
+    [
+        ({"cloud.google.com/gke-spot": "true"}, [], "Preempted"),
+        ({}, [], "HostMaintenance"),
+        ({"cloud.google.com/gke-spot": "true"}, [{"key": IMPENDING_TERMINATION}], "HostMaintenance"),
+    ],
+)  # fmt: skip
+def test_the_shutdown_of_a_spot_host_is_a_preemption_unless_it_was_announced(
+    labels: dict[str, str], taints: list[dict[str, str]], reason: str
+) -> None:
+    scene = healthy()
+    scene.change_node(1, labels=labels, spec={"taints": taints})
+    scene.fail(1, None, reason="Terminated")
+    scene.turn()
+    assert scene.reason == reason
+
+
+def test_a_unit_that_steps_while_its_node_is_silent_is_not_lost_and_one_that_stops_is() -> None:
+    scene = healthy()
+    scene.change_node(1, ready="Unknown")
+    scene.now += 2
+    scene.hear(step=91)
+    assert not scene.look(after=10).advance
+    wake = scene.plan.wake
+    assert wake == scene.now + 30
+    assert scene.look(after=30).advance
+
+
+def test_a_node_that_flaps_makes_no_heal_and_how_long_it_may_be_silent_is_the_runs_choice() -> None:
+    scene = healthy(recovery={"node_lost_seconds": 120})
+    for ready in ("Unknown", "True", "Unknown"):
+        scene.now += 60
+        scene.change_node(1, ready=ready)
+    scene.report = None
+    assert not scene.look(after=119).advance and scene.plan.wake == scene.now + 120
+    assert scene.look(after=120).advance
+
+
+def test_a_unit_whose_node_comes_back_during_the_back_off_stays_and_counts_no_heal() -> None:
+    scene = healthy()
+    scene.status = scene.status.model_copy(
+        update={"restarts": (Restart(time=format_time(scene.now), reason="AppError"),)}
+    )
+    scene.change_node(1, ready="Unknown")
+    scene.now += 4
+    scene.turn()
+    assert (scene.condition("Healing")[1], scene.status.incarnation) == ("BackOff", 1)
+    scene.change_node(1)
+    scene.rest()
+    assert (scene.status.phase, scene.status.last_heal, scene.status.incarnation) == ("Learning", None, 1)
+
+
+def test_a_zombie_on_a_lost_node_holds_nothing_up() -> None:
+    scene = healthy()
+    scene.change_node(1, ready="Unknown")
+    scene.now += 4
+    scene.rest()
+    assert (scene.numbers, scene.names()) == ((2, 2), ["1-1", "2-0"])
+    assert "deletionTimestamp" in scene.pods["r-two-0-1-1"]["metadata"]
+    rules = scene.pod(0)["spec"]["affinity"]["nodeAffinity"]
+    assert "red" in str(rules["preferredDuringSchedulingIgnoredDuringExecution"]), "rather not in its pool"
+    scene.place("blue")
+    assert set(scene.names()) == {"1-1", "2-0", "2-1", "2-2", "2-3"}
+
+
+def test_a_step_ends_no_hang_of_another_incarnation_and_the_first_has_the_time_of_a_start() -> None:
+    scene = Scene().place().hear("Joining", step=0, loss=None)
+    assert not scene.look(after=1799).advance
+    assert scene.look(after=1800).advance
+    assert healthy(recovery={"hang_seconds": 0}).look(after=1e6).advance is False
+
+
+def test_an_answer_of_the_syncer_from_before_the_deadline_condemns_nobody() -> None:
+    scene = healthy()
+    scene.heard = scene.now + 9
+    assert not scene.look(after=3600).advance
+    assert scene.plan.wake == scene.now + 3602
+    scene.heard = scene.now + 3600
+    assert scene.look(after=3600).advance
+    silent = healthy()
+    silent.answering_since = None
+    assert not silent.look(after=1e6).advance
+
+
+def test_containers_that_nowhere_start_are_a_condition_and_no_failure() -> None:
+    scene = Scene().rest()
+    scene.bind(0, "red-0")
+    scene.rest()
+    for host in (1, 2, 3):
+        scene.bind(host, f"red-{host}")
+    scene.now += 1800
+    scene.rest()
+    assert (scene.status.incarnation, scene.condition("PodsReady")[1]) == (1, "ContainerCreating")
+
+
+@pytest.mark.parametrize("mark", ["taint", "label"])
+def test_a_unit_leaves_a_host_that_is_about_to_go_between_two_steps(mark: str) -> None:
+    scene = healthy()
+    if mark == "taint":
+        scene.change_node(1, spec={"taints": [{"key": IMPENDING_TERMINATION, "effect": "NoSchedule"}]})
+    else:
+        scene.change_node(1, labels={"cloud.google.com/active-node-maintenance": "ONGOING"})
+    scene.turn()
+    assert scene.condition("Draining")[:2] == ("True", "HostMaintenance")
+    assert [removal.grace_seconds for removal in scene.look().remove] == [60] * 4
+    for host in range(4):
+        scene.delete(host, grace=60)
+    waits = scene.look()
+    assert (waits.advance, waits.create, waits.wake) == (False, (), scene.now + 60)
+    scene.generation = 2
+    assert not scene.look(after=59).advance, "also if its spec changes"
+    scene.generation = 1
+    assert scene.look(after=60).status.incarnation == 2, "a drain that does not end is over after its time"
+
+
+@pytest.mark.parametrize("last", ["HostMaintenance", "AppError"])
+def test_a_unit_in_its_back_off_leaves_a_host_at_once_unless_it_has_just_moved(last: str) -> None:
+    scene = healthy()
+    restart = Restart(time=format_time(scene.now - 1), reason=last)
+    scene.status = scene.status.model_copy(update={"restarts": (restart,)})
+    scene.change_node(1, spec={"taints": [{"key": IMPENDING_TERMINATION, "effect": "NoSchedule"}]})
+    assert scene.look().advance is (last == "AppError")
+    if last == "HostMaintenance":
+        assert scene.plan.wake is not None and scene.now < scene.plan.wake <= scene.now + 5
+        return
+    scene.turn()
+    for host in range(4):
+        scene.fail(host, 143)
+    scene.turn()
+    assert "the unit comes back at" in scene.status.message and not scene.look().advance
+    assert scene.look(after=6).status.incarnation == 2
+
+
+@pytest.mark.parametrize(("disruption", "reason"), [("", "HostMaintenance"), (EVICTED, "HostMaintenance")])
+def test_a_pod_that_the_platform_took_first_is_part_of_the_maintenance(disruption: str, reason: str) -> None:
+    scene = healthy()
+    scene.change_node(1, spec={"taints": [{"key": IMPENDING_TERMINATION, "effect": "NoSchedule"}]})
+    scene.delete(1, disruption=disruption)
+    scene.turn()
+    assert (scene.reason, scene.numbers, scene.condition("Draining")[0]) == (reason, (2, 2), "False")
+
+
+def test_a_run_that_ends_heals_and_moves_and_removes_no_pod() -> None:
+    scene = healthy()
+    scene.finishing = True
+    scene.change_node(0, spec={"taints": [{"key": IMPENDING_TERMINATION, "effect": "NoSchedule"}]})
+    scene.fail(1)
+    scene.vanish(2)
+    plan = scene.look(after=60)
+    assert (plan.advance, plan.create, plan.remove) == (False, (), ())
+
+
+def test_the_zero_exit_of_a_pod_is_looked_at_again_in_time() -> None:
+    scene = act(healthy(), lambda s: s.fail(1, 0))
+    assert scene.look().wake == scene.now + 15

@@ -1,0 +1,510 @@
+"""A unit from its creation to its end: incarnations without failures, budget, status, queue; and all at random."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from objects import TWO_HOSTS
+from scene import FOUR_HOSTS, NOW, Scene, begun, learning
+
+from atoll_operator.api.common import LedgerStatus
+from atoll_operator.api.learnerunit import Restart
+from atoll_operator.api.sections import RecoverySpec
+from atoll_operator.plan.clock import format_time, parse_time
+from atoll_operator.plan.conditions import document
+from atoll_operator.plan.pods import names
+from atoll_operator.plan.unit import budget
+from atoll_operator.plan.unit.unitplan import refused
+from atoll_runtime.contract import EXIT_VERSION, INCARNATION_FILE, UnitReport
+from atoll_runtime.learner.incarnation import MEMORY_FILE
+
+QUEUED = {"queue_name": "team"}
+
+
+def test_a_new_unit_gets_its_first_incarnation_before_any_pod() -> None:
+    scene = Scene(sees_nodes=False)
+    first = scene.look()
+    assert (first.advance, first.status.incarnation, first.create) == (True, 1, ())
+    scene.turn()
+    assert len(scene.look().create) == 4 and scene.plan.status.placement == 1
+
+
+@pytest.mark.parametrize(
+    ("begun", "known", "answers", "incarnation"),
+    [(False, None, False, 1), (True, None, False, 0), (True, None, True, 1), (True, 7, True, 8), (False, 7, True, 8)],
+)  # fmt: skip
+def test_a_unit_of_an_old_name_starts_above_what_the_syncer_knows(
+    begun: bool, known: int | None, answers: bool, incarnation: int
+) -> None:
+    scene = Scene()
+    scene.begun, scene.answering_since = begun, NOW if answers else None
+    scene.report = UnitReport(incarnation=known, hosts=0, state="Gone") if known else None
+    assert scene.look().status.incarnation == incarnation
+    if not incarnation:
+        scene.turn()
+        assert scene.condition("Scheduled")[1] == "SyncerUnavailable" and scene.plan.wake == NOW + 2
+
+
+def test_a_unit_that_the_syncer_would_fence_off_is_given_a_new_incarnation_at_no_cost() -> None:
+    scene = Scene().place()
+    scene.report = UnitReport(incarnation=7, hosts=0, state="Gone")
+    scene.turn()
+    assert (scene.numbers, scene.status.restart_count, scene.status.restarts) == ((8, 8), 0, ())
+
+
+def test_a_changed_spec_makes_the_next_incarnation_and_sound_pods_have_time_to_end() -> None:
+    scene = learning()
+    scene.generation, scene.spec = 2, scene.spec.model_copy(update={"batch": 16})
+    scene.turn()
+    assert (scene.numbers, scene.status.restart_count) == ((2, 2), 0)
+    assert {removal.grace_seconds for removal in scene.look().remove} == {60}
+
+
+@pytest.mark.parametrize("stop", ["Suspended", "Finished", "no run"])
+@pytest.mark.parametrize("healing", [False, True])
+def test_a_unit_whose_pods_were_taken_away_comes_back_without_a_failure(stop: str, healing: bool) -> None:
+    scene = learning()
+    if healing:
+        scene.fail(1)
+        scene.turn()
+    before = scene.status
+    scene.stop, scene.has_run = ("" if stop == "no run" else stop), stop != "no run"
+    scene.rest()
+    assert scene.names() == []
+    assert scene.condition("Scheduled")[1] == ("RunNotFound" if stop == "no run" else stop)
+    assert (scene.status.heal_start_time, scene.status.lost is not None) == (None, healing)
+    charged = scene.status.lost
+    scene.rest()
+    assert scene.status.lost == charged, "once"
+    scene.stop, scene.has_run = "", True
+    scene.turn()
+    assert scene.numbers == (before.incarnation + 1, before.incarnation + 1)
+    assert (scene.status.restarts, scene.status.heal_start_time) == (before.restarts, None)
+
+
+def test_a_suspension_does_not_wait_for_the_pod_of_a_lost_node() -> None:
+    scene = learning()
+    scene.change_node(1, ready="Unknown")
+    scene.stop = "Suspended"
+    scene.turn()
+    scene.turn()
+    assert scene.condition("Draining")[0] == "True" and scene.look().wake == scene.now + 3
+    scene.now += 4
+    scene.turn()
+    assert scene.condition("Draining")[0] == "False"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"), [({"topology": "3x3"}, "topology"), ({"topology": "2x2", "slices": 2}, "slices 2: ")]
+)
+def test_a_unit_that_cannot_be_made_says_why_and_does_nothing(changes: dict[str, Any], said: str) -> None:
+    scene = Scene()
+    scene.spec = scene.spec.model_copy(update=changes)
+    assert not scene.turn() or not scene.turn()
+    assert scene.condition("Scheduled")[1] == "SpecInvalid" and said in scene.condition("Scheduled")[2]
+    assert scene.names() == []
+
+
+def test_a_stuck_pod_is_removed_by_force_only_where_that_is_wanted() -> None:
+    for force in (False, True):
+        scene = learning(recovery={"force_delete": force})
+        scene.change_node(1, ready="Unknown")
+        scene.now += 4
+        scene.rest()
+        scene.now += 40
+        scene.rest()
+        assert ("1-1" in scene.names()) is not force
+
+
+def test_a_queued_pod_that_is_stuck_is_released_from_its_queue() -> None:
+    scene = learning(recovery={"force_delete": True}, **QUEUED)
+    scene.delete(1, grace=0)
+    scene.turn()
+    scene.now += 40
+    assert {each.finalizer for each in scene.look().remove if each.name == "r-two-0-1-1"} == {
+        "kueue.x-k8s.io/managed"
+    }
+
+
+# The budget
+
+
+def test_a_second_failure_within_seconds_waits_and_a_third_waits_longer() -> None:
+    scene, waits = learning(recovery={"in_place": False}), []
+    for _ in range(3):
+        scene.fail(1)
+        if not scene.look().advance:
+            assert scene.plan.wake is not None
+            waits.append(round(scene.plan.wake - scene.now))
+            scene.turn()
+            assert scene.condition("Healing")[1] == "BackOff" and not scene.turn()
+            scene.now = scene.plan.wake or 0.0
+        scene.place()
+    assert [4 <= wait <= 6 or 8 <= wait <= 12 for wait in waits] == [True, True] and waits[1] > waits[0]
+
+
+def test_an_exhausted_budget_is_final_until_it_grows_or_the_spec_changes() -> None:
+    scene = learning(recovery={"max_restarts": 0})
+    scene.fail(1, 64)
+    scene.turn()
+    assert scene.status.phase == "Failed" and "Delete this LearnerUnit" in scene.status.message
+    scene.rest()
+    assert scene.names() == ["1-1"], "what failed can be looked at"
+    scene.now += 1e6
+    assert not scene.turn()
+    changed, scene.generation = scene.generation, 2
+    assert scene.look().status.restarts == ()
+    scene.generation, scene.recovery = changed, RecoverySpec(max_restarts=1)
+    tried = scene.look().status
+    assert (tried.phase, tried.incarnation, tried.restart_count) == ("Pending", 2, 1)
+
+
+def restarts(count: int, why: str = "AppError") -> tuple[Restart, ...]:
+    return tuple(Restart(time=format_time(NOW - count + number), reason=why) for number in range(count))
+
+
+@given(count=st.integers(1, 40), jitter=st.floats(0, 1, exclude_max=True))
+def test_a_back_off_doubles_has_a_bound_and_a_jitter_of_a_fifth(count: int, jitter: float) -> None:
+    allowance = budget.judge(restarts(count), RecoverySpec(max_restarts=1000), NOW, jitter)
+    wait = allowance.not_before - parse_time(restarts(count)[-1].time)
+    middle = min(5.0 * 2 ** (count - 1), 300.0)
+    assert 0.8 * middle - 1e-3 <= wait <= 1.2 * middle + 1e-3 and not allowance.exhausted
+
+
+def test_a_unit_of_another_version_is_tried_for_ever_and_charged_nothing() -> None:
+    scene = learning(recovery={"max_restarts": 1})
+    past = tuple(Restart(time=format_time(scene.now - 600), reason="VersionMismatch") for _ in range(39))
+    scene.status = scene.status.model_copy(update={"restarts": past})
+    scene.crash(1, EXIT_VERSION, "VersionMismatch: give both the same image")
+    scene.turn()
+    assert (scene.status.phase, scene.reason, scene.numbers[0]) == ("Healing", "VersionMismatch", 2)
+
+
+@pytest.mark.parametrize("why", ["HostMaintenance", "Preempted", "CapacityUnavailable", "VersionMismatch"])
+def test_what_is_no_fault_of_the_unit_is_not_charged_but_waits_like_the_rest(why: str) -> None:
+    recovery = RecoverySpec(max_restarts=3)
+    spared = budget.judge(restarts(9, why), recovery, NOW, 0.5)
+    assert (spared.exhausted, spared.not_before > NOW + 200) == (False, True)
+    assert budget.judge(restarts(3), recovery, NOW, 0.5).exhausted
+    assert not budget.judge(restarts(3), recovery, NOW + 3600, 0.5).exhausted
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 2])
+def test_the_first_pod_that_a_kubelet_turns_away_is_free_and_the_next_ones_are_not(allowed: int) -> None:
+    found = [
+        budget.judge(restarts(count, "AdmissionRejected"), RecoverySpec(max_restarts=allowed), NOW, 0.5)
+        for count in range(4)
+    ]
+    assert [each.exhausted for each in found] == [max(count - 1, 0) >= allowed for count in range(4)]
+
+
+@pytest.mark.parametrize("ahead", [120, 86_400])
+def test_a_restart_that_a_wrong_clock_noted_stops_no_heal_and_counts_all_the_same(ahead: int) -> None:
+    late = [item.model_copy(update={"time": format_time(NOW + ahead)}) for item in restarts(3)]
+    found = budget.judge(late, RecoverySpec(), NOW, 0.5)
+    assert (found.not_before, found.exhausted, len(found.recent)) == (NOW, False, 3)
+    written = (*found.recent, Restart(time=format_time(NOW), reason="AppError"))
+    for look in (NOW + 1, NOW + 9):
+        assert budget.judge(written, RecoverySpec(), look, 0.5).not_before == NOW + 40
+
+
+def test_the_jitter_is_the_same_at_each_look_and_not_for_all_units() -> None:
+    assert len({budget.jitter(f"uid-{number}", 3) for number in range(50)}) > 40
+    assert budget.jitter("uid-1", 3) == budget.jitter("uid-1", 3)
+
+
+# What the status says
+
+
+def test_a_heal_ends_with_the_first_merge_and_says_what_it_cost() -> None:
+    scene = learning()
+    scene.hear(step=95, step_seconds=0.5)
+    scene.fail(1)
+    failed = scene.now
+    scene.now += 1
+    scene.rest()
+    scene.bind(1, "red-1")
+    scene.start(1)
+    scene.make_room(0, 2, 3)
+    old = scene.report
+    assert scene.rest().plan.healed_seconds is None, "merges of the old incarnation are none of it"
+    assert old is not None and scene.condition("PodsReady")[0] == "True" and scene.status.phase == "Healing"
+    scene.now = failed + 14
+    scene.report = UnitReport(
+        incarnation=2, hosts=4, state="Learning", step=1, loss=3.0, step_seconds=0.25, seeded_step=40,
+        first_merge_time=failed + 12.5, beginning=begun(failed + 4, failed + 8, 2.0),
+    )  # fmt: skip
+    scene.turn()
+    assert scene.plan.healed_seconds == 12.5 and scene.plan.heal_stages is not None
+    heal = scene.status.last_heal
+    assert heal is not None
+    assert (heal.reason, heal.seconds, heal.chip_seconds, heal.steps) == ("AppError", 12.5, 200.0, 50)
+    assert scene.status.lost is not None and scene.status.lost.by_reason["AppError"].steps == 50
+    assert scene.condition("Seeded")[2] == "from the global checkpoint of step 40"
+    assert (scene.status.phase, scene.status.merged_incarnation, scene.status.heal_reason) == (
+        "Learning",
+        2,
+        "",
+    )
+    scene.turn()
+    assert scene.plan.healed_seconds is None
+
+
+def test_pods_are_ready_when_all_containers_have_restarted_or_all_hosts_are_connected() -> None:
+    scene = learning()
+    scene.crash(1)
+    scene.rest()
+    assert scene.condition("Scheduled")[0] == "True"
+    assert scene.condition("PodsReady") == ("False", "Restarting", "1 of 4 containers restarted in place")
+    assert scene.status.phase == "Healing"
+    scene.hear("Joining")
+    assert scene.condition("PodsReady")[0] == "True"
+
+
+def test_what_fails_again_before_a_merge_is_one_heal_of_the_first_failure() -> None:
+    scene = learning()
+    scene.fail(1)
+    scene.turn()
+    began = scene.status.heal_start_time
+    scene.now += 60
+    scene.fail(2, None, reason="UnexpectedAdmissionError")
+    scene.turn()
+    assert (scene.status.heal_reason, scene.status.heal_start_time, scene.reason) == (
+        "AppError", began, "AdmissionRejected",
+    )  # fmt: skip
+
+
+def test_a_second_crash_of_one_pod_for_one_reason_is_a_failure_of_its_own() -> None:
+    scene = learning()
+    scene.crash(1)
+    scene.rest()
+    scene.now += 60
+    scene.crash(1)
+    scene.turn()
+    failure = scene.status.last_failure
+    assert failure is not None and parse_time(failure.time) == scene.now
+    assert [notice.reason for notice in scene.plan.notices] == ["OSError", "RestartInPlace"]
+
+
+def test_a_unit_that_is_given_up_is_charged_the_heal_that_came_to_nothing() -> None:
+    scene = learning()
+    scene.fail(1)
+    scene.turn()
+    scene.now += 30
+    scene.recovery = RecoverySpec(max_restarts=1)
+    scene.fail(2, 64)
+    scene.turn()
+    assert scene.status.phase == "Failed" and scene.status.lost is not None
+    assert scene.status.lost.by_reason["AppError"].seconds == 30.0
+
+
+def test_while_the_syncer_is_silent_what_was_known_stays() -> None:
+    scene = learning()
+    scene.answering_since = None
+    scene.rest()
+    assert (scene.condition("Learning")[0], scene.status.phase) == ("True", "Learning")
+
+
+def test_a_unit_that_a_peer_may_have_seeded_says_what_it_was_told() -> None:
+    scene = Scene(recovery={"seed": "Peer"}).place()
+    scene.hear("Joining", seeded_step=40, seed_message="seeded from peer r-one-0")
+    assert scene.condition("Seeded") == ("True", "Seeded", "at global step 40; seeded from peer r-one-0")
+
+
+def test_the_ledger_covers_all_incarnations_and_is_final_when_the_run_is() -> None:
+    scene = learning()
+    scene.ledger = LedgerStatus(fragments=4, trained=80, merged=60, discarded={"Finished": 20})
+    scene.stop = "Finished"
+    scene.rest()
+    assert scene.status.ledger == scene.ledger
+    scene.ledger = None
+    assert scene.rest().status.ledger is not None
+
+
+def test_a_unit_that_stays_refused_has_the_same_status_at_every_try() -> None:
+    scene, tries = Scene(), []
+    scene.turn()
+    old = scene.status
+    for later in (0.0, 5.0, 10.0):
+        old = refused(scene.look(after=later), old, "pods are forbidden: quota", NOW + later).status
+        scene.status = old
+        tries.append(document(old))
+    assert tries[0] == tries[1] == tries[2] and scene.condition("Scheduled")[1] == "ObjectRefused"
+
+
+# What pods carry
+
+
+def test_pods_carry_one_contract_and_read_their_incarnation_where_it_is_looked_for() -> None:
+    pods = list(Scene(TWO_HOSTS).place().pods.values())
+    environments = [
+        {item["name"]: item.get("value", "") for item in pod["spec"]["containers"][0]["env"]} for pod in pods
+    ]
+    contracts = [json.loads(environment["ATOLL_UNIT"]) for environment in environments]
+    assert [contract["host"] for contract in contracts] == [0, 1]
+    assert {contract["coordinator"] for contract in contracts} == {"r-two-0-1-0.r-two-0.ns.svc:8476"}
+    assert contracts[1]["address"] == "r-two-0-1-1.r-two-0.ns.svc:7403"
+    assert not any(name.startswith("MEGASCALE") for environment in environments for name in environment)
+    spec = pods[0]["spec"]
+    assert spec["restartPolicy"] == "OnFailure"
+    mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
+    volume = next(item for item in spec["volumes"] if "downwardAPI" in item)
+    (file,) = volume["downwardAPI"]["items"]
+    assert f"{mounts[volume['name']]}/{file['path']}" == INCARNATION_FILE
+    assert file["fieldRef"]["fieldPath"] == "metadata.annotations['atoll.dev/incarnation']"
+    assert MEMORY_FILE.startswith(f"{mounts['tmp']}/"), "what it keeps outlives its container"
+
+
+@pytest.mark.parametrize(("sees_nodes", "seconds"), [(True, 30), (False, 4)])
+def test_pods_leave_a_lost_node_in_time_where_the_operator_sees_none(sees_nodes: bool, seconds: int) -> None:
+    scene = Scene(sees_nodes=sees_nodes, recovery={"node_lost_seconds": 4}).place()
+    for pod in scene.pods.values():
+        tolerations = {item["key"]: item.get("tolerationSeconds") for item in pod["spec"]["tolerations"]}
+        for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
+            assert tolerations[key] == seconds
+
+
+def test_a_queue_adds_a_group_and_a_gate_to_each_pod_and_all_are_created_at_once() -> None:
+    scene = Scene(queue_priority_class="important", **QUEUED).rest()
+    assert len(scene.pods) == 4
+    plain = Scene(sees_nodes=False, recovery={"node_lost_seconds": 30}).rest().pods
+    for name, pod in scene.pods.items():
+        labels, annotations = pod["metadata"]["labels"], pod["metadata"]["annotations"]
+        assert labels.items() - plain[name]["metadata"]["labels"].items() == {
+            ("kueue.x-k8s.io/queue-name", "team"),
+            ("kueue.x-k8s.io/pod-group-name", "r-two-0-1-r-tw"),
+            ("kueue.x-k8s.io/managed", "true"),
+            ("kueue.x-k8s.io/priority-class", "important"),
+        }
+        assert annotations["kueue.x-k8s.io/pod-group-total-count"] == "4"
+        assert pod["spec"] == plain[name]["spec"] | {
+            "schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]
+        }
+        assert "kueue" not in json.dumps(plain[name])
+
+
+def test_a_unit_in_a_queue_says_so_and_no_deadline_runs() -> None:
+    scene = Scene(recovery={"startup_seconds": 30}, **QUEUED).rest()
+    scene.now += 1e6
+    scene.rest()
+    status, reason, message = scene.condition("Scheduled")
+    assert (status, reason, scene.status.restart_count, scene.plan.wake) == ("False", "Queued", 0, None)
+    assert "kubectl describe workload r-two-0-1-" in message
+    scene.pod(0)["spec"]["schedulingGates"] = [{"name": "example.com/scan"}]
+    scene.rest()
+    assert scene.condition("Scheduled")[1] == "SchedulingGated" and "example.com/scan" in scene.status.message
+
+
+def test_a_pod_that_kueue_stops_is_preempted_with_its_words_and_the_next_group_is_another() -> None:
+    scene = learning(**QUEUED)
+    scene.delete(1)
+    target = {
+        "type": "TerminationTarget",
+        "status": "True",
+        "reason": "Any",
+        "message": "a more important one came",
+    }
+    scene.pod(1)["status"] |= {"conditions": [target]}
+    scene.rest()
+    assert scene.reason == "Preempted" and scene.status.last_failure is not None
+    assert scene.status.last_failure.message == "a more important one came"
+    groups = {pod["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] for pod in scene.pods.values()}
+    assert groups == {"r-two-0-2-r-tw"}
+
+
+def test_a_crash_in_a_queue_restarts_in_place_and_keeps_the_admission() -> None:
+    scene = learning(**QUEUED)
+    scene.crash(1)
+    scene.rest()
+    assert scene.numbers == (2, 1)
+
+
+def test_a_group_has_a_name_that_a_label_can_hold_and_that_a_later_unit_does_not_share() -> None:
+    unit = names.unit_name("r" * (names.NAMES_LIMIT - 10), "p" * 10, 255)
+    assert len(names.pod_group(unit, names.MAX_INCARNATION, "3fa9c0de")) <= 63
+    assert names.pod_group("r-two-0", 1, "3fa9c0de") != names.pod_group("r-two-0", 1, "77aac0de")
+
+
+# At random
+
+LOSSES = ("crash", "fail", "delete", "vanish", "silence", "maintain", "room", "place", "hear", "deaf")
+EVENTS = st.one_of(
+    st.tuples(st.just("turn"), st.integers(0, 5)),
+    st.tuples(st.sampled_from(LOSSES), st.integers(0, 3)),
+    st.tuples(st.just("wait"), st.integers(0, 400)),
+)
+
+
+def happen(scene: Scene, kind: str, number: int) -> None:
+    hosts = {int(pod["metadata"]["labels"]["atoll.dev/host"]) for pod in scene.pods.values()}
+    host = sorted(hosts)[number % len(hosts)] if hosts else None
+    running = host is not None and scene.pod(host)["status"]["phase"] == "Running"
+    if kind == "turn":
+        scene.turn(number)
+    elif kind == "wait":
+        scene.now += number
+    elif kind == "hear" and len(hosts) == 4 and scene.told() == {str(scene.status.incarnation)}:
+        scene.report = UnitReport(incarnation=scene.status.incarnation, hosts=4, state="Joining")
+    elif kind == "deaf":
+        scene.report = None
+    elif host is None:
+        return
+    elif kind == "place" and not running:
+        scene.bind(host, f"red-{host}")
+        scene.start(host)
+    elif kind in ("delete", "vanish") or (running and kind in ("crash", "fail")):
+        getattr(scene, kind)(host)
+    elif running and kind == "room":
+        scene.crash(host, 66, "")
+    elif running:
+        changes: dict[str, Any] = (
+            {"ready": "Unknown"} if kind == "silence"
+            else {"labels": {"cloud.google.com/active-node-maintenance": "ONGOING"}}
+        )  # fmt: skip
+        scene.change_node(host, **changes)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.booleans(), st.booleans(), st.lists(EVENTS, max_size=40))
+def test_whatever_fails_and_whenever_the_operator_dies_each_host_ends_with_one_pod(
+    force: bool, queued: bool, events: list[tuple[str, int]]
+) -> None:
+    scene = Scene(FOUR_HOSTS, recovery={"force_delete": force}, **(QUEUED if queued else {}))
+    last = scene.numbers
+    for kind, number in events:
+        happen(scene, kind, number)
+        assert scene.numbers >= last and scene.status.placement <= scene.status.incarnation
+        last = scene.numbers
+    scene.report = None
+    for number in range(4):
+        for pool in ("red", "blue"):
+            scene.put_node(f"{pool}-{number}", pool)
+    for _ in range(20):
+        scene.now += 400  # past every back-off
+        for pod in list(scene.pods.values()):
+            if "deletionTimestamp" in pod["metadata"]:
+                del scene.pods[pod["metadata"]["name"]]
+        scene.place("red")
+        for host in range(4):
+            if f"-{host}" in "".join(scene.names()) and scene.status.placement < scene.status.incarnation:
+                scene.make_room(host)
+    if scene.status.phase == "Failed":
+        return
+    assert len(scene.pods) == 4, scene.names()
+    assert scene.told() == {str(scene.status.incarnation)}
+    assert {pod["metadata"]["labels"]["atoll.dev/placement"] for pod in scene.pods.values()} == {
+        str(scene.status.placement)
+    }
+    assert len({pod["spec"]["hostname"] for pod in scene.pods.values()}) == 4
+
+
+def test_another_image_of_the_run_reaches_a_unit_with_its_next_hosts() -> None:
+    scene = learning()
+    scene.settings = replace(scene.settings, image="new")
+    scene.rest()
+    assert scene.numbers == (1, 1), "a run that changes its image has its units' specs changed"
