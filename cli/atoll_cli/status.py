@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.fresh import refreshed
 from atoll_cli.kubectl import Kubectl, find_kubectl
 from atoll_cli.polling import poll
 from atoll_cli.text import camel, headline, heals, held_out, losses, run_table, unit_table
@@ -50,7 +51,11 @@ def _show(kubectl: Kubectl, run: str, where: list[str], watch: bool, as_json: bo
         sample = sample_of(run, listing["items"], time.time())
         if sample.run.phase == "Missing":
             raise CommandError(f"no TrainingRun is called {run!r} in this namespace")
-        return sample
+        if sample.run.complete or sample.run.failed:
+            return sample
+        body = next(item for item in listing["items"] if _is_run(item, run))
+        shards = body.get("status", {}).get("syncerShards", 0)
+        return refreshed(kubectl, body["metadata"].get("namespace", "default"), shards, sample)
 
     for number, sample in enumerate(poll(look, _tell) if watch else [look()]):
         if as_json:
@@ -60,6 +65,10 @@ def _show(kubectl: Kubectl, run: str, where: list[str], watch: bool, as_json: bo
         if sample.run.complete or sample.run.failed:
             break
     return 1 if sample.run.failed else 0
+
+
+def _is_run(item: Mapping[str, Any], name: str) -> bool:
+    return bool(item["kind"] == "TrainingRun" and item["metadata"]["name"] == name)
 
 
 def _tell(text: str) -> None:

@@ -44,7 +44,9 @@ def status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         program.write_text(
             "#!/bin/sh\n"
             'if [ "$1" = version ]; then echo "Client Version: v1.30.4"; exit; fi\n'
-            f'echo "$*" >> {tmp_path / "calls"}\ncat {tmp_path / "says"}\n'
+            f'echo "$*" >> {tmp_path / "calls"}\n'
+            f'if [ "$2" = --raw ]; then n="${{3%%:*}}"; exec cat "{tmp_path}/shard-${{n##*-}}"; fi\n'
+            f"cat {tmp_path / 'says'}\n"
         )
         program.chmod(0o755)
         ended = main(["status", *arguments])
@@ -180,3 +182,35 @@ def test_a_watch_outlives_an_answer_that_does_not_come(
         "atoll: kubectl get trainingruns,learnerunits -o json failed: net/http: TLS handshake timeout; "
         "asking again for 15 min 00 s\n"
     )
+
+
+METRICS = """# TYPE atoll_syncer_global_step gauge
+atoll_syncer_global_step {step}
+atoll_syncer_merged_tokens_total 5e3
+atoll_syncer_unit_step{{unit="r-p-0"}} {step}
+atoll_syncer_token_fragments{{unit="r-p-0",fate="merged"}} 7
+"""
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        pytest.param([40, 38], (38, 5000, 40), id="all-shards"),
+        pytest.param([40, None], (30, 4000, 40), id="one-is-silent"),
+        pytest.param([20, 20], (30, 5000, 33), id="never-behind-the-status"),
+        pytest.param([None, None], (30, 4000, 33), id="no-right-to-read-them"),
+    ],
+)
+def test_figures_of_a_running_run_are_those_of_its_syncer_now(
+    status: Call, tmp_path: Path, answers: list[int | None], expected: tuple[int, int, int]
+) -> None:
+    for shard, step in enumerate(answers):
+        if step is not None:
+            (tmp_path / f"shard-{shard}").write_text(METRICS.format(step=step))
+    items = [
+        run("r", phase="Running", globalStep=30, tokens=4000, syncerShards=2),
+        unit("r-p-0", "r", step=33),
+    ]
+    _, out, _ = status(items, "r", "--json")
+    shown = json.loads(out)
+    assert (shown["run"]["step"], shown["run"]["tokens"], shown["units"]["r-p-0"]["step"]) == expected

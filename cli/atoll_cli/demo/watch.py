@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.diagnosis import diagnose
 from atoll_cli.errors import CommandError
+from atoll_cli.fresh import read_metrics
 from atoll_cli.kubectl import Kubectl, KubectlError
 from atoll_cli.text import headline, held_out, seconds
 from atoll_cli.views import Sample, sample_of
-from atoll_runtime.contract import HEALTH_PORT
 
 INTERVAL = 1.0
 """Seconds between two looks."""
-STEPS = re.compile(r'^atoll_syncer_unit_step\{unit="([^"]+)"\} (\d+)', re.MULTILINE)
 SILENCE = 60.0
 """Seconds that the API server may fail to answer before that is an error."""
 
@@ -67,10 +64,10 @@ class Watch:
         """With the units' steps as the syncer counts them: those in a status may be half a minute old."""
         for pod in sample.pods.values():
             if pod.component == "syncer" and pod.phase == "Running":
-                path = f"/api/v1/namespaces/{self._namespace}/pods/{pod.name}:{HEALTH_PORT}/proxy/metrics"
-                with suppress(KubectlError):  # it was killed, or begins
-                    for unit, step in STEPS.findall(self._kubectl.run("get", "--raw", path, timeout=5)):
-                        self._steps[unit] = max(self._steps.get(unit, 0), int(step))
+                figures = read_metrics(self._kubectl, self._namespace, pod.name) or {}
+                for (name, unit), value in figures.items():
+                    if name == "unit_step":
+                        self._steps[unit] = max(self._steps.get(unit, 0), int(value))
         units = {
             name: replace(unit, step=max(unit.step, self._steps.get(name, 0)))
             for name, unit in sample.units.items()

@@ -1,0 +1,53 @@
+"""Figures as the syncer counts them now, read from its metrics; those in a status may be half a minute old."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from atoll_cli.kubectl import Kubectl, KubectlError
+from atoll_cli.views import Sample, UnitView
+from atoll_runtime.contract import HEALTH_PORT
+
+FIGURE = re.compile(r'^atoll_syncer_([a-z_]+)(?:\{unit="([^",]+)"\})? ([-+.e\d]+)$', re.MULTILINE)
+SECONDS = 5.0
+"""For one shard to answer through the API server."""
+AT_ONCE = 8
+Figures = dict[tuple[str, str], float]
+"""By the metric's name without its prefix, and the unit, which is empty for the syncer's own figures."""
+
+
+def read_metrics(kubectl: Kubectl, namespace: str, pod: str) -> Figures | None:
+    """Figures of one shard; None if it does not answer, or the user may not `get` `pods/proxy`."""
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}:{HEALTH_PORT}/proxy/metrics"
+    try:
+        text = kubectl.run("get", "--raw", path, timeout=SECONDS)
+    except KubectlError:
+        return None
+    return {(name, unit): float(value) for name, unit, value in FIGURE.findall(text)}
+
+
+def refreshed(kubectl: Kubectl, namespace: str, shards: int, sample: Sample) -> Sample:
+    """The sample with fresh figures, as far as shards answer; none is behind the one in the status."""
+    pods = [f"{sample.run.name}-syncer-{shard}" for shard in range(shards)]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(lambda pod: read_metrics(kubectl, namespace, pod), pods))
+    found = [figures for figures in answers if figures is not None]
+    units = {name: _unit(unit, found) for name, unit in sample.units.items()}
+    run = sample.run
+    if found and len(found) == shards:  # the model is where the slowest shard is
+        run = replace(
+            run,
+            step=int(max(run.step, min(figures.get(("global_step", ""), 0) for figures in found))),
+            tokens=int(
+                max(run.tokens, min(figures.get(("merged_tokens_total", ""), 0) for figures in found))
+            ),
+        )
+    return replace(sample, run=run, units=units)
+
+
+def _unit(unit: UnitView, found: Sequence[Figures]) -> UnitView:
+    step = max((figures.get(("unit_step", unit.name), 0) for figures in found), default=0)
+    return replace(unit, step=int(max(unit.step, step)))
