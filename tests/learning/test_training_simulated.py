@@ -15,7 +15,7 @@ from atoll_runtime.contract import (
 )
 from atoll_runtime.data import Reader, write_text
 from atoll_runtime.learner.schedule import learning_rate
-from atoll_runtime.simulate.fleet.rounds import Costs
+from atoll_runtime.simulate.fleet.scenario import Costs
 from atoll_runtime.simulate.training.batches import Share
 from atoll_runtime.simulate.training.forgetting import Forgetful
 from atoll_runtime.simulate.training.reference import data_parallel

@@ -17,8 +17,8 @@ import pytest
 from atoll_runtime.contract import OuterSpec, QuorumSpec, RunContract, TargetSpec, dump, identity
 from atoll_runtime.replay import replay
 from atoll_runtime.replay.folder import load
-from atoll_runtime.simulate.fleet.learner import Life
-from atoll_runtime.simulate.fleet.rounds import Scenario, World
+from atoll_runtime.simulate.fleet.rounds import World
+from atoll_runtime.simulate.fleet.scenario import Life, Scenario
 from atoll_runtime.sync.events import Member, Merge, Persisted, RoundId
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.tape import Decided, read

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll_runtime.simulate.fleet.learner import TOKENS, Life
-from atoll_runtime.simulate.fleet.rounds import Costs, Outcome, Scenario, Stalled, World, outcome
+from atoll_runtime.simulate.fleet.learner import TOKENS
+from atoll_runtime.simulate.fleet.rounds import Outcome, Stalled, World, outcome
+from atoll_runtime.simulate.fleet.scenario import Costs, Life, Scenario
 from atoll_runtime.simulate.fleet.speeds import Drift
 from atoll_runtime.sync import schedule
 from atoll_runtime.sync.rules import Rules

@@ -118,8 +118,8 @@ def _simulator(options: argparse.Namespace) -> Callable[[Setting], dict[str, Any
     from numpy.random import default_rng
 
     from atoll_runtime.contract import GraceSpec
-    from atoll_runtime.simulate.fleet.learner import Life
-    from atoll_runtime.simulate.fleet.rounds import Scenario, Stalled, outcome
+    from atoll_runtime.simulate.fleet.rounds import Stalled, outcome
+    from atoll_runtime.simulate.fleet.scenario import Life, Scenario
     from atoll_runtime.sync.rules import Rules
 
     interval = count("--interval", options.interval, most=10_000)

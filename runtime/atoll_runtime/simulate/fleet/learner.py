@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from atoll_runtime.sync.events import NO_CUT, Part, Reported, RoundId, Upload
+from atoll_runtime.simulate.fleet.scenario import Life, Scenario
+from atoll_runtime.simulate.fleet.speeds import Drift
+from atoll_runtime.sync.events import NO_CUT, Event, Part, Reported, RoundId, Upload
 from atoll_runtime.sync.link import Errand, Link
+from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.progress import Progress
-
-if TYPE_CHECKING:
-    from atoll_runtime.simulate.fleet.rounds import World
-    from atoll_runtime.simulate.fleet.speeds import Drift
 
 TOKENS = 1000
 """Of an inner step: a learner's batch does not depend on its speed."""
@@ -19,20 +19,6 @@ SIZE = 1
 """Elements of a simulated fragment."""
 FIRST_STEPS = 3
 """Inner steps until the syncer knows a learner's pace: the first is not reported, two reports make a pace."""
-
-
-@dataclass(frozen=True)
-class Life:
-    """When an incarnation is there."""
-
-    unit: str
-    pace: float
-    """Mean seconds of an inner step."""
-    begins: float = 0.0
-    """Seconds since the run began; it is seeded with what is current then."""
-    incarnation: int = 1
-    last: int | None = None
-    """It is killed when it is asked for a round beyond this global step; None: it stays."""
 
 
 @dataclass
@@ -44,11 +30,24 @@ class Hours:
     idle: float = 0.0
 
 
+class Surroundings(Protocol):
+    """What a learner needs of the simulation."""
+
+    scenario: Scenario
+    syncer: Syncer
+    durable: list[int]
+    now: float
+
+    def at(self, when: float, what: Callable[..., None], *facts: object) -> None: ...
+    def feed(self, event: Event) -> None: ...
+    def left(self, learner: Learner) -> None: ...
+
+
 @dataclass
 class Learner:
     """Drives the link and the counters that run in the pods."""
 
-    world: World
+    world: Surroundings
     life: Life
     hours: Hours
     drift: Drift

@@ -9,8 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from atoll_runtime.simulate.fleet.learner import Life
-from atoll_runtime.simulate.fleet.rounds import Scenario, World
+from atoll_runtime.simulate.fleet.rounds import World
+from atoll_runtime.simulate.fleet.scenario import Life, Scenario
 from atoll_runtime.sync.rules import Rules
 
 MOST_LEARNERS = 4

@@ -15,8 +15,9 @@ from typing import Any
 
 from numpy.random import Generator
 
-from atoll_runtime.simulate.fleet.learner import SIZE, Hours, Learner, Life
-from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS, Drift
+from atoll_runtime.simulate.fleet.learner import SIZE, Hours, Learner
+from atoll_runtime.simulate.fleet.scenario import Life, Scenario
+from atoll_runtime.simulate.fleet.speeds import Drift
 from atoll_runtime.sync.events import (
     Event,
     Evict,
@@ -36,42 +37,11 @@ from atoll_runtime.sync.events import (
 )
 from atoll_runtime.sync.ledger import Account
 from atoll_runtime.sync.machine import Syncer
-from atoll_runtime.sync.rules import Rules
 
 EVENTS_PER_STEP = 40
 """Events of a learner in the time of one of its steps, at most. About 5 are usual; so many mean that nothing moves."""
 FIRST_EVENTS = 1000
 """On top of that: a start takes some, however short the run."""
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Seconds of what is not an inner step; the defaults fit steps of about a second.
-
-    Together 0.6 of a step: an overlap of τ = 2 steps hides them and leaves room for grace. Goodput does not depend on
-    them as long as they are hidden; of the tokens, what is trained meanwhile (so many steps of H) is overwritten.
-    """
-
-    push: float = 0.2
-    merge: float = 0.1
-    write: float = 0.1
-    fetch: float = 0.2
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """What is simulated, until the clock reaches the rules' target."""
-
-    rules: Rules
-    """Of one shard, with a target in steps; no cut is taken, since it stops nobody."""
-    lives: tuple[Life, ...]
-    jitter: float = 0.0
-    """Relative spread of a learner's pace."""
-    drift_steps: int = DRIFT_STEPS
-    waits: bool = False
-    """A synchronous control, not what our learners do: a learner answers the round of step t after its own step t, and
-    makes no step that is more than τ rounds ahead of the newest merge it has taken."""
-    costs: Costs = Costs()
 
 
 @dataclass(frozen=True)

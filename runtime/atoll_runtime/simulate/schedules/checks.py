@@ -2,26 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from atoll_runtime.simulate.schedules.bucket import CutPart, WholeCut
+from atoll_runtime.simulate.schedules.bucket import Bucket, CutPart, WholeCut
 from atoll_runtime.simulate.schedules.content import Delta, Incarnation, Value, Violation
+from atoll_runtime.simulate.schedules.scenario import Island
+from atoll_runtime.simulate.schedules.volume import Volume
 from atoll_runtime.sync import clocks
-from atoll_runtime.sync.events import CutId, Event, FinalCut, Joined, Merge, Merged, MergeFailed
+from atoll_runtime.sync.events import CutId, Event, FinalCut, Joined, Merge, Merged, MergeFailed, RoundId
 from atoll_runtime.sync.ledger import MISSED, OVERWRITTEN, Account
-from atoll_runtime.sync.machine import COORDINATOR
+from atoll_runtime.sync.machine import COORDINATOR, Syncer
 from atoll_runtime.sync.waiting import why
 from atoll_runtime.sync.weights import weight
 
-if TYPE_CHECKING:
-    from atoll_runtime.simulate.schedules.shard import ShardProcess
-    from atoll_runtime.simulate.schedules.unit import UnitProcess
-    from atoll_runtime.simulate.schedules.volume import ShardSlot
-    from atoll_runtime.simulate.schedules.world import World
-
 Mark = tuple[CutId, int, tuple[Value, ...]]
 """A cut at which an incarnation recorded itself, the tokens trained and the versions held at that moment."""
+
+
+class ShardSlot(Protocol):
+    """A shard, as the checks look at it."""
+
+    volume: Volume | None
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def process(self) -> ShardProcess | None: ...
+
+
+class ShardProcess(Protocol):
+    """One process of it."""
+
+    machine: Syncer
+    volume: Volume
+    memory: list[Value]
+    state: list[Value]
+    held: dict[RoundId, dict[tuple[str, int], Delta]]
+
+    @property
+    def slot(self) -> ShardSlot: ...
+
+
+class UnitSlot(Protocol):
+    """A unit."""
+
+    island: Island
+    stopped: bool
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def processes(self) -> Sequence[UnitProcess]: ...
+
+
+class UnitProcess(Protocol):
+    """One incarnation of it."""
+
+    trained: int
+    steps: int
+    begun: bool
+    began: float
+    anchors: list[Value]
+
+    @property
+    def who(self) -> Incarnation: ...
+    @property
+    def slot(self) -> UnitSlot: ...
+
+
+class World(Protocol):
+    """The whole schedule."""
+
+    now: float
+    bucket: Bucket
+
+    @property
+    def shards(self) -> Sequence[ShardSlot]: ...
+    @property
+    def units(self) -> Sequence[UnitSlot]: ...
 
 
 class Checks:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from atoll_runtime.learner.mailbox import tell
 from atoll_runtime.simulate.schedules.content import Delta, Value
 from atoll_runtime.simulate.schedules.network import Channel
+from atoll_runtime.simulate.schedules.scenario import Island
+from atoll_runtime.simulate.schedules.shard import ShardProcess
+from atoll_runtime.simulate.schedules.shardslot import ShardSlot
+from atoll_runtime.simulate.schedules.surroundings import Reachable, Surroundings
 from atoll_runtime.sync.events import NO_CUT, CutId, ShardClock
 from atoll_runtime.sync.link import Errand, Link
 from atoll_runtime.transport.messages import (
@@ -26,10 +30,6 @@ from atoll_runtime.transport.messages import (
     Welcome,
 )
 
-if TYPE_CHECKING:
-    from atoll_runtime.simulate.schedules.shard import ShardProcess
-    from atoll_runtime.simulate.schedules.unit import UnitProcess
-
 BACKOFF_SECONDS = (0.2, 5.0)
 PUSH_ATTEMPTS = 6
 
@@ -42,10 +42,40 @@ class Arrived:
     lineage: str
 
 
+class World(Surroundings, Protocol):
+    """What a host needs of the world."""
+
+    shards: list[ShardSlot]
+
+    def reachable(self, one: Reachable, other: Reachable) -> bool: ...
+
+
+class Slot(Reachable, Protocol):
+    """The unit of a host."""
+
+    island: Island
+
+
+class Unit(Protocol):
+    """The incarnation of a host."""
+
+    alive: bool
+    incarnation: int
+    seeded_step: int
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def slot(self) -> Slot: ...
+    @property
+    def world(self) -> World: ...
+    def heard(self, message: Down) -> None: ...
+
+
 class HostLink:
     """Of one incarnation; connects again and again until it has a Stop, or is fenced."""
 
-    def __init__(self, unit: UnitProcess, host: int, shard: int, held: Sequence[Value], limit: int) -> None:
+    def __init__(self, unit: Unit, host: int, shard: int, held: Sequence[Value], limit: int) -> None:
         self.unit, self.host, self.shard, self.world = unit, host, shard, unit.world
         self.link = Link([value.version for value in held], lineage=held[0].lineage)
         self.welcome: Welcome | None = None
@@ -73,7 +103,7 @@ class HostLink:
             Hello(
                 protocol=PROTOCOL,
                 run_uid="run",
-                unit=self.unit.slot.name,
+                unit=self.unit.name,
                 incarnation=self.unit.incarnation,
                 host=self.host,
                 hosts=self.unit.slot.island.hosts,

@@ -2,24 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from atoll_runtime.simulate.schedules.surroundings import Owner, Surroundings
 from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.transport.messages import Down, Hello, Mark, Report
-
-if TYPE_CHECKING:
-    from atoll_runtime.simulate.schedules.host import HostLink
-    from atoll_runtime.simulate.schedules.shard import ShardProcess
 
 NOTICE_SECONDS = 2.0
 """A broken session is noticed within this time, by each side."""
 
 
+class Unit(Owner, Protocol):
+    """The incarnation whose host has the session."""
+
+    incarnation: int
+
+    @property
+    def name(self) -> str: ...
+
+
+class End(Protocol):
+    """The host's end."""
+
+    host: int
+
+    @property
+    def unit(self) -> Unit: ...
+    @property
+    def world(self) -> Surroundings: ...
+    def lost(self, channel: Channel) -> None: ...
+    def receive(self, channel: Channel, message: Down) -> None: ...
+
+
+class Process(Owner, Protocol):
+    """The shard's end."""
+
+    def receive(self, channel: Channel, message: Hello | Report | Mark) -> None: ...
+    def gone(self, channel: Channel) -> None: ...
+
+
 class Channel(Session):
     """One session, as both ends hold it."""
 
-    def __init__(self, end: HostLink, process: ShardProcess | None) -> None:
-        self.unit, self.incarnation, self.host = end.unit.slot.name, end.unit.incarnation, end.host
+    def __init__(self, end: End, process: Process | None) -> None:
+        self.unit, self.incarnation, self.host = end.unit.name, end.unit.incarnation, end.host
         self.open, self.welcomed = True, False
         self._end, self._world, self._process = end, end.world, process
         self._up_at = self._down_at = 0.0

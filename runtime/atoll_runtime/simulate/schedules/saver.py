@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from atoll_runtime.simulate.schedules.bucket import CutPart
+from atoll_runtime.simulate.schedules.surroundings import Owner, Surroundings
 from atoll_runtime.sync.cuts import given_up
-from atoll_runtime.sync.events import CutEnded, CutId, FinalCut
-from atoll_runtime.sync.machine import COORDINATOR
-
-if TYPE_CHECKING:
-    from atoll_runtime.simulate.schedules.shard import ShardProcess
+from atoll_runtime.sync.events import CutEnded, CutId, Event, FinalCut
+from atoll_runtime.sync.machine import COORDINATOR, Syncer
 
 GATHER_SECONDS = 20.0
 POLL_SECONDS = 0.3
 RETRY_SECONDS = 1.0
 
 
+class Process(Owner, Protocol):
+    """The shard's process."""
+
+    machine: Syncer
+
+    @property
+    def world(self) -> Surroundings: ...
+    def feed(self, event: Event) -> None: ...
+
+
 class Saver:
     """`newest`: step of the newest cut that this shard's process, or its journal, knows to be whole; `merges`: how many
     it holds, where this process saved it."""
 
-    def __init__(self, process: ShardProcess, newest: int | None) -> None:
+    def __init__(self, process: Process, newest: int | None) -> None:
         self.newest = newest
         self.merges: int | None = None
         self._process, self._world = process, process.world

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from atoll_runtime.simulate.schedules.bucket import CutPart
 from atoll_runtime.simulate.schedules.content import Delta, Value
+from atoll_runtime.simulate.schedules.network import Channel
 from atoll_runtime.simulate.schedules.saver import Saver
-from atoll_runtime.simulate.schedules.volume import ShardSlot, new_lineage
+from atoll_runtime.simulate.schedules.surroundings import Surroundings
+from atoll_runtime.simulate.schedules.volume import Volume, new_lineage
 from atoll_runtime.sync.events import (
     CutId,
     CutOrdered,
@@ -40,6 +42,7 @@ from atoll_runtime.sync.events import (
     Upload,
     Wake,
 )
+from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.recovery import resumed
 from atoll_runtime.syncer.sessions import Sessions
@@ -54,9 +57,6 @@ from atoll_runtime.transport.messages import (
     Welcome,
 )
 
-if TYPE_CHECKING:
-    from atoll_runtime.simulate.schedules.network import Channel
-
 MERGE_SECONDS = WRITE_SECONDS = 0.05
 """Longest time of a merge, and of a write."""
 
@@ -64,10 +64,34 @@ HOP_SECONDS = 0.003
 """From the worker back to the event loop."""
 
 
+class World(Surroundings, Protocol):
+    """What a shard's process needs of the world."""
+
+    def initial(self, shard: int, p: int) -> Value: ...
+    def moment(self, here: ShardProcess | None) -> None: ...
+    def end_begins(self) -> None: ...
+
+
+class Slot(Protocol):
+    """The shard of a process."""
+
+    rules: Rules
+    sizes: tuple[int, ...]
+    volume: Volume | None
+    lineages: int
+
+    @property
+    def world(self) -> World: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def process(self) -> ShardProcess | None: ...
+
+
 class ShardProcess:
     """From one start to the next crash."""
 
-    def __init__(self, slot: ShardSlot) -> None:
+    def __init__(self, slot: Slot) -> None:
         self.slot, self.world, self.alive = slot, slot.world, True
         self.sessions = Sessions()
         self.channels: dict[Channel, None] = {}
@@ -77,7 +101,14 @@ class ShardProcess:
         self._wake = -1.0
         self.resumed = slot.volume is not None
         if slot.volume is None:
-            slot.volume, self.machine = new_lineage(slot)
+            slot.lineages += 1
+            slot.volume, self.machine = new_lineage(
+                slot.rules,
+                slot.sizes,
+                f"L{slot.lineages}",
+                self.world.bucket.newest(),
+                lambda p: self.world.initial(slot.number, p),
+            )
         else:
             read = json.loads(json.dumps(slot.volume.record))
             self.machine = resumed(slot.rules, slot.sizes, read, self.world.bucket.cuts.__contains__)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from atoll_runtime.simulate.schedules.content import Violation
+from atoll_runtime.simulate.schedules.shard import ShardProcess
+from atoll_runtime.simulate.schedules.shardslot import ShardSlot
+from atoll_runtime.simulate.schedules.surroundings import Surroundings
 from atoll_runtime.sync.events import CutId, CutOrdered
-
-if TYPE_CHECKING:
-    from atoll_runtime.simulate.schedules.shard import ShardProcess
-    from atoll_runtime.simulate.schedules.world import World
 
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 60.0
 """From then on the run is resumed as it is; in calm weather the cut must have come."""
+
+
+class World(Surroundings, Protocol):
+    """What a suspension needs of the world."""
+
+    shards: list[ShardSlot]
+    calm_since: float | None
+
+    def resume(self) -> None: ...
 
 
 class Suspension:

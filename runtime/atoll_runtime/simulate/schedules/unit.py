@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,15 +10,12 @@ from atoll_runtime.learner.exchange import Arrival
 from atoll_runtime.learner.proposal import Ending, Proposal
 from atoll_runtime.simulate.schedules.bucket import WholeCut
 from atoll_runtime.simulate.schedules.content import Delta, Value
-from atoll_runtime.simulate.schedules.host import Arrived, HostLink
+from atoll_runtime.simulate.schedules.host import Arrived, HostLink, World
 from atoll_runtime.simulate.schedules.scenario import Island
 from atoll_runtime.sync.events import CutId
 from atoll_runtime.sync.link import Ask
 from atoll_runtime.sync.progress import Offer, Progress
 from atoll_runtime.transport.messages import Down, Fenced, PushHead, Stop, Welcome
-
-if TYPE_CHECKING:
-    from atoll_runtime.simulate.schedules.world import World
 
 SEED_SECONDS = 0.5
 WELCOME_SECONDS = 5.0
@@ -83,6 +79,10 @@ class UnitProcess:
 
     def __str__(self) -> str:
         return f"{self.slot.name}.{self.incarnation}"
+
+    @property
+    def name(self) -> str:
+        return self.slot.name
 
     @property
     def who(self) -> tuple[str, int]:

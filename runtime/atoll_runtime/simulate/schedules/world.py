@@ -6,16 +6,16 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 from atoll_runtime.simulate.schedules.bucket import Bucket
 from atoll_runtime.simulate.schedules.checks import Checks
 from atoll_runtime.simulate.schedules.content import Value, Violation
 from atoll_runtime.simulate.schedules.scenario import Scenario
 from atoll_runtime.simulate.schedules.shard import ShardProcess
+from atoll_runtime.simulate.schedules.shardslot import ShardSlot
+from atoll_runtime.simulate.schedules.surroundings import Owner, Reachable
 from atoll_runtime.simulate.schedules.suspension import Suspension
 from atoll_runtime.simulate.schedules.unit import UnitSlot
-from atoll_runtime.simulate.schedules.volume import ShardSlot
 
 RESTART_SECONDS = 20.0
 """A shard or unit that was killed is there again within this time."""
@@ -26,12 +26,6 @@ STORM_SECONDS = 300.0
 """The storm is over after this time even when not all faults have come."""
 CALM_SECONDS = 600.0
 """From then on the run must reach its end within this time."""
-
-
-class Owner(Protocol):
-    """A process: what it has planned is void once it is dead."""
-
-    alive: bool
 
 
 class World:
@@ -128,7 +122,7 @@ class World:
         shard, unit, rng = self.rng.choice(self.shards), self.rng.choice(self.units), self.rng
         self.log(f"fault: {fault} (shard {shard.number}, unit {unit.name})")
         if fault in ("crash here", "crash shard"):
-            self.crash(here.slot if fault == "crash here" and here is not None else shard)
+            self.crash(self.shards[here.slot.number] if fault == "crash here" and here is not None else shard)
         elif fault == "lose volume":
             self.crash(shard, volume=True)
         elif fault == "kill unit":
@@ -206,8 +200,8 @@ class World:
                     if slot is shard or channel.unit == getattr(slot, "name", None):
                         channel.cut()
 
-    def reachable(self, unit: UnitSlot, shard: ShardSlot) -> bool:
-        return self.now >= max(unit.cut_off_until, shard.cut_off_until)
+    def reachable(self, one: Reachable, other: Reachable) -> bool:
+        return self.now >= max(one.cut_off_until, other.cut_off_until)
 
     def chance(self, probability: float) -> bool:
         return probability > 0 and self.rng.random() < probability

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Protocol
 
 from atoll_runtime.checkpoint.units import Moments
 from atoll_runtime.contract import UnitContract
@@ -12,9 +13,12 @@ from atoll_runtime.learner.fragments import Fragments, wire_type
 from atoll_runtime.learner.holdings import Holdings
 from atoll_runtime.learner.loop import Loop, Start
 from atoll_runtime.learner.snapshot import Snapshot, Snapshots
+from atoll_runtime.simulate.fleet.speeds import Drift
 from atoll_runtime.simulate.training.batches import Share
 from atoll_runtime.simulate.training.forgetting import Forgetful
-from atoll_runtime.simulate.training.shard import LINEAGE
+from atoll_runtime.simulate.training.setting import Setting
+from atoll_runtime.simulate.training.shard import LINEAGE, Shard
+from atoll_runtime.simulate.training.shard import Surroundings as ShardSurroundings
 from atoll_runtime.sync.events import NO_CUT, Marked
 from atoll_runtime.sync.fragments import Array, Layout
 from atoll_runtime.sync.link import Errand
@@ -23,14 +27,38 @@ from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import PROTOCOL, Down, Hello, Mark, PushHead, Report
 
-if TYPE_CHECKING:
-    from atoll_runtime.simulate.training.world import Island, World
+
+@dataclass
+class Island:
+    """A learner through all its incarnations."""
+
+    name: str
+    number: int
+    drift: Drift
+    keeps: bool
+    """A new incarnation gets the moments of the last save."""
+    moments: Moments | None = None
+    incarnations: int = 0
+    tokens: int = 0
+    """Of steps that have ended."""
+
+    def save(self, moments: Moments) -> None:
+        """What its next incarnation begins with."""
+        if self.keeps:
+            self.moments = moments
+
+
+class Surroundings(ShardSurroundings, Protocol):
+    """What a learner needs of the simulation."""
+
+    setting: Setting
+    shard: Shard
 
 
 class Learner(Session):
     """From its seeding to its loss, or the run's end."""
 
-    def __init__(self, world: World, island: Island, incarnation: int) -> None:
+    def __init__(self, world: Surroundings, island: Island, incarnation: int) -> None:
         super().__init__(island.name, incarnation, 0)
         self._world, self._island, self.alive = world, island, True
         run, programs = world.run, world.programs

@@ -17,7 +17,7 @@ from atoll_runtime.contract import (
     SyncerAddress,
     TargetSpec,
 )
-from atoll_runtime.simulate.fleet.rounds import Costs
+from atoll_runtime.simulate.fleet.scenario import Costs
 
 STREAMS = 8
 """Streams of data, dealt to the learners in turns: so many learners at most. Whatever their number, all together read

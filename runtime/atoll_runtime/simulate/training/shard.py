@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from atoll_runtime.contract import RunContract
+from atoll_runtime.simulate.fleet.scenario import Costs
+from atoll_runtime.simulate.training.programs import Programs
 from atoll_runtime.sync.events import (
     CutEnded,
     Event,
@@ -34,18 +38,27 @@ from atoll_runtime.syncer.state import State, Version
 from atoll_runtime.transport.chunks import filled
 from atoll_runtime.transport.messages import FetchHead, Hello, PushHead, Welcome
 
-if TYPE_CHECKING:
-    from atoll_runtime.simulate.training.world import World
-
 LINEAGE = "simulated"
 UNLIMITED = 1 << 62
 """Bytes of contributions."""
 
 
+class Surroundings(Protocol):
+    """What the shard needs of the simulation."""
+
+    run: RunContract
+    programs: Programs
+    costs: Costs
+    now: float
+
+    def at(self, when: float, what: Callable[..., None], *facts: object) -> None: ...
+    def warmth(self, step: int) -> float: ...
+
+
 class Shard:
     """Carries out what the machine asks for, as `syncer/driver.py` does."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Surroundings) -> None:
         programs = self._programs = world.programs
         self._world, self._outer = world, world.run.outer
         # A learner that computes is never silent in simulated time.

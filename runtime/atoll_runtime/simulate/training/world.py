@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from atoll_runtime.checkpoint.units import Moments
 from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS, Drift
-from atoll_runtime.simulate.training.learner import Learner
+from atoll_runtime.simulate.training.learner import Island, Learner
 from atoll_runtime.simulate.training.programs import Programs
 from atoll_runtime.simulate.training.result import Result
 from atoll_runtime.simulate.training.setting import Setting
@@ -25,26 +23,6 @@ SLOWNESS = 4
 
 class Stalled(RuntimeError):
     """The target is out of reach."""
-
-
-@dataclass
-class Island:
-    """A learner through all its incarnations."""
-
-    name: str
-    number: int
-    drift: Drift
-    keeps: bool
-    """A new incarnation gets the moments of the last save."""
-    moments: Moments | None = None
-    incarnations: int = 0
-    tokens: int = 0
-    """Of steps that have ended."""
-
-    def save(self, moments: Moments) -> None:
-        """What its next incarnation begins with."""
-        if self.keeps:
-            self.moments = moments
 
 
 class World:

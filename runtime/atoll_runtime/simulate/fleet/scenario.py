@@ -1,0 +1,52 @@
+"""What the simulation of rounds is asked for: who is there and when, and the time that things take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS
+from atoll_runtime.sync.rules import Rules
+
+
+@dataclass(frozen=True)
+class Life:
+    """When an incarnation is there."""
+
+    unit: str
+    pace: float
+    """Mean seconds of an inner step."""
+    begins: float = 0.0
+    """Seconds since the run began; it is seeded with what is current then."""
+    incarnation: int = 1
+    last: int | None = None
+    """It is killed when it is asked for a round beyond this global step; None: it stays."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of what is not an inner step; the defaults fit steps of about a second.
+
+    Together 0.6 of a step: an overlap of τ = 2 steps hides them and leaves room for grace. Goodput does not depend on
+    them as long as they are hidden; of the tokens, what is trained meanwhile (so many steps of H) is overwritten.
+    """
+
+    push: float = 0.2
+    merge: float = 0.1
+    write: float = 0.1
+    fetch: float = 0.2
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is simulated, until the clock reaches the rules' target."""
+
+    rules: Rules
+    """Of one shard, with a target in steps; no cut is taken, since it stops nobody."""
+    lives: tuple[Life, ...]
+    jitter: float = 0.0
+    """Relative spread of a learner's pace."""
+    drift_steps: int = DRIFT_STEPS
+    waits: bool = False
+    """A synchronous control, not what our learners do: a learner answers the round of step t after its own step t, and
+    makes no step that is more than τ rounds ahead of the newest merge it has taken."""
+    costs: Costs = Costs()
