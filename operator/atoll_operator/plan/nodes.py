@@ -1,7 +1,7 @@
-"""A node as the plans see it: whether its pods are lost with it, and whether they should leave it.
+"""The view of a node that plans read: are its pods lost, and should they leave it.
 
-Kubernetes deletes the pods of a silent node only after a toleration, and they stay terminating until the node is
-back. A unit waits for neither: pods of a lost node count as lost at once, and the incarnation fences what may still
+Kubernetes deletes the pods of a silent node only after a toleration, and they stay terminating until the node is back.
+A unit waits for neither: pods of a lost node count as lost at once, and the incarnation fences processes that may still
 run there.
 """
 
@@ -17,45 +17,45 @@ from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.unit.failure import HOST_MAINTENANCE, NODE_LOST, Cause
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-"""Taint by which an administrator says that a node is off for certain."""
+"""Taint by which an administrator declares that a node is off."""
 IMPENDING_TERMINATION = "cloud.google.com/impending-node-termination"
-"""Taint, from GKE's first notice of a maintenance until the machine goes; new pods do not tolerate it."""
+"""Taint from GKE's first notice of a maintenance until the machine is removed; new pods do not tolerate it."""
 ACTIVE_MAINTENANCE = "cloud.google.com/active-node-maintenance"
 """Label, `ONGOING` while GKE stops the workloads of a node."""
 
 
 PROOF_SECONDS = 30.0
-"""For which a step proves that its unit lives: the syncer of a large run is polled every 15 s."""
+"""How long a step proves that its unit lives. The syncer of a large run is polled every 15 s."""
 Kind = tuple[str, str]
 """Accelerator and topology, as GKE's labels name them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """What matters of one node."""
+    """The relevant fields of one node."""
 
     name: str
     pool: str = ""
-    """Its node pool; empty for a node of none."""
+    """Its node pool, or empty."""
     kind: Kind = ("", "")
     chips: int = 0
-    """That pods may have."""
+    """Allocatable chips."""
     cordoned: bool = False
     silent_since: float | None = None
     """Unix seconds at which this operator first saw it not ready; clocks of nodes may be wrong."""
     silence: str = ""
-    """In the words of the condition `Ready`."""
+    """The condition `Ready`, as text."""
     gone: bool = False
-    """It was seen, and was deleted since."""
+    """It was deleted."""
     out_of_service: bool = False
     maintenance: str = ""
-    """What announces its maintenance; empty when nothing does."""
+    """The taint or label that announces its maintenance, or empty."""
     spot: bool = False
-    """It may be taken away at any time."""
+    """It is a Spot node."""
 
     @property
     def sound(self) -> bool:
-        """Nothing is known against the pods on it."""
+        """Pods can run on it: it is not lost, silent or about to be maintained."""
         gone = self.gone or self.out_of_service
         return not gone and self.silent_since is None and not self.maintenance
 
@@ -66,7 +66,7 @@ class NodeView:
 
 
 def view_node(node: Object, known: NodeView | None, now: float) -> NodeView:
-    """From the API's JSON. A node that says nothing of `Ready` is taken for ready."""
+    """The view of a node's JSON. A node without a condition `Ready` counts as ready."""
     metadata = node["metadata"]
     conditions = node.get("status", {}).get("conditions", [])
     ready: Object = next((item for item in conditions if item["type"] == "Ready"), {"status": "True"})
@@ -89,7 +89,7 @@ def view_node(node: Object, known: NodeView | None, now: float) -> NodeView:
 
 
 def sound_chips(nodes: Iterable[NodeView]) -> dict[Kind, dict[str, int]]:
-    """By kind and node pool, the chips of the nodes that stay; 0 for a pool none of whose nodes does."""
+    """Chips of the nodes that stay, by kind and node pool; 0 for a pool without such nodes."""
     found: dict[Kind, dict[str, int]] = {}
     for node in nodes:
         if node.pool:
@@ -110,12 +110,12 @@ def lost(
     now: float,
     stepped: float | None = None,
 ) -> tuple[list[Cause], float | None]:
-    """Pods that are lost with their nodes, and when to look again. Pods that have ended are left out.
+    """Pods that are lost with their nodes, and when to check again. Pods that have ended are left out.
 
     Args:
-        seconds: for which a node may be not ready.
-        stepped: Unix seconds at which the pods' unit was last seen to step. If it steps on after its node fell silent,
-            only the kubelet is silent, as every kubelet is that cannot reach the API server.
+        seconds: how long a node may be not ready.
+        stepped: Unix seconds of the last step seen of the pods' unit. If it steps after its node fell silent, only the
+            kubelet is silent, as when it cannot reach the API server.
     """
     proven = 0.0 if stepped is None else stepped + max(seconds, PROOF_SECONDS)
     causes, wake = [], None
@@ -137,7 +137,7 @@ def lost(
 
 
 def told_by_host(pod: PodView, nodes: Mapping[str, NodeView]) -> PodView:
-    """The pod with what its node says of a shutdown: an announced one is maintenance, no preemption, on Spot too."""
+    """The pod with what its node says about a shutdown. An announced one is maintenance, also on a Spot node."""
     node = nodes.get(pod.node)
     if node is None:
         return pod
@@ -145,7 +145,7 @@ def told_by_host(pod: PodView, nodes: Mapping[str, NodeView]) -> PodView:
 
 
 def leaving(pods: Iterable[PodView], nodes: Mapping[str, NodeView]) -> Cause | None:
-    """Why the unit should move: the first of its pods whose node is about to be taken away."""
+    """Why the unit should move: the first of its pods whose node is about to be removed."""
     for pod in sorted(pods, key=lambda pod: pod.host):
         node = nodes.get(pod.node)
         if node is not None and node.maintenance:

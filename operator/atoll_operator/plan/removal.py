@@ -11,14 +11,14 @@ from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.unit.kueue import MANAGED
 
 DRAIN_SECONDS = 60
-"""From SIGTERM until a gang that is sound is killed: one that moves, is suspended, or whose unit is removed. It leaves
-between two steps, its hosts together: a step of the largest models takes some seconds, and the links get 5 s to end."""
+"""Time from SIGTERM to SIGKILL for healthy pods: of a unit that moves, is suspended or removed. All hosts end together
+between two steps. A step of the largest models takes some seconds, and the links get 5 s to end."""
 STUCK_SECONDS = 30.0
-"""After its deletion time a pod is stuck: a kubelet that lives needs a few seconds."""
+"""How long after its deletion time a pod counts as stuck. A live kubelet needs a few seconds."""
 CLOCK_SECONDS = 10.0
-"""By which the API server's clock may be ahead of ours."""
+"""How far the API server's clock may be ahead of the operator's."""
 LOST_GRACE_SECONDS = 5
-"""For a pod whose node may yet come back and hear that it is to go."""
+"""Grace period for a pod whose node may come back and learn of the deletion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,17 @@ class Removal:
     uid: str
     grace_seconds: int
     finalizer: str = ""
-    """Whose owner does not take it away, so that we do."""
+    """A finalizer that the operator removes, because its owner does not."""
 
 
 def removals(
     pods: Iterable[PodView], grace: int, force: bool, now: float
 ) -> tuple[tuple[Removal, ...], float | None]:
-    """Each pod once, once more where somebody else has given it longer than `grace`, and without any when it is stuck
-    and `force` is wanted; when the next may be stuck.
+    """The pods to delete now, and when the next one may be stuck.
 
-    By force the object goes without a word from the kubelet: the scheduler then takes the chips of a node for free
-    on which the process may still run. No heal waits for it in either case.
+    Each pod is deleted once, again if another deletion gave it longer than `grace`, and without a grace period if it is
+    stuck and `force` is set. A forced deletion does not wait for the kubelet: the scheduler then considers the chips
+    free although the process may still run. No heal waits for such a pod in either case.
     """
     remove: list[Removal] = []
     wake: float | None = None
@@ -51,7 +51,7 @@ def removals(
         elif not force:
             continue
         elif pod.deletion_time + STUCK_SECONDS <= now:
-            # Kueue keeps a pod until a kubelet has said that it ended, and its quota with it.
+            # Kueue keeps a pod and its quota until a kubelet has reported that it ended.
             remove.append(Removal(pod.name, pod.uid, 0, MANAGED if pod.queue else ""))
         else:
             wake = earliest(wake, pod.deletion_time + STUCK_SECONDS)
@@ -61,11 +61,11 @@ def removals(
 def of_lost_nodes(
     pods: Iterable[PodView], nodes: Mapping[str, NodeView], seconds: float, force: bool, now: float
 ) -> tuple[tuple[Removal, ...], float | None]:
-    """Pods of StatefulSets whose nodes say no more of them, and when to look again.
+    """Pods of StatefulSets on lost nodes that are to be deleted by force, and when to check again.
 
-    Such a pod has no successor before its object is gone. It goes by force at once where its node is gone or out of
-    service; where that is only silent, for longer than `seconds`, when it is stuck and `force` is wanted. A volume of
-    one attachment keeps the successor from writing beside a process that still runs.
+    Such a pod has no successor before its object is deleted. It is deleted at once if its node is deleted or out of
+    service. If the node is only silent for longer than `seconds`, it is deleted when it is stuck and `force` is set. A
+    volume with a single attachment keeps the successor from writing beside a process that still runs.
     """
     certain: list[Removal] = []
     silent: list[PodView] = []

@@ -1,4 +1,4 @@
-"""A pod as the plans see it."""
+"""The view of a pod that plans read."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ STOPPED = "TerminationTarget"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
-    """What matters of one pod. Times are Unix seconds."""
+    """The relevant fields of one pod. Times are Unix seconds."""
 
     name: str
     uid: str = ""
     unit: str = ""
     placement: int = 0
     incarnation: int = 0
-    """The one that its process has, or is told to take."""
+    """The incarnation that its process has, or was told to take."""
     made_for: int = 0
     """The incarnation for which the pod was created; it is part of the pod's name."""
     host: int = 0
     contract: str = ""
-    """Digest of what its run said when it was made."""
+    """Hash of the run's pod settings when the pod was created."""
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
     node: str = ""
     pool: str = ""
-    """The node pool that its selector asks for."""
+    """The node pool in its node selector."""
     spot: bool = False
-    """Its host may be taken away at any time: where that shuts down, it was."""
+    """Its node is a Spot node: a shutdown of the node is a preemption."""
     deletion_time: float | None = None
-    """When it should be gone; set as soon as somebody deletes it."""
+    """Its deletionTimestamp: when it should be gone."""
     disruption: str = ""
-    """Reason of the condition `DisruptionTarget`; or `STOPPED`, of itself."""
+    """Reason of the condition `DisruptionTarget`, or `STOPPED` if that condition is there."""
     gates: tuple[str, ...] = ()
-    """For as long as it has any the scheduler does not look at it."""
+    """Scheduling gates; the scheduler ignores a pod that has any."""
     queue: str = ""
-    """Kueue's, and the pod's group there."""
+    """Kueue's queue, and the pod's group in it."""
     group: str = ""
     unschedulable: str = ""
     """The scheduler's message."""
@@ -71,9 +71,9 @@ class PodView:
     exit_code: int | None = None
     exit_reason: str = ""
     exit_message: str = ""
-    """The termination message, without the number that leads it."""
+    """The termination message, without the incarnation at its start."""
     ended_incarnation: int | None = None
-    """The incarnation that ended, where the termination message names one."""
+    """The incarnation that ended, if the termination message names one."""
     finished_at: float | None = None
 
     @property
@@ -94,7 +94,7 @@ class PodView:
 
 
 def view(pod: Object) -> PodView:
-    """From the API's JSON."""
+    """The view of a pod's JSON."""
     metadata = pod["metadata"]
     labels = metadata.get("labels", {})
     unit = labels.get(LABEL_UNIT, "")
@@ -152,7 +152,7 @@ def view(pod: Object) -> PodView:
 
 
 def _number(text: str | None) -> int:
-    """Of a label or annotation that anybody may have written; 0 for what is none of ours."""
+    """The number in a label or annotation, which anyone may have written; 0 if it is not a number."""
     return int(text) if text and _NUMBER.fullmatch(text) else 0
 
 

@@ -20,9 +20,9 @@ from atoll_runtime.contract import VERSION_MISMATCH
 BASE_SECONDS = 5.0
 MAX_SECONDS = 300.0
 SPREAD = 0.2
-"""Part of a wait by which it varies either way, so that units that failed together do not come back together."""
+"""Jitter as a share of a wait, so that units that failed together do not come back together."""
 SKEW_SECONDS = 60.0
-"""By which the clock of an earlier operator may be ahead. A later time was noted by a wrong clock."""
+"""How far the clock of an earlier operator may be ahead. A later time comes from a wrong clock."""
 UNCOUNTED = frozenset({HOST_MAINTENANCE, PREEMPTED, CAPACITY_UNAVAILABLE, VERSION_MISMATCH})
 """Reasons that are no fault of the unit. They cause a back-off, but are not charged."""
 

@@ -1,4 +1,4 @@
-"""A unit leaves hosts that are about to be taken away: condition `Draining`, reason `HostMaintenance`."""
+"""A unit leaves hosts that are about to be maintained: condition `Draining`, reason `HostMaintenance`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from atoll_operator.plan.unit.unitplan import UnitPlan
 
 
 def under_way(status: LearnerUnitStatus) -> bool:
-    """Whether the unit leaves its hosts."""
+    """Whether the unit is leaving its hosts."""
     draining = find(status.conditions, "Draining")
     return draining is not None and (draining.status, draining.reason) == ("True", HOST_MAINTENANCE)
 
 
 def has_moved(status: LearnerUnitStatus) -> bool:
-    """The last restart was a move. A pool that tolerates every taint would move for ever."""
+    """Whether the last restart was a move. A pool that tolerates every taint would move for ever."""
     return bool(status.restarts) and status.restarts[-1].reason == HOST_MAINTENANCE
 
 
 def begin(unit: UnitObserved, cause: Cause, now: float) -> UnitPlan:
-    """First of all the status says that the unit leaves."""
+    """Write to the status that the unit leaves, before any pod is touched."""
     message = f"{cause.message}; the unit ends between two steps and moves"
     status = incarnation.failing(unit.status, cause, now)
     status = written(unit, status, "Healing", message, _states(message, cause.reason), now)
@@ -36,8 +36,8 @@ def begin(unit: UnitObserved, cause: Cause, now: float) -> UnitPlan:
 
 
 def carry_out(unit: UnitObserved, allowance: Allowance, now: float) -> UnitPlan:
-    """The pods get SIGTERM and time. When they have ended, or the time is over, the unit is given new hosts, but not
-    within the back-off of an earlier failure."""
+    """Delete the pods with a grace period. When they have ended, or it is over, give the unit new hosts, but not within
+    the back-off of an earlier failure."""
     current = [pod for pod in unit.pods if pod.placement == unit.status.placement]
     if untold := tuple(pod for pod in current if not pod.leaves):
         remove, _ = removals(untold, DRAIN_SECONDS, False, now)

@@ -1,7 +1,7 @@
 """A hang: the pods run, and no step ends.
 
-Judged by what the syncer tells of the unit's steps. While it does not answer nothing is judged, for then nobody knows,
-and the count starts again when it is back.
+It is judged by the steps that the syncer reports. While the syncer does not answer nothing is judged, and the time
+starts again when it is back.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from atoll_runtime.contract import UnitReport
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The last progress of one unit that was seen."""
+    """The last observed progress of one unit."""
 
     incarnation: int
     step: int
     stepped: bool
-    """Whether this incarnation has ended a step; the first takes the compiler's time."""
+    """Whether this incarnation has ended a step. The first step includes compilation."""
     since: float
     """Unix seconds at which this operator saw it first."""
 
@@ -27,10 +27,10 @@ class Pace:
 def follow(
     known: Pace | None, report: UnitReport | None, answering_since: float | None, now: float
 ) -> Pace | None:
-    """The pace after one more look; None while the syncer does not answer or has not heard of the unit.
+    """The pace after another report; None while the syncer does not answer or does not know the unit.
 
-    A step that was seen before the syncer answered, or later than now, counts as seen now: it was away meanwhile, or
-    the clock was set.
+    A step seen before the syncer answered, or later than now, counts as seen now: the syncer was away, or the clock was
+    changed.
     """
     if report is None or answering_since is None:
         return None
@@ -42,12 +42,12 @@ def follow(
 
 
 def stepped(pace: Pace | None, incarnation: int) -> float | None:
-    """Unix seconds at which a step of this incarnation was last seen to have ended."""
+    """Unix seconds when the last step of this incarnation was seen to end."""
     return pace.since if pace is not None and pace.stepped and pace.incarnation == incarnation else None
 
 
 def deadline(pace: Pace | None, incarnation: int, recovery: RecoverySpec) -> float | None:
-    """Unix seconds at which this incarnation hangs unless a step ends before; None when it is not judged.
+    """Unix seconds at which this incarnation counts as hanging unless a step ends before; None if it is not judged.
 
     Until the first step it has `startupSeconds`, as before its hosts are connected: seeding and compilation.
     """

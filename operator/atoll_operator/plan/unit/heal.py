@@ -1,4 +1,4 @@
-"""A heal on a unit's account: it begins with a failure, and ends with a merge, or with the unit or its run."""
+"""A heal: it begins with a failure, and ends with a merge, or with the end of the unit or its run."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from atoll_operator.plan.clock import format_time, parse_time
 
 @dataclass(frozen=True, slots=True)
 class OpenHeal:
-    """One that is under way."""
+    """A heal that is under way."""
 
     reason: str
-    """Of the failure that began it."""
+    """Reason of the failure that began it."""
     started: float
     """Unix seconds."""
     chips: int
     step_seconds: float
-    """Of the unit as last known; 0 if unknown."""
+    """Seconds of the unit's inner step as last known; 0 if unknown."""
 
     def cost(self, end: float) -> Cost:
         """What it costs if it ends then."""
@@ -28,7 +28,7 @@ class OpenHeal:
 
 
 def under_way(status: LearnerUnitStatus) -> OpenHeal | None:
-    """The unit's heal of now."""
+    """The heal that is under way, or None."""
     if status.heal_start_time is None:
         return None
     last = status.last_failure.reason if status.last_failure is not None else "Lost"
@@ -38,14 +38,14 @@ def under_way(status: LearnerUnitStatus) -> OpenHeal | None:
 
 
 def begun(status: LearnerUnitStatus, reason: str, moment: float) -> LearnerUnitStatus:
-    """With a heal since then; one that is under way goes on."""
+    """The status with a heal that began at `moment`, unless one is under way already."""
     if status.heal_start_time is not None:
         return status
     return status.model_copy(update={"heal_start_time": format_time(moment), "heal_reason": reason})
 
 
 def ended(status: LearnerUnitStatus, moment: float) -> LearnerUnitStatus:
-    """Without a heal under way; one that was is on the account."""
+    """The status without a heal under way; its cost is added to `lost`."""
     heal = under_way(status)
     if heal is None:
         return status

@@ -1,7 +1,7 @@
-"""A gang as a plain pod group of Kueue: all its pods are admitted together by quota, and wait behind a gate until then.
+"""The pods of a placement as a pod group of Kueue: admitted together by quota, and gated until then.
 
-Each gang is a group of its own. Kueue gives the quota of a group back when its last pod has ended, because no pod of it
-is ever replaced: what takes its place is another gang, and another group.
+Each placement is a group of its own. Kueue returns the quota of a group when its last pod has ended, because none of
+its pods is ever replaced: the next placement is another group.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ MANAGED = f"{PREFIX}managed"
 """A label, and the name of Kueue's finalizer."""
 RETRIABLE = f"{PREFIX}retriable-in-group"
 FORCIBLE = f"{PREFIX}safe-to-forcefully-delete"
-"""A pod that is still terminating on a node that cannot be reached holds the quota of its whole gang. Kueue may end it
-where its gate `FailureRecoveryPolicy` is on: the syncer fences a process that lives on there."""
+"""Annotation for a pod that is still terminating on an unreachable node and so holds the quota of its whole group.
+Kueue may delete it with its gate `FailureRecoveryPolicy`. This is safe, because the syncer fences the old process."""
 GATE = f"{PREFIX}admission"
 QUEUED = "Queued"
-"""Reason of `Scheduled` while a gang waits for admission."""
+"""Reason of `Scheduled` while the pods wait for admission."""
 GATED = "SchedulingGated"
-"""The same while somebody else's gate holds a pod; the word is Kubernetes' own."""
+"""Reason of `Scheduled` while another gate holds a pod; it is Kubernetes' own word."""
 
 
 def queued(pod: Object, spec: LearnerUnitSpec, group: str, size: int) -> Object:
-    """The pod as one of `size` in this group; as it was where the unit names no queue.
+    """The pod as one of `size` in this group; unchanged if the unit names no queue.
 
-    Label `managed` and the gate are what Kueue's webhook would add. With them no pod can run unadmitted: neither where
-    that webhook leaves our namespace out, nor before Kueue is there. Its finalizer is left to Kueue, who takes it away.
+    Kueue's webhook would add the label `managed` and the gate. The operator sets them so that no pod runs without
+    admission, even if the webhook excludes the namespace or Kueue is not installed yet. Only Kueue adds and removes its
+    finalizer.
     """
     if spec.queue_name is None:
         return pod
@@ -53,7 +54,7 @@ def queued(pod: Object, spec: LearnerUnitSpec, group: str, size: int) -> Object:
 
 
 def held(pods: Sequence[PodView]) -> tuple[str, str] | None:
-    """Why the scheduler may not look at a gang yet; None when it may."""
+    """Why the scheduler may not place the pods yet; None if it may."""
     gated = [pod for pod in pods if pod.gates]
     if not gated:
         return None

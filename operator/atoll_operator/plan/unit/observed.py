@@ -47,15 +47,15 @@ class UnitObserved:
     report: UnitReport | None = None
     """The syncer's; None when it knows no such unit or does not answer."""
     ledger: LedgerStatus | None = None
-    """As last known."""
+    """The unit's token ledger, as last known."""
     share: float | None = None
-    """Part of all merged tokens, 0 to 1, as last known."""
+    """Share of all merged tokens, 0 to 1, as last known."""
     answering_since: float | None = None
     """Unix seconds since which all of the syncer answers; None while any of it does not."""
     heard: float | None = None
     """Unix seconds of the syncer's last answer, which `report` is from; None: now."""
     pace: Pace | None = None
-    """Of the unit's steps; None while nothing is known."""
+    """The unit's last observed progress; None while nothing is known."""
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
     """The nodes of its pods, as far as the operator may see them."""
     sees_nodes: bool = False

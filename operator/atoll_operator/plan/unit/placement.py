@@ -19,15 +19,15 @@ from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE
 
 RETURN_SECONDS = 15.0
-"""For which a replaced pod may be unschedulable in its slice's pool before the unit leaves its place."""
+"""How long a replaced pod may be unschedulable in its slice's pool before the unit leaves its place."""
 AVOIDED = 100
-"""Pools that a leader's affinity names at most."""
+"""Largest number of pools in a leader's affinity."""
 HOSTS_SECONDS = 60.0
-"""For which a slice waits in a pool that lacks hosts while another pool of its kind does not."""
+"""How long a slice waits in a pool that lacks hosts while another pool of its kind does not."""
 SLICES_SECONDS = 600.0
-"""For which a unit holds some of its slices while it waits for the others; an autoscaler makes a pool in minutes."""
+"""How long a unit holds some of its slices while it waits for the others. An autoscaler creates a pool in minutes."""
 GIVE_WAY_SECONDS = 30.0
-"""For which a unit that gave its slices back creates no pods: the scheduler tries a waiting pod again within 10 s, but
+"""How long a unit that gave its slices back creates no pods. The scheduler retries a waiting pod within 10 s, but tries
 a new one at once."""
 
 

@@ -1,7 +1,7 @@
-"""A heal's stages, from what the pods and the syncer say. They follow each other, and their sum is the heal.
+"""The stages of a heal, from the statuses of pods and the syncer's report. Their sum is the heal.
 
-Pods tell times in whole seconds, rounded down, and clocks of nodes differ a little: each stage ends where the next one
-begins, between the end of the one before and the heal's own.
+Pods report whole seconds, rounded down, and clocks of nodes differ a little. So each stage ends where the next one
+begins, and between the end of the one before and the end of the heal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from atoll_runtime.contract import BeginningReport, UnitReport
 def stages(
     started: float, merged: float, pods: Sequence[PodView], beginning: BeginningReport | None
 ) -> HealStages:
-    """Seconds of each. One whose end is not known is None, and its time falls to the next one that is.
+    """Seconds of each stage. A stage whose end is not known is None, and its time belongs to the next known one.
 
     Args:
         started, merged: Unix seconds of the failure, and of the first merge after it.
@@ -47,7 +47,7 @@ def stages(
 def filled(
     status: LearnerUnitStatus, pods: Sequence[PodView], report: UnitReport | None
 ) -> LearnerUnitStatus:
-    """The status with the last heal's stages, as far as they are known yet: a merge may be told of before the step."""
+    """The status with the last heal's stages as far as they are known. A merge may be reported before the step."""
     heal = status.last_heal
     if heal is None or heal.incarnation != status.incarnation or complete(heal):
         return status
@@ -58,7 +58,7 @@ def filled(
 
 
 def news(old: LearnerUnitStatus, new: LearnerUnitStatus) -> HealStages | None:
-    """The stages of the last heal, once: when all of them are known."""
+    """The stages of the last heal, returned once, when all are known."""
     heal, known = new.last_heal, old.last_heal
     if heal is None or not complete(heal):
         return None
@@ -67,7 +67,7 @@ def news(old: LearnerUnitStatus, new: LearnerUnitStatus) -> HealStages | None:
 
 
 def notice(heal: Heal, report: UnitReport | None) -> Notice:
-    """The stages in words."""
+    """The stages as text."""
     parts = [
         f"{name.replace('_', ' ')} {seconds:.1f} s" for name, seconds in heal.stages if seconds is not None
     ]
@@ -81,7 +81,7 @@ def notice(heal: Heal, report: UnitReport | None) -> Notice:
 
 
 def complete(heal: Heal) -> bool:
-    """The learner's stages are known too."""
+    """Whether the learner's stages are known too."""
     return heal.stages.catch_up is not None
 
 

@@ -1,4 +1,4 @@
-"""Why pods do not run yet, where that is no failure: reasons of the conditions `Scheduled` and `PodsReady`."""
+"""Why pods do not run yet although nothing failed: reasons of the conditions `Scheduled` and `PodsReady`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures that no single pod tells of: deadlines of the unit, which clocks and the syncer are the witnesses of."""
+"""Failures that no single pod shows: deadlines of the unit, judged by the clock and the syncer's reports."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from atoll_operator.plan.unit.slots import Slot, renewed, restarted_at
 from atoll_operator.plan.unit.waiting import in_creation
 
 RENEWAL_SECONDS = 90.0
-"""From a restart until the last incarnation's processes and pods must be gone. A kubelet sees a pod's change at once,
-and looks at each pod every 60 to 90 s in any case. A process that is stopped, or in the kernel, does not end itself."""
+"""Time from a restart until the last incarnation's processes and pods must have ended. A kubelet sees a pod's change at
+once, and checks each pod every 60 to 90 s. A process that is stopped, or hangs in the kernel, does not end itself."""
 AGAIN_SECONDS = 2.0
-"""Until the next look for an answer of the syncer, which is polled every 15 s in a large run."""
+"""Time until the next check for an answer of the syncer, which is polled every 15 s in a large run."""
 Finding = tuple[Cause | None, float | None]
-"""Why the incarnation is lost; else when to look again."""
+"""Why the incarnation is lost, or else when to check again."""
 
 
 def overdue(unit: UnitObserved, orders: Orders, slots: Sequence[Slot], now: float) -> Finding:
@@ -43,15 +43,15 @@ def overdue(unit: UnitObserved, orders: Orders, slots: Sequence[Slot], now: floa
 
 
 def _is_behind(unit: UnitObserved, pod: PodView) -> bool:
-    """Whether the pod still stands for the last incarnation."""
+    """Whether the pod still belongs to the last incarnation."""
     if pod.made_for == unit.status.incarnation or pod.ended:
         return False
     return pod.leaves or not renewed(unit, pod)
 
 
 def _not_started(late: Sequence[PodView], hosts: int, orders: Orders, now: float) -> Finding:
-    """A host that cannot start a container while its peers can is left. If none can, the place is not the reason
-    (`waiting.creating` tells of it)."""
+    """Leave a host that cannot start a container while its peers can. If none can, the hosts are not the reason, and
+    `waiting.creating` reports it."""
     times = [pod.scheduled_at for pod in late if pod.scheduled_at is not None and in_creation(pod)]
     if len(times) < len(late):
         return None, None
@@ -98,7 +98,7 @@ def _hangs(unit: UnitObserved, orders: Orders, pods: Sequence[PodView], now: flo
 
 
 def _told(unit: UnitObserved, moment: float, cause: Cause, now: float) -> Finding:
-    """A deadline that the syncer is the witness of. An answer from before the deadline proves nothing."""
+    """A deadline that is judged by the syncer's reports. A report from before the deadline proves nothing."""
     if moment <= now and unit.heard is not None and unit.heard < moment:
         return None, now + AGAIN_SECONDS
     return _due(moment, cause, now)
