@@ -123,9 +123,18 @@ class App:
                 self._dispatcher,
                 self._settings.resync_seconds,
             )
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._watches.run(), name="watch")
-                group.create_task(self._lead(self._watches), name="lead")
+            tasks = [
+                asyncio.create_task(self._watches.run(), name="watch"),
+                asyncio.create_task(self._lead(self._watches), name="lead"),
+            ]
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _lead(self, watches: ClusterWatches) -> None:
         await watches.filled.wait()

@@ -94,7 +94,7 @@ async def test_what_the_run_made_goes(world: World) -> None:
     world.make("StatefulSet", "b", "run", 4)
     await world.remove()
     assert not world.there
-    assert world.store.sight(Key("StatefulSet", "n", "r-syncer")) is None
+    assert world.store.cache.version(Key("StatefulSet", "n", "r-syncer")) is None
 
 
 @pytest.mark.parametrize("owner", ["", "theirs"], ids=["of-nobody", "of-others"])

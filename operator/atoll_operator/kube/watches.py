@@ -77,7 +77,9 @@ class ClusterWatches:
         return "; ".join(f"{path}: {text}" for path, (code, text) in problems if code in ("401", "403"))
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Runs until cancelled. The first lists do not wait for kopf; each is repeated when kopf watches."""
+        for path in self.scopes:
+            self._start_list(path)
         resync = asyncio.create_task(self._resync(), name="resync of watches")
         failures = 0
         try:
@@ -126,6 +128,9 @@ class ClusterWatches:
 
     def opened(self, path: str) -> None:
         """kopf has listed this collection and watches it now."""
+        self._start_list(path)
+
+    def _start_list(self, path: str) -> None:
         if (known := self._lists.pop(path, None)) is not None:
             known.cancel()
         self._lists[path] = asyncio.create_task(self._list(self.scopes[path]), name=f"list {path}")
@@ -159,7 +164,7 @@ class ClusterWatches:
             await asyncio.sleep(self._resync_seconds * random.uniform(0.9, 1.1))
             for path in self._listed:
                 if path not in self._lists or self._lists[path].done():
-                    self.opened(path)
+                    self._start_list(path)
 
     def problem(self, path: str, code: str, text: str) -> None:
         """Logs each problem of a path once. Thread-safe."""

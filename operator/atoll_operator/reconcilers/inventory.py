@@ -13,7 +13,7 @@ from atoll_operator.api.group import EVALUATOR, LABEL_COMPONENT, LABEL_RUN, LABE
 from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.kube.cache import Cache, Change, without_managed_fields
-from atoll_operator.kube.keys import Key, ObjectVersion, key_of
+from atoll_operator.kube.keys import Key, key_of
 from atoll_operator.plan.nodes import Kind as NodeKind
 from atoll_operator.plan.nodes import NodeView, gone, sound_chips, view_node
 from atoll_operator.plan.pods.names import evaluator, syncer
@@ -109,14 +109,6 @@ class Inventory:
         """The body, unless the object is being deleted."""
         body = self.get(key)
         return None if body is None or "deletionTimestamp" in body["metadata"] else body
-
-    def sight(self, key: Key) -> ObjectVersion | None:
-        """The version of an owned object; None where there is none."""
-        return self.cache.version(key)
-
-    def controller(self, key: Key) -> str | None:
-        """Uid of the object's controller, empty where it has none; None where there is no such object."""
-        return self.cache.controller(key)
 
     def keys(self, *kinds: str) -> Iterator[Key]:
         return (key for kind in kinds for key in self.cache.keys(kind))
