@@ -9,9 +9,11 @@ from multiprocessing import get_context
 import pytest
 
 
-@pytest.fixture
-def fixed_hashes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
+@pytest.fixture(scope="session")
+def fixed_hashes() -> Iterator[Executor]:
     """A process in which sets have the same order each time."""
-    monkeypatch.setenv("PYTHONHASHSEED", "0")
-    with ProcessPoolExecutor(1, get_context("spawn")) as one:
-        yield one
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONHASHSEED", "0")
+        with ProcessPoolExecutor(1, get_context("spawn")) as one:
+            one.submit(int).result()  # it is there, and has read its environment
+            yield one

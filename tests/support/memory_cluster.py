@@ -45,15 +45,32 @@ class PlayedCluster:
         for body in _nodes():
             server.create(body)
 
-    def fail_pod(self, pod: Object, exit_code: int) -> None:
-        ended = {"exitCode": exit_code, "finishedAt": _now(), "startedAt": _now(), "message": ""}
+    def fail_pod(self, pod: Object, exit_code: int, message: str = "", reason: str = "Error") -> None:
+        """Its container ends, and with it the pod."""
+        ended = {
+            "exitCode": exit_code, "finishedAt": _now(), "startedAt": _now(), "message": message, "reason": reason,
+        }  # fmt: skip
         phase = "Failed" if exit_code else "Succeeded"
-        self._status(pod, phase=phase, containerStatuses=[_main(0, {"terminated": ended})])
+        self.report(pod, phase=phase, containerStatuses=[_main(0, {"terminated": ended})])
 
-    def fail_container(self, pod: Object) -> None:
+    def fail_container(
+        self, pod: Object, exit_code: int = 1, words: str = "AppError: broken", reason: str = "Error"
+    ) -> None:
+        """The kubelet starts the container again in its pod."""
         own = self.incarnation(pod)
         if own:
-            self._restart(pod, 1, str(LastWords(own, "AppError: broken")))
+            self._restart(pod, exit_code, str(LastWords(own, words)), reason)
+
+    def disrupt(self, pod: Object, by: str, **status: Any) -> None:
+        """Somebody says why the pod is to end."""
+        known = self.server.get("Pod", pod["metadata"]["name"])["status"].get("conditions", [])
+        target = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": by,
+            "message": status.get("message", by),
+        }
+        self.report(pod, conditions=[*known, target], **status)
 
     def lose_node(self, pod: Object, gone: bool) -> None:
         if name := self._node_of(pod):
@@ -61,7 +78,7 @@ class PlayedCluster:
             if gone:
                 self.server.delete("Node", name)
             else:
-                self._ready(name, False)
+                self.ready(name, False)
 
     def taint_node(self, pod: Object, key: str = IMPENDING_TERMINATION) -> None:
         if name := self._node_of(pod):
@@ -146,7 +163,10 @@ class PlayedCluster:
             for other in self.server.every("Pod")
             if _runs(other) and _slice(other) != mine
         }
-        for node in self.server.every("Node"):
+        unwanted = _unwanted_pools(pod)
+        for node in sorted(
+            self.server.every("Node"), key=lambda node: node["metadata"]["labels"][NODE_POOL] in unwanted
+        ):
             name, labels = node["metadata"]["name"], node["metadata"]["labels"]
             ready = node["status"]["conditions"][0]["status"] == "True"
             if not ready or node.get("spec", {}).get("taints"):
@@ -167,13 +187,13 @@ class PlayedCluster:
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node fits",
             "lastTransitionTime": format_time(self.due[f"{pod['metadata']['uid']} schedule"]),
         }  # fmt: skip
-        self._status(pod, conditions=[told])
+        self.report(pod, conditions=[told])
 
     def _tend(self, pod: Object) -> None:
         status = pod["status"]
         if status["phase"] == "Pending":
             if self._is_due(pod, "start", 2.0) and self._has_chips(pod):
-                self._status(pod, phase="Running", containerStatuses=[_main(0, _running())], ready=True)
+                self.report(pod, phase="Running", containerStatuses=[_main(0, _running())], ready=True)
         elif status["phase"] == "Running" and (own := self.incarnation(pod)):
             told = int(pod["metadata"]["annotations"][ANNOTATION_INCARNATION])
             if own < told and self._is_due(pod, f"restart {told}", 2.0):
@@ -187,7 +207,7 @@ class PlayedCluster:
         for other in self.server.every("Pod"):
             there = other["spec"].get("nodeName") == node and other["status"]["phase"] == "Running"
             if there and LABEL_UNIT in other["metadata"]["labels"] and other["metadata"]["name"] != name:
-                self._status(pod, phase="Failed", reason="OutOfgoogle.com/tpu", message="chips are in use")
+                self.report(pod, phase="Failed", reason="OutOfgoogle.com/tpu", message="chips are in use")
                 return False
         return True
 
@@ -202,13 +222,16 @@ class PlayedCluster:
         last = LastWords.parse(ended["message"]).incarnation or 0
         return told if last < told else 0
 
-    def _restart(self, pod: Object, exit_code: int, message: str) -> None:
+    def _restart(self, pod: Object, exit_code: int, message: str, reason: str = "Error") -> None:
         [old] = pod["status"]["containerStatuses"]
-        ended = {"exitCode": exit_code, "message": message, "startedAt": _now(), "finishedAt": _now()}
+        ended = {
+            "exitCode": exit_code, "message": message, "startedAt": _now(), "finishedAt": _now(), "reason": reason,
+        }  # fmt: skip
         new = _main(old["restartCount"] + 1, _running()) | {"lastState": {"terminated": ended}}
-        self._status(pod, containerStatuses=[new])
+        self.report(pod, containerStatuses=[new])
 
-    def _status(self, pod: Object, ready: bool | None = None, **status: Any) -> None:
+    def report(self, pod: Object, ready: bool | None = None, **status: Any) -> None:
+        """The kubelet reports this part of the pod's status."""
         body = self.server.get("Pod", pod["metadata"]["name"])
         if ready is not None:
             known = [each for each in body["status"].get("conditions", []) if each["type"] != "Ready"]
@@ -251,7 +274,7 @@ class PlayedCluster:
     def _node(self, name: str) -> Object:
         return self.server.get("Node", name)
 
-    def _ready(self, name: str, ready: bool) -> None:
+    def ready(self, name: str, ready: bool) -> None:
         node = self._node(name)
         told = {"type": "Ready", "status": "True" if ready else "Unknown", "message": "silent"}
         self.server.change({**node, "status": {**node["status"], "conditions": [told]}})
@@ -266,6 +289,15 @@ def _nodes() -> Iterator[Object]:
                 ready = {"type": "Ready", "status": "True"}
                 status = {"allocatable": {TPU: "4"}, "conditions": [ready]}
                 yield {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}
+
+
+def _unwanted_pools(pod: Object) -> set[str]:
+    """Those that the pod would rather not run in."""
+    affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+    wishes = affinity.get("preferredDuringSchedulingIgnoredDuringExecution", [])
+    return {
+        pool for wish in wishes for each in wish["preference"]["matchExpressions"] for pool in each["values"]
+    }
 
 
 def _pool(node: str) -> str:

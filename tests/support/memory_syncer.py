@@ -28,6 +28,10 @@ class PlayedSyncer:
         """Global step of the newest checkpoint."""
         self.merges = False
         """A unit learns."""
+        self.silent = False
+        """It runs, and does not answer."""
+        self.stuck: set[tuple[str, int]] = set()
+        """Units and incarnations that make no step."""
         self.merged: dict[str, tuple[int, float]] = {}
         """Unit to its incarnation that learns, and since when."""
         self.known: dict[str, int] = {}
@@ -37,7 +41,8 @@ class PlayedSyncer:
         """What the syncer answers; None while it does not run."""
         pods = [pod for pod in self._server.every("Pod") if pod["metadata"]["name"] == "r-syncer-0"]
         if (
-            not pods
+            self.silent
+            or not pods
             or pods[0]["status"]["phase"] != "Running"
             or pods[0]["spec"]["nodeName"] in self._cluster.dead
         ):
@@ -61,7 +66,8 @@ class PlayedSyncer:
                     self.merged[name] = newest, time.time()
                 self.known[name] = newest
                 units[name] = UnitReport(
-                    incarnation=newest, hosts=hosts, state="Learning", step=self.step, seeded_step=0,
+                    incarnation=newest, hosts=hosts, state="Learning", seeded_step=0, loss=3.5,
+                    step=0 if (name, newest) in self.stuck else self.step,
                     first_merge_time=self.merged[name][1], contributions=1 + self.step,
                 )  # fmt: skip
             elif name in self.known:

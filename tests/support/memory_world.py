@@ -8,6 +8,7 @@ import asyncio
 import random
 import ssl
 import time
+from collections.abc import Callable, Coroutine
 from typing import Any
 from unittest.mock import patch
 
@@ -59,6 +60,8 @@ class World:
         self.cluster = PlayedCluster(self.server, self.random)
         self.syncer = PlayedSyncer(self.cluster)
         self._tasks: list[asyncio.Task[Any]] = []
+        self._beside: list[asyncio.Task[Any]] = []
+        """Of these the world outlives some."""
         self._operator: list[asyncio.Task[Any]] = []
         self._dead: list[asyncio.Task[Any]] = []
         """Of operators before it."""
@@ -75,6 +78,10 @@ class World:
         self.operate()
         self._tasks.append(asyncio.create_task(self._play()))
 
+    def accompany(self, work: Coroutine[None, None, None]) -> None:
+        """Something that happens while the world goes on."""
+        self._beside.append(asyncio.create_task(work))
+
     def _spec(self) -> Object:
         """Of one of several kinds of run."""
         one, two = SPEC["pools"]
@@ -86,12 +93,19 @@ class World:
 
     def operate(self) -> None:
         """An operator starts; one that was there dies."""
+        self.stop()
+        self._operate()
+
+    def stop(self) -> None:
+        """The operator dies."""
         if self._client is not None:
             self._client.dead = True
         for task in self._operator:
             task.cancel()
         self._dead += self._operator
         self._operator.clear()
+
+    def _operate(self) -> None:
         store, metrics, settings = Inventory(), Metrics(), Settings(runtime_image="i", resync_seconds=86_400)
         cluster = self._client = MemoryCluster(self.server, _CREDENTIALS, metrics)
         syncer = self.syncer
@@ -138,9 +152,10 @@ class World:
     async def end(self) -> None:
         """Raises what ended a part of the world before."""
         self.check()
-        for task in (*self._tasks, *self._operator):
+        ends = (*self._tasks, *self._beside, *self._operator)
+        for task in ends:
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._operator, *self._dead, return_exceptions=True)
+        await asyncio.gather(*ends, *self._dead, return_exceptions=True)
 
     def check(self) -> None:
         """Raises what ended a part of the world."""
@@ -153,6 +168,27 @@ class World:
         found = (pod for pod in self.server.every("Pod") if "deletionTimestamp" not in pod["metadata"])
         learners = (pod for pod in found if LABEL_UNIT in pod["metadata"]["labels"])
         return sorted(learners, key=lambda pod: str(pod["metadata"]["name"]))
+
+    def unit(self, name: str) -> Object:
+        """Its status; empty before the first."""
+        key = Key("LearnerUnit", "ns", name)
+        return dict(self.server.objects.get(key, {}).get("status", {}))
+
+    def condition(self, kind: str, name: str, condition: str) -> tuple[str, str]:
+        """Status and reason; empty where there is no such condition."""
+        conditions = self.server.get(kind, name).get("status", {}).get("conditions", [])
+        found = {each["type"]: (each["status"], each["reason"]) for each in conditions}
+        return found.get(condition, ("", ""))
+
+    async def until(self, what: str, check: Callable[[], Any], seconds: float = 600.0) -> Any:
+        """Wait for the first true value of `check`. An AssertionError shows the world after `seconds`."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while not (value := check()):
+            self.check()
+            shown = [(str(key), self.server.objects[key].get("status", {})) for key in self.planned()]
+            assert asyncio.get_running_loop().time() < deadline, f"not within {seconds} s: {what}: {shown}"
+            await asyncio.sleep(0.2)
+        return value
 
     def planned(self) -> list[Key]:
         """Of the run and its units."""
