@@ -309,6 +309,7 @@ def test_an_operator_that_is_not_ready_keeps_no_node_from_being_drained() -> Non
     assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
 
 
+@pytest.mark.long
 def test_no_value_can_be_taken_away_unless_that_means_none_of_it() -> None:
     """`null` takes a default away."""
     parts = "--set=" + ",".join(f"{part}.enabled=true" for part in MONITORING)

@@ -66,6 +66,8 @@ def arguments(command: str, namespace: str) -> list[str]:
         words.append("--dry-run=server")
     if "-w" in words:
         words.append("--request-timeout=1s")
+    if "logs" in words:
+        words.append("--pod-running-timeout=1s")
     if "wait" in words or "rollout" in words:
         words = [word for word in words if not word.startswith("--timeout")] + ["--timeout=1s"]
     return words

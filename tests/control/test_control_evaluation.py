@@ -71,30 +71,6 @@ def test_the_result_is_in_the_status_and_the_pod_is_a_restricted_one_with_its_ow
     assert caller == f"spiffe://atoll.dev/ns/{bench.namespace}/run/r/operator/operator"
 
 
-def test_a_pod_that_cannot_go_on_says_why_and_the_run_goes_on(evaluated) -> None:
-    bench, status, _ = evaluated
-    template = bench.get("StatefulSet", "r-evaluator")["spec"]["template"]
-    pod = {
-        "apiVersion": "v1", "kind": "Pod", "spec": template["spec"],
-        "metadata": {"name": "r-evaluator-0", "labels": template["metadata"]["labels"]},
-    }  # fmt: skip
-    bench.api.create(pod, bench.namespace)
-    bench.until("it runs", lambda: bench.get("Pod", "r-evaluator-0")["status"]["phase"] == "Running")
-    bench.syncers.statuses.pop(f"{bench.namespace}/r/evaluator")
-    words = "DataInvalid: gs://bucket/data: splits: 'heldout' is missing"
-    bench.kubelet.fail(bench.namespace, "r-evaluator-0", exit_code=64, message=words)
-    bench.until("told", lambda: condition(bench)[:2] == ("False", "EvaluatorFailed"))
-    assert condition(bench)[2] == f"r-evaluator-0 ended: {words}"
-    assert bench.condition("TrainingRun", "r", "Degraded")[0] == "False"
-    status["globalStep"] = 60
-    bench.until("it goes on", lambda: bench.get("TrainingRun", "r")["status"]["globalStep"] == 60)
-    assert bench.get("TrainingRun", "r")["status"]["evaluation"]["loss"] == 3.25
-    bench.until(
-        "an Event",
-        lambda: "EvaluatorFailed" in {event["reason"] for event in bench.api.list("Event", bench.namespace)},
-    )
-
-
 def test_a_change_is_carried_out_while_the_run_trains_and_touches_no_other_pod(evaluated) -> None:
     bench, _, _ = evaluated
     syncer = bench.get("StatefulSet", "r-syncer")["metadata"]["generation"]
@@ -111,47 +87,3 @@ def test_a_change_is_carried_out_while_the_run_trains_and_touches_no_other_pod(e
     bench.until("and heard", lambda: bench.get("TrainingRun", "r")["status"].get("evaluation"))
     assert bench.get("StatefulSet", "r-syncer")["metadata"]["generation"] == syncer
     assert {name: pod["metadata"]["uid"] for name, pod in bench.pods().items()} == uids
-
-
-def test_a_suspended_run_has_no_evaluator(evaluated) -> None:
-    bench, _, _ = evaluated
-    bench.api.patch("TrainingRun", bench.namespace, "r", {"spec": {"suspend": True}})
-    bench.until("scaled down", lambda: bench.get("StatefulSet", "r-evaluator")["spec"]["replicas"] == 0)
-    bench.until("told", lambda: condition(bench)[:2] == ("False", "Suspended"))
-    bench.api.patch("TrainingRun", bench.namespace, "r", {"spec": {"suspend": False}})
-    bench.until("scaled up", lambda: bench.get("StatefulSet", "r-evaluator")["spec"]["replicas"] == 1)
-    bench.until("heard again", lambda: condition(bench)[0] == "True")
-
-
-def test_it_outlives_a_complete_run_until_the_final_checkpoint_is_evaluated(evaluated) -> None:
-    bench, status, said = evaluated
-    status.update(phase="Finished", globalStep=100, finalCheckpoint="gs://bucket/run/global/100")
-    bench.until("Complete", lambda: bench.condition("TrainingRun", "r", "Complete")[0] == "True")
-    assert condition(bench)[:2] == ("False", "EvaluatesFinal")
-    bench.until("no learners", lambda: not bench.pods())
-    assert there(bench) == {"StatefulSet", "Service"}
-    said["newest"] = {**RESULT, "step": 100, "loss": 2.5}
-    bench.until("removed", lambda: not there(bench))
-    bench.until("told, which comes after", lambda: condition(bench)[:2] == ("True", "Evaluated"))
-    assert bench.get("TrainingRun", "r")["status"]["evaluation"]["loss"] == 2.5
-
-
-def test_an_evaluator_whose_name_is_taken_is_told_of_and_holds_nothing_up(bench) -> None:
-    ports = [{"port": 80}]
-    foreign = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "r-evaluator"},
-        "spec": {"ports": ports},
-    }
-    bench.api.create(foreign, bench.namespace)
-    bench.operator()
-    run = bench.run(units=1, evaluation={"tokens": 4096})
-    bench.settled(run, ["r-one-0", "r-two-0"])
-    bench.serve(run)
-    bench.until("all learn", lambda: bench.condition("TrainingRun", "r", "Ready")[0] == "True")
-    bench.until("told", lambda: condition(bench)[:2] == ("False", "ObjectRefused"))
-    assert "'r-evaluator'" in condition(bench)[2]
-    assert bench.condition("TrainingRun", "r", "Degraded")[0] == "False"
-    bench.api.delete("Service", bench.namespace, "r-evaluator")
-    bench.until("it is made", lambda: there(bench) == {"StatefulSet", "Service"})

@@ -1,7 +1,7 @@
-"""Every way in which a unit fails, on a real API server: its reason in the status, and what is done about it.
+"""Failures in which the API server or a controller of Kubernetes has a part.
 
-Pods and nodes are given the states that kubelet, scheduler and node controller give them, through the same
-subresources; the eviction is the API's own.
+These are eviction, graceful and forced deletion, node controller, taint eviction, StatefulSet controller and admission.
+All other failures are rows of a table in the memory world (tests/support/memory_failures.py).
 """
 
 from __future__ import annotations
@@ -16,20 +16,9 @@ import pytest
 from controllers import controllers
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
-UNITS = ["r-one-0", "r-one-1", "r-two-0"]
 VICTIM = "r-two-0-1-1"
 IMPENDING = "cloud.google.com/impending-node-termination"
 Object = dict[str, Any]
-
-
-@pytest.fixture
-def placed(bench):
-    """A run whose pods all run, under one operator."""
-    bench.operator()
-    run = bench.run()
-    bench.settled(run, UNITS)
-    bench.until("all run", lambda: all(pod["status"]["phase"] == "Running" for pod in bench.pods().values()))
-    return bench
 
 
 class Rack:
@@ -127,137 +116,27 @@ def incarnation_is(bench, number: int) -> Callable[[], bool]:
     return lambda: unit(bench)["incarnation"] == number
 
 
-def disrupted(by: str, **status: Any) -> Callable[[Any, str], None]:
-    condition = {"type": "DisruptionTarget", "status": "True", "reason": by}
-    return lambda b, pod: b.kubelet.status(b.namespace, pod, {"conditions": [condition], **status})
-
-
-def failed(**status: Any) -> Callable[[Any, str], None]:
-    return lambda b, pod: b.kubelet.status(b.namespace, pod, {"phase": "Failed", **status})
-
-
-def evicted(bench, pod: str) -> None:
-    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
-    bench.api.call("POST", bench.api.path("Pod", bench.namespace, pod) + "/eviction", body)
-
-
-@pytest.mark.parametrize(
-    ("lose", "reason", "exit_code", "words"),
-    [
-        pytest.param(
-            lambda b, pod: b.kubelet.fail(b.namespace, pod, 7), "AppError", 7, "exit status 7", id="exit-status"
-        ),
-        pytest.param(
-            lambda b, pod: b.kubelet.fail(b.namespace, pod, 1, "ValueError: no such shard"),
-            "ValueError", 1, "no such shard", id="termination-message",
-        ),
-        pytest.param(lambda b, pod: b.kubelet.fail(b.namespace, pod, 137), "AppError", 137, "SIGKILL", id="signal"),
-        pytest.param(
-            lambda b, pod: b.kubelet.fail(b.namespace, pod, 137, reason="OOMKilled"),
-            "OutOfMemory", 137, "memory", id="out-of-memory",
-        ),
-        pytest.param(
-            lambda b, pod: b.kubelet.fail(b.namespace, pod, 64, "LossNotFinite: loss nan at inner step 7"),
-            "LossNotFinite", 64, "inner step 7", id="loss-not-finite",
-        ),
-        pytest.param(evicted, "Evicted", None, "EvictionByEvictionAPI", id="evicted-by-the-api"),
-        pytest.param(
-            disrupted("TerminationByKubelet", phase="Failed", reason="Evicted", message="low on memory"),
-            "Evicted", None, "low on memory", id="evicted-by-the-kubelet",
-        ),
-        pytest.param(
-            disrupted("PreemptionByScheduler", phase="Failed", message="preempted by p/q"),
-            "Preempted", None, "preempted by p/q", id="preempted",
-        ),
-        pytest.param(
-            failed(reason="UnexpectedAdmissionError", message="no healthy devices present"),
-            "AdmissionRejected", None, "no healthy devices", id="rejected-by-the-kubelet",
-        ),
-        pytest.param(
-            disrupted("TerminationByKubelet", phase="Failed", reason="Terminated", message="node shutdown"),
-            "HostMaintenance", None, "node shutdown", id="node-shut-down",
-        ),
-        pytest.param(
-            disrupted("DeletionByTaintManager", phase="Failed"), "NodeLost", None, "TaintManager", id="node-tainted"
-        ),
-    ],
-)  # fmt: skip
-def test_a_failure_is_told_by_its_reason_and_heals(placed, lose, reason, exit_code, words) -> None:
-    lose(placed, VICTIM)
-    placed.until("the next incarnation", incarnation_is(placed, 2))
-    failure = unit(placed)["lastFailure"]
-    assert (failure["reason"], failure["pod"], failure.get("exitCode")) == (reason, VICTIM, exit_code)
-    assert words in failure["message"]
-    gang = 1 if reason in ("AppError", "ValueError", "OutOfMemory") else 2
-    wanted = {f"r-two-0-{gang}-0", "r-two-0-2-1"}
-    placed.until("its pods", lambda: set(placed.pods("r-two-0")) == wanted)
-    assert unit(placed)["placement"] == gang
-    assert placed.condition("LearnerUnit", "r-two-0", "Healing")[:2] == ("True", reason)
-
-
-def test_a_spot_host_that_is_taken_away_is_told_as_preempted_and_charges_no_budget(bench) -> None:
-    operator = bench.operator()
-    spec = bench.run()["spec"]
-    pools = [{**pool, "capacity": "Spot"} if pool["name"] == "two" else pool for pool in spec["pools"]]
-    bench.api.delete("TrainingRun", bench.namespace, "r")
-    bench.settled(bench.run("s", pools=pools, recovery={"maxRestarts": 0}), ["s-two-0"])
-    bench.until("it runs", lambda: bench.get("Pod", "s-two-0-1-1")["status"]["phase"] == "Running")
-    lose = disrupted("TerminationByKubelet", phase="Failed", reason="Terminated", message="node shutdown")
-    lose(bench, "s-two-0-1-1")
-    bench.until("the next gang", lambda: set(bench.pods("s-two-0")) == {"s-two-0-2-0", "s-two-0-2-1"})
-    failure = unit(bench, "s-two-0")["lastFailure"]
-    assert (failure["reason"], failure["message"]) == ("Preempted", "node shutdown")
-    told = 'atoll_unit_restarts_total{reason="Preempted"}'
-    bench.until("a metric", lambda: operator.figures().get(told) == 1)
-
-
-def test_an_image_that_cannot_be_pulled_is_a_wait_with_a_reason_and_no_restart(rack) -> None:
-    bench = rack.bench
+def test_eviction_by_the_api_moves_the_unit(bench) -> None:
     bench.operator()
-    bench.run()
-    bench.until("the leader", lambda: "r-two-0-1-0" in bench.pods("r-two-0"))
-    waiting = {"reason": "ImagePullBackOff", "message": "manifest unknown"}
-    container = {"name": "main", "image": "x", "imageID": "", "restartCount": 0, "ready": False}
-    bench.kubelet.status(
-        bench.namespace, "r-two-0-1-0", {"containerStatuses": [{**container, "state": {"waiting": waiting}}]}
-    )
-    reason = bench.until(
+    bench.settled(bench.run(), ["r-two-0"])
+    bench.until("it runs", lambda: bench.get("Pod", VICTIM)["status"]["phase"] == "Running")
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": VICTIM}}
+    bench.api.call("POST", bench.api.path("Pod", bench.namespace, VICTIM) + "/eviction", body)
+    bench.until("new pods", lambda: set(bench.pods("r-two-0")) == {"r-two-0-2-0", "r-two-0-2-1"})
+    failure = unit(bench)["lastFailure"]
+    assert (failure["reason"], failure["pod"]) == ("Evicted", VICTIM)
+    assert "EvictionByEvictionAPI" in failure["message"]
+
+
+def test_pods_that_the_api_server_refuses_are_a_condition(bench) -> None:
+    bench.api.delete("ServiceAccount", bench.namespace, "default")  # without it no pod is admitted
+    bench.operator()
+    bench.run(units=1)
+    bench.until(
         "it says why",
-        lambda: (c := bench.condition("LearnerUnit", "r-two-0", "PodsReady"))[1] == "ImagePull" and c,
+        lambda: bench.condition("LearnerUnit", "r-one-0", "Scheduled")[:2] == ("False", "ObjectRefused"),
     )
-    assert "manifest unknown" in reason[2]
-    assert (unit(bench)["incarnation"], unit(bench).get("restartCount", 0)) == (1, 0)
-
-
-def test_a_unit_that_finds_no_capacity_again_waits_and_the_others_train_on(placed) -> None:
-    run = placed.get("TrainingRun", "r")
-    status = placed.serve(run)
-    placed.until("running", lambda: placed.condition("TrainingRun", "r", "Ready")[0] == "True")
-    before = {name: pod["metadata"]["uid"] for name, pod in placed.pods("r-one-0").items()}
-    placed.kubelet.idle.add(placed.namespace)
-    try:
-        placed.kubelet.fail(placed.namespace, VICTIM, 64)
-        del status["units"]["r-two-0"]
-        placed.until("the next gang", lambda: "r-two-0-2-0" in placed.pods("r-two-0"))
-        message = "0/5 nodes are available: 5 Insufficient google.com/tpu."
-        pending = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-        placed.kubelet.status(placed.namespace, "r-two-0-2-0", {"conditions": [pending]})
-        placed.until(
-            "the unit says so",
-            lambda: placed.condition("LearnerUnit", "r-two-0", "Scheduled")[1] == "CapacityUnavailable",
-        )
-        degraded = placed.until(
-            "the run says so",
-            lambda: (
-                (c := placed.condition("TrainingRun", "r", "Degraded"))[0] == "True" and message in c[2] and c
-            ),
-        )
-        assert "r-two-0" in degraded[2]
-        assert placed.condition("TrainingRun", "r", "Ready")[0] == "True"
-        assert {name: pod["metadata"]["uid"] for name, pod in placed.pods("r-one-0").items()} == before
-        assert (unit(placed)["incarnation"], unit(placed)["restartCount"]) == (2, 1)
-    finally:
-        placed.kubelet.idle.discard(placed.namespace)
+    assert "service account" in unit(bench, "r-one-0")["message"]
 
 
 def test_a_silent_node_is_replaced_without_waiting_for_its_zombie(rack) -> None:
@@ -275,45 +154,7 @@ def test_a_silent_node_is_replaced_without_waiting_for_its_zombie(rack) -> None:
     assert unit(bench)["phase"] != "Failed"
 
 
-def test_a_node_that_is_gone_takes_its_gang_along_at_once(rack) -> None:
-    started(rack, nodeLostSeconds=3600)
-    rack.delete(rack.names[1])
-    rack.bench.until("the next incarnation", incarnation_is(rack.bench, 2))
-    assert unit(rack.bench)["lastFailure"]["reason"] == "NodeLost"
-
-
-def test_a_node_out_of_service_takes_its_gang_along_at_once(rack) -> None:
-    started(rack, nodeLostSeconds=3600)
-    rack.taint(rack.names[0], "node.kubernetes.io/out-of-service")
-    rack.bench.until("the next incarnation", incarnation_is(rack.bench, 2))
-    assert unit(rack.bench)["lastFailure"]["node"] == rack.names[0]
-
-
-def test_a_node_that_flaps_makes_no_heal(rack) -> None:
-    bench, node = rack.bench, rack.names[1]
-    started(rack, nodeLostSeconds=6)
-    for _ in range(3):
-        rack.ready(node, "False")
-        rack.ready(node, "True")
-    late = time.monotonic() + 7
-    bench.until("its time is over", lambda: time.monotonic() > late)
-    assert unit(bench)["incarnation"] == 1
-    rack.ready(node, "False")  # the operator did see the node: longer than that is a loss
-    bench.until("the next incarnation", incarnation_is(bench, 2))
-
-
-def test_an_operator_that_starts_late_sees_the_lost_node(rack) -> None:
-    bench = rack.bench
-    first = bench.operator()
-    bench.run(recovery={"nodeLostSeconds": 1})
-    rack.gang(1, *rack.names[:2])
-    first.kill()
-    rack.ready(rack.names[0], "Unknown")
-    first.start()
-    bench.until("the next incarnation", incarnation_is(bench, 2))
-    assert unit(bench)["lastFailure"]["reason"] == "NodeLost"
-
-
+@pytest.mark.long
 def test_a_stuck_pod_is_removed_by_force_where_that_is_wanted(rack) -> None:
     bench = rack.bench
     started(rack, forceDelete=True)
@@ -333,46 +174,6 @@ def learners(bench) -> list[Object]:
     """Also those that are terminating."""
     pods = bench.api.list("Pod", bench.namespace)
     return [pod for pod in pods if pod["metadata"]["labels"].get("atoll.dev/unit") == "r-two-0"]
-
-
-def test_units_of_which_nothing_moves_hear_of_a_shorter_time_out_at_once(placed) -> None:
-    placed.serve(placed.get("TrainingRun", "r"))
-    placed.until("learning", lambda: placed.condition("LearnerUnit", "r-two-0", "Learning")[0] == "True")
-    still = time.monotonic() + 6
-    placed.until("all is said that there is to say", lambda: time.monotonic() > still)
-    placed.api.patch("TrainingRun", placed.namespace, "r", {"spec": {"recovery": {"hangSeconds": 2}}})
-    placed.until("the next incarnation", lambda: unit(placed)["incarnation"] == 2)
-    assert unit(placed)["lastFailure"]["reason"] == "Hang"
-
-
-def test_a_unit_that_makes_no_step_hangs_and_a_silent_syncer_is_no_hang(placed) -> None:
-    status = placed.serve(placed.get("TrainingRun", "r"))
-    placed.until("learning", lambda: placed.condition("LearnerUnit", "r-two-0", "Learning")[0] == "True")
-    path = f"{placed.namespace}/r/0"
-    del placed.syncers.statuses[path]
-    placed.until(
-        "it is silent", lambda: placed.condition("TrainingRun", "r", "Ready")[1] == "SyncerUnavailable"
-    )
-    placed.api.patch("TrainingRun", placed.namespace, "r", {"spec": {"recovery": {"hangSeconds": 4}}})
-    silent = time.monotonic() + 6
-    placed.until("the syncer was silent for longer than the time-out", lambda: time.monotonic() > silent)
-    assert unit(placed)["incarnation"] == 1
-    placed.syncers.statuses[path] = status
-    began, step = time.monotonic(), 40
-
-    def only_one_hangs() -> bool:
-        nonlocal step
-        step += 1
-        for name in ("r-one-0", "r-one-1"):
-            status["units"][name]["step"] = step
-        return unit(placed)["incarnation"] == 2
-
-    placed.until("the next incarnation", only_one_hangs)
-    assert time.monotonic() - began > 3
-    failure = unit(placed)["lastFailure"]
-    assert failure["reason"] == "Hang"
-    assert "inner step 40" in failure["message"]
-    assert [unit(placed, name)["incarnation"] for name in ("r-one-0", "r-one-1")] == [1, 1]
 
 
 def test_a_unit_leaves_a_host_before_its_maintenance_and_moves_without_cost(rack) -> None:
@@ -395,39 +196,6 @@ def test_a_unit_leaves_a_host_before_its_maintenance_and_moves_without_cost(rack
     assert (status["phase"], status["lastFailure"]["reason"]) == ("Healing", "HostMaintenance")
     assert (status["lastFailure"]["node"], status["restarts"][0]["reason"]) == (b, "HostMaintenance")
     assert bench.condition("LearnerUnit", "r-two-0", "Draining")[0] == "False"
-
-
-def test_a_unit_in_its_back_off_leaves_a_host_at_once_and_comes_back_when_that_is_over(rack) -> None:
-    bench, names = rack.bench, rack.names
-    started(rack, inPlace=False)
-    bench.kubelet.fail(bench.namespace, learners(bench)[0]["metadata"]["name"], 1)
-    rack.gang(2, *names[:2])
-    rack.taint(names[0], IMPENDING)
-    bench.until("it drains", lambda: not bench.pods("r-two-0"))
-    failed = datetime.datetime.fromisoformat(unit(bench)["restarts"][0]["time"])
-    assert bench.condition("LearnerUnit", "r-two-0", "Draining")[0] == "True"
-    for pod in learners(bench):
-        bench.kubelet.fail(bench.namespace, pod["metadata"]["name"], 143)
-    rack.gang(3, *names[1:])
-    status = unit(bench)
-    moved = datetime.datetime.fromisoformat(status["restarts"][1]["time"])
-    assert (moved - failed).total_seconds() >= 4  # 5 s, more or less a fifth
-    assert (status["incarnation"], status["restarts"][1]["reason"]) == (3, "HostMaintenance")
-
-
-def test_an_operator_killed_while_a_unit_drains_moves_it_once(rack) -> None:
-    bench = rack.bench
-    operator = bench.operator()
-    bench.run()
-    rack.gang(1, *rack.names[:2])
-    rack.taint(rack.names[0], IMPENDING)
-    bench.until("it drains", lambda: not bench.pods("r-two-0"))
-    operator.kill()
-    for pod in learners(bench):
-        bench.api.delete("Pod", bench.namespace, pod["metadata"]["name"], grace=0)
-    operator.start()
-    rack.gang(2, *rack.names[1:])
-    assert (unit(bench)["incarnation"], unit(bench)["restartCount"]) == (2, 1)
 
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
@@ -484,6 +252,7 @@ def node_controller(plane, tmp_path) -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 def test_with_kubernetes_own_time_outs_a_lost_node_is_replaced_within_a_minute(rack, node_controller) -> None:
     bench, (a, b, c) = rack.bench, rack.names
     heart = Heart(rack)
@@ -502,6 +271,7 @@ def test_with_kubernetes_own_time_outs_a_lost_node_is_replaced_within_a_minute(r
         heart.close()
 
 
+@pytest.mark.long
 def test_an_operator_that_sees_no_nodes_replaces_a_lost_one_within_a_minute(
     rack, node_controller, narrow
 ) -> None:
@@ -544,7 +314,9 @@ def shard(rack: Rack, **recovery: Any) -> str:
 @pytest.mark.parametrize(
     ("lose", "force"),
     [
-        pytest.param(lambda rack, node: rack.ready(node, "Unknown"), True, id="silent-and-by-force"),
+        pytest.param(
+            lambda rack, node: rack.ready(node, "Unknown"), True, id="silent-and-by-force", marks=pytest.mark.long
+        ),
         pytest.param(lambda rack, node: rack.delete(node), False, id="gone"),
         pytest.param(
             lambda rack, node: rack.taint(node, "node.kubernetes.io/out-of-service"), False, id="out-of-service"
@@ -560,15 +332,3 @@ def test_the_shard_of_a_lost_node_has_a_successor_within_a_minute(
     bench.until("its successor", lambda: bench.get("Pod", "r-syncer-0")["metadata"]["uid"] != old)
     print(f"another pod {time.monotonic() - lost:.1f} s after the loss")
     assert not bench.get("Pod", "r-syncer-0")["spec"].get("nodeName")
-
-
-def test_the_shard_of_a_silent_node_is_left_to_kubernetes_unless_force_is_wanted(rack, stateful_sets) -> None:
-    bench, old = rack.bench, shard(rack)
-    rack.gang(1, *rack.names[:2])
-    for node in rack.names:
-        rack.ready(node, "Unknown")
-    bench.until("the unit's loss was seen", incarnation_is(bench, 2))
-    late = time.monotonic() + 3
-    bench.until("its time is over", lambda: time.monotonic() > late)
-    metadata = bench.get("Pod", "r-syncer-0")["metadata"]
-    assert (metadata["uid"], "deletionTimestamp" in metadata) == (old, False)

@@ -180,6 +180,7 @@ def test_a_server_that_is_away_is_an_error_within_the_time_out(server: FakeGcs, 
     assert bucket.list() == ["x"]
 
 
+@pytest.mark.long
 def test_a_server_that_is_away_for_a_moment_rolls_nothing_back(
     store: GlobalStore, server: FakeGcs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +206,7 @@ def test_a_server_that_is_away_for_a_moment_rolls_nothing_back(
 
 
 # gcsfs hands 50 MiB at a time to aiohttp, which thinks that a lot.
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 def test_an_object_of_many_pieces_comes_back_bit_for_bit(gate: GateServer) -> None:
     bucket = Bucket(f"gs://{BUCKET}/large")

@@ -190,6 +190,7 @@ def town(queues: ControlPlane, api: Any, employ: Any) -> Iterator[Town]:
         yield Town(mine, namespace)
 
 
+@pytest.mark.long
 def test_a_unit_that_was_there_before_kueue_waits_for_it(town: Town, request: pytest.FixtureRequest) -> None:
     town.run("a")
     town.until("a waits", lambda: town.queued("a"))
@@ -256,6 +257,7 @@ def test_a_unit_that_the_queue_stops_for_another_waits_again_and_says_why(town: 
     town.until("nothing is left", lambda: town.used() == 0 and not town.api.list("Pod", town.namespace))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("kueue")
 def test_another_queue_is_a_rolling_change_and_no_queue_is_none(town: Town) -> None:
     town.run("a", queueName="nobody")
@@ -270,6 +272,7 @@ def test_another_queue_is_a_rolling_change_and_no_queue_is_none(town: Town) -> N
         assert not pod["metadata"].get("finalizers")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("kueue")
 def test_by_force_the_quota_of_a_unit_on_lost_nodes_comes_back(
     town: Town, nodes: tuple[Kwok, ControlPlane]

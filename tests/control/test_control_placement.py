@@ -192,7 +192,7 @@ def _blind(api: Any, account: str) -> None:
     api.call("POST", f"{ROLES}/clusterrolebindings", meta | binding)
 
 
-@pytest.mark.parametrize("yard", ["sighted", "blind"], indirect=True)
+@pytest.mark.parametrize("yard", ["sighted", pytest.param("blind", marks=pytest.mark.long)], indirect=True)
 def test_units_that_contend_for_pools_have_a_whole_one_or_none(yard: Yard) -> None:
     yard.add_pools("red", "green", "blue")
     yard.run(units=5, recovery=NEW_GANGS)
@@ -209,19 +209,7 @@ def test_units_that_contend_for_pools_have_a_whole_one_or_none(yard: Yard) -> No
     yard.until("a fourth has the new pool", lambda: yard.whole(4) and len(yard.waiting()) == 1)
 
 
-def test_only_the_leader_of_a_slice_has_an_affinity(yard: Yard) -> None:
-    yard.add_pools("red", "green")
-    yard.run(units=2)
-    yard.until("both have a pool", lambda: yard.whole(2))
-    pods = {pod["metadata"]["name"]: pod["spec"] for pod in yard.learners()}
-    assert {name for name, spec in pods.items() if "affinity" in spec} == {"r-p-0-1-0", "r-p-1-1-0"}
-    assert "podAffinity" not in pods["r-p-0-1-0"]["affinity"]
-    assert [spec["nodeSelector"].get(POOL) for name, spec in pods.items() if name.endswith("-0")] == [
-        None,
-        None,
-    ]
-
-
+@pytest.mark.long
 def test_a_host_that_has_the_pod_of_somebody_else_is_waited_for(yard: Yard) -> None:
     yard.add_pools("red")
     yard.add_stranger("stranger", f"{yard.namespace}-red-3")
@@ -234,6 +222,7 @@ def test_a_host_that_has_the_pod_of_somebody_else_is_waited_for(yard: Yard) -> N
     assert yard.gang("r-p-0") == 1
 
 
+@pytest.mark.long
 def test_a_gang_comes_back_to_its_pool_at_once_and_goes_elsewhere_when_that_is_taken(yard: Yard) -> None:
     yard.add_pools("red", "green", "blue")
     yard.run(units=1, recovery=NEW_GANGS)
@@ -255,7 +244,7 @@ def test_a_gang_comes_back_to_its_pool_at_once_and_goes_elsewhere_when_that_is_t
     assert status["restartCount"] == 2
 
 
-@pytest.mark.parametrize("yard", ["sighted", "blind"], indirect=True)
+@pytest.mark.parametrize("yard", ["sighted", pytest.param("blind", marks=pytest.mark.long)], indirect=True)
 def test_pods_that_are_lost_come_back_to_their_own_hosts_and_no_other_is_touched(yard: Yard) -> None:
     yard.add_pools("red", "green", "blue")
     yard.run(units=2)
@@ -299,6 +288,7 @@ def test_a_pod_whose_host_was_taken_meanwhile_has_its_gang_look_elsewhere(yard: 
     ]
 
 
+@pytest.mark.long
 def test_a_slice_goes_where_all_its_hosts_are(yard: Yard) -> None:
     yard.add_pools("red", "green", "blue")
     lost = [node for node, pool in yard.nodes.items() if pool in ("red", "blue") and node.endswith("-0")]

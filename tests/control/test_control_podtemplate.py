@@ -90,26 +90,6 @@ def test_every_pod_has_what_the_run_adds_and_a_change_makes_the_units_anew(bench
     ]
 
 
-def test_a_unit_made_by_hand_has_what_its_run_adds_unless_it_says_otherwise(bench) -> None:
-    bench.operator()
-    run = bench.run(units=1, podTemplate={"labels": {"team": "llm"}})
-    bench.settled(run, ["r-one-0", "r-two-0"])
-    spec = {**bench.get("LearnerUnit", "r-one-0")["spec"], "stream": 1}
-    del spec["podTemplate"]
-    for name, more in (("guest", {}), ("other", {"podTemplate": {"labels": {"team": "guests"}}})):
-        body = {
-            "apiVersion": "atoll.dev/v1alpha1", "kind": "LearnerUnit", "metadata": {"name": name},
-            "spec": spec | more,
-        }  # fmt: skip
-        bench.api.create(body, bench.namespace)
-    bench.settled(run, ["guest", "other"])
-    teams = {
-        name: [pod["metadata"]["labels"]["team"] for pod in bench.pods(name).values()]
-        for name in ("guest", "other")
-    }
-    assert teams == {"guest": ["llm"], "other": ["guests"]}
-
-
 def test_every_pod_has_the_volumes_and_mounts_of_the_run_as_it_says_them(bench) -> None:
     bench.operator()
     data = {"uri": "file:///mnt/corpus/books", "sequenceLength": 128}

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 
 import pytest
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 UNITS = ["r-one-0", "r-one-1", "r-two-0"]
-DRAINED = ("False", "Finished")
 
 
 @pytest.fixture
@@ -81,47 +79,6 @@ def test_a_finished_run_keeps_its_status_and_not_its_pods(learning) -> None:
     )
 
 
-def test_pods_that_end_when_the_run_finishes_are_no_failures(learning) -> None:
-    bench, _, status, _ = learning
-    for name in bench.pods():
-        bench.kubelet.fail(bench.namespace, name, exit_code=0)
-    status.update(phase="Finished", globalStep=100)
-    bench.until("Complete", lambda: bench.condition("TrainingRun", "r", "Complete")[0] == "True")
-    bench.until("no pods", lambda: not bench.pods())
-    assert [bench.get("LearnerUnit", unit)["status"]["incarnation"] for unit in UNITS] == [1, 1, 1]
-    bench.until(
-        "no unit drains any more",
-        lambda: {bench.condition("LearnerUnit", unit, "Draining")[:2] for unit in UNITS} == {DRAINED},
-    )
-
-
-def test_a_suspended_run_has_no_pods_and_a_resumed_one_has_the_next_incarnation(learning) -> None:
-    bench, _, status, _ = learning
-    bench.api.patch("TrainingRun", bench.namespace, "r", {"spec": {"suspend": True}})
-    bench.until("no pods", lambda: not bench.pods())
-    bench.until("Suspended", lambda: bench.condition("TrainingRun", "r", "Suspended")[0] == "True")
-    bench.until("scaled down", lambda: bench.get("StatefulSet", "r-syncer")["spec"]["replicas"] == 0)
-    bench.api.patch("TrainingRun", bench.namespace, "r", {"spec": {"suspend": False}})
-    bench.until("pods are back", lambda: "r-one-0-2-0" in bench.pods())
-    bench.until("scaled up", lambda: bench.get("StatefulSet", "r-syncer")["spec"]["replicas"] == 1)
-    assert bench.get("LearnerUnit", "r-one-0")["status"]["restartCount"] == 0
-    assert status["runUid"]
-
-
-def test_a_bucket_that_cannot_be_written_is_a_condition(learning) -> None:
-    bench, _, status, _ = learning
-    status["checkpoint"] = {
-        "newestStep": 5,
-        "uri": "gs://bucket/run/global/5",
-        "error": "403: no write access",
-    }
-    condition = bench.until("Degraded", lambda: degraded(bench, "CheckpointFailed"))
-    assert "403: no write access" in condition[2]
-    status["checkpoint"]["error"] = ""
-    bench.until("mended", lambda: bench.condition("TrainingRun", "r", "Degraded")[0] == "False")
-    assert bench.get("TrainingRun", "r")["status"]["checkpoint"]["step"] == 5
-
-
 def test_a_syncer_that_does_not_answer_is_a_condition_and_no_heal(learning) -> None:
     bench, _, _, _ = learning
     uids = {name: pod["metadata"]["uid"] for name, pod in bench.pods().items()}
@@ -189,42 +146,6 @@ def test_a_syncer_that_cannot_go_on_fails_the_run_with_its_own_words(learning) -
     assert "the checkpoint is of another model" in bench.get("TrainingRun", "r")["status"]["message"]
     bench.until("the journal is kept", lambda: bench.get("StatefulSet", "r-syncer")["spec"]["replicas"] == 0)
     bench.until("no learners", lambda: set(bench.pods()) <= {"r-syncer-0"})
-
-
-def test_deadline_and_time_to_live_end_and_remove_a_run(bench) -> None:
-    bench.operator()
-    bench.run(units=1, activeDeadlineSeconds=1)
-    bench.until(
-        "Failed", lambda: bench.condition("TrainingRun", "r", "Failed")[:2] == ("True", "DeadlineExceeded")
-    )
-    bench.api.patch("TrainingRun", bench.namespace, "r", {"spec": {"ttlSecondsAfterFinished": 2}})
-    bench.until("removed", lambda: not names(bench, "TrainingRun"))
-
-
-def test_a_run_that_is_deleted_gets_no_new_pods(learning) -> None:
-    bench, _, _, _ = learning
-    bench.api.delete("TrainingRun", bench.namespace, "r")
-    for unit in UNITS:
-        bench.api.collect("LearnerUnit", bench.namespace, unit)
-    for name in bench.pods():
-        bench.api.collect("Pod", bench.namespace, name)
-    bench.until("no pods", lambda: not bench.pods())
-    until = time.monotonic() + 2
-    while time.monotonic() < until:
-        assert not bench.pods()
-        assert not names(bench, "LearnerUnit")
-
-
-def test_a_unit_that_is_deleted_is_made_again_above_the_incarnation_that_the_syncer_knows(learning) -> None:
-    bench, _, status, _ = learning
-    status["units"]["r-one-0"]["incarnation"] = 7
-    status["globalStep"] = 11
-    bench.until("the operator knows", lambda: bench.get("TrainingRun", "r")["status"]["globalStep"] == 11)
-    uid = bench.get("LearnerUnit", "r-one-0")["metadata"]["uid"]
-    bench.api.delete("LearnerUnit", bench.namespace, "r-one-0")
-    bench.api.collect("Pod", bench.namespace, "r-one-0-1-0")
-    bench.until("made again", lambda: bench.get("LearnerUnit", "r-one-0")["metadata"]["uid"] != uid)
-    bench.until("incarnation 8", lambda: "r-one-0-8-0" in bench.pods("r-one-0"))
 
 
 def test_sigterm_ends_the_operator_in_order(learning) -> None:

@@ -54,12 +54,6 @@ def folder(bench) -> str:
     )
 
 
-def shard_down(bench) -> str:
-    """What the run says of shards that are down, if any is."""
-    status, reason, message = bench.condition("TrainingRun", "r", "Degraded")
-    return message if (status, reason) == ("True", "SyncerShardDown") else ""
-
-
 def change(bench, **spec: Any) -> None:
     bench.api.patch("TrainingRun", bench.namespace, "r", {"spec": spec})
 
@@ -124,27 +118,6 @@ def test_a_run_of_two_shards_has_two_pods_their_names_and_one_status(sharded) ->
     assert run["spec"]["syncer"]["shards"] == 2
 
 
-def test_a_lost_shard_degrades_the_run_that_goes_on_and_mends_when_it_is_back(sharded) -> None:
-    bench, _, _ = sharded
-    uids = {name: pod["metadata"]["uid"] for name, pod in bench.pods().items()}
-    kept = bench.syncers.statuses.pop(f"{bench.namespace}/r/1")
-    bench.until("Degraded", lambda: "shard 1: the syncer answers 503" in shard_down(bench))
-    for name in ("Ready", "Progressing"):
-        assert bench.condition("TrainingRun", "r", name)[0] == "True"
-    assert bench.get("TrainingRun", "r")["status"]["phase"] == "Running"
-    assert bench.condition("LearnerUnit", "r-one-0", "Learning")[0] == "True"
-    bench.syncers.statuses[f"{bench.namespace}/r/1"] = kept
-    bench.until("mended", lambda: bench.condition("TrainingRun", "r", "Degraded")[0] == "False")
-    assert {name: pod["metadata"]["uid"] for name, pod in bench.pods().items()} == uids
-
-
-def test_an_answer_of_another_shard_is_not_taken_for_this_ones(sharded) -> None:
-    bench, _, statuses = sharded
-    statuses[1].update(shard=0, globalStep=99)
-    bench.until("Degraded", lambda: "shard 0 of 2 answers, not 1 of 2" in shard_down(bench))
-    assert bench.get("TrainingRun", "r")["status"]["globalStep"] == 10
-
-
 def test_the_number_of_shards_is_changed_in_a_suspended_run_and_in_no_other(sharded) -> None:
     bench, run, _ = sharded
     for spec in ({"syncer": {"shards": 3}}, {"suspend": True, "syncer": {"shards": 3}}):
@@ -175,43 +148,3 @@ def test_the_number_of_shards_is_changed_in_a_suspended_run_and_in_no_other(shar
     bench.until("all three are heard", lambda: bench.get("TrainingRun", "r")["status"]["globalStep"] == 77)
     assert bench.condition("TrainingRun", "r", "Degraded")[1] != "SyncerShardDown"
     assert bench.get("TrainingRun", "r")["status"]["syncerLayout"] == 1
-
-
-def test_a_certificate_that_lacks_a_name_is_issued_anew_by_the_same_authority(sharded) -> None:
-    bench, run, _ = sharded
-    authority = bench.get("Secret", "r-syncer-tls")["data"]["ca.crt"]
-    unit = bench.get("Secret", "r-one-0-tls")["data"]["tls.crt"]
-    change(bench, suspend=True)
-    bench.until("suspended", lambda: bench.condition("TrainingRun", "r", "Suspended")[0] == "True")
-    change(bench, syncer={"shards": 1})
-    change(bench, syncer={"shards": 3})
-    change(bench, suspend=False)
-    bench.until("a certificate of three", lambda: hosts(bench, 3)[2] in certificate_names(bench))
-    secret = bench.get("Secret", "r-syncer-tls")
-    assert secret["data"]["ca.crt"] == authority
-    assert secret["metadata"]["ownerReferences"][0]["uid"] == run["metadata"]["uid"]
-    assert bench.get("Secret", "r-one-0-tls")["data"]["tls.crt"] == unit
-
-
-def test_the_ledger_of_all_shards_is_in_the_status_of_run_and_unit_to_the_last_token(sharded) -> None:
-    bench, _, statuses = sharded
-    for status in statuses:
-        status["ledger"] = {
-            "r-one-0": {"trained": 240, "merged": 200, "inFlight": 30, "discarded": {"Missed": 10}},
-            "r-two-0": {"trained": 480, "merged": 480, "inFlight": 0, "discarded": {}},
-        }
-    wanted = {"fragments": 48, "trained": 480, "merged": 400, "inFlight": 60, "discarded": {"Missed": 20}}
-    bench.until("the unit's", lambda: bench.get("LearnerUnit", "r-one-0")["status"].get("ledger") == wanted)
-    total = {"fragments": 48, "trained": 1440, "merged": 1360, "inFlight": 60, "discarded": {"Missed": 20}}
-    bench.until("the run's", lambda: bench.get("TrainingRun", "r")["status"].get("ledger") == total)
-    for status in statuses:
-        status["ledger"]["r-one-0"] |= {"inFlight": 0, "discarded": {"Missed": 10, "Finished": 30}}
-        status.update(phase="Finished", globalStep=100)
-    bench.until("Complete", lambda: bench.condition("TrainingRun", "r", "Complete")[0] == "True")
-    last = {"Finished": 60, "Missed": 20}
-    assert bench.get("TrainingRun", "r")["status"]["ledger"]["discarded"] == last
-    bench.until("Finished", lambda: bench.get("LearnerUnit", "r-one-0")["status"]["phase"] == "Finished")
-    assert bench.get("LearnerUnit", "r-one-0")["status"]["ledger"] == wanted | {
-        "inFlight": 0,
-        "discarded": last,
-    }

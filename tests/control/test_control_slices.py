@@ -61,22 +61,3 @@ def test_pods_go_to_nodes_of_their_pools_capacity(placed) -> None:
                 "spec"
             ]["tolerations"]
     assert not [name for name in environment(bench.pods()["r-flex-0-1-0"]) if name.startswith("MEGASCALE")]
-
-
-def test_the_loss_of_one_host_is_mended_on_its_own_and_loses_no_other_unit(placed) -> None:
-    bench, run = placed
-    status = bench.serve(run)
-    bench.until("all learn", lambda: bench.get("TrainingRun", "r")["status"].get("unitsSummary") == "3/3")
-    before = {name: pod["metadata"]["uid"] for name, pod in bench.pods().items()}
-    bench.api.delete("Pod", bench.namespace, "r-wide-0-1-3")
-    del before["r-wide-0-1-3"]
-    wanted = {*(f"r-wide-0-1-{host}" for host in range(3)), "r-wide-0-2-3"}
-    bench.until("a gang of four again", lambda: set(bench.pods("r-wide-0")) == wanted)
-    after = {name: pod["metadata"]["uid"] for name, pod in bench.pods().items()}
-    assert before.items() <= after.items()
-    assert bench.get("LearnerUnit", "r-wide-0")["status"]["placement"] == 1
-    assert bench.get("LearnerUnit", "r-wide-0")["status"]["incarnation"] == 2
-    status["units"] = bench.report(run)["units"]
-    cost = bench.until("healed", lambda: bench.get("LearnerUnit", "r-wide-0")["status"].get("lost"))
-    assert cost["failures"] == 1
-    assert cost["chipSeconds"] == pytest.approx(16 * cost["seconds"], abs=0.2)

@@ -223,6 +223,7 @@ def test_status_of_a_run_that_is_not_there_is_one_sentence(kubectl: Kubectl) -> 
     assert done.stderr == "atoll: no TrainingRun is called 'quickstarte' in this namespace\n"
 
 
+@pytest.mark.long
 def test_figures_of_a_report_that_moves_stand_in_the_status(bench: Any) -> None:
     """On the real API server; the syncer's words are the test's."""
     bench.operator()

@@ -1,0 +1,226 @@
+"""What a run does in the memory world, told in scenes of several steps. A scene raises AssertionError."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from leaping import leap
+from memory_apiserver import Object
+from memory_failures import SEED, UNIT, WITNESS, pods, uids
+from memory_world import SPEC, World, clocks
+from objects import RUN
+
+from atoll_operator.plan.clock import parse_time
+
+Scene = Callable[[World], Coroutine[None, None, None]]
+SCENES: dict[str, Scene] = {}
+
+
+def scene(tell: Scene) -> Scene:
+    SCENES[tell.__name__] = tell
+    return tell
+
+
+def play(name: str) -> None:
+    """Raises AssertionError."""
+    random.seed(SEED)  # the operator's own jitter
+    logging.disable(logging.CRITICAL)
+    try:
+        leap(_play(SCENES[name]))
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+async def _play(tell: Scene) -> None:
+    with clocks():
+        world = World(SEED)
+        world.start()
+        [one, two] = SPEC["pools"]
+        body = {**RUN, "metadata": {"name": "r", "namespace": "ns"}}
+        try:
+            world.server.create({**body, "spec": {**SPEC, "pools": [one, {**two, "units": 1}]}})
+            await world.until("all learn", lambda: learns(world, 1, UNIT, WITNESS))
+            await tell(world)
+        finally:
+            await world.end()
+
+
+def learns(world: World, incarnation: int, *units: str) -> bool:
+    found = [world.unit(name) for name in units]
+    return all((each.get("phase"), each.get("incarnation")) == ("Learning", incarnation) for each in found)
+
+
+def run(world: World) -> Object:
+    """Its status."""
+    return dict(world.server.get("TrainingRun", "r")["status"])
+
+
+def ready(world: World) -> tuple[str, str]:
+    return world.condition("TrainingRun", "r", "Ready")
+
+
+@scene
+async def pods_that_end_when_the_run_finishes_are_no_failures(world: World) -> None:
+    for pod in pods(world, UNIT):
+        world.cluster.fail_pod(pod, 0)
+    world.syncer.finished = True
+    await world.until("Complete", lambda: world.condition("TrainingRun", "r", "Complete")[0] == "True")
+    await world.until("no pods", lambda: not world.pods())
+    await world.until("Finished", lambda: world.unit(UNIT)["phase"] == "Finished")
+    assert world.unit(UNIT)["incarnation"] == 1
+    assert world.condition("LearnerUnit", UNIT, "Draining")[0] == "False"
+
+
+@scene
+async def deleted_unit_is_made_again_above_the_incarnation_that_the_syncer_knows(world: World) -> None:
+    world.syncer.known[WITNESS] = 7
+    await asyncio.sleep(20)
+    world.syncer.merged.clear()
+    world.server.delete("LearnerUnit", WITNESS)
+    await world.until("it learns again", lambda: world.unit(WITNESS).get("phase") == "Learning")
+    assert world.unit(WITNESS)["incarnation"] > 7
+    assert world.unit(WITNESS)["restartCount"] == 0
+
+
+@scene
+async def unit_made_anew_waits_until_the_syncer_tells_its_last_incarnation(world: World) -> None:
+    world.syncer.silent = True
+    await world.until("it is missed", lambda: ready(world) == ("False", "SyncerUnavailable"))
+    world.server.delete("LearnerUnit", WITNESS)
+    waits = ("False", "SyncerUnavailable")
+    await world.until(
+        "it says why",
+        lambda: world.unit(WITNESS) and world.condition("LearnerUnit", WITNESS, "Scheduled") == waits,
+    )
+    await world.until("no pods", lambda: not pods(world, WITNESS))
+    world.syncer.known[WITNESS] = 4
+    world.syncer.silent = False
+    await world.until("it learns", lambda: learns(world, 5, WITNESS))
+    assert world.unit(WITNESS)["restartCount"] == 0
+
+
+@scene
+async def two_restarts_in_place_without_a_merge_make_the_third_a_new_gang(world: World) -> None:
+    before = uids(world, UNIT)
+    world.syncer.silent = True
+    for incarnation in (2, 3, 4):
+        world.cluster.fail_container(pods(world, UNIT)[1])
+        await world.until("restarted", lambda number=incarnation: world.unit(UNIT)["incarnation"] == number)
+        if incarnation < 4:
+            await asyncio.sleep(10)  # both processes restart
+            assert uids(world, UNIT) == before
+    world.syncer.silent = False
+    await world.until("it learns", lambda: learns(world, 4, UNIT))
+    assert not set(before) & set(uids(world, UNIT))
+    assert [item["inPlace"] for item in world.unit(UNIT)["restarts"]] == [True, True, False]
+
+
+@scene
+async def operator_that_starts_again_does_not_report_a_sound_run_as_ill(world: World) -> None:
+    await world.until("ready", lambda: ready(world)[0] == "True")
+    before = run(world)["conditions"]
+    world.stop()
+    await asyncio.sleep(30)
+    world.operate()
+    for _ in range(60):
+        await asyncio.sleep(0.5)
+        found = {each["type"]: each["lastTransitionTime"] for each in run(world)["conditions"]}
+        assert found == {each["type"]: each["lastTransitionTime"] for each in before}
+
+
+@scene
+async def unit_in_its_back_off_leaves_a_host_at_once_and_comes_back_after_it(world: World) -> None:
+    world.cluster.fail_pod(pods(world, UNIT)[1], 1)
+    await world.until("healed", lambda: learns(world, 2, UNIT))
+    world.cluster.taint_node(pods(world, UNIT)[0])
+    await world.until("it drains", lambda: world.condition("LearnerUnit", UNIT, "Draining")[0] == "True", 5)
+    await world.until("it learns elsewhere", lambda: learns(world, 3, UNIT))
+    failed, moved = world.unit(UNIT)["restarts"]
+    assert (moved["reason"], world.condition("LearnerUnit", UNIT, "Draining")[0]) == (
+        "HostMaintenance",
+        "False",
+    )
+    assert parse_time(moved["time"]) - parse_time(failed["time"]) >= 4, "5 s, more or less a fifth"
+
+
+@scene
+async def unit_without_capacity_waits_and_the_run_goes_on(world: World) -> None:
+    before = uids(world, WITNESS)
+    full = {"taints": [{"key": "full", "effect": "NoSchedule"}]}
+    for node in list(world.server.every("Node")):
+        if node["metadata"]["name"].startswith("two-"):
+            world.server.change({**node, "spec": full})
+    world.cluster.fail_pod(pods(world, UNIT)[0], 64, "DataInvalid: no such shard")
+    capacity = ("False", "CapacityUnavailable")
+    await world.until("it says why", lambda: world.condition("LearnerUnit", UNIT, "Scheduled") == capacity)
+    await world.until("Degraded", lambda: world.condition("TrainingRun", "r", "Degraded")[0] == "True")
+    assert (ready(world)[0], uids(world, WITNESS)) == ("True", before)
+    status = world.unit(UNIT)
+    assert (status["incarnation"], status["restartCount"]) == (2, 1)
+    world.cluster.mend_nodes()
+    await world.until("it learns again", lambda: world.unit(UNIT)["phase"] == "Learning")
+
+
+@scene
+async def unit_without_restarts_left_fails_and_the_run_goes_on(world: World) -> None:
+    world.change_run(recovery={**SPEC["recovery"], "maxRestarts": 0})
+    await asyncio.sleep(5)
+    before = uids(world, WITNESS)
+    world.cluster.fail_pod(pods(world, UNIT)[0], 64, "DataMissing: no meta.json")
+    await world.until("Failed", lambda: world.unit(UNIT)["phase"] == "Failed")
+    degraded = ("True", "UnitFailed")
+    await world.until("Degraded", lambda: world.condition("TrainingRun", "r", "Degraded") == degraded)
+    assert (ready(world)[0], uids(world, WITNESS)) == ("True", before)
+    assert "DataMissing" in next(
+        each["message"] for each in run(world)["conditions"] if each["type"] == "Degraded"
+    )
+
+
+@scene
+async def change_of_the_quorum_restarts_the_syncer_alone(world: World) -> None:
+    def contract() -> Any:
+        template = world.server.get("StatefulSet", "r-syncer")["spec"]["template"]
+        return template["metadata"]["annotations"]["atoll.dev/contract"]
+
+    before, old = [uids(world, name) for name in (UNIT, WITNESS)], contract()
+    world.change_run(quorum={"min": 2})
+    await world.until("another template", lambda: contract() != old)
+    await asyncio.sleep(30)
+    assert [uids(world, name) for name in (UNIT, WITNESS)] == before
+
+
+@scene
+async def roll_out_never_has_fewer_units_than_all_but_one(world: World) -> None:
+    fewest = 2
+
+    def rolled() -> bool:
+        nonlocal fewest
+        learning = [world.condition("LearnerUnit", name, "Learning")[0] for name in (UNIT, WITNESS)]
+        fewest = min(fewest, learning.count("True"))
+        return bool(
+            run(world).get("unitsUpdated") == 2 and run(world)["unitsSummary"] == "2/2" and fewest < 2
+        )
+
+    world.change_run(image="image:new")
+    await world.until("all have it", rolled)
+    assert fewest == 1
+    assert {pod["spec"]["containers"][0]["image"] for pod in world.pods()} == {"image:new"}
+    assert [world.unit(name)["restartCount"] for name in (UNIT, WITNESS)] == [0, 0]
+
+
+@scene
+async def suspension_gives_the_chips_back_before_the_last_step_is_saved(world: World) -> None:
+    await world.until("it trains", lambda: run(world)["globalStep"] > 0)
+    world.change_run(suspend=True)
+    before = world.syncer.saved
+    await world.until("a checkpoint", lambda: world.syncer.saved != before)
+    assert not world.pods()
+    await world.until("Suspended", lambda: world.condition("TrainingRun", "r", "Suspended")[0] == "True")
+    assert world.syncer.saved == world.syncer.step == run(world)["globalStep"]
+    world.change_run(suspend=False)
+    await world.until("it learns again", lambda: learns(world, 2, UNIT, WITNESS))
+    assert world.unit(UNIT)["restartCount"] == 0
