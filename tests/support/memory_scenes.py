@@ -88,6 +88,7 @@ async def deleted_unit_is_made_again_above_the_incarnation_that_the_syncer_knows
 
 @scene
 async def unit_made_anew_waits_until_the_syncer_tells_its_last_incarnation(world: World) -> None:
+    await world.until("it trains", lambda: run(world)["globalStep"] > 0)
     world.syncer.silent = True
     await world.until("it is missed", lambda: ready(world) == ("False", "SyncerUnavailable"))
     world.server.delete("LearnerUnit", WITNESS)
