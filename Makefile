@@ -12,7 +12,8 @@ SCHEDULES ?=
 OUT ?=
 WORKERS ?= 2
 LONG ?=
-PYTEST = SEED=$(SEED) SCHEDULES=$(or $(SCHEDULES),$(if $(LONG),10000)) STORIES=$(STORIES) $(BIN)/pytest -n $(WORKERS) $(if $(LONG),,-m "not long")
+# Files go to the workers in this order, and what tests/conftest.py spreads goes test by test: the long ones first.
+PYTEST = SEED=$(SEED) SCHEDULES=$(or $(SCHEDULES),$(if $(LONG),10000)) STORIES=$(STORIES) $(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder $(if $(LONG),,-m "not long")
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all parts unit models simulator schedules soak training protocol learning control e2e size figures parity parity-reduced parity-device bench-device lint format crds programs images cluster-up cluster-down clean
@@ -56,7 +57,7 @@ soak: setup ## Many more of them, on all cores: make soak SCHEDULES=200000 SEED=
 	$(BIN)/python -m atoll_runtime.simulate.schedules.soak --count $(or $(SCHEDULES),200000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 training: setup ## protocol and learning in one session
-	$(PYTEST) tests/protocol tests/learning $(ARGS)
+	$(PYTEST) tests/learning tests/protocol $(ARGS)
 
 protocol: setup ## The protocol on real sockets and disks, with processes that are killed
 	$(PYTEST) tests/protocol $(ARGS)

@@ -39,7 +39,8 @@ def write_context(root: Path, dockerfile: str, folder: Path) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "pyproject.toml").write_text(build_tables((root / "pyproject.toml").read_text()))
-    for name in ("README.md", "LICENSE", "NOTICE"):
+    (folder / "README.md").write_text("")  # the wheel wants one, and no change of it builds an image again
+    for name in ("LICENSE", "NOTICE"):
         shutil.copy(root / name, folder)
     shutil.copy(root / "images" / dockerfile, folder / "Dockerfile")
     for package in PACKAGES:

@@ -1,5 +1,6 @@
-"""Fixtures of these tests; they stand in `tests/support`."""
+"""Fixtures of these tests, which stand in `tests/support`. Programs are kept between runs."""
 
+from compile_cache import keep_programs
 from protocol_parties import (
     authority_fixture,
     eventually_fixture,
@@ -9,6 +10,8 @@ from protocol_parties import (
     numpy_unit_fixture,
     syncer_fixture,
 )
+
+keep_programs()
 
 __all__ = [
     "authority_fixture",

@@ -121,6 +121,7 @@ def hosts(run: RunContract, authority: Any, free_ports: Any, tmp_path: Path) -> 
     made.kill()
 
 
+@pytest.mark.long
 def test_a_unit_whose_host_was_killed_comes_back_from_a_peer_and_the_run_finishes(
     run: RunContract, hosts: Hosts, syncer: Any, eventually: Any
 ) -> None:

@@ -54,7 +54,7 @@ def key(checkout: Path, tmp_path: Path) -> str:
     return write_context(checkout, "runtime.Dockerfile", tmp_path / "context")
 
 
-def test_the_key_of_an_image_stays_when_only_times_caches_and_linter_rules_change(
+def test_the_key_of_an_image_stays_when_only_times_caches_linter_rules_and_the_readme_change(
     checkout: Path, tmp_path: Path
 ) -> None:
     before = key(checkout, tmp_path)
@@ -62,6 +62,7 @@ def test_the_key_of_an_image_stays_when_only_times_caches_and_linter_rules_chang
     (checkout / "cli" / "code" / "__pycache__").mkdir()
     (checkout / "cli" / "code" / "__pycache__" / "module.pyc").write_bytes(b"x")
     (checkout / "pyproject.toml").write_text(PROJECT.replace("110", "100"))
+    (checkout / "README.md").write_text("# Other words\n")
     assert key(checkout, tmp_path) == before
 
 

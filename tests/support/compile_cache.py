@@ -1,0 +1,25 @@
+"""JAX's programs, kept between runs of the tests and shared between their workers."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from pathlib import Path
+
+import jax
+
+from atoll_local.paths import cache_dir
+
+
+def keep_programs() -> None:
+    """Lets this process load what an earlier one compiled with the same JAX on the same kind of CPU.
+
+    Of this process alone: processes that a test starts decide for themselves, since a unit of several hosts must
+    compile or load together.
+    """
+    facts = [importlib.metadata.version(name) for name in ("jax", "jaxlib")]
+    facts += [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")][:1]
+    digest = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
+    jax.config.update("jax_compilation_cache_dir", str(cache_dir() / "tests" / digest))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
