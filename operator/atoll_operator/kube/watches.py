@@ -154,6 +154,7 @@ class ClusterWatches:
                 failures += 1
                 self.problem(scope.path, str(getattr(error, "status", "unreachable")), str(error))
                 await asyncio.sleep(back_off(failures))
+        self.solved(scope.path)
         self._sink.listed(kind, scope.namespace, names, listed_at)
         self._listed.add(scope.path)
         if len(self._listed) == len(self.scopes):
