@@ -66,6 +66,8 @@ class World:
         self._dead: list[asyncio.Task[Any]] = []
         """Of operators before it."""
         self._client: MemoryCluster | None = None
+        self._restarts = 0
+        """The run's sum at the last check."""
         self.term: Controller
 
     def begin(self) -> None:
@@ -158,10 +160,14 @@ class World:
         await asyncio.gather(*ends, *self._dead, return_exceptions=True)
 
     def check(self) -> None:
-        """Raises what ended a part of the world."""
+        """Raises what ended a part of the world, or if the run's restarts fell."""
         for task in (*self._tasks, *self._operator):
             if task.done():
                 task.result()
+        runs = [run for run in self.server.every("TrainingRun") if "status" in run]
+        restarts = max((run["status"].get("restarts", 0) for run in runs), default=self._restarts)
+        assert restarts >= self._restarts, f"restarts fell from {self._restarts} to {restarts}"
+        self._restarts = restarts
 
     def pods(self) -> list[Object]:
         """Those of learners that nobody deletes, in order of names."""

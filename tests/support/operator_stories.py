@@ -54,6 +54,7 @@ async def tell(seed: int, story: list[tuple[float, str]]) -> str:
         try:
             await asyncio.sleep(world.random.choice((0.5, 3.0, 30.0)))
             for gap, act in story:
+                world.check()
                 perform(world, act)
                 await asyncio.sleep(gap)
             world.server.weather = Weather()
