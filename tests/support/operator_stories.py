@@ -17,12 +17,15 @@ from memory_apiserver import Weather
 from memory_world import World, clocks
 from worldview import differences
 
+from atoll_operator.api.group import LABEL_UNIT
 from atoll_operator.plan.conditions import FIGURES
 
 CALM_SECONDS = 200.0
 """Without a change, after which nothing is on its way any more; a suspension waits for its checkpoint for 180 s."""
 LONGEST_SECONDS = 3600.0
 LOOK_SECONDS = 20.0
+FORGET_SECONDS = 700.0
+"""After which neither a back-off nor the kubelets remember an earlier restart."""
 MOST_ACTS = 8
 GAPS = (0.0, 0.05, 0.3, 1.0, 3.0, 20.0)
 """Seconds from one act to the next."""
@@ -68,15 +71,47 @@ async def tell(seed: int, story: list[tuple[float, str]]) -> str:
             for key in world.planned():
                 world.term.queue.add(key)
             await asyncio.sleep(LOOK_SECONDS)
-            undone = list(differences(left, essence(world)))
-            return "; ".join(undone or (unwell(world) if mended else []))
+            wrong = list(differences(left, essence(world))) or (unwell(world) if mended else [])
+            if mended and not wrong:
+                wrong = await needless(world)
+            return "; ".join(wrong)
         finally:
             await world.end()
 
 
-def perform(world: World, act: str) -> None:
+async def needless(world: World) -> list[str]:
+    """Pods that are replaced though they are healthy when one pod of a world that is well fails."""
+    await asyncio.sleep(FORGET_SECONDS)
+    pods = [pod for pod in world.pods() if pod["status"]["phase"] == "Running"]
+    if not pods:
+        return []
+    pod, act = world.random.choice(pods), world.random.choice(("fail pod", "delete pod", "fail container"))
+    unit = pod["metadata"]["labels"][LABEL_UNIT]
+    perform(world, act, pod)
+    if not await calm(world, loop_seconds() + LONGEST_SECONDS):
+        return [f"never at rest after {act}"]
+    spec = world.server.get("TrainingRun", "r")["spec"]
+    alone = spec["recovery"]["inPlace"] and ("queueName" not in spec or act == "fail container")
+    kept = {
+        each["metadata"]["uid"]: each["metadata"]["name"]
+        for each in pods
+        if each["metadata"]["labels"][LABEL_UNIT] != unit or (alone and each is not pod)
+    }
+    if alone and act == "fail container":
+        kept[pod["metadata"]["uid"]] = pod["metadata"]["name"]
+    gone = kept.keys() - {each["metadata"]["uid"] for each in world.pods()}
+    found = [f"{act} of {pod['metadata']['name']} replaced {kept[uid]}" for uid in sorted(gone)]
+    return [*found, *unwell(world)]
+
+
+def loop_seconds() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def perform(world: World, act: str, victim: dict[str, Any] | None = None) -> None:
+    """Lets one thing happen, to `victim` or to a pod by chance."""
     pods = world.pods()
-    pod = world.random.choice(pods) if pods else None
+    pod = victim or (world.random.choice(pods) if pods else None)
     units = [key.name for key in world.planned() if key.kind == "LearnerUnit"]
     running = pod is not None and pod["status"]["phase"] == "Running"
     match act:
@@ -114,12 +149,12 @@ def perform(world: World, act: str) -> None:
             pass
 
 
-async def calm(world: World) -> bool:
-    """Waits until nothing but figures has changed for a while; whether it ever came to that."""
+async def calm(world: World, deadline: float = LONGEST_SECONDS) -> bool:
+    """Waits until nothing but figures has changed for a while; whether it came to that by `deadline`."""
     loop = asyncio.get_running_loop()
     last, since = essence(world), loop.time()
     while loop.time() < since + CALM_SECONDS:
-        if loop.time() > LONGEST_SECONDS:
+        if loop.time() > deadline:
             return False
         await asyncio.sleep(5)
         world.check()
