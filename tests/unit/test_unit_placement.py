@@ -197,6 +197,18 @@ def test_a_replaced_pod_waits_for_its_host_for_a_short_time() -> None:
     assert ends(whole) == RETURN_SECONDS - 6
 
 
+def test_a_leader_created_again_in_a_taken_pool_is_given_another_after_a_short_time() -> None:
+    scene = Scene(TWO_SLICES).rest()
+    scene.bind(0, "red-0")
+    scene.bind(2, "blue-0")
+    scene.rest()
+    scene.vanish(2)  # before the hosts have met, so that no incarnation is lost
+    scene.rest()
+    assert pool_of(scene.pod(2)) == "blue"
+    scene.unschedulable(2)
+    assert ends(scene) == RETURN_SECONDS
+
+
 def test_slices_that_are_held_are_given_back_in_time_and_others_go_first() -> None:
     scene = Scene(TWO_SLICES).rest()
     scene.bind(0, "red-0")

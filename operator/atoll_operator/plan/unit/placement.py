@@ -146,7 +146,9 @@ def overdue(found: PlacementInput, now: float) -> tuple[str, float | None]:
         if (since := pod.unschedulable_since) is None:
             continue
         number, host = divmod(pod.host, size)
-        if pod.made_for > found.placement and (number in bound or (pod.pool and ours)):
+        # Only a leader that replaces another one names a pool that the operator chose.
+        replaces = pod.made_for > found.placement or (host == 0 and pod.pool)
+        if replaces and (number in bound or (pod.pool and ours)):
             end, why = since + RETURN_SECONDS, "its host is not available any more"
         elif host and pod.pool in poor and len(poor) < kinds:
             end, why = since + HOSTS_SECONDS, f"node pool {pod.pool} lacks hosts, and another one does not"
