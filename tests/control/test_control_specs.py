@@ -112,8 +112,9 @@ def test_a_spec_is_refused_by_a_field_or_reconciled_into_objects_that_the_api_se
     api: Api, bench: Bench, part: str
 ) -> None:
     stored = judged(api, drawn(part, share=10))
-    assert stored
-    named = [{**body, "metadata": {"name": f"g{index}"}} for index, body in enumerate(stored)]
+    assert len(stored) > 10 or part.startswith("broken")
+    # The memory world makes a uid of the name, and labels have its first four characters.
+    named = [{**body, "metadata": {"name": f"g{index:03}"}} for index, body in enumerate(stored)]
     objects = made([HOST, *named])
     mine = [
         each
@@ -129,7 +130,7 @@ def test_a_spec_is_refused_by_a_field_or_reconciled_into_objects_that_the_api_se
         # The pods of a damaged spec may be refused: the condition ObjectRefused tells it.
         may = part.startswith("broken") and body["kind"] in ("Pod", "StatefulSet")
         assert not refusal or may or ABSENT.search(refusal), f"{body['kind']}: {refusal}\n{body}"
-    assert kinds["Pod"] > 0
+    assert kinds["Pod"] > 0 or part.startswith("broken")
 
 
 def lasting(body: Object, objects: list[Object]) -> bool:
