@@ -27,7 +27,7 @@ Object = dict[str, Any]
 DRY = "?dryRun=All&fieldValidation=Strict"
 ABSENT = re.compile("error looking up service account|no PriorityClass with name")
 """What a pod may be refused for: the user has yet to make it."""
-FIELD = re.compile(r"\bspec(\.\w+|\[\d+\])*: |unknown field \"spec|\bmetadata\.name")
+FIELD = re.compile(r"\bspec(\.[\w./-]+|\[\d+\])*: |unknown field \"spec|\bmetadata\.name")
 HOST = patched(RUN, {"metadata.name": "host"})
 """The run that generated LearnerUnits name."""
 SEEN_SECONDS = 120
