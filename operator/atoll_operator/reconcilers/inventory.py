@@ -134,9 +134,6 @@ class Inventory:
     def unit_keys(self, run: Key) -> list[Key]:
         return [entry.key for entry in self.cache.by(PARENT, run, "LearnerUnit")]
 
-    def units_of(self, run: Key) -> list[Object]:
-        return [entry.value for entry in self.cache.by(PARENT, run, "LearnerUnit")]
-
     def pods_of(self, unit: Key, uid: str) -> tuple[PodView, ...]:
         """The pods that the unit of this uid owns."""
         return tuple(entry.value for entry in self.cache.by(PARENT, unit, "Pod") if entry.controller == uid)
