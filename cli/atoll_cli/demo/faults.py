@@ -71,7 +71,11 @@ class Faults:
         self._until_healed(fault, before)
 
     def kill_syncer(self) -> None:
-        """Kills the syncer's processes; returns when the same pod merges again."""
+        """Kill the syncer's processes; return when the same pod merges again and every unit has told it of new steps.
+
+        A restarted syncer knows the steps of its journal. It is back within a second or two, before each unit has
+        pushed again, so its first figures are those from before the kill.
+        """
         before = self._watch.look()
         syncer = _syncer(before)
         self._console.say(f"killing the syncer: {syncer.name}")
@@ -79,9 +83,7 @@ class Faults:
         self._cluster.kill([syncer])
         back = self._watch.until(
             "the syncer going on from its journal",
-            lambda sample: (
-                _resumed(sample, syncer) and (sample.run.step > before.run.step or sample.run.complete)
-            ),
+            lambda sample: sample.run.complete or (_resumed(sample, syncer) and _all_moved(before, sample)),
             HEALED,
         )
         self._note(fault, back, "merges again")
@@ -131,6 +133,13 @@ def _syncer(sample: Sample) -> PodView:
         if pod.component == "syncer":
             return pod
     raise CommandError(f"the run {sample.run.name} has no syncer pod")
+
+
+def _all_moved(before: Sample, now: Sample) -> bool:
+    """Whether the run and each of its units have made steps since."""
+    return now.run.step > before.run.step and all(
+        name in now.units and now.units[name].step > unit.step for name, unit in before.units.items()
+    )
 
 
 def _resumed(sample: Sample, before: PodView) -> bool:
