@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from atoll_operator.cluster import Cluster
 from atoll_operator.kube.keys import Key
 from atoll_operator.kube.queue import WorkQueue
-from atoll_operator.kube.recorder import Announcer
+from atoll_operator.kube.recorder import Recorder
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.run.status_diff import StatusDiff
 from atoll_operator.polling.evaluator import EvaluatorPoller
 from atoll_operator.polling.syncer import SyncerPoller
+from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
 from atoll_operator.reconcilers.unit import UnitReconciler
@@ -28,21 +29,19 @@ TURN_SECONDS = 1.0
 class Controller:
     """The work queue, the reconcilers and the pollers."""
 
-    def __init__(self, settings: Settings, cluster: Cluster, store: Inventory, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, cluster: Cluster, inventory: Inventory, metrics: Metrics) -> None:
         self._settings = settings
-        self._store = store
+        self._inventory = inventory
         self._metrics = metrics
         self.queue: WorkQueue[Key] = WorkQueue(self._reconcile)
         self.queue.on_error = self._failed
         self._syncers = SyncerPoller(settings, metrics, self._polled)
         self._evaluators = EvaluatorPoller(settings, metrics, self.queue.add)
-        self._announcer = Announcer(cluster, "atoll-operator")
-        self._runs = RunReconciler(
-            settings, cluster, store, self.queue, self._syncers, self._evaluators, self._announcer
+        self._recorder = Recorder(cluster, "atoll-operator")
+        context = ControllerContext(
+            settings, cluster, inventory, self.queue, self._syncers, self._evaluators, metrics, self._recorder
         )
-        self._units = UnitReconciler(
-            settings, cluster, store, self.queue, self._syncers, metrics, self._announcer
-        )
+        self._runs, self._units = RunReconciler(context), UnitReconciler(context)
 
     async def run(self, known: Iterable[Key]) -> None:
         """Works until cancelled; reconciles the known keys first."""
@@ -51,7 +50,7 @@ class Controller:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.queue.run(), name="work")
-                group.create_task(self._announcer.run(), name="announce")
+                group.create_task(self._recorder.run(), name="events")
                 group.create_task(self._resync(), name="resync")
         finally:
             await self._syncers.close()
@@ -74,7 +73,7 @@ class Controller:
             await asyncio.sleep(seconds - busy)
             for turn in range(turns):
                 await asyncio.sleep(busy / turns)
-                for key in self._store.keys("TrainingRun", "LearnerUnit"):
+                for key in self._inventory.keys("TrainingRun", "LearnerUnit"):
                     if zlib.crc32(str(key).encode()) % turns == turn:
                         self._review(key)
 
@@ -86,7 +85,7 @@ class Controller:
         return self._runs if key.kind == "TrainingRun" else self._units
 
     def _polled(self, run: Key, diff: StatusDiff) -> None:
-        for key, seconds in report_wakeups(run, diff, self._store):
+        for key, seconds in report_wakeups(run, diff, self._inventory):
             self.queue.add_spaced(key, seconds)
 
     def _failed(self, key: Key, error: Exception) -> None:

@@ -20,12 +20,14 @@ from atoll_operator.cluster import Cluster
 from atoll_operator.kube.keys import Key
 from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.queue import WorkQueue
-from atoll_operator.kube.recorder import Announcer
+from atoll_operator.kube.recorder import Recorder
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import document
 from atoll_operator.plan.run.syncer_state import SyncerState
+from atoll_operator.polling.evaluator import EvaluatorPoller
 from atoll_operator.polling.syncer import SyncerPoller
+from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.unit import UnitReconciler
 from atoll_operator.settings import Settings
@@ -82,6 +84,15 @@ class Told(SyncerPoller):
         return SyncerState(status=status, answering_since=BEGAN)
 
 
+def context(
+    settings: Settings, cluster: Cluster, inventory: Inventory, queue: WorkQueue[Key], metrics: Metrics
+) -> ControllerContext:
+    syncers = Told(settings, metrics, lambda run, units: None)
+    evaluators = EvaluatorPoller(settings, metrics, queue.add)
+    recorder = Recorder(cluster, "o")
+    return ControllerContext(settings, cluster, inventory, queue, syncers, evaluators, metrics, recorder)
+
+
 def pod(host: int) -> dict[str, Any]:
     name = f"{UNIT.name}-2-{host}"
     labels = {LABEL_COMPONENT: LEARNER, LABEL_UNIT: UNIT.name, LABEL_PLACEMENT: "2", LABEL_HOST: str(host)}
@@ -124,21 +135,20 @@ async def test_pods_that_are_gone_with_their_deletion_leave_a_finished_unit_that
     server: tuple[Server, str],
 ) -> None:
     api, address = server
-    store, metrics, settings = Inventory(), Metrics(), Settings(runtime_image="i")
+    inventory, metrics, settings = Inventory(), Metrics(), Settings(runtime_image="i")
     metadata = {"name": "r", "namespace": "ns", "uid": "run", "resourceVersion": "1", "generation": 1}
-    store.put("TrainingRun", RUN | {"metadata": metadata, "status": {"phase": "Complete"}})
-    store.put("LearnerUnit", copy.deepcopy(api.unit))
+    inventory.put("TrainingRun", RUN | {"metadata": metadata, "status": {"phase": "Complete"}})
+    inventory.put("LearnerUnit", copy.deepcopy(api.unit))
     for host in (0, 1):
-        store.put("Pod", {**pod(host), "status": {"phase": "Succeeded"}})
+        inventory.put("Pod", {**pod(host), "status": {"phase": "Succeeded"}})
     async with Cluster(Credentials(address, ssl.create_default_context()), metrics) as cluster:
-        feeds, announcer = Told(settings, metrics, lambda run, units: None), Announcer(cluster, "o")
 
         async def look(key: Key) -> None:
             if key == UNIT:  # and not its run, which is told of the new status
                 await reconcile(key)
 
         queue = WorkQueue(look)
-        reconcile = UnitReconciler(settings, cluster, store, queue, feeds, metrics, announcer)
+        reconcile = UnitReconciler(context(settings, cluster, inventory, queue, metrics))
         working = asyncio.create_task(queue.run())
         queue.add(UNIT)
         async with asyncio.timeout(10):
@@ -157,16 +167,15 @@ def draining(unit: dict[str, Any]) -> tuple[str, str]:
 
 async def test_a_heal_that_is_written_at_the_second_try_counts_once(server: tuple[Server, str]) -> None:
     api, address = server
-    store, metrics, settings = Inventory(), Metrics(), Settings(runtime_image="i")
+    inventory, metrics, settings = Inventory(), Metrics(), Settings(runtime_image="i")
     metadata = {"name": "r", "namespace": "ns", "uid": "run", "resourceVersion": "1", "generation": 1}
-    store.put("TrainingRun", RUN | {"metadata": metadata})
-    store.put("LearnerUnit", copy.deepcopy(api.unit))
+    inventory.put("TrainingRun", RUN | {"metadata": metadata})
+    inventory.put("LearnerUnit", copy.deepcopy(api.unit))
     for host in (0, 1):
-        store.put("Pod", pod(host))
+        inventory.put("Pod", pod(host))
     async with Cluster(Credentials(address, ssl.create_default_context()), metrics) as cluster:
-        feeds, announcer = Told(settings, metrics, lambda run, units: None), Announcer(cluster, "o")
         queue: WorkQueue[Key] = WorkQueue(lambda key: reconcile(key))
-        reconcile = UnitReconciler(settings, cluster, store, queue, feeds, metrics, announcer)
+        reconcile = UnitReconciler(context(settings, cluster, inventory, queue, metrics))
         api.touch()
         await reconcile(UNIT)
         assert api.unit["status"] == document(HEALING)

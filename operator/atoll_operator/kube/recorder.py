@@ -34,7 +34,7 @@ class Notice(Protocol):
     def occasion(self) -> str: ...
 
 
-class Announcer:
+class Recorder:
     """Writes Events one after the other. A failure is logged and changes nothing else.
 
     Args:

@@ -35,8 +35,8 @@ FIGURES = {
 class RunCollector(Collector):
     """Computes the metrics at each scrape."""
 
-    def __init__(self, store: Inventory, leads: Callable[[], bool]) -> None:
-        self._store, self._leads = store, leads
+    def __init__(self, inventory: Inventory, leads: Callable[[], bool]) -> None:
+        self._inventory, self._leads = inventory, leads
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """The metrics without samples, for the registration."""
@@ -49,7 +49,7 @@ class RunCollector(Collector):
         return families(self._bodies("TrainingRun"), self._bodies("LearnerUnit"))
 
     def _bodies(self, kind: str) -> Iterator[Object]:
-        return (body for key in self._store.keys(kind) if (body := self._store.get(key)) is not None)
+        return (body for key in self._inventory.keys(kind) if (body := self._inventory.get(key)) is not None)
 
 
 def families(runs: Iterable[Object], units: Iterable[Object]) -> Iterator[GaugeMetricFamily]:

@@ -1,4 +1,4 @@
-"""Deletes a pod as it was planned, and has the store know at once."""
+"""Deletes a pod as it was planned, and has the inventory know at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from atoll_operator.plan.removal import Removal
 from atoll_operator.reconcilers.inventory import Inventory
 
 
-async def remove_pod(cluster: Cluster, store: Inventory, namespace: str, removal: Removal) -> None:
+async def remove_pod(cluster: Cluster, inventory: Inventory, namespace: str, removal: Removal) -> None:
     """That very pod, and no other of its name; without a grace period its object is gone afterwards.
 
     Raises:
@@ -23,6 +23,6 @@ async def remove_pod(cluster: Cluster, store: Inventory, namespace: str, removal
     except (NotFound, Conflict):
         answer = {}
     if answer.get("kind") == "Pod" and answer["metadata"].get("deletionGracePeriodSeconds"):
-        store.put("Pod", answer)
+        inventory.put("Pod", answer)
     else:
-        store.drop("Pod", {"metadata": {"name": name, "namespace": namespace, "uid": removal.uid}})
+        inventory.drop("Pod", {"metadata": {"name": name, "namespace": namespace, "uid": removal.uid}})

@@ -16,28 +16,23 @@ from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.certificates.members import RunOwner, members
 from atoll_operator.certificates.secrets import Certificates
-from atoll_operator.cluster import LABELS, Cluster
+from atoll_operator.cluster import LABELS
 from atoll_operator.kube.apply import Applier
 from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.kube.errors import Conflict, NotFound, Refused, Retry
 from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.kube.keys import Key, key_of
 from atoll_operator.kube.logs import tell
-from atoll_operator.kube.queue import WorkQueue
-from atoll_operator.kube.recorder import Announcer
 from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods.names import tls_secret
 from atoll_operator.plan.run.elastic import certified_units
 from atoll_operator.plan.run.observed import RunObserved
 from atoll_operator.plan.run.plan import Reference, RunPlan, plan_run
 from atoll_operator.plan.run.status import invalid, with_refusal
-from atoll_operator.polling.evaluator import EvaluatorPoller
-from atoll_operator.polling.syncer import SyncerPoller
-from atoll_operator.reconcilers.inventory import Inventory
+from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.observe_run import observe_run, problems
 from atoll_operator.reconcilers.pod_removal import remove_pod
 from atoll_operator.reconcilers.wakeups import status_writer
-from atoll_operator.settings import Settings
 
 REFUSED_SECONDS = 5.0
 """Until the next pass after the API server refused an object."""
@@ -57,26 +52,17 @@ class RunMemory:
 class RunReconciler:
     """The work queue calls it with the key of a run, never twice at the same time for one key."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        cluster: Cluster,
-        inventory: Inventory,
-        queue: WorkQueue[Key],
-        syncers: SyncerPoller,
-        evaluators: EvaluatorPoller,
-        announcer: Announcer,
-    ) -> None:
-        self._settings = settings
-        self._cluster = cluster
-        self._inventory = inventory
-        self._queue = queue
-        self._syncers = syncers
-        self._evaluators = evaluators
-        self._announcer = announcer
-        self._certificates = Certificates(cluster, inventory.cache)
-        self._applier = Applier(cluster, inventory.cache, LABELS)
-        self._status = status_writer(cluster, inventory, queue)
+    def __init__(self, context: ControllerContext) -> None:
+        self._settings = context.settings
+        self._cluster = context.cluster
+        self._inventory = context.inventory
+        self._queue = context.queue
+        self._syncers = context.syncers
+        self._evaluators = context.evaluators
+        self._recorder = context.recorder
+        self._certificates = Certificates(context.cluster, context.inventory.cache)
+        self._applier = Applier(context.cluster, context.inventory.cache, LABELS)
+        self._status = status_writer(context.cluster, context.inventory, context.queue)
         self._memory: dict[Key, RunMemory] = {}
 
     async def __call__(self, key: Key) -> None:
@@ -110,7 +96,7 @@ class RunReconciler:
                 status = with_refusal(status, old, condition, message, now)
         if not await self._status.write(key, body, document(status)):
             return
-        self._announcer.tell(body, plan.notices, now)
+        self._recorder.tell(body, plan.notices, now)
         self._wake_units(key, run, status, memory)
         if plan.again:
             self._queue.add(key)

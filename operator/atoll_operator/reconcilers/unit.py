@@ -8,14 +8,11 @@ from dataclasses import dataclass
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object, controller_uid
 from atoll_operator.api.trainingrun import RuntimeStatus
-from atoll_operator.cluster import LABELS, Cluster
+from atoll_operator.cluster import LABELS
 from atoll_operator.kube.apply import Applier, check_owner
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Refused, Retry
 from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.kube.keys import Key
-from atoll_operator.kube.queue import WorkQueue
-from atoll_operator.kube.recorder import Announcer
-from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan import ledger
 from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods.settings import pod_settings
@@ -25,11 +22,9 @@ from atoll_operator.plan.unit import hang
 from atoll_operator.plan.unit.observed import Orders, UnitObserved
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.unitplan import Renewal, UnitPlan, refused
-from atoll_operator.polling.syncer import SyncerPoller
-from atoll_operator.reconcilers.inventory import Inventory
+from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.pod_removal import remove_pod
 from atoll_operator.reconcilers.wakeups import status_writer
-from atoll_operator.settings import Settings
 from atoll_runtime.contract import UnitReport
 
 
@@ -45,30 +40,21 @@ class UnitMemory:
 class UnitReconciler:
     """Called with the key of a unit by one worker at a time."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        cluster: Cluster,
-        store: Inventory,
-        queue: WorkQueue[Key],
-        feeds: SyncerPoller,
-        metrics: Metrics,
-        announcer: Announcer,
-    ) -> None:
-        self._settings = settings
-        self._cluster = cluster
-        self._store = store
-        self._queue = queue
-        self._feeds = feeds
-        self._metrics = metrics
-        self._announcer = announcer
-        self._status = status_writer(cluster, store, queue)
+    def __init__(self, context: ControllerContext) -> None:
+        self._settings = context.settings
+        self._cluster = context.cluster
+        self._inventory = context.inventory
+        self._queue = context.queue
+        self._syncers = context.syncers
+        self._metrics = context.metrics
+        self._recorder = context.recorder
+        self._status = status_writer(context.cluster, context.inventory, context.queue)
         # A Service holds nothing of its unit: whoever deletes a unit to try it again need not wait for the collector.
-        self._applier = Applier(cluster, store.cache, LABELS, inherit=True)
+        self._applier = Applier(context.cluster, context.inventory.cache, LABELS, inherit=True)
         self._memory: dict[Key, UnitMemory] = {}
 
     async def __call__(self, key: Key) -> None:
-        body = self._store.live(key)
+        body = self._inventory.live(key)
         if body is None:
             self._status.forget(key)
             self._queue.forget(key)
@@ -95,7 +81,7 @@ class UnitReconciler:
             plan = refused(plan, unit.status, refusal, now)
         if not await self._status.write(key, body, document(plan.status)):
             return
-        self._announcer.tell(body, plan.notices, now)
+        self._recorder.tell(body, plan.notices, now)
         if plan.healed_seconds is not None:
             self._metrics.heal_seconds.observe(plan.healed_seconds)
         for stage, seconds in plan.heal_stages or ():
@@ -114,7 +100,7 @@ class UnitReconciler:
     async def _confirmed(self, key: Key, body: Object, now: float) -> UnitPlan:
         """The plan by a fresh list of pods: a watch that lags behind another operator must not cost an incarnation."""
         pods = await self._cluster.pods(key.namespace, f"{LABEL_UNIT}={key.name}")
-        self._store.replace_pods(key, pods)
+        self._inventory.replace_pods(key, pods)
         return plan_unit(self._observe(key, body, now), now)
 
     async def _advance(self, key: Key, body: Object, plan: UnitPlan, now: float) -> None:
@@ -126,18 +112,18 @@ class UnitReconciler:
         if failure is not None and counted:
             self._metrics.restarts.labels(failure.reason).inc()
         self._queue.add(key)
-        self._announcer.tell(body, plan.notices, now)
+        self._recorder.tell(body, plan.notices, now)
 
     def _observe(self, key: Key, body: Object, now: float) -> UnitObserved:
-        unit = self._store.unit(body)
+        unit = self._inventory.unit(body)
         run_key = Key("TrainingRun", key.namespace, unit.spec.run)
-        run = self._store.live(run_key)
+        run = self._inventory.live(run_key)
         if run is not None and controller_uid(body) not in ("", run["metadata"]["uid"]):
             run = None  # a unit of an earlier run of this name, on its way out
-        feed = self._feeds.state(run_key, run["metadata"]["uid"] if run is not None else "")
-        pods = self._store.pods_of(key, body["metadata"]["uid"])
+        feed = self._syncers.state(run_key, run["metadata"]["uid"] if run is not None else "")
+        pods = self._inventory.pods_of(key, body["metadata"]["uid"])
         if any(pod.exit_code == 0 for pod in pods):
-            self._feeds.poke(run_key)
+            self._syncers.poke(run_key)
         status = feed.status
         report = status.units.get(key.name) if status is not None and feed.answers else None
         answering_since = feed.answering_since if feed.serves and not feed.down else None
@@ -158,9 +144,9 @@ class UnitReconciler:
             answering_since=answering_since,
             heard=feed.heard,
             pace=self._pace(key, report, answering_since, now),
-            nodes=self._store.nodes_of(pods),
-            sees_nodes=self._store.sees_nodes,
-            sound_chips=self._store.sound_chips((unit.spec.accelerator, unit.spec.topology)),
+            nodes=self._inventory.nodes_of(pods),
+            sees_nodes=self._inventory.sees_nodes,
+            sound_chips=self._inventory.sound_chips((unit.spec.accelerator, unit.spec.topology)),
         )
 
     def _pace(
@@ -171,7 +157,7 @@ class UnitReconciler:
         return memory.pace
 
     def _orders(self, run: Object, finishing: bool) -> Orders:
-        spec = self._store.run_spec(run)
+        spec = self._inventory.run_spec(run)
         status = run.get("status", {})
         over = status.get("phase") in ("Complete", "Failed")
         held = status.get("runtime")
@@ -193,7 +179,9 @@ class UnitReconciler:
     async def _act(self, key: Key, body: Object, plan: UnitPlan) -> str:
         """Creates and deletes at the same time, then tells; returns why the API server refused, or nothing."""
         uid = body["metadata"]["uid"]
-        removes = (remove_pod(self._cluster, self._store, key.namespace, removal) for removal in plan.remove)
+        removes = (
+            remove_pod(self._cluster, self._inventory, key.namespace, removal) for removal in plan.remove
+        )
         refusal = ""
         try:
             if plan.service is not None:
@@ -209,7 +197,7 @@ class UnitReconciler:
 
     def _any_gone(self, key: Key, uid: str, removals: Sequence[Removal]) -> bool:
         """Whether one of these pods is gone for good by now: no watch tells of what the store knows already."""
-        left = {pod.uid for pod in self._store.pods_of(key, uid)}
+        left = {pod.uid for pod in self._inventory.pods_of(key, uid)}
         return any(removal.uid not in left for removal in removals)
 
     async def _renew(self, key: Key, renewal: Renewal) -> None:
@@ -218,7 +206,7 @@ class UnitReconciler:
             pod = await self._cluster.annotate("Pod", key.namespace, renewal.name, renewal.uid, told)
         except (NotFound, Conflict):
             return  # the watch tells of its loss
-        self._store.put("Pod", pod)
+        self._inventory.put("Pod", pod)
 
     async def _create(self, pod: Object) -> None:
         metadata = pod["metadata"]
@@ -227,4 +215,4 @@ class UnitReconciler:
         except AlreadyExists:
             created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
             check_owner(created, "Pod", metadata["ownerReferences"][0], LABELS)
-        self._store.put("Pod", created)
+        self._inventory.put("Pod", created)

@@ -11,9 +11,9 @@ import pytest
 from leaping import leap
 
 from atoll_operator.cluster import Cluster
-from atoll_operator.kube import recorder as announce
+from atoll_operator.kube import recorder as recorder_module
 from atoll_operator.kube.logs import LOG
-from atoll_operator.kube.recorder import Announcer
+from atoll_operator.kube.recorder import Recorder
 from atoll_operator.plan.notice import Notice
 
 UNIT = {
@@ -38,17 +38,17 @@ class Events:
 def test_events_beyond_those_that_may_wait_are_dropped_and_counted_in_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(announce, "REMEMBERED", 4)
+    monkeypatch.setattr(recorder_module, "REMEMBERED", 4)
     events = Events()
 
     async def work() -> None:
-        announcer = Announcer(cast(Cluster, events), "o")
+        recorder = Recorder(cast(Cluster, events), "o")
         for waves in (7, 4):
-            announcer.tell(
+            recorder.tell(
                 UNIT, [Notice("Normal", "Healed", f"{waves}/{n}", f"{waves}/{n}") for n in range(waves)], 0.0
             )
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(announcer.run(), 10)
+                await asyncio.wait_for(recorder.run(), 10)
 
     with caplog.at_level(logging.WARNING):
         leap(work())

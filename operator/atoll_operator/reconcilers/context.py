@@ -1,0 +1,29 @@
+"""What the reconcilers of one term of leadership share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atoll_operator.cluster import Cluster
+from atoll_operator.kube.keys import Key
+from atoll_operator.kube.queue import WorkQueue
+from atoll_operator.kube.recorder import Recorder
+from atoll_operator.metrics.process import Metrics
+from atoll_operator.polling.evaluator import EvaluatorPoller
+from atoll_operator.polling.syncer import SyncerPoller
+from atoll_operator.reconcilers.inventory import Inventory
+from atoll_operator.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerContext:
+    """Made anew for each term, because another operator may have acted."""
+
+    settings: Settings
+    cluster: Cluster
+    inventory: Inventory
+    queue: WorkQueue[Key]
+    syncers: SyncerPoller
+    evaluators: EvaluatorPoller
+    metrics: Metrics
+    recorder: Recorder
