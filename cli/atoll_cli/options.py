@@ -26,6 +26,8 @@ def run(options: argparse.Namespace) -> int:
     """Run any command but `bench`, which has its own parser."""
     if options.command == "demo":
         return _demo(options)
+    if options.command == "try":
+        return _try(options)
     if options.command == "status":
         from atoll_cli.status import show_status
 
@@ -65,6 +67,17 @@ def _demo(options: argparse.Namespace) -> int:
         ) from error
 
 
+def _try(options: argparse.Namespace) -> int:
+    try:
+        from atoll_cli.trial.command import run_try
+
+        return run_try(options)
+    except ModuleNotFoundError as error:
+        raise lacking(
+            error, "try needs the packages of runtime and local cluster", "runtime,local"
+        ) from error
+
+
 def _version() -> str:
     from importlib.metadata import version
 
@@ -86,6 +99,11 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=_Version, nargs=0, help="the version of this program")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_try(
+        commands.add_parser(
+            "try", help="train with processes of this machine, kill one, watch it heal", allow_abbrev=False
+        )
+    )
     _add_demo(
         commands.add_parser(
             "demo", help="train on a local cluster, kill a unit, watch it heal", allow_abbrev=False
@@ -124,6 +142,21 @@ def _add_status(status: argparse.ArgumentParser) -> None:
     status.add_argument("--context", metavar="NAME", help="default: the current one")
     status.add_argument("-w", "--watch", action="store_true", help="again every 2 s until the run has ended")
     status.add_argument("--json", action="store_true", help="as JSON; with --watch a line each time")
+
+
+def _add_try(trial: argparse.ArgumentParser) -> None:
+    trial.add_argument(
+        "file",
+        type=Path,
+        nargs="?",
+        metavar="RUN.yaml",
+        help="with file:// paths; default: a run that is built in",
+    )
+    trial.add_argument("--json", action="store_true", help="print the summary alone, as JSON")
+    trial.add_argument(
+        "--folder", type=Path, metavar="DIR", help="keep logs, data and checkpoints there; it must not exist"
+    )
+    trial.add_argument("--steps", type=int, metavar="N", help="global steps, instead of the file's target")
 
 
 def _add_demo(demo: argparse.ArgumentParser) -> None:

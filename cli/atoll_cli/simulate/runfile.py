@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,15 @@ def read_spec(path: Path) -> tuple[str, TrainingRunSpec]:
     Raises:
         UsageError: no such file, no YAML, no TrainingRun or several, or what the API server would refuse.
     """
-    manifest = _manifest(path)
+    return checked_spec(path, read_manifest(path))
+
+
+def checked_spec(path: Path, manifest: Mapping[str, Any]) -> tuple[str, TrainingRunSpec]:
+    """Name and spec of a TrainingRun; raises `UsageError` for what the API server would refuse.
+
+    Args:
+        path: of its file, for messages.
+    """
     refused = faults(manifest)
     if len(refused) > 1:
         refused = [f"the API server would refuse {len(refused)} things:", *refused]
@@ -53,7 +62,8 @@ def planned_run(path: Path, name: str, spec: TrainingRunSpec) -> planner.Run:
         raise UsageError(f"{path}: {error}") from error
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The one TrainingRun of the file, unchecked. Raises `UsageError`: no such file, no YAML, none or several."""
     try:
         documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except OSError as error:

@@ -1,0 +1,194 @@
+"""The operator's plans for one run, carried out on this machine."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+import time
+import urllib.request
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from atoll_cli.trial.pods import Pods, free_port
+from atoll_operator.api.group import Object
+from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
+from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
+from atoll_operator.certificates.authority import Authority
+from atoll_operator.certificates.members import Member, RunOwner, members
+from atoll_operator.plan.pods.names import syncer
+from atoll_operator.plan.pods.settings import pod_settings
+from atoll_operator.plan.run.observed import RunObserved, UnitFacts
+from atoll_operator.plan.run.plan import plan_run
+from atoll_operator.plan.run.shards import combine
+from atoll_operator.plan.run.syncer_state import UNAVAILABLE, SyncerState, finishing, heard, missed
+from atoll_operator.plan.unit import hang
+from atoll_operator.plan.unit.observed import Orders, UnitObserved
+from atoll_operator.plan.unit.plan import plan_unit
+from atoll_runtime.contract import SyncerAddress, SyncerStatus, dump, identity, parse_run
+
+NAMESPACE = "default"
+ANSWER_SECONDS = 5.0
+PASSES = 8
+"""Passes at once over a unit: a new incarnation is written in one and acted on in the next."""
+
+
+@dataclass
+class Unit:
+    """A LearnerUnit: what the API server would keep of it."""
+
+    spec: LearnerUnitSpec
+    status: LearnerUnitStatus = field(default_factory=LearnerUnitStatus)
+    uid: str = field(default_factory=lambda: str(uuid.uuid4()))
+    pace: hang.Pace | None = None
+
+
+class Operator:
+    """One run, from its spec to its end; `look` is one pass."""
+
+    def __init__(self, name: str, spec: TrainingRunSpec, folder: Path) -> None:
+        self.name, self.spec, self.uid = name, spec, str(uuid.uuid4())
+        self.status = TrainingRunStatus()
+        self.units: dict[str, Unit] = {}
+        self.syncer = SyncerState()
+        self.pods = Pods(folder / "pods", folder / "run.json", folder / "certificates")
+        self._folder, self._seen = folder, time.time()
+        self._shards = [SyncerState()] * spec.syncer.shards
+        self._addresses = tuple(
+            SyncerAddress(
+                host="localhost", port=free_port(), status_port=free_port(), health_port=free_port()
+            )
+            for _ in self._shards
+        )
+        self._authority = Authority.new(name, datetime.datetime.now(datetime.UTC))
+        operator = self._issue("operator", identity(NAMESPACE, name, "operator", "operator"), ())
+        self._tls = ssl.create_default_context(cafile=str(operator / "ca.crt"))
+        self._tls.load_cert_chain(operator / "tls.crt", operator / "tls.key")
+
+    def look(self) -> None:
+        """Observe, plan and act once."""
+        self.pods.look(time.time())
+        self._shards = [self._poll(shard, old) for shard, old in enumerate(self._shards)]
+        self.syncer = combine(self._shards)
+        self._look_at_run(time.time())
+        for name in self.units:
+            passes = 1
+            while self._look_at_unit(name, time.time()) and passes < PASSES:
+                passes += 1
+
+    def _look_at_run(self, now: float) -> None:
+        run = self._observed()
+        plan = plan_run(run, now)
+        for body in plan.apply:
+            self._apply(run, body, now)
+        for body in plan.apply_units:
+            self.units.setdefault(
+                body["metadata"]["name"], Unit(LearnerUnitSpec.model_validate(body["spec"]))
+            )
+        self.status = plan.status
+
+    def _observed(self) -> RunObserved:
+        pods = [pod.view for pod in self.pods.all.values()]
+        return RunObserved(
+            name=self.name,
+            namespace=NAMESPACE,
+            uid=self.uid,
+            generation=1,
+            spec=self.spec,
+            status=self.status,
+            settings=pod_settings(
+                self.name, self.spec, self.status.runtime, image="none", environment={}, pull_policy="Never"
+            ),
+            units={
+                name: UnitFacts(
+                    name=name, run=self.name, status=unit.status, spec=unit.spec, uid=unit.uid, generation=1
+                )
+                for name, unit in self.units.items()
+            },
+            syncer_pods=tuple(pod for pod in pods if not pod.unit),
+            syncer=self.syncer,
+            seen=self._seen,
+        )
+
+    def _apply(self, run: RunObserved, body: Object, now: float) -> None:
+        """Write `run.json` of the ConfigMap, or create the pods of the StatefulSet."""
+        if body["kind"] == "ConfigMap":
+            contract = parse_run(body["data"]["run.json"]).model_copy(update={"shards": self._addresses})
+            (self._folder / "run.json").write_text(dump(contract))
+        if body["kind"] == "StatefulSet":
+            name, template = body["metadata"]["name"], body["spec"]["template"]
+            self._certify(syncer(self.name))
+            for shard in range(body["spec"]["replicas"]):
+                metadata = {**template["metadata"], "name": f"{name}-{shard}"}
+                self.pods.create({"metadata": metadata, "spec": template["spec"]}, name, now)
+
+    def _look_at_unit(self, name: str, now: float) -> bool:
+        """Whether the plan changed what the next pass sees, which therefore should follow at once."""
+        unit, state = self.units[name], self.syncer
+        report = state.status.units.get(name) if state.status is not None and state.answers else None
+        answering_since = state.serving_since
+        unit.pace = hang.follow(unit.pace, report, answering_since, now)
+        over = self.status.phase in ("Complete", "Failed")
+        plan = plan_unit(
+            UnitObserved(
+                name=name,
+                namespace=NAMESPACE,
+                uid=unit.uid,
+                generation=1,
+                spec=unit.spec,
+                status=unit.status,
+                pods=tuple(pod.view for pod in self.pods.of_unit(name)),
+                orders=Orders(
+                    stop="Finished" if over else "",
+                    finishing=state.status is not None and finishing(state.status),
+                    recovery=self.spec.recovery,
+                    begun=self.status.global_step > 0,
+                    settings=self._observed().settings,
+                ),
+                report=report,
+                answering_since=answering_since,
+                heard=state.heard,
+                pace=unit.pace,
+            ),
+            now,
+        )
+        unit.status = plan.status
+        if plan.advance:
+            return True
+        for body in plan.create:
+            self._certify(name)
+            self.pods.create(body, name, now)
+        for removal in plan.remove:
+            self.pods.remove(removal.name, removal.grace_seconds, now)
+        for renewal in plan.renew:
+            self.pods.renew(renewal, now)
+        return bool(plan.create or plan.renew)
+
+    def _poll(self, shard: int, old: SyncerState) -> SyncerState:
+        url = f"https://localhost:{self._addresses[shard].status_port}/status"
+        try:
+            with urllib.request.urlopen(url, timeout=ANSWER_SECONDS, context=self._tls) as answer:
+                status = SyncerStatus.model_validate_json(answer.read())
+        except (OSError, ValidationError) as error:
+            return missed(old, UNAVAILABLE, f"the syncer does not answer: {error}")
+        return heard(old, status, time.time(), time.monotonic())
+
+    def _certify(self, name: str) -> None:
+        """Write the certificate of a pod's identity, once."""
+        owner = RunOwner(NAMESPACE, self.name, self.uid)
+        everybody = members(owner, len(self._shards), dict.fromkeys(self.units, ""), False)
+        member: Member = next(each for each in everybody if each.name == name)
+        if not (self._folder / "certificates" / name).exists():
+            self._issue(name, member.identity(owner), member.hosts)
+
+    def _issue(self, name: str, uri: str, hosts: tuple[str, ...]) -> Path:
+        now = datetime.datetime.now(datetime.UTC)
+        pair = self._authority.issue(name, uri, ("localhost", *hosts), now)
+        folder = self._folder / "certificates" / name
+        folder.mkdir(parents=True, mode=0o700)
+        (folder / "ca.crt").write_bytes(self._authority.pair.certificate)
+        (folder / "tls.crt").write_bytes(pair.certificate)
+        (folder / "tls.key").write_bytes(pair.key)
+        return folder

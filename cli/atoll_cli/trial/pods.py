@@ -1,0 +1,222 @@
+"""Pods as processes of this machine. What a kubelet does: start, restart in place, end, and tell how it went."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from atoll_operator.api.group import Object
+from atoll_operator.plan.pods.view import PodView, view
+from atoll_operator.plan.unit.unitplan import Renewal
+from atoll_runtime.contract import (
+    ENV_JOURNAL_DIR,
+    ENV_RUN_FILE,
+    ENV_SHARD,
+    ENV_TLS_DIR,
+    ENV_UNIT,
+    EXIT_OK,
+    EXIT_RESTART,
+    JOURNAL_DIR,
+    dump,
+    parse_unit,
+)
+
+NODE = "localhost"
+OWN = {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",  # processes share the cores
+}
+LEFT_OUT = ("HOME", "NUMBA_CACHE_DIR")
+"""Variables that name paths of a container."""
+TAIL = 64 * 1024
+"""Bytes of a log in which the last error is looked for."""
+_ERROR = re.compile(r" ERROR atoll[.\w]*: (.+)")
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on now."""
+    with socket.socket() as holder:
+        holder.bind(("localhost", 0))
+        return int(holder.getsockname()[1])
+
+
+@dataclass
+class Pod:
+    """A pod's JSON, and the process of its container."""
+
+    body: Object
+    folder: Path
+    """The pod's own: its log, its temporary files, its journal."""
+    tls: Path
+    created: float
+    uid: str = field(default_factory=lambda: str(uuid.uuid4()))
+    incarnation: int = 0
+    """Of a learner: what its process is."""
+    told: int = 0
+    """Of a learner: what its process is to be."""
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    code: int | None = None
+    """Exit status of the last process that ended, as a shell gives it."""
+    words: str = ""
+    finished: float | None = None
+    deadline: float | None = None
+    """When a process that was asked to end is killed."""
+
+    @property
+    def name(self) -> str:
+        return str(self.body["metadata"]["name"])
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log"
+
+    @property
+    def view(self) -> PodView:
+        """As the API server would show it."""
+        ended = not self.alive and self.code == EXIT_OK
+        return replace(
+            view(self.body),
+            uid=self.uid,
+            incarnation=self.told,
+            node=NODE,
+            phase="Succeeded" if ended else "Running",
+            ready=self.alive,
+            scheduled_at=self.created,
+            started_at=self.started if self.alive else None,
+            deletion_time=self.deadline,
+            exit_code=self.code,
+            exit_message=self.words,
+            ended_incarnation=self.incarnation if self.told else None,
+            finished_at=self.finished,
+        )
+
+    def signal(self, number: int) -> None:
+        if self.process is not None:
+            self.process.send_signal(number)
+
+
+class Pods:
+    """All pods of the run.
+
+    Args:
+        folder: for their logs and files.
+        run_file: `run.json`, which every pod reads.
+    """
+
+    def __init__(self, folder: Path, run_file: Path, certificates: Path) -> None:
+        self.all: dict[str, Pod] = {}
+        self._folder, self._run_file, self._certificates = folder, run_file, certificates
+        self._coordinators: dict[tuple[str, int], int] = {}
+
+    def of_unit(self, unit: str) -> list[Pod]:
+        return [pod for pod in self.all.values() if pod.view.unit == unit]
+
+    def create(self, body: Object, member: str, now: float) -> None:
+        """Create the pod and start its process, unless there is one of this name.
+
+        Args:
+            member: who it is by its certificate.
+        """
+        name = body["metadata"]["name"]
+        if name in self.all:
+            return
+        pod = Pod(body, self._folder / name, self._certificates / member, now)
+        pod.told = view(body).incarnation
+        (pod.folder / "tmp").mkdir(parents=True)
+        self.all[name] = pod
+        self._start(pod, now)
+
+    def renew(self, renewal: Renewal, now: float) -> None:
+        """Restart the pod's process as another incarnation."""
+        pod = self.all[renewal.name]
+        if pod.alive:
+            pod.signal(9)
+            pod.process.wait()  # type: ignore[union-attr]  # it is alive
+            pod.code, pod.finished, pod.words = EXIT_RESTART, now, ""
+        pod.told = renewal.incarnation
+        self._start(pod, now)
+
+    def remove(self, name: str, grace: float, now: float) -> None:
+        """Ask the process to end; it is killed after `grace` seconds."""
+        pod = self.all[name]
+        if pod.deadline is None:
+            pod.signal(15)
+        pod.deadline = min(pod.deadline or now + grace, now + grace)
+
+    def look(self, now: float) -> None:
+        """Note which processes have ended, and drop the pods that were to go."""
+        for pod in list(self.all.values()):
+            if pod.deadline is not None and pod.alive and pod.deadline <= now:
+                pod.signal(9)
+            if pod.process is not None and not pod.alive:
+                status = pod.process.returncode
+                pod.code, pod.finished, pod.process = status if status >= 0 else 128 - status, now, None
+                pod.incarnation, pod.words = pod.told, _last_error(pod.log)
+            if pod.deadline is not None and not pod.alive:
+                del self.all[pod.name]
+            elif not pod.told and pod.process is None:  # of the syncer, which keeps its journal
+                self._start(pod, now)
+
+    def close(self) -> None:
+        """Kill every process."""
+        for pod in self.all.values():
+            pod.signal(9)
+        for pod in self.all.values():
+            if pod.process is not None:
+                pod.process.wait()
+
+    def _start(self, pod: Pod, now: float) -> None:
+        [main] = pod.body["spec"]["containers"]
+        told = {item["name"]: item["value"] for item in main["env"] if "value" in item}
+        environment = {name: value for name, value in told.items() if name not in LEFT_OUT}
+        environment |= OWN | dict(self._places(pod, told))
+        _, *arguments = main["command"]  # its own `python` is the image's
+        with pod.log.open("ab") as log:
+            pod.process = subprocess.Popen(
+                [sys.executable, *arguments],
+                env=os.environ | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for us; we end them
+            )
+        pod.started = now
+
+    def _places(self, pod: Pod, told: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """Files and addresses of this machine in the place of a container's."""
+        yield ENV_RUN_FILE, str(self._run_file)
+        yield ENV_TLS_DIR, str(pod.tls)
+        yield "TMPDIR", str(pod.folder / "tmp")
+        if ENV_JOURNAL_DIR in told:
+            yield ENV_JOURNAL_DIR, told[ENV_JOURNAL_DIR].replace(JOURNAL_DIR, str(pod.folder / "journal"))
+            yield ENV_SHARD, pod.name.rpartition("-")[2]
+        if ENV_UNIT in told:
+            unit = parse_unit(told[ENV_UNIT])
+            port = self._coordinators.setdefault((unit.unit, pod.told), free_port())
+            changed = {
+                "incarnation": pod.told,
+                "chips": 0,
+                "coordinator": f"localhost:{port}",
+                "address": f"localhost:{free_port()}",
+            }
+            yield ENV_UNIT, dump(unit.model_copy(update=changed))
+
+
+def _last_error(log: Path) -> str:
+    """The last error that a process wrote, `Reason: message`; a killed one wrote none."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - TAIL))
+        found = _ERROR.findall(file.read().decode(errors="replace"))
+    return found[-1] if found else ""

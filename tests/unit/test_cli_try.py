@@ -1,0 +1,84 @@
+"""What `atoll try` refuses before it starts a process, and when it says that something did not happen."""
+
+from pathlib import Path
+
+import pytest
+
+from atoll_cli.__main__ import main
+from atoll_cli.demo.evaluation import HeldOut
+from atoll_cli.trial.command import BUILT_IN
+from atoll_cli.trial.verdict import Kill, Trial, judge
+from atoll_operator.api.learnerunit import Heal
+from atoll_operator.api.trainingrun import TrainingRunStatus
+
+HEAL = Heal(incarnation=2, reason="AppError", started_at="2026-11-24T12:00:00Z", seconds=9.0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (
+            "file:///FOLDER/data",
+            "gs://corpus/data",
+            "spec.data.uri 'gs://corpus/data': file:///absolute/path is wanted",
+        ),
+        (
+            "file:///FOLDER/bucket",
+            "file:///",
+            "spec.checkpoint.uri 'file:///': file:///absolute/path is wanted",
+        ),
+        (
+            "units: 2",
+            "units: 20",
+            "22 processes, one a host and one a shard of the syncer; at most 16 are wanted",
+        ),
+        ("units: 2", "units: 0", "at least two units are wanted, so that one can be lost"),
+        (
+            "globalSteps: 240",
+            "tokens: 1000000",
+            "spec.target.globalSteps: 2 or more are wanted; or give --steps",
+        ),
+        ("sequenceLength: 128", "sequenceLength: 1", "spec.data.sequenceLength"),
+    ],
+)
+def test_a_run_that_cannot_be_shown_is_refused_by_the_field(
+    old: str, new: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(BUILT_IN.read_text().replace(old, new))
+    assert main(["try", str(file), "--folder", str(tmp_path / "new")]) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_exists_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["try", "--folder", str(tmp_path)]) == 2
+    assert "a folder that does not exist is wanted" in capsys.readouterr().err
+
+
+def trial(loss: float, seeded: int | None, steps: int, restarts: int) -> Trial:
+    kill = Kill("b", 1, {"a": 5, "b": 5}, HEAL, seeded, {"a": steps})
+    status = TrainingRunStatus(phase="Complete")
+    return Trial("try", 100, kill, {"a": restarts, "b": 1}, HeldOut(0, 5.0, 9), HeldOut(9, loss, 9), status)
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (trial(2.0, 40, 7, 0), []),
+        (trial(5.0, 40, 7, 0), ["the held-out loss did not fall"]),
+        (trial(2.0, None, 7, 0), ["b came back without a checkpoint"]),
+        (trial(2.0, 40, 0, 0), ["a made no step while b was away"]),
+        (trial(2.0, 40, 7, 1), ["a restarted too"]),
+        (
+            Trial("try", 100),
+            [
+                "the run is Pending, not Complete",
+                "the learner that was killed did not come back",
+                "the held-out loss did not fall",
+            ],
+        ),
+    ],
+)
+def test_what_did_not_happen_is_told(found: Trial, told: list[str]) -> None:
+    assert judge(found) == told
