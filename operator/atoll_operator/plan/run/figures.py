@@ -48,7 +48,11 @@ class RunFacts:
 
 
 def figures(facts: RunFacts) -> TrainingRunStatus:
-    """The status with its figures; without a report those of the syncer stay as they are."""
+    """The status with its figures.
+
+    Those of the syncer stay as they are without a report, and while the syncer starts: it has none of its own until it
+    has read its journal.
+    """
     run, old, units = facts.run, facts.old, facts.units.values()
     over = old.phase in ("Complete", "Failed")
     ready = old.units_ready if over else facts.learning
@@ -65,22 +69,26 @@ def figures(facts: RunFacts) -> TrainingRunStatus:
         **unit_sums(old, [unit.status for unit in units if unit.ours]),
     }
     report = run.syncer.status
-    if report is not None and not over:
+    if report is not None and report.phase != "Starting" and not over:
         update |= _reported(facts, report)
     return old.model_copy(update=update)
 
 
 def _reported(facts: RunFacts, report: SyncerStatus) -> dict[str, object]:
-    """Figures that the syncer reports. Rates are 0 while it does not answer."""
+    """Figures that the syncer reports. Rates are 0 while it does not answer.
+
+    Progress does not fall while a shard is down: an operator that has just started does not know how far that shard is.
+    """
     old, spec, syncer = facts.old, facts.run.spec, facts.run.syncer
     earlier_in = carried(old.bytes_in, old.earlier_bytes_in, report.bytes_in)
     earlier_out = carried(old.bytes_out, old.earlier_bytes_out, report.bytes_out)
-    done = _fraction(facts, report)
+    least = old if syncer.down else TrainingRunStatus()
+    done = max(_fraction(facts, report), least.progress_percent / 100)
     return {
-        "global_step": report.global_step,
+        "global_step": max(report.global_step, least.global_step),
         "target_steps": report.target_steps or spec.target.global_steps,
         "progress_percent": int(100 * done),
-        "tokens": report.tokens,
+        "tokens": max(report.tokens, least.tokens),
         "tokens_per_second": round(report.tokens_per_second, 1) if syncer.answers else 0.0,
         "loss": old.loss if report.loss is None else round(report.loss, 4),
         "quorum": report.quorum,
