@@ -269,8 +269,8 @@ def test_the_pod_monitor_selects_the_pods_that_serve_metrics_and_gives_them_thei
     key = ("PodMonitor", "atoll-system", "atoll-runs")
     spec = template("--set=podMonitor.enabled=true")[key]["spec"]
     settings = PodSettings(run="r", image="i", pull_policy="Always", service_account=None, environment={})
-    syncer_set = syncer.stateful_set("r", "n", [], SyncerSpec(), settings, 1, 0)
-    evaluator_set = evaluator.stateful_set("r", "n", [], EvaluatorSpec(), settings, 1)
+    syncer_set = syncer.objects(settings, "n", [], SyncerSpec(), 1, 0)[1]
+    evaluator_set = evaluator.objects(settings, "n", [], EvaluatorSpec(), 1)[1]
     (wanted,) = spec["selector"]["matchExpressions"]
     (endpoint,) = spec["podMetricsEndpoints"]
     (relabelled,) = endpoint["relabelings"]

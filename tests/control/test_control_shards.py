@@ -14,7 +14,7 @@ from cryptography import x509
 
 from atoll_local.controlplane import ControlPlane
 from atoll_operator.api.sections import SyncerSpec
-from atoll_operator.plan.pods.syncer import stateful_set
+from atoll_operator.plan.pods.syncer import objects
 from atoll_operator.plan.pods.template import PodSettings
 
 pytestmark = [
@@ -84,7 +84,7 @@ def pod_names(api) -> set[str]:
 def test_the_real_controller_makes_a_pod_for_each_shard_that_can_read_its_index(controlled, api) -> None:
     api = type(api)(controlled)
     settings = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={})
-    body = stateful_set("r", "default", [], SyncerSpec(shards=2), settings, replicas=2, layout=0)
+    _, body = objects(settings, "default", [], SyncerSpec(shards=2), replicas=2, layout=0)
     api.create(body, "default")
     names = ["r-syncer-0", "r-syncer-1"]
     deadline = time.monotonic() + 60

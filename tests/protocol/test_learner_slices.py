@@ -7,9 +7,9 @@ import pytest
 from cpu_mesh import all_results, coordinator, start
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.plan.pods.affinity import PodPlacement
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings
-from atoll_operator.plan.unit.placement import PodPlacement
 from atoll_runtime.contract import ENV_UNIT, dump, parse_unit
 
 WORKER = Path(__file__).with_name("slices_worker.py")

@@ -18,10 +18,9 @@ from atoll_operator.plan.conditions import find
 from atoll_operator.plan.nodes import NodeView, gone, sound_chips, view_node
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import view
-from atoll_operator.plan.unit import hang
-from atoll_operator.plan.unit.observed import Orders, UnitObserved
+from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
-from atoll_operator.plan.unit.unitplan import UnitPlan
+from atoll_operator.plan.unit.unit import Pace, UnitObserved, UnitPlan
 from atoll_runtime.contract import EXIT_RESTART, BeginningReport, LastWords, UnitReport
 
 Object = dict[str, Any]
@@ -66,7 +65,7 @@ class Scene:
         self.heard: float | None = None
         self.report: UnitReport | None = None
         self.ledger: LedgerStatus | None = None
-        self.pace: hang.Pace | None = None
+        self.pace: Pace | None = None
         self.plan: UnitPlan
         self.uids = 0
         for pool in ("red", "blue"):
@@ -77,16 +76,15 @@ class Scene:
 
     def observe(self) -> UnitObserved:
         views = tuple(view(pod) for pod in self.pods.values())
-        self.pace = hang.follow(self.pace, self.report, self.answering_since, self.now)
-        orders = Orders(
-            stop=self.stop,  # type: ignore[arg-type]
+        self.pace = follow(self.pace, self.report, self.answering_since, self.now)
+        kind = (self.spec.accelerator, self.spec.topology)
+        return UnitObserved(
+            now=self.now,
+            stop=self.stop if self.has_run else "RunNotFound",  # type: ignore[arg-type]
             finishing=self.finishing,
             recovery=self.recovery,
             settings=self.settings,
             begun=self.begun,
-        )
-        kind = (self.spec.accelerator, self.spec.topology)
-        return UnitObserved(
             name=self.name,
             namespace="ns",
             uid=f"{self.name}-uid",
@@ -94,7 +92,6 @@ class Scene:
             spec=self.spec,
             status=self.status,
             pods=views,
-            orders=orders if self.has_run else None,
             report=self.report if self.answering_since is not None else None,
             ledger=self.ledger,
             answering_since=self.answering_since,
@@ -110,7 +107,7 @@ class Scene:
     def look(self, after: float = 0.0) -> UnitPlan:
         """The plan of now, or of so much later, that nobody carries out."""
         self.now += after
-        self.plan = plan_unit(self.observe(), self.now)
+        self.plan = plan_unit(self.observe())
         self.now -= after
         return self.plan
 

@@ -18,7 +18,8 @@ REASON = re.compile(r"[A-Z][a-z]+([A-Z][a-z]+)*")
 GIVERS = {
     "state": 1,
     "lost": 0,
-    "idle": 3,
+    "_idle": 1,
+    "_reached": 3,
     "Outcome": 1,
     "PollFailed": 0,
     "Terminal": 0,

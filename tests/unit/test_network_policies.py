@@ -13,9 +13,9 @@ from objects import TWO_HOSTS
 from atoll_operator.api.group import EVALUATOR, LEARNER, SYNCER
 from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods import evaluator, syncer
+from atoll_operator.plan.pods.affinity import PodPlacement
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings
-from atoll_operator.plan.unit.placement import PodPlacement
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICIES = list(yaml.safe_load_all((ROOT / "manifests" / "networkpolicies.yaml").read_text()))
@@ -28,8 +28,8 @@ def pods() -> dict[str, Object]:
     spec = TWO_HOSTS.model_copy(update={"slices": 2})
     gang = Gang(namespace="n", unit="u", uid="u", placement=1, incarnation=1, spec=spec, settings=SETTINGS)
     return {
-        SYNCER: syncer.stateful_set("r", "n", [], SyncerSpec(), SETTINGS, 1, 0)["spec"]["template"],
-        EVALUATOR: evaluator.stateful_set("r", "n", [], EvaluatorSpec(), SETTINGS, 1)["spec"]["template"],
+        SYNCER: syncer.objects(SETTINGS, "n", [], SyncerSpec(), 1, 0)[1]["spec"]["template"],
+        EVALUATOR: evaluator.objects(SETTINGS, "n", [], EvaluatorSpec(), 1)[1]["spec"]["template"],
         LEARNER: gang.pods({0: PodPlacement()})[0],
     }
 

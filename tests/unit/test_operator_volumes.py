@@ -15,9 +15,9 @@ from run_scene import RunScene
 from atoll_cli.simulate.admission import faults
 from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods import evaluator, syncer
+from atoll_operator.plan.pods.affinity import PodPlacement
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings
-from atoll_operator.plan.unit.placement import PodPlacement
 from atoll_runtime.contract import TERMINATION_LOG
 
 SETTINGS = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={})
@@ -30,11 +30,11 @@ GANG = Gang(
     spec=TWO_HOSTS,
     settings=SETTINGS,
 )
-SYNCER = syncer.stateful_set("r", "ns", [], SyncerSpec(), SETTINGS, 1, 0)["spec"]
+SYNCER = syncer.objects(SETTINGS, "ns", [], SyncerSpec(), 1, 0)[1]["spec"]
 PODS = [
     GANG.pods({0: PodPlacement()})[0]["spec"],
     SYNCER["template"]["spec"],
-    evaluator.stateful_set("r", "ns", [], EvaluatorSpec(), SETTINGS, 1)["spec"]["template"]["spec"],
+    evaluator.objects(SETTINGS, "ns", [], EvaluatorSpec(), 1)[1]["spec"]["template"]["spec"],
 ]
 """One of each kind, with what the operator itself gives them."""
 NAMES = sorted(

@@ -11,10 +11,10 @@ from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods import evaluator, syncer
+from atoll_operator.plan.pods.affinity import PodPlacement
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.topology import GENERATIONS
-from atoll_operator.plan.unit.placement import PodPlacement
 from atoll_runtime.contract import ENV_LOCK_MEMORY, ENV_UNIT, parse_unit
 
 KINDS = [
@@ -69,8 +69,8 @@ def test_a_learner_is_told_of_as_many_chips_as_its_container_is_given(accelerato
 def test_a_syncer_and_an_evaluator_look_for_no_chips_in_an_image_that_has_libtpu() -> None:
     which = settings()
     for pods in (
-        syncer.stateful_set("r", "n", [], SyncerSpec(), which, 1, 0, "c"),
-        evaluator.stateful_set("r", "n", [], EvaluatorSpec(), which, 1),
+        syncer.objects(which, "n", [], SyncerSpec(), 1, 0, "c")[1],
+        evaluator.objects(which, "n", [], EvaluatorSpec(), 1)[1],
     ):
         assert value(pods["spec"]["template"]["spec"]["containers"][0], "JAX_PLATFORMS") == "cpu"
 
@@ -89,8 +89,8 @@ def test_a_learner_may_lock_memory_only_where_the_administrator_said_so() -> Non
 def test_what_learners_may_do_no_other_pod_of_the_run_may() -> None:
     which = settings(**{ENV_LOCK_MEMORY: "true"})
     for pods in (
-        syncer.stateful_set("r", "n", [], SyncerSpec(), which, 1, 0, "c"),
-        evaluator.stateful_set("r", "n", [], EvaluatorSpec(), which, 1),
+        syncer.objects(which, "n", [], SyncerSpec(), 1, 0, "c")[1],
+        evaluator.objects(which, "n", [], EvaluatorSpec(), 1)[1],
     ):
         container = pods["spec"]["template"]["spec"]["containers"][0]
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}

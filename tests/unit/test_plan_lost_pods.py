@@ -25,10 +25,10 @@ THEIRS = {"key": "dedicated", "operator": "Exists"}
     "body",
     [
         pytest.param(
-            syncer.stateful_set("r", "n", [], SyncerSpec(tolerations=(THEIRS,)), SETTINGS, 1, 0), id="syncer"
+            syncer.objects(SETTINGS, "n", [], SyncerSpec(tolerations=(THEIRS,)), 1, 0)[1], id="syncer"
         ),
         pytest.param(
-            evaluator.stateful_set("r", "n", [], EvaluatorSpec(tolerations=(THEIRS,)), SETTINGS, 1),
+            evaluator.objects(SETTINGS, "n", [], EvaluatorSpec(tolerations=(THEIRS,)), 1)[1],
             id="evaluator",
         ),
     ],

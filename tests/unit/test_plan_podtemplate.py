@@ -11,9 +11,9 @@ from atoll_operator.api.group import Object
 from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods import evaluator, syncer
+from atoll_operator.plan.pods.affinity import PodPlacement
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings
-from atoll_operator.plan.unit.placement import PodPlacement
 
 TEMPLATE: Object = {
     "labels": {"team": "llm"},
@@ -53,8 +53,8 @@ def pods(which: PodSettings, spec: Any = TWO_HOSTS) -> dict[str, Object]:
     (learner,) = gang.pods({0: PodPlacement()})
     return {
         "learner": learner,
-        "syncer": syncer.stateful_set("r", "ns", [], SyncerSpec(), which, 1, 0, "c")["spec"]["template"],
-        "evaluator": evaluator.stateful_set("r", "ns", [], EvaluatorSpec(), which, 1)["spec"]["template"],
+        "syncer": syncer.objects(which, "ns", [], SyncerSpec(), 1, 0, "c")[1]["spec"]["template"],
+        "evaluator": evaluator.objects(which, "ns", [], EvaluatorSpec(), 1)[1]["spec"]["template"],
     }
 
 

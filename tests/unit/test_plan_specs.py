@@ -20,8 +20,8 @@ from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import view
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import RunPlan, plan_run
-from atoll_operator.plan.unit.observed import Orders, UnitObserved
 from atoll_operator.plan.unit.plan import plan_unit
+from atoll_operator.plan.unit.unit import UnitObserved
 from atoll_runtime.contract import SIZES, ModelSpec, parse_run
 from atoll_runtime.learner import optimiser
 from atoll_runtime.model import describe, fits, resolve
@@ -79,15 +79,15 @@ def conditions(spec: TrainingRunSpec) -> set[str]:
 
 def rest_of(spec: LearnerUnitSpec, run: TrainingRunSpec | None) -> UnitObserved:
     """A unit after as many passes as a new one needs for its pods, or for saying that it can have none."""
-    orders = None
+    wishes: dict[str, Any] = {"stop": "RunNotFound"}
     if run is not None:
-        orders = Orders(stop="", finishing=False, recovery=run.recovery, settings=SETTINGS)
+        wishes = {"recovery": run.recovery, "settings": SETTINGS}
     unit = UnitObserved(
-        name="r-p-0", namespace="ns", uid="u", generation=1, spec=spec, status=LearnerUnitStatus(), pods=(),
-        orders=orders,
+        now=NOW, name="r-p-0", namespace="ns", uid="u", generation=1, spec=spec, status=LearnerUnitStatus(), pods=(),
+        **wishes,
     )  # fmt: skip
     for step in range(3):
-        plan = plan_unit(unit, NOW + step)
+        plan = plan_unit(replace(unit, now=NOW + step))
         pods = (*unit.pods, *(view(pod) for pod in plan.create))
         unit = replace(unit, status=plan.status, pods=pods)
     return unit

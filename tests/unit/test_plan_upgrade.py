@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from run_scene import NOW, RunScene, replicas, specs
 
 from atoll_operator.api.trainingrun import RuntimeStatus
-from atoll_operator.plan.pods.template_hash import outdated
+from atoll_operator.plan.pods.settings import outdated
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.objects import contract, syncer_digest
 from atoll_runtime.contract import EXIT_VERSION, VersionMismatch, brief, parse_run

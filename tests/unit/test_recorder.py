@@ -14,7 +14,7 @@ from atoll_operator.cluster import Cluster
 from atoll_operator.kube import recorder as recorder_module
 from atoll_operator.kube.logs import LOG
 from atoll_operator.kube.recorder import Recorder
-from atoll_operator.plan.notice import Notice
+from atoll_operator.plan.conditions import Notice
 
 UNIT = {
     "apiVersion": "atoll.dev/v1alpha1",

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.plan.pods.affinity import PodPlacement
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings
-from atoll_operator.plan.unit.placement import PodPlacement
 from atoll_runtime.contract import ENV_UNIT, UnitContract, parse_unit
 
 PROBE = Path(__file__).resolve().parents[1] / "support" / "detect_cluster.py"

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from atoll_operator.api.group import LABEL_SLICE
 from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.plan.pods.affinity import PodPlacement
 from atoll_operator.plan.pods.environment import LIBTPU_ARGUMENTS, tpu_environment
 from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.topology import GENERATIONS, slice_of
-from atoll_operator.plan.unit.placement import PodPlacement
 from atoll_runtime.contract import ENV_UNIT, parse_unit
 
 SHAPES = [

@@ -13,11 +13,10 @@ from scene import FOUR_HOSTS, TWO_SLICES, Scene, learning
 from atoll_operator.api.learnerunit import Restart
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.nodes import IMPENDING_TERMINATION, OUT_OF_SERVICE
+from atoll_operator.plan.unit.deadlines import RENEWAL_SECONDS
 from atoll_operator.plan.unit.failure import Action
 from atoll_operator.plan.unit.placement import RETURN_SECONDS
-from atoll_operator.plan.unit.plan import gang_of
-from atoll_operator.plan.unit.slots import Verdict, judge, observe
-from atoll_operator.plan.unit.witnesses import RENEWAL_SECONDS
+from atoll_operator.plan.unit.slots import observe
 from atoll_runtime.contract import EXIT_FENCED, EXIT_TERMINAL, EXIT_VERSION
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/healing.md"
@@ -129,15 +128,12 @@ def test_what_is_seen_of_a_host_has_the_verdict_that_the_page_says(row: tuple[st
     seen, action, anew, charged = row
     assert SLOTS.keys() == {each[0] for each in rows("Slots")}
     for scene, host in SLOTS[seen]:
-        unit = scene.observe()
-        assert unit.orders is not None
-        slots, _ = observe(unit, unit.orders, gang_of(unit, unit.orders), scene.now)
-        verdict = judge(slots[host], unit.status.incarnation, scene.now)
+        slot = observe(scene.observe())[host]
         if "silent for less" in seen:
-            assert verdict == Verdict(Action.LEAVE_PLACE), "it would not survive a restart"
+            assert slot.action is Action.LEAVE_PLACE, "it would not survive a restart"
         elif "another host" not in seen:
-            assert verdict.action.name == name_of(action)
-        assert (verdict.cause is not None) is (anew == "yes"), verdict
+            assert slot.action.name == name_of(action)
+        assert (slot.cause is not None) is (anew == "yes"), slot
         check(scene, action, anew, charged)
 
 

@@ -18,8 +18,8 @@ from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods import names
-from atoll_operator.plan.unit import budget
-from atoll_operator.plan.unit.unitplan import refused
+from atoll_operator.plan.unit.incarnation import budget_of, jitter
+from atoll_operator.plan.unit.unit import refused
 from atoll_runtime.contract import EXIT_VERSION, INCARNATION_FILE, UnitReport
 from atoll_runtime.learner.incarnation import MEMORY_FILE
 
@@ -168,9 +168,9 @@ def restarts(count: int, why: str = "AppError") -> tuple[Restart, ...]:
     return tuple(Restart(time=format_time(NOW - count + number), reason=why) for number in range(count))
 
 
-@given(count=st.integers(1, 40), jitter=st.floats(0, 1, exclude_max=True))
-def test_a_back_off_doubles_has_a_bound_and_a_jitter_of_a_fifth(count: int, jitter: float) -> None:
-    allowance = budget.judge(restarts(count), RecoverySpec(max_restarts=1000), NOW, jitter)
+@given(count=st.integers(1, 40), share=st.floats(0, 1, exclude_max=True))
+def test_a_back_off_doubles_has_a_bound_and_a_jitter_of_a_fifth(count: int, share: float) -> None:
+    allowance = budget_of(restarts(count), RecoverySpec(max_restarts=1000), NOW, share)
     wait = allowance.not_before - parse_time(restarts(count)[-1].time)
     middle = min(5.0 * 2 ** (count - 1), 300.0)
     assert 0.8 * middle - 1e-3 <= wait <= 1.2 * middle + 1e-3 and not allowance.exhausted
@@ -188,16 +188,16 @@ def test_a_unit_of_another_version_is_tried_for_ever_and_charged_nothing() -> No
 @pytest.mark.parametrize("why", ["HostMaintenance", "Preempted", "CapacityUnavailable", "VersionMismatch"])
 def test_what_is_no_fault_of_the_unit_is_not_charged_but_waits_like_the_rest(why: str) -> None:
     recovery = RecoverySpec(max_restarts=3)
-    spared = budget.judge(restarts(9, why), recovery, NOW, 0.5)
+    spared = budget_of(restarts(9, why), recovery, NOW, 0.5)
     assert (spared.exhausted, spared.not_before > NOW + 200) == (False, True)
-    assert budget.judge(restarts(3), recovery, NOW, 0.5).exhausted
-    assert not budget.judge(restarts(3), recovery, NOW + 3600, 0.5).exhausted
+    assert budget_of(restarts(3), recovery, NOW, 0.5).exhausted
+    assert not budget_of(restarts(3), recovery, NOW + 3600, 0.5).exhausted
 
 
 @pytest.mark.parametrize("allowed", [0, 1, 2])
 def test_the_first_pod_that_a_kubelet_turns_away_is_free_and_the_next_ones_are_not(allowed: int) -> None:
     found = [
-        budget.judge(restarts(count, "AdmissionRejected"), RecoverySpec(max_restarts=allowed), NOW, 0.5)
+        budget_of(restarts(count, "AdmissionRejected"), RecoverySpec(max_restarts=allowed), NOW, 0.5)
         for count in range(4)
     ]
     assert [each.exhausted for each in found] == [max(count - 1, 0) >= allowed for count in range(4)]
@@ -206,16 +206,16 @@ def test_the_first_pod_that_a_kubelet_turns_away_is_free_and_the_next_ones_are_n
 @pytest.mark.parametrize("ahead", [120, 86_400])
 def test_a_restart_that_a_wrong_clock_noted_stops_no_heal_and_counts_all_the_same(ahead: int) -> None:
     late = [item.model_copy(update={"time": format_time(NOW + ahead)}) for item in restarts(3)]
-    found = budget.judge(late, RecoverySpec(), NOW, 0.5)
+    found = budget_of(late, RecoverySpec(), NOW, 0.5)
     assert (found.not_before, found.exhausted, len(found.recent)) == (NOW, False, 3)
     written = (*found.recent, Restart(time=format_time(NOW), reason="AppError"))
     for look in (NOW + 1, NOW + 9):
-        assert budget.judge(written, RecoverySpec(), look, 0.5).not_before == NOW + 40
+        assert budget_of(written, RecoverySpec(), look, 0.5).not_before == NOW + 40
 
 
 def test_the_jitter_is_the_same_at_each_look_and_not_for_all_units() -> None:
-    assert len({budget.jitter(f"uid-{number}", 3) for number in range(50)}) > 40
-    assert budget.jitter("uid-1", 3) == budget.jitter("uid-1", 3)
+    assert len({jitter(f"uid-{number}", 3) for number in range(50)}) > 40
+    assert jitter("uid-1", 3) == jitter("uid-1", 3)
 
 
 # What the status says

@@ -24,9 +24,9 @@ from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import plan_run
 from atoll_operator.plan.run.shards import combine
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE, SyncerState, finishing, heard, missed
-from atoll_operator.plan.unit import hang
-from atoll_operator.plan.unit.observed import Orders, UnitObserved
+from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
+from atoll_operator.plan.unit.unit import Pace, UnitObserved
 from atoll_runtime.contract import SyncerAddress, SyncerStatus, dump, identity, parse_run
 
 NAMESPACE = "default"
@@ -42,7 +42,7 @@ class Unit:
     spec: LearnerUnitSpec
     status: LearnerUnitStatus = field(default_factory=LearnerUnitStatus)
     uid: str = field(default_factory=lambda: str(uuid.uuid4()))
-    pace: hang.Pace | None = None
+    pace: Pace | None = None
 
 
 class Operator:
@@ -129,10 +129,11 @@ class Operator:
         unit, state = self.units[name], self.syncer
         report = state.status.units.get(name) if state.status is not None and state.answers else None
         answering_since = state.serving_since
-        unit.pace = hang.follow(unit.pace, report, answering_since, now)
+        unit.pace = follow(unit.pace, report, answering_since, now)
         over = self.status.phase in ("Complete", "Failed")
         plan = plan_unit(
             UnitObserved(
+                now=now,
                 name=name,
                 namespace=NAMESPACE,
                 uid=unit.uid,
@@ -140,19 +141,16 @@ class Operator:
                 spec=unit.spec,
                 status=unit.status,
                 pods=tuple(pod.view for pod in self.pods.of_unit(name)),
-                orders=Orders(
-                    stop="Finished" if over else "",
-                    finishing=state.status is not None and finishing(state.status),
-                    recovery=self.spec.recovery,
-                    begun=self.status.global_step > 0,
-                    settings=self._observed().settings,
-                ),
+                stop="Finished" if over else "",
+                finishing=state.status is not None and finishing(state.status),
+                recovery=self.spec.recovery,
+                begun=self.status.global_step > 0,
+                settings=self._observed().settings,
                 report=report,
                 answering_since=answering_since,
                 heard=state.heard,
                 pace=unit.pace,
-            ),
-            now,
+            )
         )
         unit.status = plan.status
         if plan.advance:

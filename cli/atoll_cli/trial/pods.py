@@ -14,7 +14,7 @@ from pathlib import Path
 
 from atoll_operator.api.group import Object
 from atoll_operator.plan.pods.view import PodView, view
-from atoll_operator.plan.unit.unitplan import Renewal
+from atoll_operator.plan.unit.unit import Renewal
 from atoll_runtime.contract import (
     ENV_JOURNAL_DIR,
     ENV_RUN_FILE,

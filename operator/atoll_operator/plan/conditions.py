@@ -1,8 +1,9 @@
-"""Conditions: all present from the first pass, each with a reason; a time changes only with its status."""
+"""Conditions (all present from the first pass, each with a reason; a time changes only with its status) and Events."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import BaseModel
@@ -10,9 +11,6 @@ from pydantic import BaseModel
 from atoll_operator.api.conditions import Condition
 from atoll_operator.api.group import Object
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE
-from atoll_operator.plan.unit.kueue import QUEUED
-from atoll_operator.plan.unit.waiting import CONTAINER_CREATING, IMAGE_PULL
 
 MESSAGE_LIMIT = 4096
 ConditionStatus = Literal["True", "False", "Unknown"]
@@ -26,10 +24,17 @@ FIGURES = frozenset(
     }
 )  # fmt: skip
 """Progress figures: a write for them alone can wait."""
-HOLDS = frozenset(
-    {CAPACITY_UNAVAILABLE, QUEUED, IMAGE_PULL, CONTAINER_CREATING, "ObjectRefused", "SpecInvalid"}
-)
-"""Reasons for which a unit waits until somebody acts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One Event that a plan asks for. Notices of the same reason and `occasion` (such as an incarnation) are sent
+    once."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+    occasion: str = ""
 
 
 def state(value: bool | None, reason: str, message: str = "") -> State:

@@ -74,7 +74,7 @@ def of_lost_nodes(
         node = nodes.get(pod.node)
         if node is None:
             continue
-        if node.gone or node.out_of_service:
+        if node.off:
             certain.append(Removal(pod.name, pod.uid, 0))
         elif force and node.silent_since is not None:
             if node.silent_since + seconds <= now:

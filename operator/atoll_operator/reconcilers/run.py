@@ -31,7 +31,7 @@ from atoll_operator.plan.run.plan import Reference, RunPlan, plan_run
 from atoll_operator.plan.run.status import invalid, with_refusal
 from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.observe_run import observe_run, problems
-from atoll_operator.reconcilers.pod_removal import remove_pod
+from atoll_operator.reconcilers.unit import remove_pod
 from atoll_operator.reconcilers.wakeups import status_writer
 
 REFUSED_SECONDS = 5.0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object, controller_uid
 from atoll_operator.api.trainingrun import RuntimeStatus
-from atoll_operator.cluster import LABELS
+from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.kube.apply import Applier, check_owner
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Refused, Retry
 from atoll_operator.kube.gather import gather_bounded
@@ -18,14 +19,12 @@ from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.removal import Removal
 from atoll_operator.plan.run.syncer_state import finishing
-from atoll_operator.plan.unit import hang
-from atoll_operator.plan.unit.observed import Orders, UnitObserved
+from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
-from atoll_operator.plan.unit.unitplan import Renewal, UnitPlan, refused
+from atoll_operator.plan.unit.unit import Pace, Renewal, UnitObserved, UnitPlan, refused
 from atoll_operator.reconcilers.context import ControllerContext
-from atoll_operator.reconcilers.pod_removal import remove_pod
+from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.wakeups import status_writer
-from atoll_runtime.contract import UnitReport
 
 
 @dataclass(slots=True)
@@ -33,7 +32,7 @@ class UnitMemory:
     """What is remembered of one unit; dropped with it."""
 
     uid: str
-    pace: hang.Pace | None = None
+    pace: Pace | None = None
     """How the unit has stepped, for the detection of hangs."""
 
 
@@ -67,7 +66,7 @@ class UnitReconciler:
             self._memory[key] = UnitMemory(uid)
         now = time.time()
         unit = self._observe(key, body, now)
-        plan = plan_unit(unit, now)
+        plan = plan_unit(unit)
         if plan.advance and plan.doubtful:
             plan = await self._confirmed(key, body, now)
         if plan.advance:
@@ -101,7 +100,7 @@ class UnitReconciler:
         """The plan by a fresh list of pods: a watch that lags behind another operator must not cost an incarnation."""
         pods = await self._cluster.pods(key.namespace, f"{LABEL_UNIT}={key.name}")
         self._inventory.replace_pods(key, pods)
-        return plan_unit(self._observe(key, body, now), now)
+        return plan_unit(self._observe(key, body, now))
 
     async def _advance(self, key: Key, body: Object, plan: UnitPlan, now: float) -> None:
         """The new incarnation, or that one is told to go, is durable before anything of the old one is touched."""
@@ -124,10 +123,13 @@ class UnitReconciler:
         pods = self._inventory.pods_of(key, body["metadata"]["uid"])
         if any(pod.exit_code == 0 for pod in pods):
             self._syncers.poke(run_key)
-        status = feed.status
+        status, memory = feed.status, self._memory[key]
         report = status.units.get(key.name) if status is not None and feed.answers else None
+        own = status.ledger.get(key.name) if status is not None else None
         answering_since = feed.answering_since if feed.serves and not feed.down else None
+        memory.pace = follow(memory.pace, report, answering_since, now)
         return UnitObserved(
+            now=now,
             name=key.name,
             namespace=key.namespace,
             uid=body["metadata"]["uid"],
@@ -135,38 +137,30 @@ class UnitReconciler:
             spec=unit.spec,
             status=unit.status,
             pods=pods,
-            orders=None if run is None else self._orders(run, status is not None and finishing(status)),
+            **self._wishes(run),
+            finishing=status is not None and finishing(status),
             report=report,
-            share=ledger.share(status.ledger.get(key.name), feed.merged) if status is not None else None,
-            ledger=ledger.shown(status.ledger[key.name], status.fragments)
-            if status is not None and key.name in status.ledger
-            else None,
+            share=ledger.share(own, feed.merged),
+            ledger=ledger.shown(own, status.fragments) if status is not None and own is not None else None,
             answering_since=answering_since,
             heard=feed.heard,
-            pace=self._pace(key, report, answering_since, now),
+            pace=memory.pace,
             nodes=self._inventory.nodes_of(pods),
             sees_nodes=self._inventory.sees_nodes,
             sound_chips=self._inventory.sound_chips((unit.spec.accelerator, unit.spec.topology)),
         )
 
-    def _pace(
-        self, key: Key, report: UnitReport | None, answering_since: float | None, now: float
-    ) -> hang.Pace | None:
-        memory = self._memory[key]
-        memory.pace = hang.follow(memory.pace, report, answering_since, now)
-        return memory.pace
-
-    def _orders(self, run: Object, finishing: bool) -> Orders:
-        spec = self._inventory.run_spec(run)
-        status = run.get("status", {})
-        over = status.get("phase") in ("Complete", "Failed")
-        held = status.get("runtime")
-        return Orders(
-            stop="Finished" if over else "Suspended" if spec.suspend else "",
-            finishing=finishing,
-            recovery=spec.recovery,
-            begun=status.get("globalStep", 0) > 0,
-            settings=pod_settings(
+    def _wishes(self, run: Object | None) -> dict[str, Any]:
+        """What the run wants of its units: fields of `UnitObserved`."""
+        if run is None:
+            return {"stop": "RunNotFound"}
+        spec, status = self._inventory.run_spec(run), run.get("status", {})
+        over, held = status.get("phase") in ("Complete", "Failed"), status.get("runtime")
+        return {
+            "stop": "Finished" if over else "Suspended" if spec.suspend else "",
+            "recovery": spec.recovery,
+            "begun": status.get("globalStep", 0) > 0,
+            "settings": pod_settings(
                 run["metadata"]["name"],
                 spec,
                 None if held is None else RuntimeStatus.model_validate(held),
@@ -174,7 +168,7 @@ class UnitReconciler:
                 environment=self._settings.runtime_environment,
                 pull_policy=self._settings.pull_policy,
             ),
-        )
+        }
 
     async def _act(self, key: Key, body: Object, plan: UnitPlan) -> str:
         """Creates and deletes at the same time, then tells; returns why the API server refused, or nothing."""
@@ -216,3 +210,23 @@ class UnitReconciler:
             created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
             check_owner(created, "Pod", metadata["ownerReferences"][0], LABELS)
         self._inventory.put("Pod", created)
+
+
+async def remove_pod(cluster: Cluster, inventory: Inventory, namespace: str, removal: Removal) -> None:
+    """Deletes that very pod, and no other of its name, and has the inventory know at once. Without a grace period its
+    object is gone afterwards.
+
+    Raises:
+        ApiError: it was refused.
+    """
+    name = removal.name
+    try:
+        if removal.finalizer:
+            await cluster.release("Pod", namespace, name, removal.uid, removal.finalizer)
+        answer: Object = await cluster.delete("Pod", namespace, name, removal.uid, removal.grace_seconds)
+    except (NotFound, Conflict):
+        answer = {}
+    if answer.get("kind") == "Pod" and answer["metadata"].get("deletionGracePeriodSeconds"):
+        inventory.put("Pod", answer)
+    else:
+        inventory.drop("Pod", {"metadata": {"name": name, "namespace": namespace, "uid": removal.uid}})

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from atoll_operator.api.group import ACCELERATOR, LABEL_HOLDS, NODE_POOL, TOPOLOGY, TPU, Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.pods.template import literals, lost_nodes
 from atoll_operator.plan.pods.topology import Slice
-from atoll_operator.plan.unit.placement import PodPlacement
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlacement:
+    """Where one pod may run, beyond what its unit's spec asks of a node."""
+
+    pool: str = ""
+    """The node pool; empty: any."""
+    holds: bool = False
+    """No pod that holds for another slice may be in the same pool."""
+    near: bool = False
+    """In the pool of the slice's other pods, by affinity, because the pool's name is not known."""
+    avoid: tuple[str, ...] = ()
+    """Pools that lack hosts or still run an old pod of the unit; taken only if no other pool has room."""
 
 
 def node_choice(
@@ -26,52 +40,36 @@ def node_choice(
         peers: labels of the pods of the same slice and placement.
         leave_seconds: seconds after which Kubernetes deletes the pod of a lost node.
     """
-    choice: Object = {
-        "nodeSelector": {
-            **spec.node_selector,
-            ACCELERATOR: spec.accelerator,
-            TOPOLOGY: spec.topology,
-            **({"node.kubernetes.io/instance-type": shape.machine} if spec.machine_type else {}),
-            **({NODE_POOL: place.pool} if place.pool else {}),
-        },
-        "tolerations": [
-            _OF_TPU_NODES,
-            *lost_nodes(leave_seconds),
-            *(literals(item) for item in spec.tolerations),
-        ],
-    }
+    selector = {**spec.node_selector, ACCELERATOR: spec.accelerator, TOPOLOGY: spec.topology}
+    if spec.machine_type:
+        selector["node.kubernetes.io/instance-type"] = shape.machine
+    if place.pool:
+        selector[NODE_POOL] = place.pool
+    tpus: Object = {"key": TPU, "operator": "Exists"}
+    tolerations = [tpus, *lost_nodes(leave_seconds), *map(literals, spec.tolerations)]
     affinity: Object = {}
     if place.holds:
-        affinity["nodeAffinity"] = _IN_A_POOL | (_avoid(place.avoid) if place.avoid else {})
-        affinity["podAntiAffinity"] = _required(_away_from_others(holder))
+        # Anti-affinity alone would accept a node without a pool, where the peers cannot follow.
+        in_a_pool = {"matchExpressions": [{"key": NODE_POOL, "operator": "Exists"}]}
+        affinity["nodeAffinity"] = {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [in_a_pool]}
+        }
+        if place.avoid:  # only a preference: a pool that lacks hosts is better than none
+            others = [{"key": NODE_POOL, "operator": "NotIn", "values": list(place.avoid)}]
+            rather = {"weight": 100, "preference": {"matchExpressions": others}}
+            affinity["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] = [rather]
+        # Away from the pods that hold a pool for another slice, in all namespaces. Old pods of this slice do not count.
+        holders = [
+            {"key": LABEL_HOLDS, "operator": "Exists"},
+            {"key": LABEL_HOLDS, "operator": "NotIn", "values": [holder]},
+        ]
+        affinity["podAntiAffinity"] = _required({"matchExpressions": holders}, namespaceSelector={})
     if place.near:
-        affinity["podAffinity"] = _required({"labelSelector": {"matchLabels": dict(peers)}})
+        affinity["podAffinity"] = _required({"matchLabels": dict(peers)})
+    choice = {"nodeSelector": selector, "tolerations": tolerations}
     return choice | ({"affinity": affinity} if affinity else {})
 
 
-def _away_from_others(holder: str) -> Object:
-    """Away from the pods that hold a pool for another slice, in all namespaces. Old pods of this slice do not count."""
-    others = [
-        {"key": LABEL_HOLDS, "operator": "Exists"},
-        {"key": LABEL_HOLDS, "operator": "NotIn", "values": [holder]},
-    ]
-    return {"labelSelector": {"matchExpressions": others}, "namespaceSelector": {}}
-
-
-def _avoid(pools: Sequence[str]) -> Object:
-    """A preference only: if no other pool has room, one that lacks hosts is better than none."""
-    terms = {"matchExpressions": [{"key": NODE_POOL, "operator": "NotIn", "values": list(pools)}]}
-    return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": terms}]}
-
-
-def _required(term: Object) -> Object:
-    return {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": NODE_POOL, **term}]}
-
-
-_IN_A_POOL: Object = {
-    "requiredDuringSchedulingIgnoredDuringExecution": {
-        "nodeSelectorTerms": [{"matchExpressions": [{"key": NODE_POOL, "operator": "Exists"}]}]
-    }
-}
-"""Anti-affinity alone would accept a node without a pool, where the peers cannot follow."""
-_OF_TPU_NODES: Object = {"key": TPU, "operator": "Exists"}
+def _required(selector: Object, **more: Object) -> Object:
+    term = {"topologyKey": NODE_POOL, "labelSelector": selector, **more}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}

@@ -25,7 +25,7 @@ from atoll_operator.api.group import (
     owner,
 )
 from atoll_operator.api.learnerunit import LearnerUnitSpec
-from atoll_operator.plan.pods.affinity import node_choice
+from atoll_operator.plan.pods.affinity import PodPlacement, node_choice
 from atoll_operator.plan.pods.environment import (
     LIBTPU_ARGUMENTS,
     LIBTPU_PORT,
@@ -34,19 +34,20 @@ from atoll_operator.plan.pods.environment import (
     tpu_environment,
 )
 from atoll_operator.plan.pods.names import pod_group, pod_name
+from atoll_operator.plan.pods.settings import digest
 from atoll_operator.plan.pods.template import (
     LEAVE_SECONDS,
     POD_DIR,
     PodSettings,
     container,
+    container_ports,
+    headless,
     pod_metadata,
     pod_spec,
 )
-from atoll_operator.plan.pods.template_hash import digest
 from atoll_operator.plan.pods.topology import Slice, check_slices, slice_of
 from atoll_operator.plan.removal import DRAIN_SECONDS
 from atoll_operator.plan.unit.kueue import queued
-from atoll_operator.plan.unit.placement import PodPlacement
 from atoll_runtime.contract import (
     COORDINATOR_PORT,
     ENV_LOCK_MEMORY,
@@ -60,6 +61,8 @@ from atoll_runtime.contract import (
 
 METRICS_PORT = 8431
 """TPU runtime metrics."""
+PORTS = {"coordinator": COORDINATOR_PORT, "coordinator-2": SPARE_COORDINATOR_PORT, "peers": PEER_PORT}
+"""Of the Service."""
 LOCKING: Object = {
     "runAsUser": 0,
     "runAsNonRoot": False,
@@ -67,6 +70,11 @@ LOCKING: Object = {
 }
 """Security context of a container that may raise its limit of locked memory. It runs as root, because another user
 loses added capabilities when its program starts."""
+_INCARNATION: Object = {
+    "path": INCARNATION_FILE.removeprefix(f"{POD_DIR}/"),
+    "fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_INCARNATION}']"},
+}
+"""The pod's annotation as a file. The kubelet updates it while the pod runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,17 +101,35 @@ class Gang:
         """Number of hosts of all slices. The first slice has the first hosts, and so on."""
         return self.spec.slices * self.slice.hosts
 
-    def check(self) -> None:
-        """Raise ValueError if there can be no such unit. The message names the field and what would be right."""
-        check_slices(self.slice, self.spec.slices, "slices")
-        check_names(self.slice, self._host_names())
+    @property
+    def chips(self) -> int:
+        """Chips of all slices."""
+        return self.hosts * self.slice.chips_per_host
 
     @property
     def contract(self) -> str:
         """Digest of what the run says of its pods. All pods of a mesh must have the same."""
         return digest(self.settings)
 
-    def labels(self) -> dict[str, str]:
+    def check(self) -> None:
+        """Raise ValueError if there can be no such unit. The message names the field and what would be right."""
+        check_slices(self.slice, self.spec.slices, "slices")
+        check_names(self.slice, self._host_names())
+
+    def service(self) -> Object:
+        """The headless Service."""
+        metadata = {"name": self.unit, **self._metadata(), "labels": self._labels()}
+        return headless(metadata, {LABEL_UNIT: self.unit}, PORTS)
+
+    def pods(self, places: Mapping[int, PodPlacement]) -> tuple[Object, ...]:
+        """The pods of these hosts, in order of hosts."""
+        contract = self.contract
+        return tuple(self._pod(host, places[host], contract) for host in sorted(places))
+
+    def _metadata(self) -> Object:
+        return {"namespace": self.namespace, "ownerReferences": [owner(UNIT_KIND, self.unit, self.uid)]}
+
+    def _labels(self) -> dict[str, str]:
         return {
             LABEL_MANAGER: MANAGER,
             LABEL_RUN: self.spec.run,
@@ -111,94 +137,51 @@ class Gang:
             LABEL_COMPONENT: LEARNER,
         }
 
-    def owners(self) -> list[Object]:
-        return [owner(UNIT_KIND, self.unit, self.uid)]
-
-    def service(self) -> Object:
-        """The headless Service. Names resolve before pods are ready, because the pods look for each other then."""
-        return {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {
-                "name": self.unit,
-                "namespace": self.namespace,
-                "labels": self.labels(),
-                "ownerReferences": self.owners(),
-            },
-            "spec": {
-                "clusterIP": "None",
-                "publishNotReadyAddresses": True,
-                "selector": {LABEL_UNIT: self.unit},
-                "ports": [
-                    {"name": "coordinator", "port": COORDINATOR_PORT, "targetPort": COORDINATOR_PORT},
-                    {
-                        "name": "coordinator-2",
-                        "port": SPARE_COORDINATOR_PORT,
-                        "targetPort": SPARE_COORDINATOR_PORT,
-                    },
-                    {"name": "peers", "port": PEER_PORT, "targetPort": PEER_PORT},
-                ],
-            },
-        }
-
-    def pods(self, places: Mapping[int, PodPlacement]) -> tuple[Object, ...]:
-        """The pods of these hosts, in order of hosts."""
-        contract = self.contract
-        return tuple(self._pod(host, places[host], contract) for host in sorted(places))
-
     def _pod(self, host: int, place: PodPlacement, contract: str) -> Object:
-        shape = self.slice
-        number = str(host // shape.hosts)
+        number = str(host // self.slice.hosts)
         holder = f"{self.uid}.{number}"
         peers = {LABEL_UNIT: self.unit, LABEL_PLACEMENT: str(self.placement), LABEL_SLICE: number}
-        labels = {**self.labels(), **peers, LABEL_HOST: str(host)}
+        labels = {**self._labels(), **peers, LABEL_HOST: str(host)}
         if place.holds:
             labels[LABEL_HOLDS] = holder
         annotations = {ANNOTATION_INCARNATION: str(self.incarnation), ANNOTATION_CONTRACT: contract}
-        arguments = self.settings.variable(LIBTPU_ARGUMENTS)
-        main = container(
-            self.settings,
-            command=["python", "-m", "atoll_runtime.learner"],
-            environment={
-                **tpu_environment(shape, self.spec.slices, host, self._host_names(), arguments),
-                ENV_UNIT: brief(self._contract(host)),
-            },
-            resources=self.spec.resources,
-            extra_resources={TPU: str(shape.chips_per_host)},
-        )
-        if self.settings.environment.get(ENV_LOCK_MEMORY) == "true":
-            main["securityContext"] |= LOCKING
-        main["ports"] = [
-            {"name": "libtpu", "containerPort": LIBTPU_PORT},
-            {"name": "tpu-metrics", "containerPort": METRICS_PORT},
-            {"name": "coordinator", "containerPort": COORDINATOR_PORT},
-            {"name": "coordinator-2", "containerPort": SPARE_COORDINATOR_PORT},
-            {"name": "peers", "containerPort": PEER_PORT},
-            *([{"name": "megascale", "containerPort": MEGASCALE_PORT}] if self.spec.slices > 1 else []),
-        ]
-        main["volumeMounts"].append({"name": "pod", "mountPath": POD_DIR, "readOnly": True})
-        spec = pod_spec(self.settings, self.unit, main)
-        spec["volumes"].append({"name": "pod", "downwardAPI": {"items": [_incarnation()]}})
+        spec = pod_spec(self.settings, self.unit, self._container(host))
+        spec["volumes"].append({"name": "pod", "downwardAPI": {"items": [_INCARNATION]}})
         spec |= {
             "restartPolicy": "OnFailure",
             # Used when somebody else deletes a pod: the garbage collector, an eviction, a drain of the node.
             "terminationGracePeriodSeconds": DRAIN_SECONDS,
             "hostname": pod_name(self.unit, self.placement, host),
             "subdomain": self.unit,
-            **node_choice(self.spec, shape, place, holder, peers, self.leave_seconds),
+            **node_choice(self.spec, self.slice, place, holder, peers, self.leave_seconds),
         }
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
                 "name": pod_name(self.unit, self.incarnation, host),
-                "namespace": self.namespace,
+                **self._metadata(),
                 **pod_metadata(self.settings, labels, annotations),
-                "ownerReferences": self.owners(),
             },
             "spec": spec,
         }
         return queued(pod, self.spec, pod_group(self.unit, self.placement, self.uid), self.hosts)
+
+    def _container(self, host: int) -> Object:
+        shape, settings, slices = self.slice, self.settings, self.spec.slices
+        arguments = settings.variable(LIBTPU_ARGUMENTS)
+        environment = {
+            **tpu_environment(shape, slices, host, self._host_names(), arguments),
+            ENV_UNIT: brief(self._contract(host)),
+        }
+        tpus = {TPU: str(shape.chips_per_host)}
+        main = container(settings, "atoll_runtime.learner", environment, self.spec.resources, **tpus)
+        if settings.environment.get(ENV_LOCK_MEMORY) == "true":
+            main["securityContext"] |= LOCKING
+        ports = {"libtpu": LIBTPU_PORT, "tpu-metrics": METRICS_PORT, **PORTS}
+        main["ports"] = container_ports(ports | ({"megascale": MEGASCALE_PORT} if slices > 1 else {}))
+        main["volumeMounts"].append({"name": "pod", "mountPath": POD_DIR, "readOnly": True})
+        return main
 
     def _contract(self, host: int) -> UnitContract:
         return UnitContract(
@@ -218,19 +201,7 @@ class Gang:
         return host_names(self.namespace, self.unit, self.placement, self.hosts)
 
 
-def chips(spec: LearnerUnitSpec) -> int:
-    """Chips of all slices of such a unit. Raises ValueError, as `slice_of`."""
-    shape = slice_of(spec.accelerator, spec.topology, spec.machine_type)
-    return spec.slices * shape.hosts * shape.chips_per_host
-
-
 @lru_cache(maxsize=64)
 def host_names(namespace: str, unit: str, placement: int, hosts: int) -> tuple[str, ...]:
     """DNS names in order of hosts. Cached: every pod names them all, several times."""
     return tuple(f"{pod_name(unit, placement, host)}.{unit}.{namespace}.svc" for host in range(hosts))
-
-
-def _incarnation() -> Object:
-    """The pod's annotation as a file. The kubelet updates it while the pod runs."""
-    file = INCARNATION_FILE.removeprefix(f"{POD_DIR}/")
-    return {"path": file, "fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_INCARNATION}']"}}

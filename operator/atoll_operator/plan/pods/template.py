@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import BaseModel
 
 from atoll_operator.api.common import Resources
-from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, Object
+from atoll_operator.api.group import (
+    ANNOTATION_CONTRACT,
+    LABEL_COMPONENT,
+    LABEL_MANAGER,
+    LABEL_RUN,
+    MANAGER,
+    Object,
+)
 from atoll_operator.api.podtemplate import PodTemplate
+from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods.names import config_map, tls_secret
 from atoll_runtime.contract import INCARNATION_FILE, JOURNAL_DIR, RUN_FILE, TERMINATION_LOG, TLS_DIR
 
@@ -24,18 +33,6 @@ PATHS = (RUN_DIR, TLS_DIR, "/tmp", POD_DIR, JOURNAL_DIR, TERMINATION_LOG)
 """Their mount paths, and the path at which the kubelet mounts a file."""
 LEAVE_SECONDS = 30
 """`tolerationSeconds` for a lost node. Kubernetes' default of 300 s would dominate a heal."""
-
-
-def lost_nodes(seconds: int) -> tuple[Object, ...]:
-    """Tolerations that keep a pod on a lost node for this time."""
-    return tuple(
-        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
-        for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-    )
-
-
-LOST_NODES = lost_nodes(LEAVE_SECONDS)
-"""For pods whose node the operator judges itself, and for pods of StatefulSets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,20 +52,28 @@ class PodSettings:
         return said.get(name, self.environment.get(name, ""))
 
 
+def lost_nodes(seconds: int) -> list[Object]:
+    """Tolerations that keep a pod on a lost node for this time."""
+    return [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+        for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    ]
+
+
 def literals(section: BaseModel) -> Object:
     """The pod's form of an API section whose fields are those of a pod."""
     return section.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def container(
-    settings: PodSettings,
-    *,
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    resources: Resources,
-    extra_resources: Mapping[str, str],
+    settings: PodSettings, module: str, environment: Mapping[str, str], resources: Resources, **more: str
 ) -> Object:
-    """The pod's only container. `environment` overrides the run's variables, and those override the operator's."""
+    """The container that runs this module.
+
+    Args:
+        environment: overrides the run's variables, and those override the operator's.
+        more: further resources.
+    """
     plain = {name: {"name": name, "value": value} for name, value in settings.environment.items()}
     added = {item.name: literals(item) for item in settings.template.env}
     own = {name: {"name": name, "value": value} for name, value in {"HOME": "/tmp", **environment}.items()}
@@ -76,11 +81,11 @@ def container(
         "name": CONTAINER,
         "image": settings.image,
         "imagePullPolicy": settings.pull_policy,
-        "command": list(command),
+        "command": ["python", "-m", module],
         "env": list({**plain, **added, **own}.values()),
         "resources": {
-            "requests": {**resources.requests, **extra_resources},
-            "limits": {**resources.limits, **extra_resources},
+            "requests": {**resources.requests, **more},
+            "limits": {**resources.limits, **more},
         },
         "terminationMessagePolicy": "File",
         "securityContext": {
@@ -92,13 +97,14 @@ def container(
             {"name": "run", "mountPath": RUN_DIR, "readOnly": True},
             {"name": "tls", "mountPath": TLS_DIR, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
-            *(literals(item) for item in settings.template.volume_mounts),
+            *map(literals, settings.template.volume_mounts),
         ],
     }
 
 
 def pod_spec(settings: PodSettings, member: str, main: Object) -> Object:
     """A pod's spec with this container; `member` names the certificate's Secret."""
+    template = settings.template
     spec: Object = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -116,62 +122,100 @@ def pod_spec(settings: PodSettings, member: str, main: Object) -> Object:
             {"name": "run", "configMap": {"name": config_map(settings.run)}},
             {"name": "tls", "secret": {"secretName": tls_secret(member), "defaultMode": 0o440}},
             {"name": "tmp", "emptyDir": {}},
-            *(literals(item) for item in settings.template.volumes),
+            *map(literals, template.volumes),
         ],
     }
     if settings.service_account is not None:
         spec["serviceAccountName"] = settings.service_account
-    if settings.template.image_pull_secrets:
-        spec["imagePullSecrets"] = [literals(item) for item in settings.template.image_pull_secrets]
-    if settings.template.priority_class_name is not None:
-        spec["priorityClassName"] = settings.template.priority_class_name
+    if template.image_pull_secrets:
+        spec["imagePullSecrets"] = [literals(item) for item in template.image_pull_secrets]
+    if template.priority_class_name is not None:
+        spec["priorityClassName"] = template.priority_class_name
     return spec
 
 
-def pod_metadata(
-    settings: PodSettings, labels: Mapping[str, str], annotations: Mapping[str, str] | None = None
-) -> Object:
+def pod_metadata(settings: PodSettings, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Object:
     """Labels and annotations of a pod: the operator's, and those of the run."""
     template = settings.template
-    noted = {**template.annotations, **(annotations or {})}
-    return {"labels": {**template.labels, **labels}, **({"annotations": noted} if noted else {})}
+    return {
+        "labels": {**template.labels, **labels},
+        "annotations": {**template.annotations, **annotations},
+    }
 
 
-def headless(
-    name: str, namespace: str, labels: Mapping[str, str], owners: list[Object], ports: Mapping[str, int]
-) -> Object:
-    """A headless Service for a StatefulSet. Pods get their DNS names before they are ready, so that the operator can
-    read from them why they are not ready."""
+def headless(metadata: Object, selector: Mapping[str, str], ports: Mapping[str, int]) -> Object:
+    """A headless Service. Pods get their DNS names before they are ready: the hosts of a mesh look for each other then,
+    and the operator reads from syncer and evaluator why they are not ready."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "labels": dict(labels),
-            "ownerReferences": owners,
-        },
+        "metadata": metadata,
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": {key: labels[key] for key in (LABEL_RUN, LABEL_COMPONENT)},
+            "selector": dict(selector),
             "ports": [{"name": each, "port": port, "targetPort": port} for each, port in ports.items()],
         },
     }
 
 
-def probes(port: str) -> Object:
-    """Probes of a container that serves `/healthz` and `/readyz` on this named port. It may take 5 min to start."""
-    return {
-        "startupProbe": _probe("/healthz", port, period=2, failures=150),
-        "livenessProbe": _probe("/healthz", port, period=10, failures=6),
-        "readinessProbe": _probe("/readyz", port, period=5, failures=2),
+def container_ports(ports: Mapping[str, int]) -> list[Object]:
+    return [{"name": name, "containerPort": port} for name, port in ports.items()]
+
+
+def workload(
+    settings: PodSettings,
+    component: str,
+    namespace: str,
+    owners: list[Object],
+    spec: SyncerSpec | EvaluatorSpec,
+    main: Object,
+    ports: Mapping[str, int],
+    replicas: int,
+    contract: str,
+    **more: Any,
+) -> tuple[Object, Object]:
+    """Service and StatefulSet of the syncer or the evaluator. One of the ports is `health`.
+
+    Args:
+        contract: hash of what the pods are made of and read at their start. A pod with another hash is replaced.
+        more: further fields of the StatefulSet's spec.
+    """
+    name, selector = f"{settings.run}-{component}", {LABEL_RUN: settings.run, LABEL_COMPONENT: component}
+    labels = {LABEL_MANAGER: MANAGER, **selector}
+    metadata = {"name": name, "namespace": namespace, "labels": labels, "ownerReferences": owners}
+    main["ports"] = container_ports(ports)
+    main |= {
+        "startupProbe": _probe("/healthz", period=2, failures=150),  # it may take 5 min to start
+        "livenessProbe": _probe("/healthz", period=10, failures=6),
+        "readinessProbe": _probe("/readyz", period=5, failures=2),
     }
+    pod = pod_spec(settings, name, main)
+    pod["nodeSelector"] = dict(spec.node_selector)
+    pod["tolerations"] = [*lost_nodes(LEAVE_SECONDS), *map(literals, spec.tolerations)]
+    stateful_set = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": metadata,
+        "spec": {
+            "replicas": replicas,
+            "serviceName": name,
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "OnDelete"},
+            "selector": {"matchLabels": selector},
+            "template": {
+                "metadata": pod_metadata(settings, labels, {ANNOTATION_CONTRACT: contract}),
+                "spec": pod,
+            },
+            **more,
+        },
+    }
+    return headless(dict(metadata), selector, ports), stateful_set
 
 
-def _probe(path: str, port: str, period: int, failures: int) -> Object:
+def _probe(path: str, period: int, failures: int) -> Object:
     return {
-        "httpGet": {"path": path, "port": port},
+        "httpGet": {"path": path, "port": "health"},
         "periodSeconds": period,
         "timeoutSeconds": 5,
         "failureThreshold": failures,

@@ -9,8 +9,7 @@ from typing import Literal
 from atoll_operator.api.conditions import EVALUATED
 from atoll_operator.api.trainingrun import EvaluationStatus
 from atoll_operator.plan.clock import format_time, parse_time
-from atoll_operator.plan.conditions import State, find, state
-from atoll_operator.plan.notice import Notice
+from atoll_operator.plan.conditions import Notice, State, find, state
 from atoll_operator.plan.pods.evaluator import UNAVAILABLE
 from atoll_operator.plan.pods.names import evaluator
 from atoll_operator.plan.run.observed import RunObserved

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from atoll_operator.api.group import LABEL_MANAGER, LABEL_RUN, MANAGER, RUN_KIND, Object, owner
 from atoll_operator.plan.pods import evaluator, syncer
 from atoll_operator.plan.pods.names import config_map, shard_host
-from atoll_operator.plan.pods.template_hash import digest, said
+from atoll_operator.plan.pods.settings import digest, said
 from atoll_operator.plan.run.observed import RunObserved
 from atoll_runtime.contract import RunContract, SyncerAddress, brief
 
@@ -55,16 +55,8 @@ def objects(run: RunObserved, replicas: int, layout: int) -> Iterator[Object]:
         },
         "data": {"run.json": brief(contract(run))},
     }
-    yield syncer.service(run.name, run.namespace, owners)
-    yield syncer.stateful_set(
-        run.name,
-        run.namespace,
-        owners,
-        run.spec.syncer,
-        run.settings,
-        replicas,
-        layout,
-        syncer_digest(run),
+    yield from syncer.objects(
+        run.settings, run.namespace, owners, run.spec.syncer, replicas, layout, syncer_digest(run)
     )
 
 
@@ -72,9 +64,9 @@ def evaluator_objects(run: RunObserved, replicas: int | None) -> Iterator[Object
     """Service and StatefulSet of the evaluator; nothing if `replicas` is None."""
     spec, owners = run.spec.evaluation, [owner(RUN_KIND, run.name, run.uid)]
     if spec is not None and replicas is not None:
-        yield evaluator.service(run.name, run.namespace, owners)
-        made_of = evaluator_digest(run)
-        yield evaluator.stateful_set(run.name, run.namespace, owners, spec, run.settings, replicas, made_of)
+        yield from evaluator.objects(
+            run.settings, run.namespace, owners, spec, replicas, evaluator_digest(run)
+        )
 
 
 def syncer_digest(run: RunObserved) -> str:

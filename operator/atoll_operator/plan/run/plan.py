@@ -10,11 +10,9 @@ from atoll_operator.api.group import UNIT_KIND, Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.clock import earliest, format_time
-from atoll_operator.plan.conditions import is_true
-from atoll_operator.plan.notice import Notice
+from atoll_operator.plan.conditions import Notice, is_true
 from atoll_operator.plan.pods.names import evaluator, syncer
-from atoll_operator.plan.pods.settings import runtime_status
-from atoll_operator.plan.pods.template_hash import outdated
+from atoll_operator.plan.pods.settings import outdated, runtime_status
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.removal import Removal, of_lost_nodes
 from atoll_operator.plan.run.completion import Outcome, deletion_time, plan_completion

@@ -6,12 +6,13 @@ from atoll_operator.api.conditions import RUN_CONDITIONS, Condition
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import RunPhase, TrainingRunStatus
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.conditions import HOLDS, State, clip, find, state, states_of, transition
+from atoll_operator.plan.conditions import State, clip, find, state, states_of, transition
 from atoll_operator.plan.run.completion import Outcome
 from atoll_operator.plan.run.deadline import STARTING_PHASES
 from atoll_operator.plan.run.figures import RunFacts, figures
 from atoll_operator.plan.run.suspension import Suspension
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE
+from atoll_operator.plan.unit.waiting import HOLDS
 
 FALSE = {
     "Suspended": "NotSuspended", "Complete": "NotFinished", "Failed": "NotFailed", "Stalled": "NotStalled",

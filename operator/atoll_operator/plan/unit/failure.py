@@ -42,12 +42,10 @@ _DISRUPTIONS = {
     "TerminationByKubelet": HOST_MAINTENANCE,
     STOPPED: PREEMPTED,
 }
-_POD_REASONS = {
-    "UnexpectedAdmissionError": ADMISSION_REJECTED,
-    "NodeAffinity": ADMISSION_REJECTED,
-    "NodePorts": ADMISSION_REJECTED,
-    "TaintToleration": ADMISSION_REJECTED,
-    "TopologyAffinityError": ADMISSION_REJECTED,
+_REJECTIONS = (
+    "UnexpectedAdmissionError", "NodeAffinity", "NodePorts", "TaintToleration", "TopologyAffinityError",
+)  # fmt: skip
+_POD_REASONS = dict.fromkeys(_REJECTIONS, ADMISSION_REJECTED) | {
     "Evicted": EVICTED,
     "NodeShutdown": HOST_MAINTENANCE,
     "Terminated": HOST_MAINTENANCE,
@@ -119,16 +117,11 @@ def terminated(pod: PodView) -> tuple[str, str]:
         return match[1], match[2]
     if pod.exit_reason == "OOMKilled":
         return OUT_OF_MEMORY, "the container used more memory than its limit"
-    if pod.exit_code is not None and 0 < pod.exit_code - SIGNALLED < signal.NSIG:
-        return APP_ERROR, pod.exit_message or f"ended by {_signal(pod.exit_code - SIGNALLED)}"
+    number = (pod.exit_code or 0) - SIGNALLED
+    if 0 < number < signal.NSIG:
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        return APP_ERROR, pod.exit_message or f"ended by {name}"
     return APP_ERROR, pod.exit_message or f"ended with exit status {pod.exit_code}"
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _reason(pod: PodView) -> tuple[str, str]:

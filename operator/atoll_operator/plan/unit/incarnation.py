@@ -1,4 +1,4 @@
-"""The next incarnation of a unit: on its hosts or on new ones, at once, after a back-off, or never.
+"""The next incarnation of a unit (`spec.recovery`): on its hosts or on new ones, at once, after a back-off, or never.
 
 A plan of this module writes the status and nothing else. The next pass acts on it, so that the new incarnation is
 stored before any pod of the old one is touched.
@@ -6,53 +6,115 @@ stored before any pod of the old one is touched.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from atoll_operator.api.learnerunit import Failure, LearnerUnitStatus, Restart
+from atoll_operator.api.learnerunit import MAX_RESTARTS, Failure, LearnerUnitStatus, Restart
+from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import format_time, parse_time
-from atoll_operator.plan.conditions import clip, find, state
-from atoll_operator.plan.notice import Notice
-from atoll_operator.plan.pods.gang import chips
-from atoll_operator.plan.unit import budget, heal, inactive
-from atoll_operator.plan.unit.budget import Allowance
-from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE, Action, Cause
-from atoll_operator.plan.unit.observed import Orders, UnitObserved
-from atoll_operator.plan.unit.status import BACK_OFF, lost, written
-from atoll_operator.plan.unit.unitplan import UnitPlan
+from atoll_operator.plan.conditions import Notice, clip, find, state
+from atoll_operator.plan.unit import heal
+from atoll_operator.plan.unit.failure import (
+    ADMISSION_REJECTED,
+    CAPACITY_UNAVAILABLE,
+    HOST_MAINTENANCE,
+    PREEMPTED,
+    Action,
+    Cause,
+)
+from atoll_operator.plan.unit.unit import BACK_OFF, RUN_NOT_FOUND, UnitObserved, UnitPlan, lost
+from atoll_runtime.contract import VERSION_MISMATCH
 
 LIMIT = 2
 """Restarts on the same hosts after which the unit leaves them: without a merge between them, or within the memory of
 the kubelets, which restart a container at once, then after 10 s, then after 20 s."""
 KUBELET_MEMORY_SECONDS = 600.0
 """After which a kubelet forgets a container's restarts: twice its longest back-off."""
+BASE_SECONDS = 5.0
+MAX_SECONDS = 300.0
+SPREAD = 0.2
+"""Jitter as a share of a wait, so that units that failed together do not come back together."""
+SKEW_SECONDS = 60.0
+"""How far the clock of an earlier operator may be ahead. A later time comes from a wrong clock."""
+UNCOUNTED = frozenset({HOST_MAINTENANCE, PREEMPTED, CAPACITY_UNAVAILABLE, VERSION_MISMATCH})
+"""Reasons that are no fault of the unit. They cause a back-off, but are not charged to `maxRestarts`."""
 BUDGET_EXHAUSTED = "RestartBudgetExhausted"
 
 
-def without_failure(unit: UnitObserved, allowance: Allowance, now: float) -> UnitPlan | None:
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When the next restart may happen."""
+
+    not_before: float
+    """Unix seconds; in the past: at once."""
+    exhausted: bool
+    recent: tuple[Restart, ...]
+    """Restarts still within the window, with room for one more."""
+
+    def spares(self, reason: str) -> bool:
+        """Whether a restart for this reason is not charged. A kubelet may turn a pod away because an old one of the
+        unit has not given its chips back yet, so the first `AdmissionRejected` in a window is free."""
+        return _spared(reason, self.recent)
+
+
+def budget_of(restarts: Sequence[Restart], recovery: RecoverySpec, now: float, jitter: float) -> Budget:
+    """The first heal in a window is immediate; the n-th after it waits 5 s · 2ⁿ⁻¹, at most 300 s, after the last.
+
+    A restart noted for the future counts as one of now, which the next restart writes down. It starts no wait, because
+    each look would move that.
+
+    Args:
+        jitter: from 0 to 1; it must be the same for the same wait.
+    """
+    recent = tuple(
+        item
+        if parse_time(item.time) <= now + SKEW_SECONDS
+        else item.model_copy(update={"time": format_time(now)})
+        for item in restarts
+        if parse_time(item.time) > now - recovery.window_seconds
+    )
+    recent = recent[-(MAX_RESTARTS - 1) :]
+    counted = sum(not _spared(item.reason, recent[:index]) for index, item in enumerate(recent))
+    exhausted = counted >= recovery.max_restarts
+    if not recent or recent[-1] != restarts[-1]:  # none, or the last one's own time is not believed
+        return Budget(now, exhausted, recent)
+    wait = min(BASE_SECONDS * 2.0 ** min(len(recent) - 1, 16), MAX_SECONDS) * (1 + SPREAD * (2 * jitter - 1))
+    return Budget(parse_time(recent[-1].time) + wait, exhausted, recent)
+
+
+def _spared(reason: str, before: Sequence[Restart]) -> bool:
+    rejected = any(item.reason == ADMISSION_REJECTED for item in before)
+    return reason in UNCOUNTED or (reason == ADMISSION_REJECTED and not rejected)
+
+
+def jitter(uid: str, incarnation: int) -> float:
+    """From 0 to 1, the same for one wait of one unit, also in an operator that was restarted meanwhile."""
+    return zlib.crc32(f"{uid}/{incarnation}".encode()) / 2**32
+
+
+def without_failure(unit: UnitObserved, budget: Budget) -> UnitPlan | None:
     """The plan for a unit that needs an incarnation on new hosts though nothing failed; None if it needs none."""
     status = unit.status
-    if status.incarnation == 0 or inactive.was_inactive(status) or unit.spec_changed:
-        if status.phase == "Failed":  # the old spec failed: the new one has the whole budget
+    scheduled = find(status.conditions, "Scheduled")
+    # The operator itself took the pods away, so that the next incarnation follows no failure.
+    inactive = status.phase in ("Suspended", "Finished") or (scheduled and scheduled.reason == RUN_NOT_FOUND)
+    failed = status.phase == "Failed"
+    if status.incarnation == 0 or inactive or unit.spec_changed:
+        if failed:  # the old spec failed: the new one has the whole budget
             status = status.model_copy(update={"restarts": ()})
-        return raise_incarnation(unit, status, now)
-    if status.phase == "Failed":  # the budget was raised
-        reason = status.last_failure.reason if status.last_failure is not None else "Lost"
-        return raise_incarnation(unit, _charged(status, allowance, reason, now), now)
+        return raise_incarnation(unit, status)
+    if failed:  # the budget was raised
+        return raise_incarnation(unit, _charged(unit, status, budget, heal.last_reason(status)))
     if (
         unit.known_incarnation > status.incarnation
     ):  # of an earlier unit of this name: the syncer fences this one off
-        return raise_incarnation(unit, status, now)
+        return raise_incarnation(unit, status)
     return None
 
 
 def after_failure(
-    unit: UnitObserved,
-    orders: Orders,
-    cause: Cause,
-    action: Action,
-    replaced: int,
-    allowance: Allowance,
-    now: float,
+    unit: UnitObserved, cause: Cause, action: Action, replaced: int, budget: Budget
 ) -> UnitPlan:
     """The current incarnation is lost.
 
@@ -60,45 +122,38 @@ def after_failure(
         action: what the unit needs, as its slots say.
         replaced: slots that need another pod.
     """
-    status = failing(unit.status, cause, now)
+    status = failing(unit, cause)
     notice = Notice("Warning", cause.reason, f"{cause.pod}: {cause.message}", f"{unit.status.incarnation}")
-    if allowance.exhausted and not budget.spared(cause.reason, allowance.recent):
-        return _give_up(unit, orders, status, notice, allowance, now)
-    if allowance.not_before > now:
-        until = format_time(allowance.not_before)
-        message = f"{cause.reason}: {cause.message}; tries again at {until}"
-        status = written(unit, status, "Healing", message, lost(BACK_OFF, message), now)
-        return UnitPlan(status=status, notices=(notice,), wake=allowance.not_before)
-    if not _may_stay(unit, orders, now):
+    if budget.exhausted and not budget.spares(cause.reason):
+        return _give_up(unit, status, notice, budget)
+    if budget.not_before > unit.now:
+        message = f"{cause.reason}: {cause.message}; tries again at {format_time(budget.not_before)}"
+        status = unit.written(status, "Healing", message, lost(BACK_OFF, message))
+        return UnitPlan(status=status, notices=(notice,), wake=budget.not_before)
+    if not _may_stay(unit):
         action = Action.LEAVE_PLACE
     stays = action < Action.LEAVE_PLACE
-    status = _charged(status, allowance, cause.reason, now, stays, replaced if stays else 0)
-    plan = raise_incarnation(unit, status, now, action, replaced)
+    status = _charged(unit, status, budget, cause.reason, stays, replaced if stays else 0)
+    plan = raise_incarnation(unit, status, action, replaced)
     return replace(plan, notices=(notice, *plan.notices))
 
 
-def for_capacity(unit: UnitObserved, why: str, allowance: Allowance, now: float) -> UnitPlan:
+def for_capacity(unit: UnitObserved, why: str, budget: Budget) -> UnitPlan:
     """There is no room where the unit is or is to be. Nothing failed: only the back-off counts it."""
-    restart = Restart(time=format_time(now), reason=CAPACITY_UNAVAILABLE)
-    status = unit.status.model_copy(update={"restarts": (*allowance.recent, restart)})
-    plan = raise_incarnation(unit, status, now)
-    notice = Notice(
-        "Normal", CAPACITY_UNAVAILABLE, f"looks for another place: {why}", f"{unit.status.placement}"
-    )
+    restart = Restart(time=format_time(unit.now), reason=CAPACITY_UNAVAILABLE)
+    plan = raise_incarnation(unit, unit.status.model_copy(update={"restarts": (*budget.recent, restart)}))
+    message = f"looks for another place: {why}"
+    notice = Notice("Normal", CAPACITY_UNAVAILABLE, message, f"{unit.status.placement}")
     return replace(plan, notices=(notice,), doubtful=True)
 
 
-def for_move(unit: UnitObserved, reason: str, allowance: Allowance, now: float) -> UnitPlan:
+def for_maintenance(unit: UnitObserved, budget: Budget) -> UnitPlan:
     """The unit has left its hosts before they are taken away."""
-    return raise_incarnation(unit, _charged(unit.status, allowance, reason, now), now)
+    return raise_incarnation(unit, _charged(unit, unit.status, budget, HOST_MAINTENANCE))
 
 
 def raise_incarnation(
-    unit: UnitObserved,
-    status: LearnerUnitStatus,
-    now: float,
-    action: Action = Action.LEAVE_PLACE,
-    replaced: int = 0,
+    unit: UnitObserved, status: LearnerUnitStatus, action: Action = Action.LEAVE_PLACE, replaced: int = 0
 ) -> UnitPlan:
     """To the next incarnation: above ours, and above any that the syncer knows of a unit of this name."""
     incarnation = max(status.incarnation, unit.known_incarnation) + 1
@@ -117,18 +172,19 @@ def raise_incarnation(
         update={
             "incarnation": incarnation,
             "placement": status.placement if stays else incarnation,
-            "chips": chips(unit.spec),
+            "chips": unit.gang.chips,
             "seeded_step": None,
             "contributions": 0,
         }
     )
-    status = written(unit, status, "Healing" if healing else "Pending", message, states, now)
+    status = unit.written(status, "Healing" if healing else "Pending", message, states)
     notice = Notice("Normal", "RestartInPlace" if stays else "NewGang", message, f"{incarnation}")
     return UnitPlan(status=status, advance=True, notices=(notice,) if healing else ())
 
 
-def failing(old: LearnerUnitStatus, cause: Cause, now: float) -> LearnerUnitStatus:
+def failing(unit: UnitObserved, cause: Cause) -> LearnerUnitStatus:
     """The status with this failure, and the time at which the heal began."""
+    old, moment = unit.status, cause.time or unit.now
     known, healing = old.last_failure, find(old.conditions, "Healing")
     noted = healing is not None and healing.reason == BACK_OFF
     if not noted or known is None or (known.pod, known.reason) != (cause.pod, cause.reason):
@@ -138,62 +194,47 @@ def failing(old: LearnerUnitStatus, cause: Cause, now: float) -> LearnerUnitStat
             pod=cause.pod,
             node=cause.node,
             exit_code=cause.exit_code,
-            time=format_time(cause.time or now),
+            time=format_time(moment),
         )
-    began = heal.begun(old, cause.reason, min(cause.time or now, now))
-    return began.model_copy(update={"last_failure": known})
+    begun = heal.begun(old, cause.reason, min(moment, unit.now))
+    return begun.model_copy(update={"last_failure": known})
 
 
-def _may_stay(unit: UnitObserved, orders: Orders, now: float) -> bool:
+def _may_stay(unit: UnitObserved) -> bool:
     """Whether the unit may restart on its hosts once more."""
-    status = unit.status
-    return (
-        orders.recovery.in_place
-        and status.incarnation - max(status.placement, status.merged_incarnation) < LIMIT
-        and _remembered(status, now) < LIMIT
-    )
-
-
-def _remembered(status: LearnerUnitStatus, now: float) -> int:
-    """Restarts on these hosts that the kubelets have not forgotten. Each restart renews their memory."""
-    count = 0
-    for restart in reversed(status.restarts):
+    status, now, remembered = unit.status, unit.now, 0
+    for restart in reversed(status.restarts):  # each renews the kubelets' memory
         time = parse_time(restart.time)
         if not restart.in_place or now - time > KUBELET_MEMORY_SECONDS:
             break
-        count, now = count + 1, time
-    return count
+        remembered, now = remembered + 1, time
+    without_merge = status.incarnation - max(status.placement, status.merged_incarnation)
+    return unit.recovery.in_place and max(without_merge, remembered) < LIMIT
 
 
 def _charged(
+    unit: UnitObserved,
     status: LearnerUnitStatus,
-    allowance: Allowance,
+    budget: Budget,
     reason: str,
-    now: float,
     in_place: bool = False,
     replaced: int = 0,
 ) -> LearnerUnitStatus:
     """The status with one more restart."""
-    restart = Restart(time=format_time(now), reason=reason, in_place=in_place, replaced=replaced)
-    restarts = (*allowance.recent, restart)
+    restart = Restart(time=format_time(unit.now), reason=reason, in_place=in_place, replaced=replaced)
+    restarts = (*budget.recent, restart)
     return status.model_copy(update={"restarts": restarts, "restart_count": status.restart_count + 1})
 
 
-def _give_up(
-    unit: UnitObserved,
-    orders: Orders,
-    status: LearnerUnitStatus,
-    notice: Notice,
-    allowance: Allowance,
-    now: float,
-) -> UnitPlan:
+def _give_up(unit: UnitObserved, status: LearnerUnitStatus, notice: Notice, budget: Budget) -> UnitPlan:
     """No more tries. The failed unit is kept to be looked at, without its running pods."""
     message = (
-        f"{orders.recovery.max_restarts} restarts within {orders.recovery.window_seconds} s are the limit; "
+        f"{unit.recovery.max_restarts} restarts within {unit.recovery.window_seconds} s are the limit; "
         f"last failure: {notice.reason}: {notice.message}. Delete this LearnerUnit to try again"
     )
     states = lost(BUDGET_EXHAUSTED, message) | {"Healing": state(False, BUDGET_EXHAUSTED, message)}
-    status = heal.ended(status, now).model_copy(update={"restarts": allowance.recent})
-    status = written(unit, status, "Failed", message, states, now)
+    status, _ = heal.ended(status, unit.now)
+    status = status.model_copy(update={"restarts": budget.recent})
+    status = unit.written(status, "Failed", message, states)
     told = Notice("Warning", BUDGET_EXHAUSTED, message, f"{status.incarnation}")
     return UnitPlan(status=status, advance=True, notices=(notice, told))

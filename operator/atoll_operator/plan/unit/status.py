@@ -2,125 +2,100 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-from atoll_operator.api.learnerunit import Heal, LearnerUnitStatus, UnitPhase
-from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.conditions import State, clip, find, state, transition
-from atoll_operator.plan.notice import Notice
-from atoll_operator.plan.pods.gang import Gang, chips
+from atoll_operator.api.learnerunit import LearnerUnitStatus, UnitPhase
+from atoll_operator.plan.conditions import Notice, State, find, state
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.unit import heal, timeline, waiting
-from atoll_operator.plan.unit.observed import UnitObserved
-from atoll_operator.plan.unit.slots import renewed
+from atoll_operator.plan.unit import heal, waiting
+from atoll_operator.plan.unit.unit import BACK_OFF, UnitObserved, UnitPlan
 from atoll_runtime.contract import UnitReport
 
-BACK_OFF = "BackOff"
-"""Reason of `Healing` while a lost unit waits for its next restart."""
 
-
-def describe(
-    unit: UnitObserved, gang: Gang, pods: Sequence[PodView], now: float
-) -> tuple[LearnerUnitStatus, float | None, tuple[Notice, ...]]:
-    """The status of a unit whose incarnation is not lost, the seconds of a heal that ends now, and Events.
+def describe(unit: UnitObserved, pods: Sequence[PodView]) -> UnitPlan:
+    """A plan with the status of a unit whose incarnation is not lost, the heal that ends now, and Events.
 
     Args:
         pods: those that stay, in order of hosts.
     """
-    hosts = gang.hosts
-    patience = unit.orders.recovery.startup_seconds if unit.orders is not None else math.inf
-    wait = waiting.waiting(pods) or waiting.creating(pods, patience, now)
+    hosts = unit.gang.hosts
+    wait = waiting.waiting(pods) or waiting.creating(pods, unit.recovery.startup_seconds, unit.now)
     placed = sum(bool(pod.node) for pod in pods)
-    fresh = hosts if unit.met(hosts) else sum(renewed(unit, pod) for pod in pods)
+    fresh = hosts if unit.met else sum(unit.renewed(pod) for pod in pods)
     scheduled = placed == hosts
     ready = scheduled and fresh == hosts and all(pod.ready for pod in pods)
-    restarting = ("Restarting", f"{fresh} of {hosts} containers restarted in place")
     starting = ("PodsStarting", f"{sum(pod.ready for pod in pods)} of {hosts} pods are ready")
-    states: dict[str, State] = {
-        "Scheduled": state(True, "Scheduled")
-        if scheduled
-        else state(False, *(wait or ("Placing", f"{placed} of {hosts} pods have a node"))),
-        "PodsReady": state(True, "PodsReady")
-        if ready
-        else state(False, *(wait or (restarting if fresh < len(pods) else starting))),
+    if fresh < len(pods):
+        starting = ("Restarting", f"{fresh} of {hosts} containers restarted in place")
+    states = {
+        "Scheduled": _reached(
+            "Scheduled", scheduled, wait, "Placing", f"{placed} of {hosts} pods have a node"
+        ),
+        "PodsReady": _reached("PodsReady", ready, wait, *starting),
         **_progress(unit),
         "Draining": state(False, "NotDraining"),
     }
     learning = states["Learning"][0] == "True"
-    status = _figures(with_ledger(unit, unit.status), unit.report).model_copy(
-        update={"chips": chips(unit.spec)}
-    )
+    status = _with_figures(with_ledger(unit, unit.status), unit.report)
+    status = status.model_copy(update={"chips": unit.gang.chips})
     healed, notices = None, list[Notice]()
     if learning:
         status = status.model_copy(update={"merged_incarnation": status.incarnation})
-        status, healed = _end_heal(unit, status, now)
-        if healed is not None:
+        merged = unit.report.first_merge_time if unit.report is not None else None
+        status, last = heal.ended(status, merged or unit.now)
+        before = find(unit.status.conditions, "Healing")
+        if last is not None and (before is None or before.reason != BACK_OFF):  # else it came back by itself
+            healed = last.seconds
+            status = status.model_copy(update={"last_heal_seconds": healed, "last_heal": last})
             told = f"incarnation {status.incarnation} was merged {healed:.1f} s after the failure"
             notices.append(Notice("Normal", "Healed", told, f"{status.incarnation}"))
-    status = timeline.filled(status, pods, unit.report)
-    if status.last_heal is not None and timeline.news(unit.status, status) is not None:
-        notices.append(timeline.notice(status.last_heal, unit.report))
+    status, stages = heal.with_stages(status, pods, unit.report)
+    if stages is not None and status.last_heal is not None:
+        notices.append(heal.stages_notice(status.last_heal, unit.report))
     healing, cause = status.heal_start_time is not None, status.last_failure
-    why = (cause.reason, f"{cause.reason}: {cause.message}") if cause is not None else ("Lost", "")
-    states["Healing"] = state(True, *why) if healing else state(False, "NotHealing")
+    why = f"{cause.reason}: {cause.message}" if cause is not None else ""
+    states["Healing"] = state(
+        healing, heal.last_reason(status) if healing else "NotHealing", why if healing else ""
+    )
     phase: UnitPhase = "Joining" if ready else "Starting" if scheduled else "Scheduling"
     phase = "Learning" if learning else "Healing" if healing else phase
     message = "" if learning else next((text for _, _, text in states.values() if text), "")
-    return written(unit, status, phase, message, states, now), healed, tuple(notices)
-
-
-def _end_heal(
-    unit: UnitObserved, status: LearnerUnitStatus, now: float
-) -> tuple[LearnerUnitStatus, float | None]:
-    """Close the heal under way, if any, because the unit was merged; the heal's seconds unless nothing was replaced."""
-    under_way = heal.under_way(status)
-    if under_way is None:
-        return status, None
-    merged = (unit.report.first_merge_time if unit.report is not None else None) or now
-    spent = under_way.cost(merged)
-    status = heal.ended(status, merged)
-    before = find(unit.status.conditions, "Healing")
-    if before is not None and before.reason == BACK_OFF:  # the unit came back by itself during the back-off
-        return status, None
-    last = Heal(
-        incarnation=status.incarnation,
-        reason=under_way.reason,
-        started_at=format_time(under_way.started),
-        seconds=spent.seconds,
-        chip_seconds=spent.chip_seconds,
-        steps=spent.steps,
+    return UnitPlan(
+        status=unit.written(status, phase, message, states),
+        notices=tuple(notices),
+        healed_seconds=healed,
+        heal_stages=stages,
     )
-    return status.model_copy(update={"last_heal_seconds": spent.seconds, "last_heal": last}), spent.seconds
+
+
+def _reached(name: str, reached: bool, wait: tuple[str, str] | None, reason: str, message: str) -> State:
+    """A condition that is True, or False because of a wait or else for this reason."""
+    return state(True, name) if reached else state(False, *(wait or (reason, message)))
 
 
 def _progress(unit: UnitObserved) -> dict[str, State]:
     """`Seeded` and `Learning`. While the syncer does not answer, as last known: the unit trains on."""
     report = unit.report
     if report is None or report.incarnation != unit.status.incarnation:
-        if unit.answering_since is None:
-            return {name: _last_known(unit, name) for name in ("Seeded", "Learning")}
-        message = "the syncer has not heard of this incarnation yet"
-        return {name: state(False, "NotConnected", message) for name in ("Seeded", "Learning")}
-    seeded = _seeded(unit, report)
-    if report.state == "Learning":
-        return {
-            "Seeded": seeded,
-            "Learning": state(True, "Merged", f"{report.contributions} contributions merged"),
-        }
-    if report.state == "Gone":
-        return {
-            "Seeded": seeded,
-            "Learning": state(False, "Disconnected", "no host is connected to the syncer"),
-        }
-    return {"Seeded": seeded, "Learning": state(False, "Joining", f"{report.hosts} hosts are connected")}
+        unknown = state(False, "NotConnected", "the syncer has not heard of this incarnation yet")
+        if unit.answering_since is not None:
+            return {"Seeded": unknown, "Learning": unknown}
+        unknown = state(False, "SyncerUnavailable", "the syncer does not answer yet")
+        known = {item.type: (item.status, item.reason, item.message) for item in unit.status.conditions}
+        return {name: known.get(name, unknown) for name in ("Seeded", "Learning")}
+    learning = {
+        "Learning": state(True, "Merged", f"{report.contributions} contributions merged"),
+        "Gone": state(False, "Disconnected", "no host is connected to the syncer"),
+    }.get(report.state, state(False, "Joining", f"{report.hosts} hosts are connected"))
+    return {"Seeded": _seeded(unit, report), "Learning": learning}
 
 
 def _seeded(unit: UnitObserved, report: UnitReport) -> State:
     """With seeds from peers only the unit knows which peer it was; its message says so."""
     if report.seeded_step is None:
         return state(False, "Seeding", report.seed_message)
-    from_peers = unit.orders is not None and unit.orders.recovery.seed == "Peer"
+    from_peers = unit.recovery.seed == "Peer"
     reason, place = ("Seeded", "at global") if from_peers else ("Checkpoint", "from the global checkpoint of")
     text = f"{place} step {report.seeded_step}"
     return state(True, reason, f"{text}; {report.seed_message}" if report.seed_message else text)
@@ -128,61 +103,22 @@ def _seeded(unit: UnitObserved, report: UnitReport) -> State:
 
 def with_ledger(unit: UnitObserved, status: LearnerUnitStatus) -> LearnerUnitStatus:
     """The status with ledger and share as last known. They cover all incarnations."""
+    update: dict[str, Any] = {}
     if unit.share is not None:
-        status = status.model_copy(update={"share_percent": round(100 * unit.share, 1)})
-    return status if unit.ledger is None else status.model_copy(update={"ledger": unit.ledger})
+        update["share_percent"] = round(100 * unit.share, 1)
+    if unit.ledger is not None:
+        update["ledger"] = unit.ledger
+    return status.model_copy(update=update)
 
 
-def _last_known(unit: UnitObserved, name: str) -> State:
-    known = find(unit.status.conditions, name)
-    if known is None:
-        return state(False, "SyncerUnavailable", "the syncer does not answer yet")
-    return known.status, known.reason, known.message
-
-
-def _figures(status: LearnerUnitStatus, report: UnitReport | None) -> LearnerUnitStatus:
+def _with_figures(status: LearnerUnitStatus, report: UnitReport | None) -> LearnerUnitStatus:
     if report is None:
         return status
-    figures: dict[str, object] = {"tokens": report.tokens}
+    figures: dict[str, Any] = {"tokens": report.tokens}
     if report.incarnation == status.incarnation:
-        figures |= {
-            "step": report.step,
+        figures |= report.model_dump(include={"step", "staleness", "contributions", "seeded_step"}) | {
             "loss": status.loss if report.loss is None else round(report.loss, 4),
             "tokens_per_second": round(report.tokens_per_second, 1),
             "step_seconds": round(report.step_seconds, 4) or status.step_seconds,
-            "staleness": report.staleness,
-            "contributions": report.contributions,
-            "seeded_step": report.seeded_step,
         }
     return status.model_copy(update=figures)
-
-
-def lost(reason: str, message: str) -> dict[str, State]:
-    """The states of a unit whose incarnation is lost."""
-    return {
-        "Scheduled": state(False, reason),
-        "PodsReady": state(False, reason),
-        "Seeded": state(False, reason),
-        "Learning": state(False, reason),
-        "Healing": state(True, reason, message),
-        "Draining": state(False, "NotDraining"),
-    }
-
-
-def written(
-    unit: UnitObserved,
-    status: LearnerUnitStatus,
-    phase: UnitPhase,
-    message: str,
-    states: Mapping[str, State],
-    now: float,
-) -> LearnerUnitStatus:
-    """The status with this phase, this message and these conditions."""
-    return status.model_copy(
-        update={
-            "phase": phase,
-            "message": clip(message),
-            "conditions": transition(unit.status.conditions, states, unit.generation, now),
-            "observed_generation": unit.generation,
-        }
-    )

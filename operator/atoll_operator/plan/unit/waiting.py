@@ -11,6 +11,10 @@ from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE, terminated
 
 IMAGE_PULL = "ImagePull"
 CONTAINER_CREATING = "ContainerCreating"
+HOLDS = frozenset(
+    {CAPACITY_UNAVAILABLE, kueue.QUEUED, IMAGE_PULL, CONTAINER_CREATING, "ObjectRefused", "SpecInvalid"}
+)
+"""Reasons for which a unit waits until somebody acts."""
 _CREATION = (CONTAINER_CREATING, "PodInitializing")
 _IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
 

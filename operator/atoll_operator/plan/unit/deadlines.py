@@ -1,0 +1,126 @@
+"""Failures that no single pod shows: `startupSeconds` and `hangSeconds`, judged by the clock and the syncer's reports.
+
+While the syncer does not answer no step is judged, and the time starts again when it is back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.unit.failure import HANG, STARTUP_TIMED_OUT, Action, Cause
+from atoll_operator.plan.unit.slots import Slot
+from atoll_operator.plan.unit.unit import Pace, UnitObserved
+from atoll_operator.plan.unit.waiting import in_creation
+from atoll_runtime.contract import UnitReport
+
+RENEWAL_SECONDS = 90.0
+"""Time from a restart until the last incarnation's processes and pods must have ended. A kubelet sees a pod's change at
+once, and checks each pod every 60 to 90 s. A process that is stopped, or hangs in the kernel, does not end itself."""
+AGAIN_SECONDS = 2.0
+"""Time until the next check for an answer of the syncer, which is polled every 15 s in a large run."""
+Finding = tuple[Cause | None, float | None]
+"""Why the incarnation is lost, or else when to check again."""
+NOTHING: Finding = (None, None)
+
+
+def follow(
+    known: Pace | None, report: UnitReport | None, answering_since: float | None, now: float
+) -> Pace | None:
+    """The pace after another report; None while the syncer does not answer or does not know the unit.
+
+    A step seen before the syncer answered, or later than now, counts as seen now: the syncer was away, or the clock was
+    changed.
+    """
+    if report is None or answering_since is None:
+        return None
+    since = known.since if known is not None and answering_since <= known.since <= now else now
+    pace = Pace(report.incarnation, report.step, report.loss is not None, since)
+    return pace if pace == known else replace(pace, since=now)
+
+
+def overdue(unit: UnitObserved, slots: Sequence[Slot]) -> Finding:
+    """Whether a deadline has passed: to have restarted, to be connected to the syncer, and then to step."""
+    pods = [slot.pod for slot in slots if slot.pod is not None]
+    if not pods:
+        return NOTHING
+    if unit.met:
+        return _hangs(unit, pods)
+    if (since := unit.restarted_at) is not None:
+        behind = [pod for pod in pods if _is_behind(unit, pod)]
+        if behind:
+            when = f"{RENEWAL_SECONDS:.0f} s after the order to restart"
+            message = f"the last incarnation is still there {when}"
+            cause = Cause(STARTUP_TIMED_OUT, message, behind[0].name, behind[0].node)
+            return _due(unit, since + RENEWAL_SECONDS, cause)
+    if len(pods) < len(slots):  # the API server may refuse them
+        return NOTHING
+    new = [pod for pod in pods if since is None or pod.made_for == unit.status.incarnation]
+    if late := [pod for pod in new if pod.started_at is None]:
+        return _not_started(unit, late, len(slots))
+    return _not_connected(unit, pods)
+
+
+def _is_behind(unit: UnitObserved, pod: PodView) -> bool:
+    """Whether the pod still belongs to the last incarnation."""
+    if pod.made_for == unit.status.incarnation or pod.ended:
+        return False
+    return pod.leaves or not unit.renewed(pod)
+
+
+def _not_started(unit: UnitObserved, late: Sequence[PodView], hosts: int) -> Finding:
+    """Leave a host that cannot start a container while its peers can. If none can, the hosts are not the reason, and
+    `waiting.creating` reports it."""
+    times = [pod.scheduled_at for pod in late if pod.scheduled_at is not None and in_creation(pod)]
+    if len(times) < len(late):
+        return NOTHING
+    seconds, first = unit.recovery.startup_seconds, late[0]
+    message = f"its container has not started {seconds} s after it got its node; others have"
+    found = _due(unit, max(times) + seconds, Cause(STARTUP_TIMED_OUT, message, first.name, first.node))
+    return NOTHING if len(late) == hosts and found[0] is not None else found
+
+
+def _not_connected(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
+    """The time to connect runs while all pods have started and the syncer answers.
+
+    A restarted pod has started once: a kubelet that holds its container back gets no longer than that.
+    """
+    since, seconds = unit.restarted_at, unit.recovery.startup_seconds
+    begun = [unit.answering_since, *(pod.started_at or since for pod in pods)]
+    moments = [moment for moment in begun if moment is not None]
+    if len(moments) < len(begun):
+        return NOTHING
+    after = "the pods started" if since is None else "the order to restart"
+    message = f"not all hosts were connected to the syncer {seconds} s after {after}"
+    action = Action.RESTART_PROCESS if since is None else Action.LEAVE_PLACE
+    cause = Cause(STARTUP_TIMED_OUT, message, pods[0].name, pods[0].node, action=action)
+    return _told(unit, max(*moments, since or 0.0) + seconds, cause)
+
+
+def _hangs(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
+    """Until the first step the unit has `startupSeconds`, as before its hosts are connected: seeding, compilation."""
+    pace, seconds = unit.pace, unit.recovery.hang_seconds
+    if pace is None or pace.incarnation != unit.status.incarnation or seconds == 0:
+        return NOTHING
+    if any(pod.started_at is None for pod in pods):
+        return NOTHING
+    since = f"after inner step {pace.step}"
+    if not pace.stepped:
+        seconds, since = max(seconds, unit.recovery.startup_seconds), "since the hosts were connected"
+    alone = unit.report is not None and unit.report.state == "Gone"
+    message = f"no step has ended for {seconds} s, {since}, while the pods run"
+    message += "; no host is connected to the syncer" if alone else ""
+    cause = Cause(HANG, message, pods[0].name, pods[0].node, action=Action.RESTART_PROCESS)
+    return _told(unit, pace.since + seconds, cause)
+
+
+def _told(unit: UnitObserved, moment: float, cause: Cause) -> Finding:
+    """A deadline that is judged by the syncer's reports. A report from before the deadline proves nothing."""
+    if moment <= unit.now and unit.heard is not None and unit.heard < moment:
+        return None, unit.now + AGAIN_SECONDS
+    return _due(unit, moment, cause)
+
+
+def _due(unit: UnitObserved, moment: float, cause: Cause) -> Finding:
+    return (None, moment) if moment > unit.now else (cause, None)

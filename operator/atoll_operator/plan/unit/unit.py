@@ -1,0 +1,229 @@
+"""What is known of one LearnerUnit when it is planned, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+from atoll_operator.api.common import LedgerStatus
+from atoll_operator.api.group import Object
+from atoll_operator.api.learnerunit import HealStages, LearnerUnitSpec, LearnerUnitStatus, UnitPhase
+from atoll_operator.api.sections import RecoverySpec
+from atoll_operator.plan.clock import parse_time
+from atoll_operator.plan.conditions import Notice, State, clip, is_true, state, states_of, transition
+from atoll_operator.plan.nodes import NodeView
+from atoll_operator.plan.pods.gang import Gang
+from atoll_operator.plan.pods.template import LEAVE_SECONDS, PodSettings
+from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.removal import Removal
+from atoll_runtime.contract import UnitReport
+
+RUN_NOT_FOUND = "RunNotFound"
+BACK_OFF = "BackOff"
+"""Reason of `Healing` while a lost unit waits for its next restart."""
+_NO_SETTINGS = PodSettings(run="", image="", pull_policy="", environment={})
+"""Of a unit without a run: it has no pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The last observed progress of one unit."""
+
+    incarnation: int
+    step: int
+    stepped: bool
+    """Whether this incarnation has ended a step. The first step includes compilation."""
+    since: float
+    """Unix seconds at which this operator saw it first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitObserved:
+    """One unit as it is."""
+
+    now: float
+    """Unix seconds."""
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    spec: LearnerUnitSpec
+    status: LearnerUnitStatus
+    pods: tuple[PodView, ...]
+    """All pods that this unit owns."""
+
+    # What its run wants
+
+    stop: Literal["", "Suspended", "Finished", "RunNotFound"] = ""
+    finishing: bool = False
+    """The target is reached and the syncer does the rest: pods may end, and none is replaced."""
+    recovery: RecoverySpec = field(default_factory=RecoverySpec)
+    settings: PodSettings = _NO_SETTINGS
+    begun: bool = False
+    """Something was merged, so that the syncer may know incarnations of an earlier unit of the same name."""
+
+    # What the syncer says
+
+    report: UnitReport | None = None
+    """None when the syncer knows no such unit or does not answer."""
+    ledger: LedgerStatus | None = None
+    """The unit's token ledger, as last known."""
+    share: float | None = None
+    """Share of all merged tokens, 0 to 1, as last known."""
+    answering_since: float | None = None
+    """Unix seconds since which all of the syncer answers; None while any of it does not."""
+    heard: float | None = None
+    """Unix seconds of the syncer's last answer, which `report` is from; None: now."""
+    pace: Pace | None = None
+    """The unit's last observed progress; None while nothing is known."""
+
+    # The cluster
+
+    nodes: Mapping[str, NodeView] = field(default_factory=dict)
+    """The nodes of its pods, as far as the operator may see them."""
+    sees_nodes: bool = False
+    """The operator sees the cluster's nodes."""
+    sound_chips: Mapping[str, int] = field(default_factory=dict)
+    """By node pool of the unit's accelerator and topology, the chips of its sound nodes."""
+
+    @cached_property
+    def gang(self) -> Gang:
+        """What the unit's pods are made of; `check` says whether there can be such a unit."""
+        return Gang(
+            namespace=self.namespace,
+            unit=self.name,
+            uid=self.uid,
+            placement=self.status.placement,
+            incarnation=self.status.incarnation,
+            spec=self.spec,
+            settings=replace(
+                self.settings,
+                image=self.spec.image or self.settings.image,
+                template=self.spec.pod_template or self.settings.template,
+            ),
+            # An operator that sees no nodes learns of a lost one by the deletion of its pods. That should come when it
+            # would have judged: the 40 to 55 s until a node is not ready would be over a minute with the default.
+            leave_seconds=LEAVE_SECONDS if self.sees_nodes else self.recovery.node_lost_seconds,
+        )
+
+    @cached_property
+    def poor_pools(self) -> tuple[str, ...]:
+        """Node pools of its kind that have too few sound hosts for a slice."""
+        needed = self.gang.slice.hosts * self.gang.slice.chips_per_host
+        return tuple(sorted(pool for pool, chips in self.sound_chips.items() if chips < needed))
+
+    def pool_of(self, pod: PodView) -> str:
+        """The node pool of a pod; empty if it is not known."""
+        node = self.nodes.get(pod.node)
+        return pod.pool or (node.pool if node is not None else "")
+
+    @property
+    def spec_changed(self) -> bool:
+        """The spec changed after the status was written: the pods are those of the old one."""
+        return self.status.observed_generation not in (0, self.generation)
+
+    @property
+    def known_incarnation(self) -> int:
+        """The newest incarnation of this name that the syncer knows. It may be of an earlier unit."""
+        return self.report.incarnation if self.report is not None else 0
+
+    @cached_property
+    def met(self) -> bool:
+        """Whether all hosts of this incarnation are, or were, connected to the syncer."""
+        report = self.report
+        return is_true(self.status.conditions, "Seeded") or (
+            report is not None
+            and report.incarnation == self.status.incarnation
+            and report.hosts >= self.gang.hosts
+        )
+
+    @property
+    def stepped(self) -> float | None:
+        """Unix seconds when the last step of this incarnation was seen to end."""
+        pace = self.pace
+        ours = pace is not None and pace.stepped and pace.incarnation == self.status.incarnation
+        return pace.since if pace is not None and ours else None
+
+    @property
+    def restarted_at(self) -> float | None:
+        """Unix seconds of the restart that began this incarnation; None if the unit was given new hosts for it."""
+        status = self.status
+        if status.incarnation == status.placement or not status.restarts:
+            return None
+        return parse_time(status.restarts[-1].time)
+
+    def renewed(self, pod: PodView) -> bool:
+        """Whether no process of the last incarnation runs in this pod any more."""
+        since, incarnation = self.restarted_at, self.status.incarnation
+        if since is None:
+            return True
+        if pod.made_for == incarnation:
+            return pod.started_at is not None
+        return pod.ended_incarnation == incarnation - 1 or (pod.started_at or 0.0) >= since
+
+    def written(
+        self, status: LearnerUnitStatus, phase: UnitPhase, message: str, states: Mapping[str, State]
+    ) -> LearnerUnitStatus:
+        """The status with this phase, this message and these conditions."""
+        return status.model_copy(
+            update={
+                "phase": phase,
+                "message": clip(message),
+                "conditions": transition(self.status.conditions, states, self.generation, self.now),
+                "observed_generation": self.generation,
+            }
+        )
+
+
+def lost(reason: str, message: str) -> dict[str, State]:
+    """The conditions of a unit whose incarnation is lost."""
+    names = ("Scheduled", "PodsReady", "Seeded", "Learning")
+    return {
+        **{name: state(False, reason) for name in names},
+        "Healing": state(True, reason, message),
+        "Draining": state(False, "NotDraining"),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """A pod whose process should take another incarnation."""
+
+    name: str
+    uid: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitPlan:
+    """What to do. With `advance` only the status is written, guarded by its version; the next plan acts on it."""
+
+    status: LearnerUnitStatus
+    advance: bool = False
+    doubtful: bool = False
+    """It follows from the absence of something, which a lagging watch would show too: confirm it by a fresh list."""
+    service: Object | None = None
+    create: tuple[Object, ...] = ()
+    remove: tuple[Removal, ...] = ()
+    renew: tuple[Renewal, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    wake: float | None = None
+    """Unix seconds of the next look without an event."""
+    healed_seconds: float | None = None
+    """Duration of a heal that this plan sees completed."""
+    heal_stages: HealStages | None = None
+    """Stages of the last heal, once: when all of them have become known."""
+
+
+def refused(plan: UnitPlan, old: LearnerUnitStatus, message: str, now: float) -> UnitPlan:
+    """The same plan with a status that says why the API server refuses the unit's objects.
+
+    Args:
+        old: the status before this pass.
+    """
+    shown = states_of(plan.status.conditions) | {"Scheduled": state(False, "ObjectRefused", message)}
+    conditions = transition(old.conditions, shown, plan.status.observed_generation, now)
+    update = {"message": clip(message), "conditions": conditions}
+    return replace(plan, status=plan.status.model_copy(update=update))
