@@ -120,12 +120,11 @@ class Scene:
         done = [*plan.remove, *plan.create, *plan.renew]
         for removal in plan.remove[:writes]:
             self.remove(removal.name, removal.grace_seconds)
-        for pod in plan.create[: max(writes - len(plan.remove), 0)]:
-            self.create(pod)
-        for renewal in plan.renew[: max(writes - len(plan.remove) - len(plan.create), 0)]:
-            self.pods[renewal.name]["metadata"]["annotations"][ANNOTATION_INCARNATION] = str(
-                renewal.incarnation
-            )
+        for body in plan.create[: max(writes - len(plan.remove), 0)]:
+            self.create(body)
+        for pod in plan.renew[: max(writes - len(plan.remove) - len(plan.create), 0)]:
+            told = {ANNOTATION_INCARNATION: str(plan.status.incarnation)}
+            self.pods[pod.name]["metadata"]["annotations"] |= told
         if writes < len(done):
             return True
         changed = plan.status != self.status

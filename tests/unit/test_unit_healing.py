@@ -16,7 +16,7 @@ from atoll_operator.plan.nodes import IMPENDING_TERMINATION, OUT_OF_SERVICE
 from atoll_operator.plan.unit.deadlines import RENEWAL_SECONDS
 from atoll_operator.plan.unit.failure import Action
 from atoll_operator.plan.unit.placement import RETURN_SECONDS
-from atoll_operator.plan.unit.slots import observe
+from atoll_operator.plan.unit.plan import observe
 from atoll_runtime.contract import EXIT_FENCED, EXIT_TERMINAL, EXIT_VERSION
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/healing.md"

@@ -160,8 +160,8 @@ class Operator:
             self.pods.create(body, name, now)
         for removal in plan.remove:
             self.pods.remove(removal.name, removal.grace_seconds, now)
-        for renewal in plan.renew:
-            self.pods.renew(renewal, now)
+        for pod in plan.renew:
+            self.pods.renew(pod.name, plan.status.incarnation, now)
         return bool(plan.create or plan.renew)
 
     def _poll(self, shard: int, old: SyncerState) -> SyncerState:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from atoll_operator.api.group import Object
 from atoll_operator.plan.pods.view import PodView, view
-from atoll_operator.plan.unit.unit import Renewal
 from atoll_runtime.contract import (
     ENV_JOURNAL_DIR,
     ENV_RUN_FILE,
@@ -138,14 +137,14 @@ class Pods:
         self.all[name] = pod
         self._start(pod, now)
 
-    def renew(self, renewal: Renewal, now: float) -> None:
+    def renew(self, name: str, incarnation: int, now: float) -> None:
         """Restart the pod's process as another incarnation."""
-        pod = self.all[renewal.name]
+        pod = self.all[name]
         if pod.alive:
             pod.signal(9)
             pod.process.wait()  # type: ignore[union-attr]  # it is alive
             pod.code, pod.finished, pod.words = EXIT_RESTART, now, ""
-        pod.told = renewal.incarnation
+        pod.told = incarnation
         self._start(pod, now)
 
     def remove(self, name: str, grace: float, now: float) -> None:

@@ -17,11 +17,12 @@ from atoll_operator.kube.keys import Key
 from atoll_operator.plan import ledger
 from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods.settings import pod_settings
+from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.removal import Removal
 from atoll_operator.plan.run.syncer_state import finishing
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
-from atoll_operator.plan.unit.unit import Pace, Renewal, UnitObserved, UnitPlan, refused
+from atoll_operator.plan.unit.unit import Pace, UnitObserved, UnitPlan, refused
 from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.wakeups import status_writer
@@ -184,7 +185,7 @@ class UnitReconciler:
         except Refused as error:
             refusal = str(error)
         try:
-            await gather_bounded(self._renew(key, renewal) for renewal in plan.renew)
+            await gather_bounded(self._renew(key, pod, plan.status.incarnation) for pod in plan.renew)
         except Refused as error:
             return refusal or str(error)
         return refusal
@@ -194,13 +195,13 @@ class UnitReconciler:
         left = {pod.uid for pod in self._inventory.pods_of(key, uid)}
         return any(removal.uid not in left for removal in removals)
 
-    async def _renew(self, key: Key, renewal: Renewal) -> None:
-        told = {ANNOTATION_INCARNATION: str(renewal.incarnation)}
+    async def _renew(self, key: Key, pod: PodView, incarnation: int) -> None:
+        told = {ANNOTATION_INCARNATION: str(incarnation)}
         try:
-            pod = await self._cluster.annotate("Pod", key.namespace, renewal.name, renewal.uid, told)
+            body = await self._cluster.annotate("Pod", key.namespace, pod.name, pod.uid, told)
         except (NotFound, Conflict):
             return  # the watch tells of its loss
-        self._inventory.put("Pod", pod)
+        self._inventory.put("Pod", body)
 
     async def _create(self, pod: Object) -> None:
         metadata = pod["metadata"]

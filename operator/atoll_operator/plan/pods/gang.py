@@ -47,7 +47,7 @@ from atoll_operator.plan.pods.template import (
 )
 from atoll_operator.plan.pods.topology import Slice, check_slices, slice_of
 from atoll_operator.plan.removal import DRAIN_SECONDS
-from atoll_operator.plan.unit.kueue import queued
+from atoll_operator.plan.unit.kueue import enqueue
 from atoll_runtime.contract import (
     COORDINATOR_PORT,
     ENV_LOCK_MEMORY,
@@ -155,7 +155,7 @@ class Gang:
             "subdomain": self.unit,
             **node_choice(self.spec, self.slice, place, holder, peers, self.leave_seconds),
         }
-        pod = {
+        pod: Object = {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
@@ -165,7 +165,8 @@ class Gang:
             },
             "spec": spec,
         }
-        return queued(pod, self.spec, pod_group(self.unit, self.placement, self.uid), self.hosts)
+        enqueue(pod, self.spec, pod_group(self.unit, self.placement, self.uid), self.hosts)
+        return pod
 
     def _container(self, host: int) -> Object:
         shape, settings, slices = self.slice, self.settings, self.spec.slices

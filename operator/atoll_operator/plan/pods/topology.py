@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -36,16 +36,12 @@ class Machine:
     cubes: int = 0
     """Largest number of 4x4x4 cubes in a slice of whole cubes (sides in ascending order); 0: no such slices."""
 
-    def makes(self, topology: str) -> bool:
-        return topology in self.topologies or topology in _cubes(self.cubes)
-
     def hosts(self, topology: str) -> int:
         """Number of hosts of a slice of this topology."""
         return chips_of(topology) // self.chips
 
-    def all_topologies(self) -> Iterator[str]:
-        yield from self.topologies
-        yield from _cubes(self.cubes)
+    def all_topologies(self) -> tuple[str, ...]:
+        return (*self.topologies, *_cubes(self.cubes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +51,16 @@ class Generation:
     accelerator: str
     prefix: str
     """Prefix of `TPU_ACCELERATOR_TYPE`, such as `v6e` in `v6e-8`."""
-    cores_per_chip: int
-    """Units per chip in the number of `TPU_ACCELERATOR_TYPE`: TensorCores of v5p and tpu7x, chips of v5e and v6e."""
     machines: tuple[Machine, ...]
+    cores_per_chip: int = 1
+    """Units per chip in the number of `TPU_ACCELERATOR_TYPE`: TensorCores of v5p and tpu7x, chips of v5e and v6e."""
     devices_per_chip: int = 1
     """JAX devices per chip: the two TensorCores of a v5p chip are one device, those of a tpu7x chip are two."""
     flex_start: bool = True
     """Whether GKE offers flex-start for slices of one host. Its documentation names v5e, v5p and v6e (GKE 1.33)."""
+
+    def machines_of(self, topology: str) -> list[Machine]:
+        return [machine for machine in self.machines if topology in machine.all_topologies()]
 
     def topologies(self) -> tuple[str, ...]:
         """All topologies, each once, by size."""
@@ -70,11 +69,7 @@ class Generation:
 
     def ambiguous(self) -> tuple[str, ...]:
         """Topologies that exist on more than one machine type, so that the user must name it."""
-        return tuple(
-            topology
-            for topology in self.topologies()
-            if sum(machine.makes(topology) for machine in self.machines) > 1
-        )
+        return tuple(topology for topology in self.topologies() if len(self.machines_of(topology)) > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,47 +107,28 @@ def _cubes(most: int) -> tuple[str, ...]:
     )
 
 
+def _machines(family: str, by_chips: Mapping[int, tuple[str, ...]], cubes: int = 0) -> tuple[Machine, ...]:
+    """Machine types by their chips. Those of four make up the slices of whole cubes."""
+    return tuple(
+        Machine(f"{family}-{chips}t", chips, names, cubes if chips == CHIPS else 0)
+        for chips, names in by_chips.items()
+    )
+
+
+_FLAT_BY_CHIPS = {1: ("1x1",), 4: _FLAT, 8: ("2x4",)}
+_ONE_HOST_BY_CHIPS = {1: ("1x1",), 4: ("2x2",), 8: ("2x4",)}
 GENERATIONS = (
+    Generation("tpu-v5-lite-podslice", "v5litepod", _machines("ct5lp-hightpu", _FLAT_BY_CHIPS)),
     Generation(
-        "tpu-v5-lite-podslice",
-        "v5litepod",
-        1,
-        (
-            Machine("ct5lp-hightpu-1t", 1, ("1x1",)),
-            Machine("ct5lp-hightpu-4t", 4, _FLAT),
-            Machine("ct5lp-hightpu-8t", 8, ("2x4",)),
-        ),
+        "tpu-v5-lite-device", "v5lite", _machines("ct5l-hightpu", _ONE_HOST_BY_CHIPS), flex_start=False
     ),
-    Generation(
-        "tpu-v5-lite-device",
-        "v5lite",
-        1,
-        (
-            Machine("ct5l-hightpu-1t", 1, ("1x1",)),
-            Machine("ct5l-hightpu-4t", 4, ("2x2",)),
-            Machine("ct5l-hightpu-8t", 8, ("2x4",)),
-        ),
-        flex_start=False,
-    ),
-    Generation("tpu-v5p-slice", "v5p", 2, (Machine("ct5p-hightpu-4t", 4, _DEEP, cubes=140),)),
-    Generation(
-        "tpu-v6e-slice",
-        "v6e",
-        1,
-        (
-            Machine("ct6e-standard-1t", 1, ("1x1",)),
-            Machine("ct6e-standard-4t", 4, _FLAT),
-            Machine("ct6e-standard-8t", 8, ("2x4",)),
-        ),
-    ),
+    Generation("tpu-v5p-slice", "v5p", _machines("ct5p-hightpu", {4: _DEEP}, 140), cores_per_chip=2),
+    Generation("tpu-v6e-slice", "v6e", _machines("ct6e-standard", _FLAT_BY_CHIPS)),
     Generation(
         "tpu7x",
         "tpu7x",
-        2,
-        (
-            Machine("tpu7x-standard-1t", 1, ("1x1x1",)),
-            Machine("tpu7x-standard-4t", 4, _DEEP, cubes=144),
-        ),
+        _machines("tpu7x-standard", {1: ("1x1x1",), 4: _DEEP}, 144),
+        cores_per_chip=2,
         devices_per_chip=2,
         flex_start=False,
     ),
@@ -180,9 +156,9 @@ def slice_of(accelerator: str, topology: str, machine_type: str | None = None) -
         ValueError: there is none; the message names the field and what would be right.
     """
     generation = generation_of(accelerator)
-    fitting = [machine for machine in generation.machines if machine.makes(topology)]
+    fitting = generation.machines_of(topology)
     if not fitting:
-        raise ValueError(f"topology {topology!r} does not exist for {accelerator}; {offers(generation)}")
+        raise ValueError(f"topology {topology!r} does not exist for {accelerator}; {_offers(generation)}")
     if machine_type is not None:
         fitting = [machine for machine in fitting if machine.name == machine_type]
         if not fitting:
@@ -201,9 +177,9 @@ def slice_of(accelerator: str, topology: str, machine_type: str | None = None) -
         hosts=machine.hosts(topology),
         chips_per_host=machine.chips,
         accelerator_type=f"{generation.prefix}-{chips_of(topology) * generation.cores_per_chip}",
-        chip_bounds=",".join(map(str, bounds)),
-        host_bounds=",".join(map(str, hosts)),
-        wrap=",".join("true" if closed else "false" for closed in _rings(sides)),
+        chip_bounds=_commas(bounds),
+        host_bounds=_commas(hosts),
+        wrap=_commas("true" if closed else "false" for closed in _rings(sides)),
     )
 
 
@@ -225,14 +201,19 @@ def check_slices(shape: Slice, slices: int, field: str) -> None:
         )
 
 
-def offers(generation: Generation) -> str:
+def _offers(generation: Generation) -> str:
     """The available topologies as text for a message."""
     named = sorted({name for machine in generation.machines for name in machine.topologies}, key=chips_of)
-    cubes = max(machine.cubes for machine in generation.machines)
-    more = (
-        f", or AxBxC in multiples of {CUBE} with A <= B <= C, at most {cubes} cubes of {CUBE}x{CUBE}x{CUBE}"
+    cubes, side = (
+        max(machine.cubes for machine in generation.machines),
+        f"multiples of {CUBE} with A <= B <= C",
     )
+    more = f", or AxBxC in {side}, at most {cubes} cubes of {CUBE}x{CUBE}x{CUBE}"
     return f"one of {', '.join(named)}{more if cubes else ''}"
+
+
+def _commas(items: Iterable[object]) -> str:
+    return ",".join(map(str, items))
 
 
 def _rings(sides: tuple[int, ...]) -> tuple[bool, ...]:

@@ -95,50 +95,45 @@ class PodView:
 
 def view(pod: Object) -> PodView:
     """The view of a pod's JSON."""
-    metadata = pod["metadata"]
-    labels = metadata.get("labels", {})
-    unit = labels.get(LABEL_UNIT, "")
-    status = pod.get("status", {})
+    metadata, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
+    labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {})
+    selector = spec.get("nodeSelector", {})
     conditions = {item["type"]: item for item in status.get("conditions", [])}
-    disruption = conditions.get("DisruptionTarget", {})
-    stopped = conditions.get(STOPPED, {})
+    disruption, stopped = conditions.get("DisruptionTarget", {}), conditions.get(STOPPED)
     scheduled = conditions.get("PodScheduled", {})
-    unplaced = scheduled if scheduled.get("reason") == "Unschedulable" else None
+    placed = _time(scheduled.get("lastTransitionTime"))
+    unplaced = scheduled.get("reason") == "Unschedulable"
     containers = status.get("containerStatuses", [])
     container: Object = next((item for item in containers if item.get("name") == CONTAINER), {})
     state = container.get("state", {})
     ended = state.get("terminated") or container.get("lastState", {}).get("terminated") or {}
     waiting = state.get("waiting", {})
     words = LastWords.parse(ended.get("message", ""))
+    disrupted = disruption.get("reason", "") if disruption.get("status") == "True" else ""
+    unit = labels.get(LABEL_UNIT, "")
     return PodView(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
         unit=unit,
         placement=_number(labels.get(LABEL_PLACEMENT)),
-        incarnation=_number(metadata.get("annotations", {}).get(ANNOTATION_INCARNATION)),
+        incarnation=_number(annotations.get(ANNOTATION_INCARNATION)),
         made_for=_number(metadata["name"].rpartition("-")[0].rpartition("-")[2]) if unit else 0,
         host=_number(labels.get(LABEL_HOST)),
-        contract=metadata.get("annotations", {}).get(ANNOTATION_CONTRACT, ""),
+        contract=annotations.get(ANNOTATION_CONTRACT, ""),
         phase=status.get("phase", "Pending"),
         reason=status.get("reason", ""),
-        message=status.get("message", "") or stopped.get("message", ""),
-        node=pod.get("spec", {}).get("nodeName", ""),
-        pool=pod.get("spec", {}).get("nodeSelector", {}).get(NODE_POOL, ""),
-        spot=pod.get("spec", {}).get("nodeSelector", {}).get(SPOT) == "true",
+        message=status.get("message", "") or (stopped or {}).get("message", ""),
+        node=spec.get("nodeName", ""),
+        pool=selector.get(NODE_POOL, ""),
+        spot=selector.get(SPOT) == "true",
         deletion_time=_time(metadata.get("deletionTimestamp")),
-        disruption=disruption.get("reason", "")
-        if disruption.get("status") == "True"
-        else STOPPED
-        if stopped
-        else "",
-        gates=tuple(gate["name"] for gate in pod.get("spec", {}).get("schedulingGates", ())),
+        disruption=disrupted or (STOPPED if stopped is not None else ""),
+        gates=tuple(gate["name"] for gate in spec.get("schedulingGates", ())),
         queue=labels.get(LABEL_QUEUE, ""),
         group=labels.get(LABEL_POD_GROUP, ""),
-        unschedulable="" if unplaced is None else unplaced.get("message", "no node fits"),
-        unschedulable_since=None if unplaced is None else _time(unplaced.get("lastTransitionTime")),
-        scheduled_at=_time(scheduled.get("lastTransitionTime"))
-        if scheduled.get("status") == "True"
-        else None,
+        unschedulable=scheduled.get("message", "no node fits") if unplaced else "",
+        unschedulable_since=placed if unplaced else None,
+        scheduled_at=placed if scheduled.get("status") == "True" else None,
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         ready=conditions.get("Ready", {}).get("status") == "True",

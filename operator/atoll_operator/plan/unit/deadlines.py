@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.unit.failure import HANG, STARTUP_TIMED_OUT, Action, Cause
-from atoll_operator.plan.unit.slots import Slot
 from atoll_operator.plan.unit.unit import Pace, UnitObserved
 from atoll_operator.plan.unit.waiting import in_creation
 from atoll_runtime.contract import UnitReport
@@ -40,9 +39,12 @@ def follow(
     return pace if pace == known else replace(pace, since=now)
 
 
-def overdue(unit: UnitObserved, slots: Sequence[Slot]) -> Finding:
-    """Whether a deadline has passed: to have restarted, to be connected to the syncer, and then to step."""
-    pods = [slot.pod for slot in slots if slot.pod is not None]
+def overdue(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
+    """Whether a deadline has passed: to have restarted, to be connected to the syncer, and then to step.
+
+    Args:
+        pods: of the mesh, in order of hosts; some may be missing.
+    """
     if not pods:
         return NOTHING
     if unit.met:
@@ -54,11 +56,11 @@ def overdue(unit: UnitObserved, slots: Sequence[Slot]) -> Finding:
             message = f"the last incarnation is still there {when}"
             cause = Cause(STARTUP_TIMED_OUT, message, behind[0].name, behind[0].node)
             return _due(unit, since + RENEWAL_SECONDS, cause)
-    if len(pods) < len(slots):  # the API server may refuse them
+    if len(pods) < unit.gang.hosts:  # the API server may refuse them
         return NOTHING
     new = [pod for pod in pods if since is None or pod.made_for == unit.status.incarnation]
     if late := [pod for pod in new if pod.started_at is None]:
-        return _not_started(unit, late, len(slots))
+        return _not_started(unit, late)
     return _not_connected(unit, pods)
 
 
@@ -69,7 +71,7 @@ def _is_behind(unit: UnitObserved, pod: PodView) -> bool:
     return pod.leaves or not unit.renewed(pod)
 
 
-def _not_started(unit: UnitObserved, late: Sequence[PodView], hosts: int) -> Finding:
+def _not_started(unit: UnitObserved, late: Sequence[PodView]) -> Finding:
     """Leave a host that cannot start a container while its peers can. If none can, the hosts are not the reason, and
     `waiting.creating` reports it."""
     times = [pod.scheduled_at for pod in late if pod.scheduled_at is not None and in_creation(pod)]
@@ -78,7 +80,7 @@ def _not_started(unit: UnitObserved, late: Sequence[PodView], hosts: int) -> Fin
     seconds, first = unit.recovery.startup_seconds, late[0]
     message = f"its container has not started {seconds} s after it got its node; others have"
     found = _due(unit, max(times) + seconds, Cause(STARTUP_TIMED_OUT, message, first.name, first.node))
-    return NOTHING if len(late) == hosts and found[0] is not None else found
+    return NOTHING if len(late) == unit.gang.hosts and found[0] is not None else found
 
 
 def _not_connected(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:

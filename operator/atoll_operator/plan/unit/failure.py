@@ -52,7 +52,6 @@ _POD_REASONS = dict.fromkeys(_REJECTIONS, ADMISSION_REJECTED) | {
     "NodeLost": NODE_LOST,
     "Preempting": PREEMPTED,
 }
-_FINAL = (EXIT_FENCED, EXIT_TERMINAL)
 SIGNALLED = 128
 """Exit statuses above it mean that a signal ended the process."""
 _TERMINATION = re.compile(r"^([A-Z][A-Za-z0-9]{0,63}): ?(.*)$", re.DOTALL)
@@ -87,15 +86,15 @@ class Cause:
 
 def classify(pod: PodView, incarnation: int) -> Cause | None:
     """Why the unit's current incarnation is lost with this pod, or None while it may still serve."""
+    final = pod.exit_code in (EXIT_FENCED, EXIT_TERMINAL)
     if pod.leaves:
         reason, message = _reason(pod)
-        final = pod.ended and pod.exit_code in _FINAL
-        action = Action.LEAVE_PLACE if final or pod.disruption or reason in _OF_HOSTS else Action.REPLACE_POD
+        leaves = (pod.ended and final) or pod.disruption or reason in _OF_HOSTS
+        action = Action.LEAVE_PLACE if leaves else Action.REPLACE_POD
     elif _crashed(pod, incarnation):
-        reason, message = (FENCED, _fenced(pod)) if pod.exit_code == EXIT_FENCED else terminated(pod)
+        reason, message = terminated(pod)
         # A container that names no incarnation ended before the learner's own code ran.
-        early = pod.ended_incarnation is None
-        action = Action.LEAVE_PLACE if early or pod.exit_code in _FINAL else Action.RESTART_PROCESS
+        action = Action.LEAVE_PLACE if final or pod.ended_incarnation is None else Action.RESTART_PROCESS
     else:
         return None
     return Cause(reason, message, pod.name, pod.node, pod.exit_code, pod.finished_at, action)
@@ -110,6 +109,8 @@ def _crashed(pod: PodView, incarnation: int) -> bool:
 
 def terminated(pod: PodView) -> tuple[str, str]:
     """Reason and message of a container that ended with an error."""
+    if pod.exit_code == EXIT_FENCED:
+        return FENCED, pod.exit_message or "a newer incarnation of this unit is registered with the syncer"
     match = _TERMINATION.match(pod.exit_message)
     if pod.exit_code == EXIT_VERSION:
         return VERSION_MISMATCH, match[2] if match is not None else pod.exit_message
@@ -136,8 +137,6 @@ def _reason(pod: PodView) -> tuple[str, str]:
         return reason, pod.message or f"{pod.disruption} on node {node}"
     if not pod.ended:
         return POD_DELETED, f"deleted while it ran on node {pod.node or 'none'}"
-    if pod.exit_code == EXIT_FENCED:
-        return FENCED, _fenced(pod)
     if pod.phase == "Succeeded" or pod.exit_code == EXIT_OK:
         return UNEXPECTED_EXIT, "ended with exit status 0 before the run was finished"
     if pod.exit_code is None:
@@ -148,10 +147,6 @@ def _reason(pod: PodView) -> tuple[str, str]:
 def _of_host(pod: PodView, reason: str) -> str:
     """A preempted Spot host only knows that it shuts down, so its kubelet reports no preemption."""
     return PREEMPTED if reason == HOST_MAINTENANCE and pod.spot else reason
-
-
-def _fenced(pod: PodView) -> str:
-    return pod.exit_message or "a newer incarnation of this unit is registered with the syncer"
 
 
 def first(causes: Iterable[Cause]) -> Cause | None:

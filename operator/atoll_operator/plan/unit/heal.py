@@ -22,13 +22,6 @@ def last_reason(status: LearnerUnitStatus) -> str:
     return status.last_failure.reason if status.last_failure is not None else "Lost"
 
 
-def begun(status: LearnerUnitStatus, reason: str, moment: float) -> LearnerUnitStatus:
-    """The status with a heal that began at `moment` (Unix seconds), unless one is under way already."""
-    if status.heal_start_time is not None:
-        return status
-    return status.model_copy(update={"heal_start_time": format_time(moment), "heal_reason": reason})
-
-
 def ended(status: LearnerUnitStatus, moment: float) -> tuple[LearnerUnitStatus, Heal | None]:
     """The status without a heal under way, whose cost is added to `lost`; and that heal."""
     if status.heal_start_time is None:

@@ -196,8 +196,10 @@ def failing(unit: UnitObserved, cause: Cause) -> LearnerUnitStatus:
             exit_code=cause.exit_code,
             time=format_time(moment),
         )
-    begun = heal.begun(old, cause.reason, min(moment, unit.now))
-    return begun.model_copy(update={"last_failure": known})
+    update: dict[str, object] = {"last_failure": known}
+    if old.heal_start_time is None:
+        update |= {"heal_start_time": format_time(min(moment, unit.now)), "heal_reason": cause.reason}
+    return old.model_copy(update=update)
 
 
 def _may_stay(unit: UnitObserved) -> bool:

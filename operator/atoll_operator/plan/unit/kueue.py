@@ -28,29 +28,21 @@ GATED = "SchedulingGated"
 """Reason of `Scheduled` while another gate holds a pod; it is Kubernetes' own word."""
 
 
-def queued(pod: Object, spec: LearnerUnitSpec, group: str, size: int) -> Object:
-    """The pod as one of `size` in this group; unchanged if the unit names no queue.
+def enqueue(pod: Object, spec: LearnerUnitSpec, group: str, size: int) -> None:
+    """Make the pod one of `size` in this group, if the unit names a queue.
 
     Kueue's webhook would add the label `managed` and the gate. The operator sets them so that no pod runs without
     admission, even if the webhook excludes the namespace or Kueue is not installed yet. Only Kueue adds and removes its
     finalizer.
     """
     if spec.queue_name is None:
-        return pod
+        return
     metadata = pod["metadata"]
-    labels = {LABEL_QUEUE: spec.queue_name, LABEL_POD_GROUP: group, MANAGED: "true"}
+    metadata["labels"] |= {LABEL_QUEUE: spec.queue_name, LABEL_POD_GROUP: group, MANAGED: "true"}
     if spec.queue_priority_class is not None:
-        labels[PRIORITY] = spec.queue_priority_class
-    annotations = {SIZE: str(size), RETRIABLE: "false", FORCIBLE: "true"}
-    return {
-        **pod,
-        "metadata": {
-            **metadata,
-            "labels": {**metadata["labels"], **labels},
-            "annotations": {**metadata.get("annotations", {}), **annotations},
-        },
-        "spec": {**pod["spec"], "schedulingGates": [{"name": GATE}]},
-    }
+        metadata["labels"][PRIORITY] = spec.queue_priority_class
+    metadata["annotations"] |= {SIZE: str(size), RETRIABLE: "false", FORCIBLE: "true"}
+    pod["spec"]["schedulingGates"] = [{"name": GATE}]
 
 
 def held(pods: Sequence[PodView]) -> tuple[str, str] | None:
@@ -62,7 +54,5 @@ def held(pods: Sequence[PodView]) -> tuple[str, str] | None:
     others = sorted({gate for pod in gated for gate in pod.gates if not gate.startswith(PREFIX)})
     if others:
         return GATED, f"{count} wait for the scheduling gates {', '.join(others)} to be taken away"
-    return (
-        QUEUED,
-        f"{count} wait for admission by queue {first.queue}; `kubectl describe workload {first.group}` says why",
-    )
+    why = f"`kubectl describe workload {first.group}` says why"
+    return QUEUED, f"{count} wait for admission by queue {first.queue}; {why}"

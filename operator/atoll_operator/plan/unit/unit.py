@@ -187,15 +187,6 @@ def lost(reason: str, message: str) -> dict[str, State]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Renewal:
-    """A pod whose process should take another incarnation."""
-
-    name: str
-    uid: str
-    incarnation: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitPlan:
     """What to do. With `advance` only the status is written, guarded by its version; the next plan acts on it."""
@@ -207,7 +198,8 @@ class UnitPlan:
     service: Object | None = None
     create: tuple[Object, ...] = ()
     remove: tuple[Removal, ...] = ()
-    renew: tuple[Renewal, ...] = ()
+    renew: tuple[PodView, ...] = ()
+    """Pods that are told the incarnation in `status`; their process restarts for it."""
     notices: tuple[Notice, ...] = ()
     wake: float | None = None
     """Unix seconds of the next look without an event."""
