@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 
 from atoll_cli import interrupt, loggers
 from atoll_cli.errors import CommandError
@@ -16,16 +17,17 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 """errno values of an output that accepts nothing."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, commands: str = "atoll_cli.options") -> int:
     """Run one command. Exit status: 0, 1 (failed), 2 (wrong usage or host) or 130 (interrupted).
 
     Args:
         arguments: None: those of this process, which an interrupt ends without waiting for its threads.
+        commands: module whose `execute` runs them.
     """
     try:
         if arguments is None:
             interrupt.watch()
-        return _status(arguments)
+        return _status(arguments, commands)
     except KeyboardInterrupt:
         print("atoll: interrupted", file=sys.stderr, flush=True)
         if arguments is None:
@@ -35,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return interrupt.STATUS
 
 
-def _status(arguments: Sequence[str] | None) -> int:
+def _status(arguments: Sequence[str] | None, commands: str) -> int:
     if sys.stderr is None:  # closed by the caller; `print` would take the standard output in its place
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # for as long as the process lives
     try:
@@ -44,10 +46,8 @@ def _status(arguments: Sequence[str] | None) -> int:
         for output in (sys.stdout, sys.stderr):
             if isinstance(output, io.TextIOWrapper):  # a dash or a user's own text is no reason to end
                 output.reconfigure(errors="backslashreplace")
-        from atoll_cli.options import execute
-
         loggers.quiet()
-        status = execute(sys.argv[1:] if arguments is None else list(arguments))
+        status: int = import_module(commands).execute(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()
         return status
     except CommandError as error:

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -14,12 +14,16 @@ from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.fresh import refreshed
 from atoll_cli.kubectl import Kubectl, find_kubectl
 from atoll_cli.polling import poll
-from atoll_cli.text import camel, headline, heals, held_out, losses, run_table, unit_table
+from atoll_cli.text import camel, headline, heals, held_out, losses, run_table, top_table, unit_table
 from atoll_cli.views import RunView, Sample, runs_of, sample_of
 
 
-def show_status(options: argparse.Namespace) -> int:
+def show_status(options: argparse.Namespace, *, wide: bool = False, top: bool = False) -> int:
     """Print a run, once or until it has ended, or the list of runs. Exit status 1 if the named run failed.
+
+    Args:
+        wide: with more columns.
+        top: of a run only its units, the fastest first.
 
     Raises:
         CommandError: there is no such run, or the cluster did not answer.
@@ -32,20 +36,29 @@ def show_status(options: argparse.Namespace) -> int:
     kubectl = Kubectl(program=find_kubectl(), context=options.context)
     where = ["-n", options.namespace] if options.namespace else []
     if options.run is None:
-        return _list(kubectl, ["-A"] if options.all_namespaces else where, options.json)
-    return _show(kubectl, options.run, where, options.watch, options.json)
+        return _list(kubectl, ["-A"] if options.all_namespaces else where, options.json, wide)
+    lines = (lambda sample: [top_table(sample)]) if top else lambda sample: _lines(sample, wide)
+    return _show(kubectl, options.run, where, options.watch, None if options.json else lines)
 
 
-def _list(kubectl: Kubectl, where: list[str], as_json: bool) -> int:
+def _list(kubectl: Kubectl, where: list[str], as_json: bool, wide: bool) -> int:
     runs = runs_of(kubectl.get("trainingruns", *where)["items"])
     if as_json:
         print(json.dumps(listed(runs)))
     else:
-        print(run_table(runs) if runs else "there is no TrainingRun")
+        print(run_table(runs, wide) if runs else "there is no TrainingRun")
     return 0
 
 
-def _show(kubectl: Kubectl, run: str, where: list[str], watch: bool, as_json: bool) -> int:
+def _show(
+    kubectl: Kubectl,
+    run: str,
+    where: list[str],
+    watch: bool,
+    lines: Callable[[Sample], Iterable[str]] | None,
+) -> int:
+    """`lines` of each sample are printed; None: its document as JSON."""
+
     def look() -> Sample:
         listing = kubectl.get("trainingruns,learnerunits", *where)
         sample = sample_of(run, listing["items"], time.time())
@@ -58,10 +71,10 @@ def _show(kubectl: Kubectl, run: str, where: list[str], watch: bool, as_json: bo
         return refreshed(kubectl, body["metadata"].get("namespace", "default"), shards, sample)
 
     for number, sample in enumerate(poll(look, _tell) if watch else [look()]):
-        if as_json:
+        if lines is None:
             print(json.dumps(document(sample)), flush=True)
         else:
-            print("\n" * bool(number) + "\n".join(_lines(sample)), flush=True)
+            print("\n" * bool(number) + "\n".join(lines(sample)), flush=True)
         if sample.run.complete or sample.run.failed:
             break
     return 1 if sample.run.failed else 0
@@ -75,7 +88,7 @@ def _tell(text: str) -> None:
     print(f"atoll: {text}", file=sys.stderr, flush=True)
 
 
-def _lines(sample: Sample) -> Iterator[str]:
+def _lines(sample: Sample, wide: bool) -> Iterator[str]:
     run = sample.run
     yield f"{run.name}: {headline(run)}"
     if run.message:
@@ -84,7 +97,7 @@ def _lines(sample: Sample) -> Iterator[str]:
         yield f"newest checkpoint: global step {run.checkpoint_step} {run.final_checkpoint}".rstrip()
     if run.held_out is not None:
         yield held_out(run.held_out)
-    yield unit_table(sample)
+    yield unit_table(sample, wide)
     yield from heals(sample)
     yield from losses(run)
 

@@ -111,9 +111,28 @@ def losses(run: RunView) -> list[str]:
     ]
 
 
-def unit_table(sample: Sample) -> str:
+def top_table(sample: Sample) -> str:
+    """A line for each unit, the fastest first."""
+    head = ("UNIT", "TOKENS/S", "STEP", "SHARE", "STALENESS", "LOSS", "PHASE")
+    rows = [
+        (
+            unit.name,
+            amount(unit.tokens_per_second),
+            str(unit.step),
+            f"{unit.share_percent:.1f} %",
+            str(unit.staleness),
+            loss(unit.loss),
+            unit.phase,
+        )
+        for unit in sorted(sample.units.values(), key=lambda unit: (-unit.tokens_per_second, unit.name))
+    ]
+    return table(head, rows)
+
+
+def unit_table(sample: Sample, wide: bool = False) -> str:
     """A line for each unit."""
-    head = ("UNIT", "PHASE", "INCARNATION", "STEP", "LOSS", "TOKENS/S", "RESTARTS", "LAST HEAL")
+    head = ["UNIT", "PHASE", "INCARNATION", "STEP", "LOSS", "TOKENS/S", "RESTARTS", "LAST HEAL"]
+    head += ["POOL", "SEEDED FROM"] if wide else []
     rows = [
         (
             unit.name,
@@ -124,15 +143,17 @@ def unit_table(sample: Sample) -> str:
             amount(unit.tokens_per_second),
             str(unit.restarts),
             seconds(unit.heal_seconds),
+            *((unit.pool, "-" if unit.seeded_step is None else str(unit.seeded_step)) if wide else ()),
         )
         for unit in sorted(sample.units.values(), key=lambda unit: unit.name)
     ]
     return table(head, rows)
 
 
-def run_table(runs: Mapping[tuple[str, str], RunView]) -> str:
+def run_table(runs: Mapping[tuple[str, str], RunView], wide: bool = False) -> str:
     """A line for each run, by namespace and name."""
-    head = ("NAMESPACE", "RUN", "PHASE", "UNITS", "STEP", "TOKENS/S", "LOSS")
+    head = ["NAMESPACE", "RUN", "PHASE", "UNITS", "STEP", "TOKENS/S", "LOSS"]
+    head += ["QUORUM", "CHECKPOINT", "MESSAGE"] if wide else []
     rows = [
         (
             namespace,
@@ -142,6 +163,15 @@ def run_table(runs: Mapping[tuple[str, str], RunView]) -> str:
             progress(run),
             amount(run.tokens_per_second),
             loss(run.loss),
+            *(
+                (
+                    run.quorum or "-",
+                    "-" if run.checkpoint_step is None else str(run.checkpoint_step),
+                    run.message,
+                )
+                if wide
+                else ()
+            ),
         )
         for (namespace, name), run in runs.items()
     ]

@@ -67,6 +67,10 @@ class UnitView:
     heal_stages: Mapping[str, float] = field(default_factory=dict)
     """Seconds of its stages that are known, by the status's names."""
     seeded_step: int | None = None
+    staleness: int = 0
+    """Global steps since its last merge."""
+    share_percent: float = 0.0
+    """Of all merged tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +224,8 @@ def _unit(item: Mapping[str, Any]) -> UnitView:
         heal_seconds=status.get("lastHealSeconds"),
         heal_stages=dict(status.get("lastHeal", {}).get("stages", {})),
         seeded_step=status.get("seededStep"),
+        staleness=status.get("staleness", 0),
+        share_percent=status.get("sharePercent", 0.0),
     )
 
 

@@ -58,6 +58,7 @@ class Scene:
         self.settings, self.sees_nodes = SETTINGS, sees_nodes
         self.stop, self.finishing, self.begun, self.has_run = "", False, False, True
         self.generation = 1
+        self.annotations: dict[str, str] = {}
         self.status = LearnerUnitStatus()
         self.pods: dict[str, Object] = {}
         self.nodes: dict[str, NodeView] = {}
@@ -91,6 +92,7 @@ class Scene:
             generation=self.generation,
             spec=self.spec,
             status=self.status,
+            annotations=self.annotations,
             pods=views,
             report=self.report if self.answering_since is not None else None,
             ledger=self.ledger,

@@ -99,3 +99,22 @@ def test_checkpoint_before_a_suspension_is_of_a_step_that_holds_everything(
     shards: list[SyncerState], old: CheckpointOrder | None, wanted: int | None
 ) -> None:
     assert next_checkpoint_step(shards, old) == wanted
+
+
+@pytest.mark.parametrize(
+    ("value", "newest", "wanted"),
+    [
+        ("42", None, 42),
+        ("42", 41, 42),
+        ("42", 42, None),
+        ("0", 0, None),
+        ("", None, None),
+        ("-1", None, None),
+    ],
+)
+def test_a_requested_checkpoint_is_wanted_until_one_of_its_step_stands(
+    value: str, newest: int | None, wanted: int | None
+) -> None:
+    scene = RunScene({"a": 1}).syncer(global_step=45, checkpoint={"uri": "gs://b", "newestStep": newest})
+    plan = scene.see(annotations={"atoll.dev/checkpoint": value}).plan()
+    assert (plan.wanted_checkpoint, plan.save_checkpoint) == (wanted, False)

@@ -302,3 +302,12 @@ async def test_other_shards_are_asked_once_shard_0_is_past_any_final_checkpoint(
         first.orderable = 246
         await other.over.wait()
     assert (first.orders, other.orders) == ([(0, 246)], [(0, 246)])
+
+
+async def test_a_checkpoint_while_training_is_asked_of_shard_0_once_in_each_of_its_lives(poll: Any) -> None:
+    first, other = Shard(lives=2, shards=2), Shard(lives=1, number=1, shards=2)
+    poller = await poll(lambda run, diff: None, first.handle, other.handle)
+    poller.request(RUN, 240)
+    async with asyncio.timeout(30):
+        await first.over.wait()
+    assert (first.orders, other.orders) == ([(0, 245), (1, 245)], [])

@@ -36,6 +36,10 @@ class SyncerPoll(Poll[SyncerState]):
     shard_states: list[SyncerState] = field(default_factory=list)
     saving: bool = False
     """The shards are to save a checkpoint that holds everything."""
+    wanted: int | None = None
+    """Global step of which, or of a later one, a user wants a checkpoint."""
+    requested: tuple[int, int] | None = None
+    """The step that shard 0 was asked for last, and how often it had restarted by then."""
     order: CheckpointOrder | None = None
     ordered: dict[int, int] = field(default_factory=dict)
     """Shards that accepted the order, and how often each had restarted by then."""
@@ -69,6 +73,12 @@ class SyncerPoller(Poller[SyncerPoll]):
             poll.saving, poll.order, poll.ordered = wanted, None, {}
             poll.poked.set()
 
+    def request(self, run: Key, step: int | None) -> None:
+        """Ask for a checkpoint of this global step or a later one, from the next poll on; None: no longer do so."""
+        if (poll := self._polls.get(run)) and poll.wanted != step:
+            poll.wanted = step
+            poll.poked.set()
+
     def order(self, run: Key, uid: str) -> CheckpointOrder | None:
         """The checkpoint that the shards were asked for."""
         poll = self._find(run, uid)
@@ -84,6 +94,8 @@ class SyncerPoller(Poller[SyncerPoll]):
         new = combine(states) if len(states) == 1 else await asyncio.to_thread(combine, states)
         if poll.saving:
             await self._order(poll, session)
+        elif poll.wanted is not None:
+            await self._request(poll, session, poll.wanted)
         poll.state = new
         poll.failures = 0 if new.answers else poll.failures + 1
         diff = compare(old, new)
@@ -145,6 +157,25 @@ class SyncerPoller(Poller[SyncerPoll]):
                         poll.order = CheckpointOrder(step, f"it answers {response.status} to the order")
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 tell(logging.WARNING, "a shard cannot be asked for a checkpoint", url=url, error=str(error))
+
+    async def _request(self, poll: SyncerPoll, session: aiohttp.ClientSession, wanted: int) -> None:
+        """Ask shard 0 once, and again if it restarted: by the units' markers the other shards record the same one."""
+        step, first = next_checkpoint_step(poll.shard_states, None), poll.shard_states[0].status
+        if step is None or first is None or poll.requested == (wanted, first.restarts):
+            return
+        host = shard_host(poll.run.name, poll.run.namespace, 0)
+        order = dump(Order(cut=max(step, wanted)))
+        try:
+            async with session.post(self._url(poll.run, 0), server_hostname=host, data=order) as response:
+                if response.status < 500:
+                    poll.requested = wanted, first.restarts
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            tell(
+                logging.WARNING,
+                "the syncer cannot be asked for a checkpoint",
+                object=str(poll.run),
+                error=str(error),
+            )
 
     def _url(self, run: Key, shard: int) -> str:
         return self._settings.syncer_url.format(run=run.name, namespace=run.namespace, shard=shard)

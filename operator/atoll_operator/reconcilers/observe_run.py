@@ -52,6 +52,7 @@ def observe_run(
             pull_policy=settings.pull_policy,
         ),
         units={unit["metadata"]["name"]: _unit_facts(inventory, unit, uid) for unit in units if unit},
+        annotations=body["metadata"].get("annotations", {}),
         syncer_pods=syncer_pods,
         nodes=inventory.nodes_of((*syncer_pods, *evaluator_pods)),
         syncer=syncers.state(key, uid),

@@ -162,6 +162,7 @@ class RunReconciler:
         if plan.poll_syncer:
             self._syncers.ensure(key, run.uid, shards, context)
             self._syncers.save(key, plan.save_checkpoint)
+            self._syncers.request(key, plan.wanted_checkpoint)
         if plan.poll_evaluator:
             self._evaluators.ensure(key, run.uid, 1, context)
 

@@ -138,6 +138,7 @@ class UnitReconciler:
             spec=unit.spec,
             status=unit.status,
             pods=pods,
+            annotations=body["metadata"].get("annotations", {}),
             **self._wishes(run),
             finishing=status is not None and finishing(status),
             report=report,

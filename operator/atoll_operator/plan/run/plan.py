@@ -23,6 +23,7 @@ from atoll_operator.plan.run.figures import RunFacts
 from atoll_operator.plan.run.objects import evaluator_digest, evaluator_objects, objects, syncer_digest
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.quorum import quorum_lost
+from atoll_operator.plan.run.requests import wanted_checkpoint
 from atoll_operator.plan.run.rollout import of_another_kind, plan_rollout
 from atoll_operator.plan.run.status import describe
 from atoll_operator.plan.run.suspension import plan_suspension
@@ -50,6 +51,8 @@ class RunPlan:
     poll_evaluator: bool = False
     save_checkpoint: bool = False
     """Have the syncer save a checkpoint that holds everything merged."""
+    wanted_checkpoint: int | None = None
+    """Have the syncer save a checkpoint of this global step or a later one while it trains."""
     apply: tuple[Object, ...] = ()
     """Objects of the run and its syncer."""
     replace_pods: tuple[Reference, ...] = ()
@@ -127,6 +130,7 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
         poll_syncer=not stopped,
         poll_evaluator=evaluation.ask,
         save_checkpoint=suspension is not None and suspension.save,
+        wanted_checkpoint=wanted_checkpoint(run),
         apply=tuple(objects(run, shards, _layout(run))),
         replace_pods=(
             *_outdated(run.syncer_pods, syncer_digest(run), shards),

@@ -28,7 +28,7 @@ def begin(unit: UnitObserved, cause: Cause) -> UnitPlan:
     """Write to the status that the unit leaves, before any pod is touched."""
     status = incarnation.failing(unit, cause)
     status = _written(unit, status, f"{cause.message}; the unit ends between two steps and moves")
-    notice = Notice("Warning", cause.reason, f"{cause.pod}: {cause.message}", f"{status.incarnation}")
+    notice = Notice("Warning", cause.reason, cause.text, f"{status.incarnation}")
     return UnitPlan(status=status, advance=True, notices=(notice,))
 
 

@@ -31,6 +31,7 @@ FENCED = "Fenced"
 STARTUP_TIMED_OUT = "StartupTimedOut"
 HANG = "Hang"
 CAPACITY_UNAVAILABLE = "CapacityUnavailable"
+RESTART_REQUESTED = "RestartRequested"
 _OF_HOSTS = frozenset({NODE_LOST, HOST_MAINTENANCE, ADMISSION_REJECTED, PREEMPTED, EVICTED})
 """Reasons for which a pod cannot come back to its host."""
 
@@ -82,6 +83,11 @@ class Cause:
     """Unix seconds at which the container ended."""
     action: Action = Action.LEAVE_PLACE
     """The least that has to be done."""
+
+    @property
+    def text(self) -> str:
+        """For an Event."""
+        return f"{self.pod}: {self.message}" if self.pod else self.message
 
 
 def classify(pod: PodView, incarnation: int) -> Cause | None:

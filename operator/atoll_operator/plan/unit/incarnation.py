@@ -20,6 +20,7 @@ from atoll_operator.plan.unit.failure import (
     CAPACITY_UNAVAILABLE,
     HOST_MAINTENANCE,
     PREEMPTED,
+    RESTART_REQUESTED,
     Action,
     Cause,
 )
@@ -37,7 +38,9 @@ SPREAD = 0.2
 """Jitter as a share of a wait, so that units that failed together do not come back together."""
 SKEW_SECONDS = 60.0
 """How far the clock of an earlier operator may be ahead. A later time comes from a wrong clock."""
-UNCOUNTED = frozenset({HOST_MAINTENANCE, PREEMPTED, CAPACITY_UNAVAILABLE, VERSION_MISMATCH})
+UNCOUNTED = frozenset(
+    {HOST_MAINTENANCE, PREEMPTED, CAPACITY_UNAVAILABLE, VERSION_MISMATCH, RESTART_REQUESTED}
+)
 """Reasons that are no fault of the unit. They cause a back-off, but are not charged to `maxRestarts`."""
 BUDGET_EXHAUSTED = "RestartBudgetExhausted"
 
@@ -123,7 +126,7 @@ def after_failure(
         replaced: slots that need another pod.
     """
     status = failing(unit, cause)
-    notice = Notice("Warning", cause.reason, f"{cause.pod}: {cause.message}", f"{unit.status.incarnation}")
+    notice = Notice("Warning", cause.reason, cause.text, f"{unit.status.incarnation}")
     if budget.exhausted and not budget.spares(cause.reason):
         return _give_up(unit, status, notice, budget)
     if budget.not_before > unit.now:

@@ -54,6 +54,9 @@ class UnitObserved:
     pods: tuple[PodView, ...]
     """All pods that this unit owns."""
 
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Of the LearnerUnit; `requests.py` reads them."""
+
     # What its run wants
 
     stop: Literal["", "Suspended", "Finished", "RunNotFound"] = ""

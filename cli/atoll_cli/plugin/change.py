@@ -1,0 +1,57 @@
+"""`kubectl atoll suspend|resume|scale|checkpoint|heal|drain`: one merge patch of one object.
+
+Requests that are no part of a spec are annotations. Their values name what is to end (an incarnation) or to be passed
+(a global step), so the operator carries each out once, whenever it reads it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.kubectl import Kubectl, find_kubectl
+from atoll_cli.plugin.names import RUN, UNIT, named
+from atoll_cli.plugin.options import CHANGES
+
+MANAGER = "kubectl-atoll"
+DONE = {
+    "suspend": "suspends",
+    "resume": "resumes",
+    "scale": "is scaled",
+    "checkpoint": "is asked for a checkpoint",
+    "heal": "is asked to restart",
+    "drain": "is asked to move",
+}
+
+
+def run(options: argparse.Namespace) -> int:
+    """Patch the object. Raises `CommandError`."""
+    kind = RUN if CHANGES[options.command][0] == "RUN" else UNIT
+    kubectl = Kubectl(program=find_kubectl(), context=options.context)
+    where = ["-n", options.namespace] if options.namespace else []
+    name = named(kind, options.name)
+    patch = json.dumps(_patch(options, kubectl, where, name))
+    told = kubectl.run(
+        "patch", f"{kind}s.atoll.dev", name, *where, "--type=merge", f"--field-manager={MANAGER}", "-p", patch,
+        "-o", options.output or "name",
+    )  # fmt: skip
+    print(told.strip() if options.output else f"{told.strip()} {DONE[options.command]}")
+    return 0
+
+
+def _patch(options: argparse.Namespace, kubectl: Kubectl, where: list[str], name: str) -> dict[str, Any]:
+    command = options.command
+    if command in ("suspend", "resume"):
+        return {"spec": {"suspend": command == "suspend"}}
+    if command == "scale":
+        if options.units < 0:
+            raise UsageError(f"--units {options.units}: 0 or more is wanted")
+        return {"spec": {"units": options.units}}
+    kind, field = (RUN, "globalStep") if command == "checkpoint" else (UNIT, "incarnation")
+    body = json.loads(kubectl.run("get", f"{kind}s.atoll.dev", name, *where, "-o", "json"))
+    number = body.get("status", {}).get(field, 0)
+    if not number:
+        raise CommandError(f"{kind} {name} has not started yet")
+    return {"metadata": {"annotations": {f"atoll.dev/{command}": str(number)}}}

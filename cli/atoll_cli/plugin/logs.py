@@ -1,0 +1,102 @@
+"""`kubectl atoll logs`: of a unit across its hosts and incarnations, of a run's syncer, of the operator."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from atoll_cli.errors import CommandError
+from atoll_cli.kubectl import Kubectl, find_kubectl
+from atoll_cli.plugin.names import RUN, UNIT, named
+from atoll_cli.polling import back_off
+from atoll_cli.views import LABEL_COMPONENT, LABEL_RUN, LABEL_UNIT
+
+LABEL_HOST = "atoll.dev/host"
+OPERATOR_NAMESPACE = "atoll-system"
+OPERATOR = "app.kubernetes.io/name=atoll"
+CONTAINER = "main"
+"""Of a run's pods; others may be injected."""
+OVER = ("Complete", "Finished", "Failed", "Suspended")
+"""Phases of a run or a unit after which no process follows by itself."""
+AT_ONCE = 64
+"""Logs that are followed at once."""
+LOOKS = 10
+"""Looks for a next process, with a back-off: about four minutes in all."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the logs, as kubectl does, and with `--follow` those of the processes that come after.
+
+    Raises:
+        CommandError: there is no such object or no pod, or kubectl failed.
+    """
+    kubectl = Kubectl(program=find_kubectl(), context=options.context)
+    where = ["-n", options.namespace] if options.namespace else []
+    owner: tuple[str, str] | None = None
+    if options.target == "operator":
+        where, selector = where or ["-n", OPERATOR_NAMESPACE], OPERATOR
+    elif options.target == "syncer":
+        owner = RUN, _run(options, kubectl, where)
+        selector = f"{LABEL_RUN}={owner[1]},{LABEL_COMPONENT}=syncer"
+    else:
+        owner = UNIT, named(UNIT, options.target)
+        selector = f"{LABEL_UNIT}={owner[1]}"
+    seen, looks, status = set[str](), 0, 0
+    while True:
+        phase = _phase(kubectl, where, owner)
+        pods = kubectl.get("pods", *where, "-l", selector)["items"]
+        if owner is not None and owner[0] == UNIT and not options.all_hosts:
+            pods = [pod for pod in pods if pod["metadata"]["labels"].get(LABEL_HOST) == "0"]
+        fresh = [pod for pod in pods if _process(pod) not in seen][:AT_ONCE]
+        if not fresh and not seen:
+            raise CommandError(f"no pod has the labels {selector}")
+        if fresh:
+            looks, status = 0, _print(options, kubectl, where, [pod["metadata"]["name"] for pod in fresh])
+            seen |= set(map(_process, fresh))
+        if not options.follow or phase in OVER or looks >= LOOKS:
+            return status
+        looks += 1
+        time.sleep(back_off(looks, 0.0))
+
+
+def _run(options: argparse.Namespace, kubectl: Kubectl, where: list[str]) -> str:
+    """The run that was named, or the only one."""
+    if options.run is not None:
+        return named(RUN, options.run)
+    names = [item["metadata"]["name"] for item in kubectl.get("trainingruns.atoll.dev", *where)["items"]]
+    if len(names) != 1:
+        raise CommandError(f"{len(names)} TrainingRuns in this namespace; name one: logs syncer RUN")
+    return str(names[0])
+
+
+def _phase(kubectl: Kubectl, where: list[str], owner: tuple[str, str] | None) -> str:
+    """Phase of the run or unit; empty for the operator. Raises `CommandError` if there is no such object."""
+    if owner is None:
+        return ""
+    return kubectl.run("get", f"{owner[0]}s.atoll.dev", owner[1], *where, "-o", "jsonpath={.status.phase}")
+
+
+def _process(pod: Mapping[str, Any]) -> str:
+    """Names one process: a container that restarts in its pod is another one."""
+    states = pod.get("status", {}).get("containerStatuses", [])
+    return f"{pod['metadata']['uid']}/{sum(state.get('restartCount', 0) for state in states)}"
+
+
+def _print(options: argparse.Namespace, kubectl: Kubectl, where: list[str], pods: list[str]) -> int:
+    """Have one kubectl for each pod print its log; the greatest exit status."""
+    container = [] if options.target == "operator" else ["-c", CONTAINER]
+    flags = [*where, *container, f"--tail={options.tail}", *(["--prefix"] if len(pods) > 1 else [])]
+    flags += [*(["-f"] if options.follow else []), *(["-p"] if options.previous else [])]
+    sys.stdout.flush()
+    started = [
+        subprocess.Popen([str(kubectl.program), *kubectl.flags(), "logs", pod, *flags]) for pod in pods
+    ]
+    try:
+        return max(each.wait() for each in started)
+    finally:
+        for each in started:
+            each.terminate()

@@ -1,0 +1,77 @@
+"""The commands of `kubectl atoll` and their options, which follow kubectl's."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from importlib import import_module
+
+OUTPUTS = ("json", "yaml", "wide", "name")
+CHANGES = {
+    "suspend": ("RUN", "release every chip; a checkpoint and the journal stay"),
+    "resume": ("RUN", "continue a suspended run at its step"),
+    "scale": ("RUN", "set the number of units of all pools together"),
+    "checkpoint": ("RUN", "save a global checkpoint now"),
+    "heal": ("UNIT", "restart the unit's processes; its hosts stay"),
+    "drain": ("UNIT", "move the unit: it ends between two steps and gets new hosts"),
+}
+"""Commands that change an object: what they take, and what they do."""
+FILES = {"plan": ("simulate", "plan"), "replay": ("replay",)}
+"""Commands that need no cluster, as `atoll` has them."""
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run the command. Raises `CommandError`."""
+    if arguments[:1] and arguments[0] in FILES:
+        from atoll_cli import options as atoll
+
+        return atoll.execute([*FILES[arguments[0]], *arguments[1:]])
+    options = parser().parse_args(arguments)
+    status: int = import_module(f"atoll_cli.plugin.{options.module}").run(options)
+    return status
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser with all commands and options."""
+    top = argparse.ArgumentParser(
+        prog="kubectl atoll", description="Look at TrainingRuns and their units.", allow_abbrev=False
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, module: str, what: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=what, description=what, allow_abbrev=False)
+        command.set_defaults(module=module)
+        command.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
+        command.add_argument("--context", metavar="NAME", help="default: the current one")
+        return command
+
+    for name, what in (
+        ("status", "every run, or one and its units"),
+        ("top", "units by their tokens per second"),
+    ):
+        look = add(name, "look", what)
+        look.add_argument("run", metavar="RUN", nargs="?", help="default: every run")
+        look.add_argument("-A", "--all-namespaces", action="store_true", help="of every namespace")
+        look.add_argument(
+            "-w", "--watch", action="store_true", help="again every 2 s until the run has ended"
+        )
+        look.add_argument("-o", "--output", choices=OUTPUTS, help="default: a table")
+    ledger = add("ledger", "look", "what became of every token of a run")
+    ledger.add_argument("run", metavar="RUN")
+    ledger.add_argument("-o", "--output", choices=("json", "yaml"), help="default: a table")
+    logs = add("logs", "logs", "logs of a unit, of a run's syncer, or of the operator")
+    logs.add_argument("target", metavar="UNIT|syncer|operator")
+    logs.add_argument("run", metavar="RUN", nargs="?", help="of a syncer; default: the only run")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on with the next incarnation")
+    logs.add_argument("-p", "--previous", action="store_true", help="of the process before the present one")
+    logs.add_argument("--all-hosts", action="store_true", help="of every host; default: of host 0")
+    logs.add_argument("--tail", type=int, default=-1, metavar="LINES", help="default: all")
+    for name, (kind, what) in CHANGES.items():
+        change = add(name, "change", what)
+        change.add_argument("name", metavar=kind)
+        change.add_argument("-o", "--output", choices=("json", "yaml", "name"), help="default: one sentence")
+        if name == "scale":
+            change.add_argument("--units", "--replicas", type=int, required=True, metavar="N")
+    for name, words in FILES.items():
+        commands.add_parser(name, help=f"as atoll {' '.join(words)}", add_help=False)
+    return top
