@@ -23,7 +23,7 @@ from atoll_local.kwok import Kwok, node, tpu_node
 from atoll_local.paths import source_root
 from atoll_local.process import Daemon
 from atoll_operator.api.group import LABEL_COMPONENT, LABEL_PLACEMENT, LABEL_UNIT, LEARNER
-from atoll_operator.kube.transport import CONNECTIONS
+from atoll_operator.kube.client import CONNECTIONS
 
 SYSTEM = "atoll-system"
 READY_SECONDS = 60.0

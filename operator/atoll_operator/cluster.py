@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from atoll_operator.api.group import FIELD_MANAGER, GROUP, LABEL_MANAGER, MANAGER, VERSION, Object
-from atoll_operator.kube.client import ApiClient
+from atoll_operator.kube.client import ApiClient, Resource
 from atoll_operator.kube.errors import NotFound, Unreachable
 from atoll_operator.kube.login import Credentials
-from atoll_operator.kube.transport import Resource
 from atoll_operator.metrics.process import Metrics
 
 RESOURCES = {

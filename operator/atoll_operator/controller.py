@@ -7,8 +7,9 @@ import time
 import zlib
 from collections.abc import Iterable
 
-from atoll_operator.cluster import Cluster
-from atoll_operator.kube.keys import Key
+from atoll_operator.cluster import LABELS, Cluster
+from atoll_operator.kube.apply import Applier
+from atoll_operator.kube.cache import Key
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Recorder
 from atoll_operator.metrics.process import Metrics
@@ -19,7 +20,7 @@ from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
 from atoll_operator.reconcilers.unit import UnitReconciler
-from atoll_operator.reconcilers.wakeups import report_wakeups
+from atoll_operator.reconcilers.wakeups import report_wakeups, status_writer
 from atoll_operator.settings import Settings
 
 TURN_SECONDS = 1.0
@@ -39,7 +40,16 @@ class Controller:
         self._evaluators = EvaluatorPoller(settings, metrics, self.queue.add)
         self._recorder = Recorder(cluster, "atoll-operator")
         context = ControllerContext(
-            settings, cluster, inventory, self.queue, self._syncers, self._evaluators, metrics, self._recorder
+            settings,
+            cluster,
+            inventory,
+            self.queue,
+            self._syncers,
+            self._evaluators,
+            metrics,
+            self._recorder,
+            Applier(cluster, inventory.cache, LABELS, complete=("Service",)),
+            status_writer(cluster, inventory, self.queue),
         )
         self._runs, self._units = RunReconciler(context), UnitReconciler(context)
 
@@ -59,7 +69,7 @@ class Controller:
     async def _reconcile(self, key: Key) -> None:
         started = time.monotonic()
         try:
-            await self._reconciler(key)(key)
+            await (self._runs if key.kind == "TrainingRun" else self._units)(key)
         finally:
             self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started)
 
@@ -75,14 +85,7 @@ class Controller:
                 await asyncio.sleep(busy / turns)
                 for key in self._inventory.keys("TrainingRun", "LearnerUnit"):
                     if zlib.crc32(str(key).encode()) % turns == turn:
-                        self._review(key)
-
-    def _review(self, key: Key) -> None:
-        self._reconciler(key).review(key)
-        self.queue.add(key)
-
-    def _reconciler(self, key: Key) -> RunReconciler | UnitReconciler:
-        return self._runs if key.kind == "TrainingRun" else self._units
+                        self.queue.add(key)
 
     def _polled(self, run: Key, diff: StatusDiff) -> None:
         for key, seconds in report_wakeups(run, diff, self._inventory):

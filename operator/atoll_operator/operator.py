@@ -15,11 +15,11 @@ import aiohttp
 from atoll_operator.api.group import LABEL_MANAGER, MANAGER
 from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.controller import Controller
-from atoll_operator.kube.client import wait_for_api
+from atoll_operator.kube.gather import wait_for_api
 from atoll_operator.kube.lease import Leadership, lease_name
 from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.logs import tell
-from atoll_operator.kube.middleware import Watch
+from atoll_operator.kube.session import Watch
 from atoll_operator.kube.watches import ClusterWatches
 from atoll_operator.metrics import health
 from atoll_operator.metrics.process import Metrics

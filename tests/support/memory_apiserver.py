@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 from atoll_operator.cluster import RESOURCES, Cluster
+from atoll_operator.kube.cache import Key, key_of
 from atoll_operator.kube.client import APPLY, MERGE, STRATEGIC
 from atoll_operator.kube.errors import Unreachable, of_status
-from atoll_operator.kube.keys import Key, key_of
 from atoll_operator.plan.clock import format_time
 
 Object = dict[str, Any]

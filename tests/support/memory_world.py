@@ -20,9 +20,9 @@ from objects import RUN
 from atoll_operator import controller as term_module
 from atoll_operator.api.group import LABEL_UNIT
 from atoll_operator.controller import Controller
-from atoll_operator.kube.keys import Key
+from atoll_operator.kube.cache import Key
 from atoll_operator.kube.login import Credentials
-from atoll_operator.kube.middleware import Watch
+from atoll_operator.kube.session import Watch
 from atoll_operator.kube.watches import ClusterWatches
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.operator import WATCHES

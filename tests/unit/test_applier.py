@@ -11,10 +11,9 @@ from aiohttp import web
 
 from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.kube.apply import Applier
-from atoll_operator.kube.keys import Key
+from atoll_operator.kube.cache import Key
 from atoll_operator.kube.login import Credentials
 from atoll_operator.metrics.process import Metrics
-from atoll_operator.plan.run.plan import Reference
 from atoll_operator.reconcilers.inventory import Inventory
 
 Object = dict[str, Any]
@@ -67,7 +66,7 @@ class World:
     async def remove(self) -> None:
         """As every pass over a complete run does."""
         for kind in PATHS:
-            await self.applier.remove("run", "n", Reference(kind, "r-syncer"))
+            await self.applier.remove("run", Key(kind, "n", "r-syncer"))
 
     def uids(self) -> set[str]:
         return {body["metadata"]["uid"] for body in self.there.values()}
@@ -84,7 +83,7 @@ async def world() -> AsyncIterator[World]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     access = Credentials(f"http://127.0.0.1:{runner.addresses[0][1]}", ssl.create_default_context())
     async with Cluster(access, Metrics()) as cluster:
-        one.applier = Applier(cluster, one.store.cache, LABELS)
+        one.applier = Applier(cluster, one.store.cache, LABELS, complete=("Service",))
         yield one
     await runner.cleanup()
 
@@ -94,7 +93,7 @@ async def test_what_the_run_made_goes(world: World) -> None:
     world.make("StatefulSet", "b", "run", 4)
     await world.remove()
     assert not world.there
-    assert world.store.cache.version(Key("StatefulSet", "n", "r-syncer")) is None
+    assert world.store.cache.get(Key("StatefulSet", "n", "r-syncer")) is None
 
 
 @pytest.mark.parametrize("owner", ["", "theirs"], ids=["of-nobody", "of-others"])
@@ -106,7 +105,6 @@ async def test_what_others_made_under_a_name_of_the_run_outlives_its_resyncs(
     world.make("Service", "b", owner, 7)
     world.make("StatefulSet", "c", owner, 8)
     for _ in range(2):
-        world.applier.forget("run")
         await world.remove()
     assert world.uids() == {"b", "c"}
 
@@ -124,23 +122,21 @@ async def test_what_nobody_knows_is_not_deleted_by_its_name(world: World) -> Non
     assert world.uids() == {"a"}
 
 
-async def test_the_review_of_one_owner_has_nothing_of_another_applied_again(world: World) -> None:
-    services = {owner: thing("Service", "", owner, 0) for owner in ("one", "two")}
-    for owner, service in services.items():
-        service["metadata"] = {
-            "name": owner,
-            "namespace": "n",
-            "labels": {"atoll.dev/run": "r"},
-            "ownerReferences": service["metadata"]["ownerReferences"],
-        }
+async def test_an_object_is_applied_once_and_again_after_any_change(world: World) -> None:
+    service = thing("Service", "", "one", 0)
+    metadata = service["metadata"]
+    for field in ("uid", "resourceVersion", "generation"):
+        del metadata[field]
 
-    async def applied() -> list[str]:
-        world.applied.clear()
-        for owner, service in services.items():
-            await world.applier.apply(owner, service)
-        return world.applied
+    async def applied(body: Object) -> bool:
+        before = len(world.applied)
+        await world.applier.apply(body)
+        return len(world.applied) > before
 
-    assert await applied() == ["one", "two"]
-    world.applier.forget("one")
-    assert await applied() == ["one"]
-    assert await applied() == []
+    assert await applied(service)
+    assert not await applied(service)
+    assert await applied({**service, "spec": {"clusterIP": "None"}})
+    assert await applied(service)
+    uid = {"uid": "r-syncer", "resourceVersion": "9"}
+    world.store.put("Service", {**service, "metadata": metadata | uid})  # somebody changed it
+    assert await applied(service)

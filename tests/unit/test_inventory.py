@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from atoll_operator.kube.apply import check_owner
+from atoll_operator.kube.cache import Key, Object
 from atoll_operator.kube.errors import Refused, Retry
-from atoll_operator.kube.keys import Key, Object
 from atoll_operator.reconcilers.inventory import Inventory, parent_key
 from atoll_operator.reconcilers.wakeups import RUN_SECONDS, STARTING_SECONDS, wakeups
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_operator.kube.cache import Cache, without_managed_fields
-from atoll_operator.kube.keys import Key, Object, object_version
+from atoll_operator.kube.cache import Cache, Key, Object, without_managed_fields
 
 KEY = Key("Pod", "n", "a")
 
@@ -68,8 +67,8 @@ def test_a_list_deletes_what_it_lacks_unless_that_is_newer() -> None:
     for name, version in (("a", 5), ("b", 9), ("c", 4)):
         cache.put("Pod", body(name, version, name))
     present = {Key("Pod", "n", "c")}
-    assert cache.replace(cache.keys("Pod", "elsewhere"), present, 7) == []
-    assert [change.key.name for change in cache.replace(cache.keys("Pod", "n"), present, 7)] == ["a"]
+    assert cache.prune(cache.keys("Pod", "elsewhere"), present, 7) == []
+    assert [change.key.name for change in cache.prune(cache.keys("Pod", "n"), present, 7)] == ["a"]
     assert [key.name for key in cache.keys("Pod")] == ["b", "c"]
     assert cache.put("Pod", body("a", 6)) is None
 
@@ -85,27 +84,25 @@ def test_objects_are_found_by_each_index_and_only_there() -> None:
     cache.delete("Pod", body("v", 5, "b"))
     assert cache.by("node", "n1", "Pod") == []
     [entry] = cache.by("node", "n2", "Pod")
-    assert cache.group("owner", entry) == "x"
+    assert entry.groups == {"node": "n2", "owner": "x"}
 
 
-def test_version_and_controller_of_an_object_are_known_without_its_body() -> None:
-    cache, key = empty(), Key("Secret", "n", "a")
-    assert cache.version(key) is None and cache.controller(key) is None
-    cache.put("Secret", body("u", 3, owner="run"))
-    assert cache.version(key) == ("u", 3)
-    assert cache.controller(key) == "run"
-    cache.put("Secret", body("u", 4))
-    assert cache.controller(key) == ""
+def test_the_mark_of_a_version_lasts_until_the_object_has_another_one() -> None:
+    cache, answer = empty(), body("u", 3, owner="run")
 
+    def mark() -> str | None:
+        entry = cache.get(KEY)
+        return None if entry is None else entry.mark
 
-def test_the_status_of_a_stateful_set_is_no_new_version_and_its_spec_is() -> None:
-    def stateful(version: int, generation: int) -> Object:
-        made = body("u", version)
-        made["metadata"]["generation"] = generation
-        return made
-
-    assert object_version("StatefulSet", stateful(3, 1)) == object_version("StatefulSet", stateful(9, 1))
-    assert object_version("StatefulSet", stateful(3, 1)) != object_version("StatefulSet", stateful(3, 2))
+    cache.put("Pod", answer)  # the watch told of our write before the answer came
+    cache.mark("Pod", answer, "applied")
+    assert mark() == "applied"
+    cache.put("Pod", body("u", 2))
+    assert mark() == "applied"
+    cache.put("Pod", body("u", 4))
+    assert mark() == ""
+    cache.mark("Pod", answer, "late")
+    assert mark() == ""
 
 
 def test_managed_fields_are_dropped_and_the_body_of_the_event_is_not_changed() -> None:
@@ -146,10 +143,10 @@ def test_any_order_of_events_and_lists_ends_in_the_newest_state(data: st.DataObj
         if what == "list":
             uid, _, dead = history[version - 1]
             if dead:
-                cache.replace(cache.keys("Pod"), set(), version)
+                cache.prune(cache.keys("Pod"), set(), version)
             else:
                 cache.put("Pod", body(uid, version))
-                cache.replace(cache.keys("Pod"), {KEY}, version)
+                cache.prune(cache.keys("Pod"), {KEY}, version)
         elif deleted:
             cache.delete("Pod", body(what, version))
             gone.add(what)

@@ -9,11 +9,10 @@ from typing import Any, cast
 import pytest
 from leaping import leap
 
-from atoll_operator.kube.cache import Cache, without_managed_fields
+from atoll_operator.kube.cache import Cache, Key, Object, without_managed_fields
 from atoll_operator.kube.client import ApiClient
 from atoll_operator.kube.errors import Conflict, NotFound
-from atoll_operator.kube.keys import Key, Object
-from atoll_operator.kube.status import StatusWriter
+from atoll_operator.kube.status import StatusMemory, StatusWriter
 
 KEY = Key("Thing", "n", "a")
 SECONDS = 10.0
@@ -27,6 +26,7 @@ class World:
         self.body: Object | None = {"kind": "Thing", "metadata": metadata}
         self.enqueued: list[float] = []
         self.written: list[bool] = []
+        self.memory = StatusMemory()
         self.cache = Cache({"Thing": without_managed_fields}, {})
         self.writer = StatusWriter(
             cast(ApiClient, self),
@@ -56,7 +56,7 @@ class World:
 
     async def write(self, **status: Any) -> bool:
         """Whether the API server has the status now."""
-        assert await self.writer.write(KEY, await self.get(*KEY), status)
+        assert await self.writer.write(KEY, await self.get(*KEY), status, self.memory)
         return (await self.get(*KEY)).get("status") == status
 
 
@@ -86,12 +86,12 @@ def test_a_status_is_not_written_over_a_version_that_no_plan_saw(world: World) -
     async def work() -> None:
         stale = await world.get(*KEY)
         world.change(spec={"changed": True})
-        assert not await world.writer.write(KEY, stale, {"phase": "Learning"})
+        assert not await world.writer.write(KEY, stale, {"phase": "Learning"}, world.memory)
         assert world.body is not None and "status" not in world.body
         entry = world.cache.get(KEY)
         assert entry is not None and entry.value["spec"] == {"changed": True}, "it was read again"
         assert world.enqueued and world.enqueued[-1] < 1
         world.body = None
-        assert not await world.writer.write(KEY, stale, {"phase": "Learning"})
+        assert not await world.writer.write(KEY, stale, {"phase": "Learning"}, world.memory)
 
     leap(work())

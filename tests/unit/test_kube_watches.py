@@ -1,94 +1,249 @@
-"""What the supervisor of the watches lists, without kopf: contents once, metadata after each time kopf has listed."""
+"""The watches with kopf in its thread, against a small HTTP server that plays an API server with pods alone."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
-from typing import Any, cast
+import json
+import ssl
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
-from leaping import leap
+import pytest
+from aiohttp import web
+from answering import answering
 
-from atoll_operator.kube.client import ApiClient
-from atoll_operator.kube.errors import Refused
-from atoll_operator.kube.keys import Object
-from atoll_operator.kube.middleware import Watch
-from atoll_operator.kube.transport import Resource
+from atoll_operator.kube import watches as watches_module
+from atoll_operator.kube.client import ApiClient, Resource
+from atoll_operator.kube.login import Credentials
+from atoll_operator.kube.session import Watch
 from atoll_operator.kube.watches import ClusterWatches
 
 PODS = "/api/v1/namespaces/n/pods"
+Object = dict[str, Any]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 
 
 class World:
-    """An API server with pods alone, and what the supervisor reports of it."""
+    """An API server, and what the watches report of it."""
 
     def __init__(self) -> None:
-        self.resources = {"Pod": Resource("", "v1", "pods")}
-        self.pods: list[str] = []
-        self.refusals: list[Refused] = []
-        self.asked_for_metadata: list[bool] = []
-        self.seen: list[str] = []
-        self.lists: list[tuple[set[tuple[str, str]], int]] = []
-        self.watches = ClusterWatches(cast(ApiClient, self), [Watch("Pod")], ["n"], self, 300)
+        self.pods: dict[str, Object] = {}
+        self.version = 0
+        self.served = True
+        self.token = "good"
+        self.hangs: list[float] = []
+        """Seconds for which the next logins block their thread."""
+        self.page = 500
+        self.refusals: list[tuple[int, str]] = []
+        """Answers to the next requests for pods."""
+        self.asked: list[str] = []
+        """Accept header of each list."""
+        self.known: set[str] = set()
+        self.unreadable = ""
+        self.errors: list[str] = []
+        self._streams: set[web.StreamResponse] = set()
+        self._over = asyncio.Event()
 
-    async def pages(
-        self, kind: str, namespace: str, selector: str, metadata: bool
-    ) -> AsyncIterator[tuple[list[Object], int]]:
-        self.asked_for_metadata.append(metadata)
+    def create(self, name: str) -> None:
+        self.version += 1
+        metadata = {"name": name, "namespace": "n", "uid": name, "resourceVersion": str(self.version)}
+        self.pods[name] = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata}
+
+    async def send(self, event: str, body: Object) -> None:
+        for stream in list(self._streams):
+            await stream.write(json.dumps({"type": event, "object": body}).encode() + b"\n")
+        if event == "ERROR":
+            self._streams.clear()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        if request.headers.get("Authorization") != "Bearer good":
+            self.refusals.append((401, "Unauthorized"))
+        if request.path == "/api/v1":
+            kinds = [("Namespace", False), *([("Pod", True)] if self.served else [])]
+            return web.json_response({"resources": [_resource(*kind) for kind in kinds]})
+        if request.path != PODS:
+            return web.json_response({"groups": [], "resources": [], "versions": ["v1"]})
         if self.refusals:
-            raise self.refusals.pop()
-        for name in self.pods:
-            yield [{"metadata": {"name": name, "namespace": namespace}}], 7
-        yield [], 7
+            status, message = self.refusals.pop(0)
+            return web.json_response({"kind": "Status", "message": message, "code": status}, status=status)
+        if "watch" in request.query:
+            return await self._stream(request)
+        self.asked.append(request.headers["Accept"].partition(";")[2])
+        begin = int(request.query.get("continue", "0"))
+        rest = list(self.pods.values())[begin:]
+        metadata = {"resourceVersion": str(self.version)}
+        if len(rest) > self.page:
+            metadata["continue"] = str(begin + self.page)
+        items = rest[: self.page] or None
+        return web.json_response(
+            {"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": items}
+        )
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        self._streams.add(stream)
+        try:
+            await self._over.wait()
+        finally:
+            self._streams.discard(stream)
+        return stream
 
     def event(self, kind: str, deleted: bool, body: Object) -> None:
-        if body["metadata"]["name"] == "unreadable":
+        name = body["metadata"]["name"]
+        if name == self.unreadable:
             raise KeyError("spec")
-        self.seen.append(body["metadata"]["name"])
+        (self.known.discard if deleted else self.known.add)(name)
 
-    def listed(self, kind: str, namespace: str, names: Collection[tuple[str, str]], version: int) -> None:
-        self.lists.append((set(names), version))
+    def listed(self, kind: str, namespace: str, names: set[tuple[str, str]], version: int) -> None:
+        self.known &= {name for _, name in names}
 
-    async def open(self) -> None:
-        self.watches.opened(PODS)
-        await asyncio.sleep(10)
+    def _login(self) -> str:
+        if self.hangs and threading.current_thread().name == "kopf":
+            time.sleep(self.hangs.pop())
+        return f"Bearer {self.token}"
 
+    @asynccontextmanager
+    async def watched(self, resync_seconds: float = 300) -> AsyncIterator[ClusterWatches]:
+        async with answering(self.handle) as address:
+            access = Credentials(address, ssl.create_default_context(), self._login)
+            resources = {"Pod": Resource("", "v1", "pods")}
+            async with ApiClient(access, resources, "atoll", self.errors.append) as client:
+                watches = ClusterWatches(client, [Watch("Pod", metadata=True)], ["n"], self, resync_seconds)
+                running = asyncio.create_task(watches.run())
+                try:
+                    yield watches
+                finally:
+                    self._over.set()
+                    running.cancel()
+                    await asyncio.gather(running, return_exceptions=True)
 
-def test_contents_are_listed_once_and_later_lists_only_tell_what_is_there() -> None:
-    async def work() -> None:
-        world = World()
-        world.pods = ["a", "b"]
-        await world.open()
-        assert world.watches.filled.is_set()
-        world.pods = ["b"]
-        await world.open()
-        assert world.seen == ["a", "b"]
-        assert world.lists == [({("n", "a"), ("n", "b")}, 7), ({("n", "b")}, 7)]
-        assert world.asked_for_metadata == [False, True]
-
-    leap(work())
-
-
-def test_a_list_that_is_refused_is_tried_again_and_shown_meanwhile() -> None:
-    async def work() -> None:
-        world = World()
-        world.refusals = [Refused(403, "Forbidden", "pods is forbidden")] * 2
-        world.watches.opened(PODS)
-        await asyncio.sleep(0.01)
-        assert world.watches.refusal == f"{PODS}: pods is forbidden"
-        assert not world.watches.filled.is_set()
-        await asyncio.sleep(10)
-        assert world.watches.filled.is_set() and len(world.asked_for_metadata) == 3
-        assert world.watches.refusal == ""
-
-    leap(work())
+    async def watching(self, names: set[str]) -> None:
+        """Waits until a stream is open and these pods are known."""
+        await until(lambda: self._streams and self.known == names)
 
 
-def test_an_object_that_cannot_be_read_is_skipped(caplog: Any) -> None:
-    async def work() -> None:
-        world = World()
-        world.pods = ["unreadable", "b"]
-        await world.open()
-        assert world.seen == ["b"] and world.watches.filled.is_set()
+def _resource(kind: str, namespaced: bool) -> Object:
+    name = kind.lower()
+    resource = {"name": f"{name}s", "singularName": name, "kind": kind, "namespaced": namespaced}
+    return {**resource, "verbs": ["list", "watch"]}
 
-    leap(work())
+
+async def until(check: Callable[[], Any]) -> None:
+    async with asyncio.timeout(20):
+        while not check():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def world() -> World:
+    one = World()
+    for name in ("a", "b", "c"):
+        one.create(name)
+    return one
+
+
+async def test_lists_fill_what_is_known_page_by_page_and_events_keep_it_fresh(world: World) -> None:
+    world.page = 2
+    async with world.watched() as watches:
+        await watches.filled.wait()
+        assert world.known == {"a", "b", "c"}
+        await world.watching({"a", "b", "c"})
+        world.create("d")
+        await world.send("ADDED", world.pods["d"])
+        await world.send("DELETED", world.pods["a"])
+        await until(lambda: world.known == {"b", "c", "d"})
+    assert world.asked == ["as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"] * 2
+
+
+async def test_an_empty_collection_is_known_to_be_empty() -> None:
+    world = World()
+    async with world.watched() as watches:
+        await asyncio.wait_for(watches.filled.wait(), 20)
+    assert world.known == set()
+
+
+@pytest.mark.parametrize("code", [410, 500])
+async def test_what_was_deleted_while_a_stream_was_broken_is_found_by_the_next_list(
+    world: World, code: int
+) -> None:
+    async with world.watched():
+        await world.watching({"a", "b", "c"})
+        del world.pods["b"]
+        await world.send("ERROR", {"kind": "Status", "code": code, "message": "it broke"})
+        await world.watching({"a", "c"})
+        world.create("d")
+        await until(lambda: world._streams)
+        await world.send("ADDED", world.pods["d"])
+        await until(lambda: world.known == {"a", "c", "d"})
+
+
+async def test_a_deletion_that_no_event_told_of_is_found_by_a_resync(world: World) -> None:
+    async with world.watched(resync_seconds=0.2):
+        await world.watching({"a", "b", "c"})
+        del world.pods["c"]
+        world.refusals = [(403, "pods is forbidden")]  # and by the one after it
+        await until(lambda: world.known == {"a", "b"})
+
+
+@pytest.mark.parametrize(
+    ("status", "refusal"),
+    [
+        pytest.param(403, f"{PODS}: pods is forbidden", id="forbidden"),
+        pytest.param(503, "", id="unavailable"),
+    ],
+)
+async def test_a_list_that_fails_is_tried_again_and_a_refusal_is_shown_meanwhile(
+    world: World, status: int, refusal: str
+) -> None:
+    world.refusals = [(status, "pods is forbidden")] * 2
+    async with world.watched() as watches:
+        await until(lambda: watches._problems)
+        assert watches.refusal == refusal and not watches.filled.is_set()
+        await asyncio.wait_for(watches.filled.wait(), 20)
+        assert watches.refusal == ""
+    assert world.errors == [str(status)] * 2
+
+
+async def test_an_expired_token_is_replaced_and_not_sent_again_and_again(world: World) -> None:
+    world.token = "expired"
+    async with world.watched() as watches:
+        await asyncio.sleep(0.6)
+        assert 1 <= world.errors.count("401") <= 8
+        world.token = "good"
+        world.refusals = []
+        await asyncio.wait_for(watches.filled.wait(), 20)
+    assert world.known == {"a", "b", "c"}
+
+
+async def test_a_kind_that_is_served_later_is_watched_then(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches_module, "SILENT_SECONDS", 1.0)
+    world.served = False
+    async with world.watched() as watches:
+        await asyncio.sleep(0.5)
+        assert not watches.filled.is_set()
+        world.served = True
+        await asyncio.wait_for(watches.filled.wait(), 20)
+
+
+async def test_a_kopf_whose_loop_hangs_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches_module, "SILENT_SECONDS", 1.0)
+    async with world.watched():
+        await world.watching({"a", "b", "c"})
+        world.hangs, began = [8.0], time.monotonic()
+        del world.pods["b"]
+        await world.send("ERROR", {"kind": "Status", "code": 410, "message": "too old"})
+        await world.watching({"a", "c"})
+        assert time.monotonic() - began < 8.0
+
+
+async def test_an_object_that_cannot_be_read_is_skipped(world: World, caplog: Any) -> None:
+    world.unreadable = "b"
+    async with world.watched():
+        await world.watching({"a", "c"})
     assert "cannot be read: KeyError" in caplog.text

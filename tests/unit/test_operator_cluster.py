@@ -14,10 +14,10 @@ from answering import answering
 from leaping import leap
 
 from atoll_operator.cluster import Cluster
-from atoll_operator.kube import transport
-from atoll_operator.kube.client import START_SECONDS, wait_for_api
+from atoll_operator.kube import client as transport
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, NotLeading, Refused, Unreachable
-from atoll_operator.kube.login import Credentials, bearer
+from atoll_operator.kube.gather import START_SECONDS, wait_for_api
+from atoll_operator.kube.login import Credentials
 from atoll_operator.metrics.process import Metrics
 
 Answer = Callable[[web.Request], tuple[int, dict[str, Any]]]
@@ -136,7 +136,7 @@ async def test_a_token_that_was_rotated_is_read_after_a_401(server: Server, tmp_
         return 401, {}
 
     server.answers = [says(200), rotate, says(200)]
-    async with connect(server, authorization=bearer(token)) as cluster:
+    async with connect(server, token=lambda: f"Bearer {token.read_text().strip()}") as cluster:
         await cluster.get("Pod", "n", "p")
         await cluster.get("Pod", "n", "p")
     assert [request[2] for request in server.requests] == ["Bearer old", "Bearer old", "Bearer new"]

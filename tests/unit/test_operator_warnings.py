@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from answering import answering
 
-from atoll_operator.kube.keys import Key
+from atoll_operator.kube.cache import Key
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.run.status_diff import StatusDiff
 from atoll_operator.polling.syncer import SyncerPoller

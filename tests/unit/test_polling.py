@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from atoll_operator.certificates.authority import Authorities, client_context, load_pair
-from atoll_operator.kube.keys import Key
+from atoll_operator.kube.cache import Key
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.names import evaluator_host, shard_host
 from atoll_operator.plan.run.status_diff import StatusDiff

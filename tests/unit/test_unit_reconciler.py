@@ -16,8 +16,9 @@ from objects import RUN, TWO_HOSTS
 
 from atoll_operator.api.group import LABEL_COMPONENT, LABEL_HOST, LABEL_PLACEMENT, LABEL_UNIT, LEARNER, owner
 from atoll_operator.api.learnerunit import Failure, LearnerUnitStatus
-from atoll_operator.cluster import Cluster
-from atoll_operator.kube.keys import Key
+from atoll_operator.cluster import LABELS, Cluster
+from atoll_operator.kube.apply import Applier
+from atoll_operator.kube.cache import Key
 from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Recorder
@@ -30,6 +31,7 @@ from atoll_operator.polling.syncer import SyncerPoller
 from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.unit import UnitReconciler
+from atoll_operator.reconcilers.wakeups import status_writer
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import BeginningReport, SyncerStatus, UnitReport
 
@@ -89,8 +91,18 @@ def context(
 ) -> ControllerContext:
     syncers = Told(settings, metrics, lambda run, units: None)
     evaluators = EvaluatorPoller(settings, metrics, queue.add)
-    recorder = Recorder(cluster, "o")
-    return ControllerContext(settings, cluster, inventory, queue, syncers, evaluators, metrics, recorder)
+    return ControllerContext(
+        settings,
+        cluster,
+        inventory,
+        queue,
+        syncers,
+        evaluators,
+        metrics,
+        Recorder(cluster, "o"),
+        Applier(cluster, inventory.cache, LABELS, complete=("Service",)),
+        status_writer(cluster, inventory, queue),
+    )
 
 
 def pod(host: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll_operator.kube.keys import Key
+from atoll_operator.kube.cache import Key
 from atoll_operator.plan.run.status_diff import StatusDiff
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS, report_wakeups

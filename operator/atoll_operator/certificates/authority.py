@@ -7,9 +7,8 @@ import os
 import re
 import ssl
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Self
 
 from cryptography import x509
@@ -52,18 +51,12 @@ class Authority:
     def new(cls, run: str, now: datetime.datetime) -> Self:
         """A new authority with an EC P-256 key."""
         key = ec.generate_private_key(ec.SECP256R1())
-        name = _name(
-            f"atoll {now:%Y-%m-%d} {run}"[:64]
-        )  # two authorities with the same subject would confuse verifiers
-        usage = {use: use in ("key_cert_sign", "crl_sign", "digital_signature") for use in _USES}
-        certificate = (
-            _builder(name, name, key.public_key(), now, now + AUTHORITY_LIFE)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(x509.KeyUsage(**usage), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .sign(key, hashes.SHA256())
-        )
-        return cls(_pair(certificate, key))
+        # Two authorities with the same subject would confuse verifiers.
+        name = _name(f"atoll {now:%Y-%m-%d} {run}")
+        constraints = x509.BasicConstraints(ca=True, path_length=0)
+        uses = ("key_cert_sign", "crl_sign", "digital_signature")
+        life = Life(now, now + AUTHORITY_LIFE)
+        return cls(Pair(_certificate(name, key, name, key, life, constraints, uses), _key_pem(key)))
 
     def issue(
         self,
@@ -78,23 +71,20 @@ class Authority:
         It expires no later than the authority.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri)]
-        names += [x509.DNSName(host) for host in hosts]
-        usage = {use: use == "digital_signature" for use in _USES}
-        purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        ends = min(now + life, self.life.ends)
-        issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        certificate = (
-            _builder(_name(common_name[:64]), self._certificate.subject, key.public_key(), now, ends)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.KeyUsage(**usage), critical=True)
-            .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(issuer_key, critical=False)
-            .sign(self._key, hashes.SHA256())
+        names = [x509.UniformResourceIdentifier(uri), *map(x509.DNSName, hosts)]
+        certificate = _certificate(
+            _name(common_name),
+            key,
+            self._certificate.subject,
+            self._key,
+            Life(now, min(now + life, self.life.ends)),
+            x509.BasicConstraints(ca=False, path_length=None),
+            ("digital_signature",),
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+            x509.SubjectAlternativeName(names),
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
         )
-        return _pair(certificate, key)
+        return Pair(certificate, _key_pem(key))
 
     def signed(self, certificate: x509.Certificate) -> bool:
         try:
@@ -176,7 +166,7 @@ _USES = (
 
 
 def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])
 
 
 def _life(certificate: x509.Certificate) -> Life:
@@ -184,35 +174,39 @@ def _life(certificate: x509.Certificate) -> Life:
 
 
 def _blocks(pem: bytes) -> list[bytes]:
-    end = re.compile(rb"-----END [A-Z ]+-----\n?")
-    return [pem[start:stop] for start, stop in pairwise([0, *(found.end() for found in end.finditer(pem))])]
+    return re.findall(rb"-----BEGIN .+?-----END [A-Z ]+-----\n?", pem, re.DOTALL)
 
 
-def _builder(
+def _certificate(
     subject: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
     issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
-    begins: datetime.datetime,
-    ends: datetime.datetime,
-) -> x509.CertificateBuilder:
-    return (
+    issuer_key: ec.EllipticCurvePrivateKey,
+    life: Life,
+    constraints: x509.BasicConstraints,
+    uses: Collection[str],
+    *extensions: x509.ExtensionType,
+) -> bytes:
+    """As PEM. `uses` are names of the flags of KeyUsage."""
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key)
+        .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(begins - SKEW)
-        .not_valid_after(ends)
+        .not_valid_before(life.begins - SKEW)
+        .not_valid_after(life.ends)
+        .add_extension(constraints, critical=True)
+        .add_extension(x509.KeyUsage(**{use: use in uses for use in _USES}), critical=True)
     )
+    for extension in (*extensions, x509.SubjectKeyIdentifier.from_public_key(key.public_key())):
+        builder = builder.add_extension(extension, critical=False)
+    return builder.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
-    return Pair(
-        certificate.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
-    )
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    encoding, format_ = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return key.private_bytes(encoding, format_, serialization.NoEncryption())
 
 
 def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:

@@ -1,28 +1,13 @@
-"""Who takes part in a run, and the Secrets they get."""
+"""Who has a certificate of a run."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from atoll_operator.api.group import (
-    LABEL_MANAGER,
-    LABEL_RUN,
-    MANAGER,
-    RUN_KIND,
-    UNIT_KIND,
-    Object,
-    owner,
-)
-from atoll_operator.plan.pods.names import (
-    evaluator,
-    evaluator_host,
-    shard_host,
-    syncer,
-    syncer_host,
-)
+from atoll_operator.api.group import RUN_KIND, UNIT_KIND, Object, owner
+from atoll_operator.plan.pods.names import evaluator, evaluator_host, shard_host, syncer, syncer_host
 from atoll_runtime.contract import identity
 
 
@@ -78,24 +63,3 @@ def members(run: RunOwner, shards: int, units: Mapping[str, str], evaluated: boo
 
 def unit_member(name: str, uid: str = "") -> Member:
     return Member(name, "unit", (name,), uid)
-
-
-def secret_body(name: str, run: RunOwner, owned: Object, kind: str, data: Mapping[str, bytes]) -> Object:
-    """A Secret of this type."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "type": kind,
-        "metadata": {
-            "name": name,
-            "namespace": run.namespace,
-            "labels": {LABEL_MANAGER: MANAGER, LABEL_RUN: run.name},
-            "ownerReferences": [owned],
-        },
-        "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
-    }
-
-
-def secret_value(secret: Object, key: str) -> bytes:
-    """Decoded value of a key; empty if absent."""
-    return base64.b64decode(secret.get("data", {}).get(key, ""))

@@ -8,25 +8,45 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
-
-from atoll_operator.kube.keys import (
-    Key,
-    Object,
-    ObjectVersion,
-    controller_uid,
-    key_of,
-    object_version,
-    version_of,
-)
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 TOMBSTONES = 10_000
 """Uids of deleted objects that are remembered; no event is so late that it refers to an older one."""
+Object = dict[str, Any]
+"""A Kubernetes object as JSON."""
 Project = Callable[[Object, Any], Any]
 """Takes a body and the value of the object's previous state, or None; returns what is kept of the body."""
 Index = Callable[[str, Object], Hashable | None]
 """Takes kind and body; returns the value under which the object is found, or None."""
+
+
+class Key(NamedTuple):
+    """One object; the namespace of a cluster-scoped object is empty."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+def key_of(kind: str, body: Object) -> Key:
+    metadata = body["metadata"]
+    return Key(kind, metadata.get("namespace", ""), metadata["name"])
+
+
+def controller_uid(body: Object) -> str:
+    """The uid of the object's controller, or an empty string."""
+    references = body["metadata"].get("ownerReferences", ())
+    return next((str(each["uid"]) for each in references if each.get("controller")), "")
+
+
+def version_of(metadata: Object) -> int:
+    """The resource version, a number that grows over all objects of a kind (KEP-5504); 0 where there is none."""
+    text = metadata.get("resourceVersion", "0")
+    return int(text) if text.isdigit() else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +56,14 @@ class Entry:
     key: Key
     uid: str
     resource_version: int
-    version: ObjectVersion
     controller: str
     """Uid of the controller; empty where there is none."""
     value: Any
     """The projection of the body."""
-    groups: tuple[Hashable | None, ...]
-    """The value of each index, in the order of the cache's indices."""
+    groups: Mapping[str, Any]
+    """The value of each index that has the object."""
+    mark: str = ""
+    """What the operator noted of this version; empty once the object has another version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,41 +91,39 @@ class Cache:
 
     def __init__(self, project: Mapping[str, Project], indices: Mapping[str, Index]) -> None:
         self._project = project
-        self._indices = tuple(indices.values())
-        self._position = {name: position for position, name in enumerate(indices)}
+        self._indices = indices
         self._entries: dict[str, dict[Key, Entry]] = {}
         """By kind."""
-        self._groups: tuple[dict[Hashable, set[Key]], ...] = tuple({} for _ in indices)
+        self._groups: dict[tuple[str, Hashable], set[Key]] = {}
+        """By name of an index and value."""
         self._deleted: OrderedDict[str, None] = OrderedDict()
 
     def put(self, kind: str, body: Object) -> Change | None:
         """Takes the state of an object; returns None where it is not newer than what is known."""
         key, metadata = key_of(kind, body), body["metadata"]
-        uid, version = metadata["uid"], version_of(metadata)
-        old = self.get(key)
+        uid, version, old = metadata["uid"], version_of(metadata), self.get(key)
         if uid in self._deleted or (old is not None and version <= old.resource_version):
             return None
-        same = old is not None and old.uid == uid
-        new = Entry(
-            key=key,
-            uid=uid,
-            resource_version=version,
-            version=object_version(kind, body),
-            controller=controller_uid(body),
-            value=self._project[kind](body, old.value if old and same else None)
-            if kind in self._project
-            else None,
-            groups=tuple(index(kind, body) for index in self._indices),
-        )
+        before = old.value if old is not None and old.uid == uid else None
+        project: Project = self._project.get(kind, lambda body, before: None)
+        values = ((name, index(kind, body)) for name, index in self._indices.items())
+        groups: dict[str, Any] = {name: value for name, value in values if value is not None}
+        new = Entry(key, uid, version, controller_uid(body), project(body, before), groups)
         if old is not None:
             self._remove(old)
-            if not same:  # a newer object of the same name exists, so the old one was deleted
+            if old.uid != uid:  # a newer object of the same name exists, so the old one was deleted
                 self._bury(old.uid)
         self._entries.setdefault(kind, {})[key] = new
-        for group, value in zip(self._groups, new.groups, strict=True):
-            if value is not None:
-                group.setdefault(value, set()).add(key)
+        for group in groups.items():
+            self._groups.setdefault(group, set()).add(key)
         return Change(key, old, new)
+
+    def mark(self, kind: str, body: Object, mark: str) -> None:
+        """Takes an answer of the API server, and notes something of this version of the object."""
+        self.put(kind, body)
+        entry = self.get(key_of(kind, body))
+        if entry is not None and entry.resource_version == version_of(body["metadata"]):
+            self._entries[kind][entry.key] = replace(entry, mark=mark)
 
     def delete(self, kind: str, body: Object) -> Change | None:
         """The object with this uid was deleted; returns None where it was not known."""
@@ -113,18 +132,12 @@ class Cache:
         old = self.get(key_of(kind, body))
         return self._drop(old) if old is not None and old.uid == uid else None
 
-    def replace(self, candidates: Iterable[Key], present: Collection[Key], version: int) -> list[Change]:
+    def prune(self, candidates: Iterable[Key], present: Collection[Key], version: int) -> list[Change]:
         """Deletes the candidates that a fresh list at this resource version did not have."""
-        lost = [
-            entry
-            for key in list(candidates)
-            if key not in present
-            and (entry := self.get(key)) is not None
-            and entry.resource_version <= version
+        known = (self.get(key) for key in list(candidates) if key not in present)
+        return [
+            self._drop(entry) for entry in known if entry is not None and entry.resource_version <= version
         ]
-        for entry in lost:
-            self._bury(entry.uid)
-        return [self._drop(entry) for entry in lost]
 
     def get(self, key: Key) -> Entry | None:
         return self._entries.get(key.kind, {}).get(key)
@@ -138,34 +151,20 @@ class Cache:
 
     def by(self, index: str, value: Hashable, kind: str) -> list[Entry]:
         """The objects of a kind under one value of an index, in the order of their names."""
-        keys = self._groups[self._position[index]].get(value, ())
+        keys = self._groups.get((index, value), ())
         return [self._entries[kind][key] for key in sorted(keys) if key.kind == kind]
 
-    def group(self, index: str, entry: Entry) -> Any:
-        """The value of an index for this object."""
-        return entry.groups[self._position[index]]
-
-    def version(self, key: Key) -> ObjectVersion | None:
-        """None where there is no such object."""
-        entry = self.get(key)
-        return None if entry is None else entry.version
-
-    def controller(self, key: Key) -> str | None:
-        """Uid of the object's controller, empty where it has none; None where there is no such object."""
-        entry = self.get(key)
-        return None if entry is None else entry.controller
-
     def _drop(self, entry: Entry) -> Change:
+        self._bury(entry.uid)
         self._remove(entry)
         return Change(entry.key, entry, None)
 
     def _remove(self, entry: Entry) -> None:
         del self._entries[entry.key.kind][entry.key]
-        for group, value in zip(self._groups, entry.groups, strict=True):
-            if value is not None and (keys := group.get(value)):
-                keys.discard(entry.key)
-                if not keys:
-                    del group[value]
+        for group in entry.groups.items():
+            self._groups[group].discard(entry.key)
+            if not self._groups[group]:
+                del self._groups[group]
 
     def _bury(self, uid: str) -> None:
         self._deleted[uid] = None

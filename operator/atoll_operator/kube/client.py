@@ -1,67 +1,112 @@
-"""Asynchronous client of an API server for plain JSON objects.
+"""Asynchronous client of an API server for plain JSON objects, with retries.
 
-The generated client would add 85 MiB and refuses plain dictionaries.
+The generated client refuses plain dictionaries, and its models would add 85 MiB.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
-from atoll_operator.kube.errors import Conflict, Refused, Unreachable
-from atoll_operator.kube.keys import Object, version_of
-from atoll_operator.kube.logs import tell
-from atoll_operator.kube.transport import CONNECTIONS, JSON, Request, Transport
+import aiohttp
+import msgspec
 
-T = TypeVar("T")
+from atoll_operator.kube.cache import Object, version_of
+from atoll_operator.kube.errors import Conflict, NotLeading, Refused, Unreachable, of_status
+from atoll_operator.kube.login import Credentials
+
+CONNECTIONS = 32
 AT_ONCE = CONNECTIONS // 4
 """Requests that one caller may send at a time for work that is less urgent than pods."""
-START_SECONDS = 120.0
+TRIES = 5
+BACK_OFF_SECONDS = 0.1
+RETRY_AFTER_SECONDS = 10.0
+"""Longest wait between two tries, whatever the API server asks for."""
+TIME_OUT = aiohttp.ClientTimeout(total=20, sock_connect=5)
 PAGE = 500
 """Objects in one answer to a list."""
+JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
-class ApiClient(Transport):
-    """The verbs of the API. See `Transport` for the arguments and errors."""
+class Resource(NamedTuple):
+    """Where an API server has the objects of a kind. The core group is empty."""
+
+    group: str
+    version: str
+    plural: str
+
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """The path of a collection, in one namespace or in the cluster, or of one object."""
+        prefix = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        return f"{prefix}{scope}/{self.plural}" + (f"/{name}" if name else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request; the path has no server."""
+
+    method: str
+    path: str
+    body: Object | None = None
+    parameters: Mapping[str, str] | None = None
+    content_type: str = JSON
+    accept: str = JSON
+
+
+class ApiClient:
+    """Use as an async context manager. Methods raise ApiError and Unreachable; those that write also NotLeading.
+
+    Args:
+        resources: by kind.
+        manager: name under which fields are owned.
+        count_error: called with the status code of each error, or `unreachable`.
+        time_out: of one try.
+        longest_wait: seconds between two tries at most.
+        may_write: asked before each try of a write, so that a process that was paused does not write late.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        resources: Mapping[str, Resource],
+        manager: str,
+        count_error: Callable[[str], None],
+        *,
+        time_out: aiohttp.ClientTimeout = TIME_OUT,
+        longest_wait: float = RETRY_AFTER_SECONDS,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.credentials = credentials
+        self.resources = resources
+        self.count_error = count_error
+        self._manager = {"fieldManager": manager}
+        self._time_out = time_out
+        self._longest_wait = longest_wait
+        self._may_write = may_write
+        self._session: aiohttp.ClientSession | None = None
+        # Requests wait here for a connection, because the time-out of a try must not cover that.
+        self._slots = asyncio.Semaphore(CONNECTIONS)
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(limit=CONNECTIONS, ssl=self.credentials.context)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=self._time_out)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
 
     async def served(self, prefix: str) -> set[str]:
         """Plurals that the API server serves in a group and version. Raises NotFound."""
         return {item["name"] for item in (await self._call(Request("GET", prefix)))["resources"]}
-
-    async def get(self, kind: str, namespace: str, name: str) -> Object:
-        return await self._call(Request("GET", self._path(kind, namespace, name)))
-
-    async def pages(
-        self, kind: str, namespace: str, selector: str = "", metadata: bool = False
-    ) -> AsyncIterator[tuple[list[Object], int]]:
-        """A consistent list, page by page, each with the list's resource version.
-
-        Args:
-            metadata: ask for the metadata of the objects alone.
-        """
-        parameters = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
-        accept = METADATA_LIST if metadata else JSON
-        while True:
-            request = Request("GET", self._path(kind, namespace), None, parameters, accept=accept)
-            answer = await self._call(request)
-            # An empty list of metadata is null.
-            yield answer["items"] or [], version_of(answer["metadata"])
-            token = answer["metadata"].get("continue", "")
-            if not token:
-                return
-            parameters = {**parameters, "continue": token}
-
-    async def list(self, kind: str, namespace: str, selector: str = "") -> tuple[list[Object], int]:
-        """All objects of a namespace, or of the cluster where that is empty, and the list's resource version."""
-        pages = [page async for page in self.pages(kind, namespace, selector)]
-        return [body for bodies, _ in pages for body in bodies], pages[-1][1]
 
     async def may_list(self, kind: str) -> bool:
         """Whether the API server allows a list of the whole cluster."""
@@ -71,19 +116,43 @@ class ApiClient(Transport):
             return False
         return True
 
+    async def get(self, kind: str, namespace: str, name: str) -> Object:
+        return await self._call(Request("GET", self._path(kind, namespace, name)))
+
+    async def list(
+        self, kind: str, namespace: str, selector: str = "", metadata: bool = False
+    ) -> tuple[list[Object], int]:
+        """All objects of a namespace, or of the cluster where that is empty, and the list's resource version.
+
+        Args:
+            metadata: ask for the metadata of the objects alone.
+        """
+        parameters = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
+        path, accept, bodies = (
+            self._path(kind, namespace),
+            METADATA_LIST if metadata else JSON,
+            list[Object](),
+        )
+        while True:
+            answer = await self._call(Request("GET", path, None, parameters, accept=accept))
+            bodies += answer["items"] or []  # an empty list of metadata is null
+            if not (token := answer["metadata"].get("continue")):
+                return bodies, version_of(answer["metadata"])
+            parameters = {**parameters, "continue": token}
+
     async def create(self, body: Object) -> Object:
         """Raises AlreadyExists also where an earlier try arrived and its answer was lost."""
         path = self._path(body["kind"], body["metadata"]["namespace"])
-        return await self._call(Request("POST", path, body, {"fieldManager": self.manager}))
+        return await self._call(Request("POST", path, body, self._manager))
 
     async def apply(self, body: Object) -> Object:
         """Server-side apply, by force: the fields in `body` become ours, fields of other managers stay."""
-        parameters = {"fieldManager": self.manager, "force": "true"}
+        parameters = {**self._manager, "force": "true"}
         return await self._call(Request("PATCH", self._path_of(body), body, parameters, APPLY))
 
     async def replace(self, body: Object) -> Object:
         """Writes the whole object. Raises Conflict where it is not the version in `body` any more."""
-        return await self._call(Request("PUT", self._path_of(body), body, {"fieldManager": self.manager}))
+        return await self._call(Request("PUT", self._path_of(body), body, self._manager))
 
     async def annotate(
         self, kind: str, namespace: str, name: str, uid: str, annotations: Mapping[str, str]
@@ -97,17 +166,6 @@ class ApiClient(Transport):
         change = {"uid": uid, "$deleteFromPrimitiveList/finalizers": [finalizer]}
         return await self._patch_metadata(kind, namespace, name, change, STRATEGIC)
 
-    async def _patch_metadata(
-        self, kind: str, namespace: str, name: str, change: Object, content_type: str
-    ) -> Object:
-        path, parameters = self._path(kind, namespace, name), {"fieldManager": self.manager}
-        try:
-            return await self._call(Request("PATCH", path, {"metadata": change}, parameters, content_type))
-        except Refused as error:
-            if "metadata.uid" in str(error):  # the API server calls a patch with another uid invalid
-                raise Conflict(error.status, error.reason, str(error)) from error
-            raise
-
     async def write_status(self, body: Object, status: Object) -> Object:
         """Replaces the whole status. A PUT costs the API server two thirds of a server-side apply.
 
@@ -115,10 +173,9 @@ class ApiClient(Transport):
             Conflict: the object is not the version in `body` any more.
             Refused: the served definition lacks a field of the status.
         """
-        metadata = body["metadata"]
-        kept = {key: metadata[key] for key in ("name", "namespace", "resourceVersion", "uid")}
-        change = {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": kept, "status": status}
-        parameters = {"fieldManager": self.manager, "fieldValidation": "Strict"}
+        metadata = {key: body["metadata"][key] for key in ("name", "namespace", "resourceVersion", "uid")}
+        change = {key: body[key] for key in ("apiVersion", "kind")} | {"metadata": metadata, "status": status}
+        parameters = {**self._manager, "fieldValidation": "Strict"}
         return await self._call(Request("PUT", self._path_of(body) + "/status", change, parameters))
 
     async def delete(
@@ -132,24 +189,66 @@ class ApiClient(Transport):
             options["gracePeriodSeconds"] = grace_seconds
         return await self._call(Request("DELETE", self._path(kind, namespace, name), options))
 
+    async def _patch_metadata(
+        self, kind: str, namespace: str, name: str, change: Object, content_type: str
+    ) -> Object:
+        path = self._path(kind, namespace, name)
+        try:
+            return await self._call(Request("PATCH", path, {"metadata": change}, self._manager, content_type))
+        except Refused as error:
+            if "metadata.uid" in str(error):  # the API server calls a patch with another uid invalid
+                raise Conflict(error.status, error.reason, str(error)) from error
+            raise
+
     def _path(self, kind: str, namespace: str, name: str = "") -> str:
         return self.resources[kind].path(namespace, name)
 
     def _path_of(self, body: Object) -> str:
         return self._path(body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
 
+    async def _call(self, request: Request) -> Object:
+        """Retries on 401, 429, 5xx and lost connections with exponential back-off, or after `Retry-After`."""
+        problem, asked = "", 0.0
+        for attempt in range(TRIES):
+            if attempt:
+                await asyncio.sleep(max(asked, BACK_OFF_SECONDS * 2**attempt * random.uniform(0.5, 1.0)))
+            asked = 0.0
+            try:
+                async with self._slots:
+                    if request.method != "GET" and not self._may_write():
+                        raise NotLeading(f"{request.method} {request.path}: another operator may lead by now")
+                    status, answer, asked = await self._send(request)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                self.count_error("unreachable")
+                problem = f"{type(error).__name__}: {error}"
+                continue
+            if status < 400:
+                return answer
+            self.count_error(str(status))
+            problem = str(answer.get("message", status))
+            if status not in (401, 429) and status < 500:
+                causes = answer.get("details", {}).get("causes") or [{}]
+                raise of_status(status, str(answer.get("reason", "")), problem, causes[0].get("reason", ""))
+        raise Unreachable(f"{request.method} {request.path}: {problem}")
 
-async def wait_for_api(ask: Callable[[], Awaitable[T]], seconds: float = START_SECONDS) -> T:
-    """Retries `ask` while it raises Unreachable; raises the last one after so many seconds."""
-    loop = asyncio.get_running_loop()
-    deadline, told = loop.time() + seconds, ""
-    while True:
-        try:
-            return await ask()
-        except Unreachable as error:
-            if loop.time() >= deadline:
-                raise
-            if str(error) != told:
-                told = str(error)
-                tell(logging.WARNING, "waits for the API server", error=told)
-        await asyncio.sleep(random.uniform(0.5, 1.0))
+    async def _send(self, request: Request) -> tuple[int, Object, float]:
+        """Returns status, answer, and the seconds to wait before the next try."""
+        if self._session is None:
+            raise RuntimeError("the client is used outside its context")
+        async with self._session.request(
+            request.method,
+            self.credentials.server + request.path,
+            params=request.parameters,
+            data=None if request.body is None else msgspec.json.encode(request.body),
+            # Compressing costs the API server more than the network saves.
+            headers=self.credentials.headers()
+            | {"Content-Type": request.content_type, "Accept": request.accept, "Accept-Encoding": "identity"},
+        ) as response:
+            content, after = await response.read(), response.headers.get("Retry-After", "")
+            try:
+                answer: Any = msgspec.json.decode(content)
+            except msgspec.DecodeError:
+                answer = {"message": content[:500].decode(errors="replace")}
+            # A date is not waited for.
+            wait = min(float(after), self._longest_wait) if after.isdecimal() else 0.0
+            return response.status, answer, wait

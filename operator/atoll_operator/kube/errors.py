@@ -20,8 +20,7 @@ class ApiError(Exception):
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
-        self.status = status
-        self.reason = reason
+        self.status, self.reason = status, reason
 
 
 class NotFound(ApiError):
@@ -37,7 +36,7 @@ class Conflict(ApiError):
 
 
 class NamespaceEnding(ApiError):
-    """The namespace is being deleted: nothing can be created, and its objects are deleted without the operator."""
+    """Nothing can be created in the namespace, and its objects are deleted without the operator."""
 
 
 class Refused(ApiError):
@@ -52,6 +51,10 @@ class NotLeading(Exception):
     """This operator does not hold the lease any more."""
 
 
+class CredentialsError(Exception):
+    """There is no service account and no kubeconfig, or it cannot be used."""
+
+
 class Retry(Exception):
     """Try again after `seconds`, doubled with each further try."""
 
@@ -60,19 +63,18 @@ class Retry(Exception):
         self.seconds = seconds
 
 
-class CredentialsError(Exception):
-    """There is no service account and no kubeconfig, or it cannot be used."""
-
-
 def of_status(status: int, reason: str, message: str, cause: str = "") -> ApiError:
     """The exception for an answer; `cause` is the first cause in its details."""
-    if cause == "NamespaceTerminating":
-        return NamespaceEnding(status, reason, message)
-    if status == 404:
-        return NotFound(status, reason, message)
-    if status == 409:
-        kind = AlreadyExists if reason == "AlreadyExists" else Conflict
-        return kind(status, reason, message)
-    if status in (400, 403, 422):
-        return Refused(status, reason, message)
-    return ApiError(status, reason, message)
+    kinds: dict[int, type[ApiError]] = {
+        404: NotFound,
+        409: Conflict,
+        400: Refused,
+        403: Refused,
+        422: Refused,
+    }
+    kind = kinds.get(status, ApiError)
+    if status == 409 and reason == "AlreadyExists":
+        kind = AlreadyExists
+    elif cause == "NamespaceTerminating":
+        kind = NamespaceEnding
+    return kind(status, reason, message)

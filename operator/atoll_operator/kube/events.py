@@ -5,26 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, ClassVar, Protocol
 
 import aiohttp
+import kopf
 
-from atoll_operator.kube.keys import Object
-from atoll_operator.kube.middleware import Listener, Middleware, Response, back_off
-
-# kopf imports the official client where it is installed: 30 MiB for two classes that are not used here.
-_known = sys.modules.get("kubernetes")
-sys.modules["kubernetes"] = None  # type: ignore[assignment]
-import kopf  # noqa: E402
-
-del sys.modules["kubernetes"]
-if _known is not None:
-    sys.modules["kubernetes"] = _known
+from atoll_operator.kube.cache import Object
+from atoll_operator.kube.client import ApiClient
+from atoll_operator.kube.session import KopfHttp, Names, Scope, back_off
 
 INACTIVITY_SECONDS = 90.0
 """A watch is opened again after this long without an event; bookmarks come every minute."""
@@ -33,40 +25,66 @@ BATCH = 500
 EXIT_SECONDS = 3.0
 
 
-class KopfThread:
-    """One kopf operator, from its start to its end. The public methods belong to the main loop."""
+class Listener(Protocol):
+    """Gets what kopf receives, in the main loop."""
 
-    def __init__(self, listener: Listener, main: asyncio.AbstractEventLoop) -> None:
-        self._listener, self._main = listener, main
-        self._client = listener.client
-        self.ended: asyncio.Future[str] = main.create_future()
+    def received(self, kind: str, deleted: bool, body: Object) -> None:
+        """The object has this state, or was deleted in this state."""
+
+    def listed(self, scope: Scope, names: Names, version: int) -> None:
+        """A list had these objects at this resource version; each was received before."""
+
+    def outcome(self, path: str, code: str, text: str) -> None:
+        """A request failed with this status code, or `unreachable`; an empty code: it succeeded."""
+
+
+class KopfThread:
+    """One kopf operator, from its start to its end. The public methods belong to the main loop.
+
+    Args:
+        client: says where the kinds are and how to log in.
+        scopes: what to watch, by path.
+        namespaces: empty for the whole cluster.
+    """
+
+    def __init__(
+        self, client: ApiClient, scopes: Mapping[str, Scope], namespaces: Collection[str], listener: Listener
+    ) -> None:
+        self._client, self._scopes, self._namespaces, self._listener = client, scopes, namespaces, listener
+        self._http = KopfHttp(client, scopes, self)
+        self._main = asyncio.get_running_loop()
+        self.ended: asyncio.Future[str] = self._main.create_future()
         """Its result is why kopf ended."""
-        self.open: set[str] = set()
-        """Paths that are watched."""
+        self.listed: set[str] = set()
+        """Paths that kopf has listed."""
         self.alive = time.monotonic()
         """When kopf's loop answered the last ping."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._buffer: deque[tuple[str, bool, Object]] = deque()
         self._draining = self._closed = False
-        self._middleware = Middleware(listener, lambda path: self._in_main(self._opened, path))
         # A daemon, so that a hanging loop does not keep the process alive.
         threading.Thread(target=self._run, name="kopf", daemon=True).start()
 
     @property
     def asked(self) -> float:
         """When kopf sent its last request."""
-        return self._middleware.asked
+        return self._http.asked
 
     def ping(self) -> None:
         """Has kopf's loop update `alive`."""
-        self._in_kopf(self._sign)
+        self._in_kopf(lambda: setattr(self, "alive", time.monotonic()))
 
     def stop(self) -> None:
         """Ends kopf without waiting for it. Its events are not passed on any more."""
         self._closed = True
         if self._stopping is not None:
             self._in_kopf(self._stopping.set)
+
+    def _in_kopf(self, function: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(function)
 
     def _drain(self) -> None:
         self._draining = False
@@ -77,29 +95,33 @@ class KopfThread:
         self._draining = True
         self._main.call_soon(self._drain)
 
-    def _opened(self, path: str) -> None:
-        if not self._closed:
-            self._drain()  # what kopf listed comes first
-            self.open.add(path)
-            self._listener.opened(path)
+    def _listed(self, scope: Scope, bodies: list[Object], names: Names | None, version: int) -> None:
+        """One page of a list; `names` of all pages come with the last one."""
+        if self._closed:
+            return
+        for body in bodies:
+            self._listener.received(scope.watch.kind, False, body)
+        if names is not None:
+            self.listed.add(scope.path)
+            self._listener.listed(scope, names, version)
 
     def _end(self, reason: str) -> None:
         if not self.ended.done():
             self.ended.set_result(reason)
 
-    def _in_kopf(self, function: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(function)
-
     # In kopf's thread:
 
-    def _in_main(self, function: Any, *arguments: Any) -> None:
+    def _in_main(self, function: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
             self._main.call_soon_threadsafe(function, *arguments)
 
-    def _sign(self) -> None:
-        self.alive = time.monotonic()
+    def page(self, scope: Scope, bodies: list[Object], names: Names | None, version: int) -> None:
+        self._in_main(self._listed, scope, bodies, names, version)
+
+    def outcome(self, path: str, code: str, text: str) -> None:
+        if code:
+            self._client.count_error(code)
+        self._in_main(self._listener.outcome, path, code, text)
 
     def _run(self) -> None:
         reason = "kopf ended"
@@ -113,18 +135,13 @@ class KopfThread:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(lambda loop, context: None)  # of kopf's callbacks that were cut off
         stopping = asyncio.create_task(self._stopping.wait())
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=self._client.credentials.context),
-            middlewares=(self._middleware,),
-            response_class=Response,
-            headers={"Accept-Encoding": "identity"},  # compressing costs more than it saves
-        ) as session:
+        async with self._http.session() as session:
             work = kopf.operator(
                 registry=self._registry(session, self._stopping),
                 identity="operator",  # type: ignore[arg-type] # else kopf asks the system for the user's name
                 standalone=True,
-                clusterwide=not self._listener.namespaces,
-                namespaces=self._listener.namespaces,
+                clusterwide=not self._namespaces,
+                namespaces=self._namespaces,
             )
             operator = asyncio.create_task(work)
             await asyncio.wait([operator, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -136,6 +153,7 @@ class KopfThread:
 
     def _registry(self, session: aiohttp.ClientSession, stopping: asyncio.Event) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
+        watches = {scope.watch for scope in self._scopes.values()}
 
         @kopf.on.startup(registry=registry)
         async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
@@ -143,15 +161,14 @@ class KopfThread:
             settings.scanning.disabled = True
             settings.peering.standalone = True
             settings.persistence.diffbase_storage = _NoDiffBase()
-            settings.process.ultimate_exiting_timeout = (
-                None  # else kopf kills the process ten minutes after its end
-            )
+            # Else kopf kills the process ten minutes after its end.
+            settings.process.ultimate_exiting_timeout = None
             settings.networking.request_timeout = 30
             settings.networking.connect_timeout = 5
             settings.networking.error_backoffs = _BackOffs()
             settings.watching.reconnect_backoff = 0.1
             settings.watching.inactivity_timeout = INACTIVITY_SECONDS
-            for watch in self._listener.watches:
+            for watch in watches:
                 if watch.selector:
                     group, version, plural = self._client.resources[watch.kind]
                     settings.watching.label_selectors[group, version, plural] = watch.selector
@@ -165,7 +182,7 @@ class KopfThread:
         def login(**_: Any) -> kopf.AiohttpSession:
             return kopf.AiohttpSession(server=self._client.credentials.server, aiohttp_session=session)
 
-        for watch in self._listener.watches:
+        for watch in watches:
             self._handle(registry, watch.kind)
         return registry
 
@@ -179,11 +196,9 @@ class KopfThread:
 
 
 class _Errors(logging.Handler):
-    """Keeps the last error with a traceback that kopf logged in each thread; `Listener.problem` logs all others."""
+    """Keeps the last error with a traceback that kopf logged in each thread; `outcome` has all failed requests."""
 
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.last: dict[int | None, str] = {}
+    last: ClassVar[dict[int | None, str]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info:

@@ -1,11 +1,18 @@
-"""Runs several requests at the same time."""
+"""Runs several requests at the same time, and waits for the API server at the start."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import TypeVar
 
 from atoll_operator.kube.errors import NotLeading, Unreachable
+from atoll_operator.kube.logs import tell
+
+T = TypeVar("T")
+START_SECONDS = 120.0
 
 
 async def gather_bounded(works: Iterable[Coroutine[None, None, None]], at_once: int | None = None) -> None:
@@ -36,3 +43,18 @@ async def gather_bounded(works: Iterable[Coroutine[None, None, None]], at_once: 
     for result in await asyncio.gather(*map(one, todo), return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
+
+
+async def wait_for_api(ask: Callable[[], Awaitable[T]], seconds: float = START_SECONDS) -> T:
+    """Retries `ask` while it raises Unreachable; raises the last one after so many seconds."""
+    deadline, told = asyncio.get_running_loop().time() + seconds, ""
+    while True:
+        try:
+            return await ask()
+        except Unreachable as error:
+            if asyncio.get_running_loop().time() >= deadline:
+                raise
+            if str(error) != told:
+                told = str(error)
+                tell(logging.WARNING, "waits for the API server", error=told)
+        await asyncio.sleep(random.uniform(0.5, 1.0))

@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from atoll_operator.kube.cache import Object
 from atoll_operator.kube.client import ApiClient
 from atoll_operator.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
-from atoll_operator.kube.keys import Object
 from atoll_operator.kube.logs import tell
 
 API_VERSION = "coordination.k8s.io/v1"

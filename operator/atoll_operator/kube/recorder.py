@@ -10,9 +10,9 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import Literal, Protocol
 
+from atoll_operator.kube.cache import Object
 from atoll_operator.kube.client import ApiClient
 from atoll_operator.kube.errors import AlreadyExists, ApiError, NotLeading, Unreachable
-from atoll_operator.kube.keys import Object
 from atoll_operator.kube.logs import tell
 
 REMEMBERED = 4096

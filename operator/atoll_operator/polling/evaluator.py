@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import aiohttp
 
-from atoll_operator.kube.keys import Key
+from atoll_operator.kube.cache import Key
 from atoll_operator.kube.logs import tell
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.evaluator import EvaluatorState

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import aiohttp
 from pydantic import ValidationError
 
-from atoll_operator.kube.keys import Key
+from atoll_operator.kube.cache import Key
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import EvaluatorStatus, SyncerStatus

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atoll_operator.cluster import Cluster
-from atoll_operator.kube.keys import Key
+from atoll_operator.kube.apply import Applier
+from atoll_operator.kube.cache import Key
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Recorder
+from atoll_operator.kube.status import StatusWriter
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.polling.evaluator import EvaluatorPoller
 from atoll_operator.polling.syncer import SyncerPoller
@@ -27,3 +29,5 @@ class ControllerContext:
     evaluators: EvaluatorPoller
     metrics: Metrics
     recorder: Recorder
+    applier: Applier
+    status: StatusWriter

@@ -12,8 +12,7 @@ from pydantic import BaseModel
 from atoll_operator.api.group import EVALUATOR, LABEL_COMPONENT, LABEL_RUN, LABEL_UNIT, SYNCER, Object
 from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.trainingrun import TrainingRunSpec
-from atoll_operator.kube.cache import Cache, Change, without_managed_fields
-from atoll_operator.kube.keys import Key, key_of
+from atoll_operator.kube.cache import Cache, Change, Key, key_of, without_managed_fields
 from atoll_operator.plan.nodes import Kind as NodeKind
 from atoll_operator.plan.nodes import NodeView, gone, sound_chips, view_node
 from atoll_operator.plan.pods.names import evaluator, syncer
@@ -88,14 +87,14 @@ class Inventory:
             version: resource version of the list.
         """
         present = {Key(kind, *name) for name in names}
-        changes = self.cache.replace(self.cache.keys(kind, namespace), present, version)
+        changes = self.cache.prune(self.cache.keys(kind, namespace), present, version)
         return [change for change in map(self._note, changes) if change is not None]
 
     def replace_pods(self, unit: Key, pods: Iterable[Object]) -> None:
         """Takes a fresh list of a unit's pods, and deletes the others."""
         fresh = {key_of("Pod", body): body for body in pods}
         known = [entry.key for entry in self.cache.by(PARENT, unit, "Pod")]
-        for change in self.cache.replace(known, fresh, _LATEST):
+        for change in self.cache.prune(known, fresh, _LATEST):
             self._note(change)
         for body in fresh.values():
             self.put("Pod", body)
@@ -152,7 +151,7 @@ class Inventory:
 
     def pod_parents_on(self, node: str) -> set[Key]:
         """The units and runs that have a pod on this node."""
-        return {self.cache.group(PARENT, entry) for entry in self.cache.by(NODE, node, "Pod")}
+        return {entry.groups[PARENT] for entry in self.cache.by(NODE, node, "Pod")}
 
     def nodes_of(self, pods: Iterable[PodView]) -> dict[str, NodeView]:
         """The nodes of these pods, as far as they were seen; deleted ones too."""

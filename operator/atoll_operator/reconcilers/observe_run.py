@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from atoll_operator.api.group import Object, controller_uid
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunStatus
-from atoll_operator.kube.keys import Key, key_of
+from atoll_operator.kube.cache import Key, key_of
 from atoll_operator.plan.pods.names import evaluator
 from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.run.elastic import places

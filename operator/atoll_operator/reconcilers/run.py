@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import logging
 import time
 from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
@@ -14,15 +15,14 @@ from atoll_operator.api.conditions import EVALUATED
 from atoll_operator.api.group import Object
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.api.trainingrun import TrainingRunStatus
-from atoll_operator.certificates.members import RunOwner, members
-from atoll_operator.certificates.secrets import Certificates
-from atoll_operator.cluster import LABELS
-from atoll_operator.kube.apply import Applier
+from atoll_operator.certificates.members import RunOwner, members, unit_member
+from atoll_operator.certificates.secrets import RunCertificates
+from atoll_operator.kube.cache import Key, key_of
 from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.kube.errors import Conflict, NotFound, Refused, Retry
 from atoll_operator.kube.gather import gather_bounded
-from atoll_operator.kube.keys import Key, key_of
 from atoll_operator.kube.logs import tell
+from atoll_operator.kube.status import StatusMemory
 from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods.names import tls_secret
 from atoll_operator.plan.run.elastic import certified_units
@@ -32,7 +32,6 @@ from atoll_operator.plan.run.status import invalid, with_refusal
 from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.observe_run import observe_run, problems
 from atoll_operator.reconcilers.unit import remove_pod
-from atoll_operator.reconcilers.wakeups import status_writer
 
 REFUSED_SECONDS = 5.0
 """Until the next pass after the API server refused an object."""
@@ -45,6 +44,8 @@ class RunMemory:
     uid: str
     seen: float
     """Unix seconds of the first pass."""
+    certificates: RunCertificates
+    status: StatusMemory = field(default_factory=StatusMemory)
     orders: tuple[bool, bool, RecoverySpec] | None = None
     """What its units were woken for last: whether it is over, whether it is suspended, how units recover."""
 
@@ -60,9 +61,8 @@ class RunReconciler:
         self._syncers = context.syncers
         self._evaluators = context.evaluators
         self._recorder = context.recorder
-        self._certificates = Certificates(context.cluster, context.inventory.cache)
-        self._applier = Applier(context.cluster, context.inventory.cache, LABELS)
-        self._status = status_writer(context.cluster, context.inventory, context.queue)
+        self._applier = context.applier
+        self._status = context.status
         self._memory: dict[Key, RunMemory] = {}
 
     async def __call__(self, key: Key) -> None:
@@ -79,7 +79,7 @@ class RunReconciler:
             )
         except ValidationError as error:
             status = invalid(old, body["metadata"]["generation"], problems(error), now)
-            await self._status.write(key, body, document(status))
+            await self._status.write(key, body, document(status), memory.status)
             return
         plan = plan_run(run, now)
         if plan.delete_run:
@@ -88,13 +88,13 @@ class RunReconciler:
             return
         if plan.apply_units and not await self._exists(key, uid):
             return
-        refusal = await _refusal(self._act(key, run, plan))
-        evaluator_refusal = await _refusal(self._apply(uid, plan.apply_evaluator))
+        refusal = await _refusal(self._act(key, run, plan, memory.certificates))
+        evaluator_refusal = await _refusal(self._apply(plan.apply_evaluator))
         status = plan.status
         for condition, message in (("Degraded", refusal), (EVALUATED, evaluator_refusal)):
             if message:
                 status = with_refusal(status, old, condition, message, now)
-        if not await self._status.write(key, body, document(status)):
+        if not await self._status.write(key, body, document(status), memory.status):
             return
         self._recorder.tell(body, plan.notices, now)
         self._wake_units(key, run, status, memory)
@@ -105,19 +105,12 @@ class RunReconciler:
         if refusal or evaluator_refusal:
             raise Retry(REFUSED_SECONDS, refusal or evaluator_refusal)
 
-    def review(self, key: Key) -> None:
-        """On a resync: apply every object of the run again, and read its Secrets again."""
-        if memory := self._memory.get(key):
-            self._applier.forget(memory.uid)
-            self._certificates.review(memory.uid)
-
     def _remember(self, key: Key, uid: str, now: float) -> RunMemory:
         memory = self._memory.get(key)
-        if memory is not None and memory.uid != uid:
-            self._forget_uid(memory.uid)
-            memory = None
-        if memory is None:
-            memory = self._memory[key] = RunMemory(uid, now)
+        if memory is None or memory.uid != uid:
+            owner = RunOwner(key.namespace, key.name, uid)
+            certificates = RunCertificates(self._cluster, self._inventory.cache, owner)
+            memory = self._memory[key] = RunMemory(uid, now, certificates)
         return memory
 
     async def _exists(self, key: Key, uid: str) -> bool:
@@ -128,10 +121,10 @@ class RunReconciler:
             return False
         return found["metadata"]["uid"] == uid and "deletionTimestamp" not in found["metadata"]
 
-    async def _act(self, key: Key, run: RunObserved, plan: RunPlan) -> None:
+    async def _act(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> None:
         """Carry out the plan in its order, but for the evaluator and the status. Raises Refused."""
-        await self._poll(key, run, plan)
-        await self._apply(run.uid, plan.apply)
+        await self._poll(key, run, plan, certificates)
+        await self._apply(plan.apply)
         for pod in plan.replace_pods:
             tell(logging.INFO, "replaces an outdated pod", object=str(key), pod=pod.name)
             with contextlib.suppress(NotFound, Conflict):
@@ -139,13 +132,13 @@ class RunReconciler:
         for removal in plan.release_pods:
             await remove_pod(self._cluster, self._inventory, key.namespace, removal)
             self._queue.add(key)  # the watch has nothing new to report
-        creations = (self._apply_unit(run, body, plan.poll_syncer) for body in plan.apply_units)
-        await gather_bounded(creations, AT_ONCE)
+        certified = certificates if plan.poll_syncer else None
+        await gather_bounded((self._apply_unit(body, certified) for body in plan.apply_units), AT_ONCE)
         for reference in plan.delete:
-            await self._applier.remove(run.uid, key.namespace, reference)
+            await self._applier.remove(run.uid, Key(reference.kind, key.namespace, reference.name))
         await gather_bounded((self._delete_unit(run, unit) for unit in plan.delete_units), AT_ONCE)
 
-    async def _poll(self, key: Key, run: RunObserved, plan: RunPlan) -> None:
+    async def _poll(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> None:
         """Start or stop polling, with certificates for everybody who takes part."""
         if not plan.poll_syncer and run.spec.suspend:
             self._syncers.forget(key)
@@ -156,25 +149,23 @@ class RunReconciler:
         if not (plan.poll_syncer or plan.poll_evaluator):
             return
         shards = run.spec.syncer.shards
-        owner = RunOwner(key.namespace, key.name, run.uid)
-        everybody = members(owner, shards, certified_units(run), plan.poll_evaluator)
-        context = await self._certificates.ensure(owner, everybody)
+        everybody = members(certificates.run, shards, certified_units(run), plan.poll_evaluator)
+        await certificates.ensure(everybody, _now())
         if plan.poll_syncer:
-            self._syncers.ensure(key, run.uid, shards, context)
+            self._syncers.ensure(key, run.uid, shards, certificates.context)
             self._syncers.save(key, plan.save_checkpoint)
             self._syncers.request(key, plan.wanted_checkpoint)
         if plan.poll_evaluator:
-            self._evaluators.ensure(key, run.uid, 1, context)
+            self._evaluators.ensure(key, run.uid, 1, certificates.context)
 
-    async def _apply(self, uid: str, bodies: Iterable[Object]) -> None:
+    async def _apply(self, bodies: Iterable[Object]) -> None:
         for body in bodies:
-            await self._applier.apply(uid, body)
+            await self._applier.apply(body)
 
-    async def _apply_unit(self, run: RunObserved, body: Object, certified: bool) -> None:
+    async def _apply_unit(self, body: Object, certificates: RunCertificates | None) -> None:
         """Its certificate comes first, if the run has certificates by now."""
-        if certified:
-            owner = RunOwner(run.namespace, run.name, run.uid)
-            await self._certificates.add(owner, body["metadata"]["name"])
+        if certificates is not None:
+            await certificates.ensure([unit_member(body["metadata"]["name"])], _now())
         unit = await self._cluster.apply(body)
         self._inventory.put("LearnerUnit", unit)
         self._queue.add(key_of("LearnerUnit", unit))
@@ -184,8 +175,7 @@ class RunReconciler:
 
         The garbage collector deletes its pods and Service.
         """
-        self._certificates.revoke(run.uid, unit.name)
-        await self._applier.remove(run.uid, run.namespace, Reference("Secret", tls_secret(unit.name)))
+        await self._applier.remove(run.uid, Key("Secret", run.namespace, tls_secret(unit.name)))
         with contextlib.suppress(NotFound, Conflict):
             await self._cluster.delete("LearnerUnit", run.namespace, unit.name, unit.uid)
 
@@ -205,16 +195,14 @@ class RunReconciler:
         """The run was deleted: the garbage collector deletes its objects. Units of users stay without pods."""
         self._syncers.forget(key)
         self._evaluators.forget(key)
-        self._status.forget(key)
         self._queue.forget(key)
-        if (memory := self._memory.pop(key, None)) is not None:
-            self._forget_uid(memory.uid)
+        if self._memory.pop(key, None) is not None:
             for unit in self._inventory.unit_keys(key):
                 self._queue.add(unit)
 
-    def _forget_uid(self, uid: str) -> None:
-        self._certificates.forget(uid)
-        self._applier.forget(uid)
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
 
 
 async def _refusal(work: Awaitable[None]) -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object, controller_uid
 from atoll_operator.api.trainingrun import RuntimeStatus
 from atoll_operator.cluster import LABELS, Cluster
-from atoll_operator.kube.apply import Applier, check_owner
+from atoll_operator.kube.apply import check_owner
+from atoll_operator.kube.cache import Key
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Refused, Retry
 from atoll_operator.kube.gather import gather_bounded
-from atoll_operator.kube.keys import Key
+from atoll_operator.kube.status import StatusMemory
 from atoll_operator.plan import ledger
 from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods.settings import pod_settings
@@ -25,7 +26,6 @@ from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.unit import Pace, UnitObserved, UnitPlan, refused
 from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.inventory import Inventory
-from atoll_operator.reconcilers.wakeups import status_writer
 
 
 @dataclass(slots=True)
@@ -33,6 +33,7 @@ class UnitMemory:
     """What is remembered of one unit; dropped with it."""
 
     uid: str
+    status: StatusMemory = field(default_factory=StatusMemory)
     pace: Pace | None = None
     """How the unit has stepped, for the detection of hangs."""
 
@@ -48,23 +49,19 @@ class UnitReconciler:
         self._syncers = context.syncers
         self._metrics = context.metrics
         self._recorder = context.recorder
-        self._status = status_writer(context.cluster, context.inventory, context.queue)
-        # A Service holds nothing of its unit: whoever deletes a unit to try it again need not wait for the collector.
-        self._applier = Applier(context.cluster, context.inventory.cache, LABELS, inherit=True)
+        self._applier = context.applier
+        self._status = context.status
         self._memory: dict[Key, UnitMemory] = {}
 
     async def __call__(self, key: Key) -> None:
         body = self._inventory.live(key)
         if body is None:
-            self._status.forget(key)
             self._queue.forget(key)
-            if (memory := self._memory.pop(key, None)) is not None:
-                self._applier.forget(memory.uid)
+            self._memory.pop(key, None)
             return
         uid = body["metadata"]["uid"]
-        if (memory := self._memory.setdefault(key, UnitMemory(uid))).uid != uid:
-            self._applier.forget(memory.uid)
-            self._memory[key] = UnitMemory(uid)
+        if (memory := self._memory.get(key)) is None or memory.uid != uid:
+            memory = self._memory[key] = UnitMemory(uid)
         now = time.time()
         unit = self._observe(key, body, now)
         plan = plan_unit(unit)
@@ -79,7 +76,7 @@ class UnitReconciler:
             return
         if refusal:
             plan = refused(plan, unit.status, refusal, now)
-        if not await self._status.write(key, body, document(plan.status)):
+        if not await self._status.write(key, body, document(plan.status), self._memory[key].status):
             return
         self._recorder.tell(body, plan.notices, now)
         if plan.healed_seconds is not None:
@@ -92,11 +89,6 @@ class UnitReconciler:
         if refusal:
             raise Retry(5.0, refusal)
 
-    def review(self, key: Key) -> None:
-        """Has the unit's Service applied again; a resync calls this."""
-        if memory := self._memory.get(key):
-            self._applier.forget(memory.uid)
-
     async def _confirmed(self, key: Key, body: Object, now: float) -> UnitPlan:
         """The plan by a fresh list of pods: a watch that lags behind another operator must not cost an incarnation."""
         pods = await self._cluster.pods(key.namespace, f"{LABEL_UNIT}={key.name}")
@@ -105,7 +97,7 @@ class UnitReconciler:
 
     async def _advance(self, key: Key, body: Object, plan: UnitPlan, now: float) -> None:
         """The new incarnation, or that one is told to go, is durable before anything of the old one is touched."""
-        if not await self._status.write(key, body, document(plan.status)):
+        if not await self._status.write(key, body, document(plan.status), self._memory[key].status):
             return
         failure = plan.status.last_failure
         counted = plan.status.restart_count > body.get("status", {}).get("restartCount", 0)
@@ -174,14 +166,14 @@ class UnitReconciler:
 
     async def _act(self, key: Key, body: Object, plan: UnitPlan) -> str:
         """Creates and deletes at the same time, then tells; returns why the API server refused, or nothing."""
-        uid = body["metadata"]["uid"]
         removes = (
             remove_pod(self._cluster, self._inventory, key.namespace, removal) for removal in plan.remove
         )
         refusal = ""
         try:
             if plan.service is not None:
-                await self._applier.apply(uid, plan.service)
+                # A Service holds nothing of its unit, so a new unit of the name need not wait for the collector.
+                await self._applier.apply(plan.service, inherit=True)
             await gather_bounded((*map(self._create, plan.create), *removes))
         except Refused as error:
             refusal = str(error)

@@ -26,10 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import Any
 
-from atoll_operator.kube.cache import Change
+from atoll_operator.kube.cache import Change, Key, Object
 from atoll_operator.kube.client import ApiClient
-from atoll_operator.kube.keys import Key, Object
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.status import StatusWriter
 from atoll_operator.plan.conditions import only_figures
@@ -61,7 +61,7 @@ def wakeups(change: Change, inventory: Inventory, listed: bool = False) -> Itera
     key, old, new = change.key, change.old, change.new
     entry = new or old
     assert entry is not None, "one of both is there"
-    parent: Key | None = inventory.cache.group(PARENT, entry)
+    parent: Any = entry.groups.get(PARENT)
     if key.kind == "Node":
         if old is None or new is None or old.value != new.value:
             yield from ((parent, 0.0) for parent in inventory.pod_parents_on(key.name))

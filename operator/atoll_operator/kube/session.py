@@ -1,0 +1,139 @@
+"""The HTTP session of kopf: logs in, asks for metadata alone, and reports lists and problems."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import aiohttp
+import msgspec
+import yarl
+
+from atoll_operator.kube.cache import Object, version_of
+from atoll_operator.kube.client import METADATA_LIST, ApiClient
+
+BACK_OFF_SECONDS = 0.25
+MAX_BACK_OFF_SECONDS = 1.0
+"""Between two tries: after an outage of the API server heals wait for the watches."""
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+Names = set[tuple[str, str]]
+"""Namespace and name of objects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A kind to watch."""
+
+    kind: str
+    selector: str = ""
+    """Of labels, evaluated by the API server."""
+    metadata: bool = False
+    """Only the metadata of the objects is asked for."""
+    cluster_scoped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """One collection: a kind in one namespace, or in the cluster where that is empty."""
+
+    watch: Watch
+    namespace: str
+    path: str
+
+
+class Reports(Protocol):
+    """What is called in kopf's thread."""
+
+    def page(self, scope: Scope, bodies: list[Object], names: Names | None, version: int) -> None:
+        """One page of a list at this resource version; the last one comes with the names of all pages."""
+
+    def outcome(self, path: str, code: str, text: str) -> None:
+        """A request failed with this status code, or `unreachable`; an empty code: it succeeded."""
+
+
+class KopfHttp:
+    """Makes kopf's session.
+
+    Args:
+        client: says how to log in.
+        scopes: what is watched, by path.
+    """
+
+    def __init__(self, client: ApiClient, scopes: Mapping[str, Scope], reports: Reports) -> None:
+        self._client, self._scopes, self._reports = client, scopes, reports
+        self._names: dict[str, Names] = {}
+        """What the pages of a list had until now, by path."""
+        self.asked = time.monotonic()
+        """When the last request was sent."""
+
+    def session(self) -> aiohttp.ClientSession:
+        decode = self._decode
+
+        class Response(aiohttp.ClientResponse):
+            async def json(self, **_: Any) -> Any:
+                return decode(self.url, await self.read())
+
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=self._client.credentials.context),
+            middlewares=(self._send,),
+            response_class=Response,
+            headers={"Accept-Encoding": "identity"},  # compressing costs more than it saves
+        )
+
+    async def _send(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        path, failures = request.url.path, 0
+        if (scope := self._scopes.get(path)) is not None and scope.watch.metadata:
+            request.headers["Accept"] = METADATA if "watch" in request.url.query else METADATA_LIST
+        while True:
+            self.asked = time.monotonic()
+            request.headers.update(self._client.credentials.headers())
+            try:
+                response = await handler(request)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                self._reports.outcome(path, "unreachable", f"{type(error).__name__}: {error}")
+                raise
+            if response.status < 400:
+                self._reports.outcome(path, "", "")
+                return response
+            self._reports.outcome(path, str(response.status), _message(await response.text()))
+            if response.status != 401:
+                return response
+            failures += 1  # and try again here: kopf would do so without a back-off
+            await asyncio.sleep(back_off(failures))
+
+    def _decode(self, url: yarl.URL, content: bytes) -> Any:
+        """Reports the pages of lists: kopf does not tell its handlers of an empty list, or where one ends."""
+        answer, scope = msgspec.json.decode(content), self._scopes.get(url.path)
+        if scope is None or not isinstance(answer, dict) or "items" not in answer:
+            return answer
+        bodies = answer["items"] = answer["items"] or []  # an empty list of metadata is null
+        for body in bodies:  # kopf would do this later, while the main loop reads the body
+            body.setdefault("kind", answer["kind"].removesuffix("List"))
+            body.setdefault("apiVersion", answer["apiVersion"])
+        if "continue" not in url.query:
+            self._names[scope.path] = set()
+        names = self._names[scope.path]
+        names.update((body["metadata"].get("namespace", ""), body["metadata"]["name"]) for body in bodies)
+        whole = None if answer["metadata"].get("continue") else names
+        self._reports.page(scope, bodies, whole, version_of(answer["metadata"]))
+        return answer
+
+
+def back_off(failures: int) -> float:
+    """Seconds before the next try, with jitter."""
+    seconds = min(BACK_OFF_SECONDS * 2.0 ** min(failures - 1, 16), MAX_BACK_OFF_SECONDS)
+    return seconds * random.uniform(0.5, 1.0)
+
+
+def _message(text: str) -> str:
+    """The message of a Status, or the text."""
+    with contextlib.suppress(msgspec.MsgspecError, LookupError, TypeError):
+        return str(msgspec.json.decode(text)["message"])
+    return text[:500]
