@@ -54,7 +54,7 @@ schedules: setup ## Random schedules of the protocol and stories of the operator
 	$(PYTEST) tests/schedules $(ARGS)
 
 soak: setup ## Many more of them, on all cores: make soak SCHEDULES=200000 SEED=…
-	$(BIN)/python -m atoll_runtime.simulate.schedules.soak --count $(or $(SCHEDULES),200000) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	$(BIN)/python tests/sim/soak.py --count $(or $(SCHEDULES),200000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 training: setup ## protocol and learning in one session
 	$(PYTEST) tests/learning tests/protocol $(ARGS)

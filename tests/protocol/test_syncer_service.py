@@ -386,7 +386,7 @@ async def being_read(
         go_on.wait(60)
         return read(*args)
 
-    monkeypatch.setattr("atoll_runtime.syncer.service.read", slow)
+    monkeypatch.setattr("atoll_runtime.syncer.arrays.read", slow)
     assert service.admit(PEER, head) == "" and service.driver.parts.used == 2 * size
     delivery = asyncio.create_task(service.deliver(PEER, head, body))
     await asyncio.to_thread(reads.wait, 60)

@@ -1,4 +1,4 @@
-"""A link's threads: what they mend themselves, and how the training loop hears of the rest."""
+"""A shard's client: what it mends itself, and how the training loop hears of the rest."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_ends_a_links_thread_ends_the_training_loop_too(
     with pytest.raises(MemoryError, match="Unable to allocate"):
         loop.advance()
     exchange.close(10)
-    assert not any(thread.is_alive() for thread in exchange._wires[0]._threads)
+    assert all(task.done() for task in exchange._wires[0]._tasks)
     assert "the link to shard 0 of the syncer failed" in caplog.text and "Traceback" in caplog.text
 
 
@@ -155,7 +155,7 @@ def test_a_host_that_does_not_speak_for_its_unit_reports_where_it_carries_clocks
     exchange = Exchange(make_run(), unit, whole, spans, [4] * shards)
     boxes = exchange.open([0] * shards)
     exchange.report(1, 8, 5.0, 0.1, 8)
-    assert sum(len(box.due()) for box in boxes) == sent
+    assert sum(box.next_up() is not None for box in boxes) == sent
 
 
 def test_the_merged_tokens_are_those_of_the_furthest_shard_and_never_go_back(make_run: Any) -> None:

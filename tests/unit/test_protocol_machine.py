@@ -1,4 +1,4 @@
-"""Stories that hypothesis tells: faults of every party at any moment, and the checks of `simulate/schedules`."""
+"""Stories that hypothesis tells: faults of every party at any moment, and the checks of `tests/sim`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import replace
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-
-from atoll_runtime.simulate.schedules.scenario import Weather, draw
-from atoll_runtime.simulate.schedules.world import World
+from sim_scenario import Weather, draw
+from sim_world import World
 
 CLEAR = Weather(0.02)
 STORMS = {
@@ -58,7 +57,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(number=any_shard)
     def a_volume_is_lost(self, number: int) -> None:
-        self.world.crash(self.world.shards[number % len(self.world.shards)], volume=True)
+        self.world.crash(self.world.shards[number % len(self.world.shards)], "lose volume")
 
     @rule(number=any_unit)
     def a_unit_is_killed(self, number: int) -> None:
@@ -71,9 +70,8 @@ class Protocol(RuleBasedStateMachine):
     @rule(number=any_unit, seed=st.integers(0, 99))
     def a_session_breaks(self, number: int, seed: int) -> None:
         for process in self.world.units[number % len(self.world.units)].processes:
-            if process.links:
-                rng = random.Random(seed)
-                rng.choice(rng.choice(process.links)).cut()
+            if process.channels:
+                random.Random(seed).choice(list(process.channels)).cut()
 
     @rule(number=any_shard, seconds=st.floats(0.5, 20.0))
     def a_shard_is_cut_off(self, number: int, seconds: float) -> None:
@@ -89,12 +87,13 @@ class Protocol(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         for slot in self.world.shards:
-            if slot.process is not None:
+            if slot.process is not None and slot.process.service is not None:
                 self.world.checks.judge(slot.process)
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
             self.world.run()
+            self.world.close()
 
 
 TestProtocol = Protocol.TestCase

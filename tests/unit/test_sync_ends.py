@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sim_scenario import Island, Scenario, Weather
+from sim_shard import ShardProcess
+from sim_world import World
 
 from atoll_runtime.learner.mailbox import tell
-from atoll_runtime.simulate.schedules.scenario import Island, Scenario, Weather
-from atoll_runtime.simulate.schedules.shard import ShardProcess
-from atoll_runtime.simulate.schedules.world import World
 from atoll_runtime.sync import clocks, restoring
 from atoll_runtime.sync.events import (
     NO_CUT,
@@ -239,7 +239,9 @@ def test_a_run_whose_target_is_raised_while_its_final_cut_is_saved_ends_at_the_n
     shards: int, seed: int
 ) -> None:
     w = world(replace(RULES, shards=shards), saving=300.0, seed=seed)
-    while not all(slot.process and slot.process.machine.cuts.newest.final for slot in w.shards):
+    while not all(
+        slot.process and slot.process.service and slot.process.machine.cuts.newest.final for slot in w.shards
+    ):
         w.step()
     w.change_target(20)
     w.run_for(50)

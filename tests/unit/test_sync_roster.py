@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import schedule
 
-from atoll_runtime.simulate.schedules.soak import schedule
 from atoll_runtime.sync.encoding import decode, encode
 from atoll_runtime.sync.events import (
     Effect,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sim_scenario import Island, Scenario, Weather
+from sim_values import Value
+from sim_world import World
 
-from atoll_runtime.simulate.schedules.content import Value
-from atoll_runtime.simulate.schedules.scenario import Island, Scenario, Weather
-from atoll_runtime.simulate.schedules.world import World
 from atoll_runtime.sync.rules import Rules
 
 RULES = Rules(

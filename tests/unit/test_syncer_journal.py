@@ -287,10 +287,10 @@ def volume_of(folder: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> Itera
     def used() -> int:
         return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
-    def bounded(file: int, head: records.Head, *arrays: memoryview) -> int:
+    def bounded(disk: Any, file: int, head: records.Head, *arrays: memoryview) -> int:
         if used() + sum(array.nbytes for array in arrays) > size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(file, head, *arrays)
+        return write(disk, file, head, *arrays)
 
     def statvfs(_: Any) -> SimpleNamespace:
         return SimpleNamespace(f_blocks=size, f_bfree=size - used(), f_bavail=size - used(), f_frsize=1)

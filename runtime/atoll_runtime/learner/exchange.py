@@ -1,10 +1,15 @@
 """One host's exchange with the syncer, all shards of it. Every method returns at once but those with a time-out.
 
+The clients of the shards run on an event loop in a thread of its own, or on the caller's, as in simulated time.
+
 The island knows one list of fragments: fragment p of shard s is number s·P + p.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll_runtime.contract import RunContract, UnitContract
+from atoll_runtime.interfaces import Network
 from atoll_runtime.learner.mailbox import Arrival, Counters, Mailbox
 from atoll_runtime.learner.wire import Wire
 from atoll_runtime.sync.events import CutId
@@ -28,6 +34,7 @@ from atoll_runtime.transport.messages import (
     Refused,
     Stop,
 )
+from atoll_runtime.transport.threads import Threads
 from atoll_runtime.transport.transport import Transport
 
 __all__ = ["Arrival", "Exchange", "Greeting"]
@@ -71,6 +78,7 @@ class Exchange:
         self._held: tuple[int, ...] = (0,) * len(layout.fragments)
         self._boxes: list[Mailbox] = []
         self._wires: list[Wire] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._inner_step = 0
 
     @property
@@ -90,14 +98,35 @@ class Exchange:
         Args:
             lineages: that the versions belong to, by shard; empty where that is not known.
         """
-        if len(self._transports) != self._layout.shards:
-            raise ValueError(f"transports: {len(self._transports)} for {self._layout.shards} shards")
+        loop = self._loop = asyncio.new_event_loop()
+
+        def serve() -> None:
+            loop.run_forever()
+            loop.close()
+
+        threading.Thread(target=serve, name="syncer-clients", daemon=True).start()
+
+        async def connect() -> None:
+            networks = [Threads(transport) for transport in self._transports]
+            self.connect(networks, versions, seeded_step, seed_message, lineages)
+
+        asyncio.run_coroutine_threadsafe(connect(), loop).result()
+
+    def connect(
+        self,
+        networks: Sequence[Network],
+        versions: Sequence[int],
+        seeded_step: int,
+        seed_message: str,
+        lineages: Sequence[str] = (),
+    ) -> None:
+        """The same over these networks, one for each shard, on the event loop of the caller."""
+        if len(networks) != self._layout.shards:
+            raise ValueError(f"transports: {len(networks)} for {self._layout.shards} shards")
         seed = seeded_step, seed_message
         for s, box in enumerate(self.open(versions, lineages)):
             fingerprint, bounds = self._layout.shard(s).fingerprint, self._bounds[self._own(s)]
-            self._wires.append(
-                Wire(self._run, self._unit, s, fingerprint, bounds, self._transports[s], box, seed)
-            )
+            self._wires.append(Wire(self._run, self._unit, s, fingerprint, bounds, networks[s], box, seed))
 
     def open(self, versions: Sequence[int], lineages: Sequence[str] = ()) -> Sequence[Mailbox]:
         """Says what this host holds. Nothing carries what is in the mailboxes, one a shard, but the caller."""
@@ -122,7 +151,7 @@ class Exchange:
         """The first answers; waits at most `timeout` seconds for all shards, so only before training starts."""
         deadline = time.monotonic() + timeout
         for box in self._boxes:
-            box.await_welcome(max(0.0, deadline - time.monotonic()))
+            box.answered.wait(max(0.0, deadline - time.monotonic()))
         answers = [box.welcome for box in self._boxes]
         known = [answer for answer in answers if answer is not None]
         if not known:
@@ -228,18 +257,30 @@ class Exchange:
         return next((box.error for box in self._boxes if box.error is not None), None)
 
     def check(self) -> None:
-        """Raises what ended a link's thread."""
+        """Raises what ended a client."""
         for box in self._boxes:
             if box.failure is not None:
                 raise box.failure
 
     def close(self, timeout: float) -> None:
         """Ends every link; waits at most `timeout` seconds."""
-        deadline = time.monotonic() + timeout
-        for wire in self._wires:
-            wire.close(max(0.0, deadline - time.monotonic()))
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            ended = asyncio.run_coroutine_threadsafe(self.disconnect(), loop)
+            with contextlib.suppress(TimeoutError):
+                ended.result(timeout)
+            loop.call_soon_threadsafe(loop.stop)
         for transport in self._transports[len(self._wires) :]:
             transport.close()
+
+    async def disconnect(self) -> None:
+        """The same, on the event loop of the caller."""
+        await asyncio.gather(*(wire.close() for wire in self._wires))
+
+    @property
+    def answered(self) -> bool:
+        """Every shard has answered, or will not."""
+        return all(box.answered.is_set() for box in self._boxes)
 
     def _own(self, s: int) -> slice:
         """A shard's fragments."""

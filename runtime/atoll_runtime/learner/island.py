@@ -22,7 +22,7 @@ from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.compilation import Programs
 from atoll_runtime.learner.compilation_store import CompilationStore
 from atoll_runtime.learner.errors import FencedOff, Terminal
-from atoll_runtime.learner.exchange import Exchange
+from atoll_runtime.learner.exchange import Exchange, Greeting
 from atoll_runtime.learner.fragments import Fragments, wire_type
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.loop import Loop, Start
@@ -105,7 +105,7 @@ def train(
     exchange = Exchange(run, unit, layout, fragments.bounds, fragments.padded, transports)
     lineages = seeded.cut.meta.get("lineages", [])
     exchange.start(seeded.cut.versions, seeded.cut.step, seeded.message, lineages)
-    start = _start(exchange, agreement, seeded.cut, unit.unit, cold)
+    start = start_of(exchange.welcome(WELCOME_TIMEOUT), agreement, seeded.cut, unit.unit, cold)
     log.info("global step %d, inner step %d, cursor %d", start.global_step, start.inner_step, start.cursor)
     batches = Prefetch(
         lambda at: reader.example(stream.index(at)), start.cursor, unit.batch, inner.rows, reader.readers
@@ -212,9 +212,8 @@ def _data(run: RunContract, unit: UnitContract) -> tuple[Reader, Stream]:
     return reader, stream
 
 
-def _start(exchange: Exchange, agreement: Agreement, cut: Cut, unit: str, cold: bool) -> Start:
+def start_of(welcome: Greeting | None, agreement: Agreement, cut: Cut, unit: str, cold: bool) -> Start:
     """What host 0 was told, on every host; without a syncer, what the checkpoint tells of this unit."""
-    welcome = exchange.welcome(WELCOME_TIMEOUT)
     if welcome is None:
         log.warning("no answer from the syncer: training on from step %d, the link follows", cut.step)
         records = [machine.get("units", {}).get(unit, {}) for machine in cut.meta.get("machines", [])]

@@ -118,11 +118,25 @@ class Loop:
         Raises:
             see `until_end`.
         """
-        self.exchange.check()
-        self._arrivals.update(self.exchange.arrived())
-        agreed = self._agree()
+        proposal = self.propose()
+        agreed = proposal.agreed(*self.agreement.extremes(proposal.values(len(self.start.versions))))
         if agreed.ending is not Ending.NONE:
             return agreed.ending
+        loss, cursor = self.begin(agreed)
+        self.finish(float(loss), cursor)
+        return Ending.NONE
+
+    def propose(self) -> Proposal:
+        """What this host can do before the next step. The cut is asked for after the arrivals."""
+        self.exchange.check()
+        self._arrivals.update(self.exchange.arrived())
+        capture = self.snapshots.wanted(self.progress.versions)
+        done = self._of_target(self.exchange.merged())
+        pulls, cut = self.exchange.pulls(), self.exchange.cut()
+        return Proposal(self._arrivals, pulls, cut, capture, self._ending(), done)
+
+    def begin(self, agreed: Proposal) -> tuple[Array, int]:
+        """Does what all hosts agreed on, and begins the step; gives its loss and the data position after it."""
         self._done = max(self._done, agreed.done)
         self._record(agreed.cut)
         parcels = self._extract(agreed.pulls)
@@ -136,16 +150,7 @@ class Loop:
         loss = self.inner.step(batch.tokens, self._rate())
         self._send(parcels)
         self.snapshots.collect()
-        self._finish(float(loss), batch.cursor)
-        return Ending.NONE
-
-    def _agree(self) -> Proposal:
-        """What all hosts of the unit do before the next step. The cut is asked for after the arrivals."""
-        capture = self.snapshots.wanted(self.progress.versions)
-        done = self._of_target(self.exchange.merged())
-        pulls, cut = self.exchange.pulls(), self.exchange.cut()
-        offer = Proposal(self._arrivals, pulls, cut, capture, self._ending(), done)
-        return offer.agreed(*self.agreement.extremes(offer.values(len(self.start.versions))))
+        return loss, batch.cursor
 
     def _record(self, cut: CutId) -> None:
         """Records the unit for a cut that is news: before anything is sent or taken that comes after it."""
@@ -218,7 +223,7 @@ class Loop:
             part = host_part(parcel.delta)
             self.exchange.contribute(parcel.number, parcel.ask, part, parcel.offer, self._cursor)
 
-    def _finish(self, loss: float, cursor: int) -> None:
+    def finish(self, loss: float, cursor: int) -> None:
         """Counts and reports a step that has ended."""
         self.step += 1
         if not math.isfinite(loss):

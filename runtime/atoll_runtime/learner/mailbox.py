@@ -1,8 +1,7 @@
-"""What waits between the training loop and one shard's network threads. Every access is short and locked."""
+"""What waits between the training loop and one shard's client. Every access is short and locked; none waits."""
 
 from __future__ import annotations
 
-import random
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -31,11 +30,6 @@ from atoll_runtime.transport.messages import (
     Welcome,
 )
 
-REPORT_SECONDS = 0.1
-"""Least time between two reports on the wire; those in between are coalesced."""
-BACKOFF_SECONDS = (0.2, 5.0)
-"""First and longest wait between two attempts."""
-
 
 @dataclass(frozen=True)
 class Arrival:
@@ -62,18 +56,21 @@ class Counters:
 
 class Mailbox:
     """`limit`: contributions that may wait to be sent; `lineage`: of `versions`, where it is known; `empty`: fragments
-    without elements."""
+    without elements. `changed` is called after each change, in whichever thread made it, with the lock held."""
 
     def __init__(
         self, versions: Sequence[int], limit: int, lineage: str = "", empty: Collection[int] = ()
     ) -> None:
-        self.lock = threading.Condition()
+        self.lock = threading.Lock()
+        self.changed: Callable[[], None] = lambda: None
+        self.answered = threading.Event()
+        """The shard has answered, or will not."""
         self.counters = Counters()
         self.welcome: Welcome | None = None
         self.stop: Stop | None = None
         self.error: Fenced | Refused | None = None
         self.failure: Exception | None = None
-        """Ended a thread of the link."""
+        """Ended the client."""
         self.report: Report | None = None
         self.beginning: Beginning | None = None
         """Goes with every report."""
@@ -110,18 +107,15 @@ class Mailbox:
     def close(self) -> None:
         with self.lock:
             self._closed = True
-            self.lock.notify_all()
+            self.answered.set()
+            self.changed()
 
     def fail(self, error: Exception) -> None:
-        """A thread of the link has ended for a reason that no other attempt mends."""
+        """The client has ended for a reason that no other attempt mends."""
         with self.lock:
             self.failure = error
-            self.lock.notify_all()
-
-    def await_welcome(self, timeout: float) -> None:
-        """Blocks until the shard has answered, for at most `timeout` seconds."""
-        with self.lock:
-            self.lock.wait_for(lambda: self.welcome is not None or self.ended, timeout)
+            self.answered.set()
+            self.changed()
 
     def put_report(
         self,
@@ -139,14 +133,14 @@ class Mailbox:
                 step, steps + 1, total + tokens, loss, step_seconds, cursor, clocks, self.beginning
             )
             self._unsent.add(Report)
-            self.lock.notify_all()
+            self.changed()
 
     def put_mark(self, cut: CutId, trained: int) -> None:
         """The unit has recorded itself; reports of later steps go out after it."""
         with self.lock:
             self._mark = Mark(cut, trained)
             self._unsent.add(Mark)
-            self.lock.notify_all()
+            self.changed()
 
     def take_arrivals(self) -> dict[int, Arrival]:
         """What arrived since the last call."""
@@ -171,7 +165,7 @@ class Mailbox:
                 self.counters.dropped += 1
                 return
             self._pushes.append((head, part))
-            self.lock.notify_all()
+            self.changed()
 
     def connect(self) -> tuple[tuple[int, ...], Mark | None]:
         """A session begins: the versions held, and the newest mark; the last report and mark are due again."""
@@ -183,24 +177,23 @@ class Mailbox:
         """A session ended: its pulls are void; the next one brings them anew."""
         with self.lock:
             self._link.disconnected()
-            self.lock.notify_all()
+            self.changed()
 
-    def next_up(self, over: threading.Event) -> Report | Mark | None:
-        """Blocks for the next message of a session; None when the session is over."""
-
-        def ended() -> bool:
-            return self.ended or over.is_set()
-
+    def next_up(self) -> Report | Mark | None:
+        """What a session sends next: a mark before the report that follows it."""
         with self.lock:
-            self.lock.wait_for(lambda: Mark in self._unsent or ended(), REPORT_SECONDS)
-            self.lock.wait_for(lambda: self._unsent or ended())
-            if ended():
-                return None
             if Mark in self._unsent:
                 self._unsent.discard(Mark)
                 return self._mark
-            self._unsent.discard(Report)
-            return self.report
+            if Report in self._unsent:
+                self._unsent.discard(Report)
+                return self.report
+            return None
+
+    @property
+    def mark_waits(self) -> bool:
+        """A mark is to be sent, at once."""
+        return Mark in self._unsent
 
     def deliver(self, message: Down) -> None:
         """A message of the shard."""
@@ -212,21 +205,20 @@ class Mailbox:
                     self.stop = message
                 case Fenced() | Refused():
                     self.error = message
+            if self.welcome is not None or self.ended:
+                self.answered.set()
             if tell(self._link, message):
                 self._arrivals.clear()
-            self.lock.notify_all()
+            self.changed()
 
-    def due(self) -> list[Report | Mark]:
-        """What a session would send now, a mark before the report that follows it; never blocks."""
-        with self.lock:
-            kinds, self._unsent = self._unsent, set()
-            mark, report = self._mark if Mark in kinds else None, self.report if Report in kinds else None
-            return [message for message in (mark, report) if message is not None]
+    @property
+    def waiting(self) -> tuple[bool, bool, bool]:
+        """Whether there is something to say, to fetch, to push."""
+        return bool(self._unsent), bool(self._link.wanted), bool(self._pushes)
 
-    def next_errand(self, timeout: float | None = None) -> Errand | None:
-        """Blocks for a fragment to fetch, for at most `timeout` seconds; None at the end, and without one."""
+    def next_errand(self) -> Errand | None:
+        """A fragment to fetch; None at the end, and without one."""
         with self.lock:
-            self.lock.wait_for(lambda: self._link.wanted or self.ended, timeout)
             return None if self.ended else self._link.errand()
 
     def postpone(self, errand: Errand) -> None:
@@ -242,10 +234,9 @@ class Mailbox:
             if self._link.fetched(errand, arrival.version, head.cut):
                 self._arrivals[errand.fragment] = arrival
 
-    def next_push(self, timeout: float | None = None) -> tuple[PushHead, NDArray[Any]] | None:
-        """Blocks for a contribution to send, for at most `timeout` seconds; None at the end, and without one."""
+    def next_push(self) -> tuple[PushHead, NDArray[Any]] | None:
+        """A contribution to send; None at the end, and without one."""
         with self.lock:
-            self.lock.wait_for(lambda: self._pushes or self.ended, timeout)
             return None if self.ended or not self._pushes else self._pushes.popleft()
 
     def is_open(self, round_id: RoundId) -> bool:
@@ -258,13 +249,6 @@ class Mailbox:
             self.counters.pushed += accepted
             self.counters.dropped += not accepted
             self.counters.bytes_out += size if accepted else 0
-
-    def pause(self, attempt: int, until: Callable[[], bool] = lambda: False) -> None:
-        """Waits before the next attempt, longer each time, with jitter; `until` or the end cut it short."""
-        first, longest = BACKOFF_SECONDS
-        seconds = min(longest, first * 2 ** min(attempt, 10)) * random.uniform(0.5, 1.0)
-        with self.lock:
-            self.lock.wait_for(lambda: self.ended or until(), seconds)
 
     def _welcomed(self, message: Welcome) -> None:
         self.counters.connections += 1

@@ -1,30 +1,36 @@
-"""One host's link to one shard of the syncer: a session, fetches and pushes, each in a thread of its own."""
+"""One host's client of one shard of the syncer: a session, fetches and pushes, each a task on one event loop."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-import threading
-import time
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
 
 from atoll_runtime.contract import RunContract, UnitContract
+from atoll_runtime.interfaces import Network
 from atoll_runtime.learner.holdings import Holdings
 from atoll_runtime.learner.mailbox import Arrival, Mailbox
 from atoll_runtime.sync.events import NO_CUT
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.messages import PROTOCOL, FetchRequest, Hello, PushHead, Welcome
-from atoll_runtime.transport.transport import Link, Transport, TransportError
+from atoll_runtime.transport.messages import PROTOCOL, FetchRequest, Hello, PushHead, Report, Up, Welcome
+from atoll_runtime.transport.transport import TransportError
 
 log = logging.getLogger(__name__)
 
 PUSH_ATTEMPTS = 6
+REPORT_SECONDS = 0.1
+"""Least time between two reports on the wire; those in between are coalesced."""
+BACKOFF_SECONDS = (0.2, 5.0)
+"""First and longest wait between two attempts."""
 
 
 class Wire:
-    """Connects for ever, with back-off and jitter, until it is closed or told to stop."""
+    """Connects for ever, with back-off and jitter, until it is closed or told to stop. Make it on the event loop."""
 
     def __init__(
         self,
@@ -33,53 +39,77 @@ class Wire:
         shard: int,
         fingerprint: str,
         bounds: Sequence[tuple[int, int]],
-        transport: Transport,
+        network: Network,
         box: Mailbox,
         seed: tuple[int, str],
     ) -> None:
         """`bounds`: this host's [start, stop) in each padded fragment of the shard; `seed`: step and message."""
         self._run, self._unit, self._shard = run, unit, shard
         self._fingerprint, self._bounds = fingerprint, tuple(bounds)
-        self._transport, self._box, self._seed = transport, box, seed
+        self._network, self._box, self._seed = network, box, seed
         self._codec = run.outer.codec
-        self._link: Link | None = None
-        self._threads = [
-            threading.Thread(target=self._work, args=[loop], name=f"shard-{shard}-{name}", daemon=True)
-            for name, loop in (
-                ("link", self._keep_linked),
-                ("fetch", self._fetch_all),
-                ("push", self._push_all),
-            )
+        self._loop = asyncio.get_running_loop()
+        self._say, self._fetch, self._push, self._change = (asyncio.Event() for _ in range(4))
+        self._told = False
+        """The loop will look at the mailbox."""
+        self._quiet_until = 0.0
+        box.changed = self._changed
+        self._tasks = [
+            self._loop.create_task(self._work(job))
+            for job in (self._keep_linked, self._fetch_all, self._push_all)
         ]
-        for thread in self._threads:
-            thread.start()
 
-    def close(self, timeout: float) -> None:
-        """Ends session and transport; waits at most `timeout` seconds for the threads."""
+    async def close(self) -> None:
+        """Ends session and transfers."""
         self._box.close()
-        link = self._link
-        if link is not None:
-            link.close()
-        self._transport.close()
-        deadline = time.monotonic() + timeout
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        self._network.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._box.changed = lambda: None
 
-    def _work(self, loop: Callable[[], None]) -> None:
-        """A thread. What it does not mend itself (no memory, no further thread) ends the process by way of the training
-        loop: without this thread the unit would train on, alone, and say nothing."""
+    def _changed(self) -> None:
+        """The mailbox has changed, in any thread."""
+        if not self._told:
+            self._told = True
+            self._loop.call_soon_threadsafe(self._look)
+
+    def _look(self) -> None:
+        self._told = False
+        say, fetch, push = self._box.waiting
+        ended = self._box.ended
+        for event, due in ((self._say, say), (self._fetch, fetch), (self._push, push), (self._change, True)):
+            if due or ended:
+                event.set()
+
+    async def _work(self, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """A task. What it does not mend itself (no memory, no further thread) ends the process by way of the training
+        loop: without this task the unit would train on, alone, and say nothing."""
         try:
-            loop()
+            await job()
         except Exception as error:
             if not self._box.ended:
                 log.exception("the link to shard %d of the syncer failed", self._shard)
                 self._box.fail(error)
 
-    def _keep_linked(self) -> None:
+    async def _pause(self, attempt: int, until: Callable[[], bool] = lambda: False) -> None:
+        """Waits before the next attempt, longer each time, with jitter; `until` or the end cut it short."""
+        first, longest = BACKOFF_SECONDS
+        try:
+            async with asyncio.timeout(
+                min(longest, first * 2 ** min(attempt, 10)) * random.uniform(0.5, 1.0)
+            ):
+                while not (self._box.ended or until()):
+                    self._change.clear()
+                    await self._change.wait()
+        except TimeoutError:
+            pass
+
+    async def _keep_linked(self) -> None:
         attempt, last = 0, ""
         while not self._box.ended:
             try:
-                if self._serve_link():
+                if await self._serve_link():
                     attempt, last = 0, ""
                 reason = "the syncer ended the session"
             except TransportError as error:
@@ -89,10 +119,10 @@ class Wire:
             if kind != last and not self._box.ended:
                 log.warning("no link to shard %d of the syncer, training goes on: %s", self._shard, reason)
                 last = kind
-            self._box.pause(attempt)
+            await self._pause(attempt)
             attempt += 1
 
-    def _serve_link(self) -> bool:
+    async def _serve_link(self) -> bool:
         """One session from Hello to its end; true when it was welcomed."""
         versions, mark = self._box.connect()
         hello = Hello(
@@ -110,27 +140,48 @@ class Wire:
             cut=mark.cut if mark else NO_CUT,
             address=self._unit.address,
         )
-        over = threading.Event()
-        link = self._link = self._transport.session(hello, lambda: self._box.next_up(over))
         welcomed = False
+        self._changed()
         try:
-            while not self._box.ended and (message := link.receive()) is not None:
-                if isinstance(message, Welcome):
-                    welcomed = True
-                    log.info("linked to shard %d at global step %d", self._shard, message.global_step)
-                self._box.deliver(message)
+            async with contextlib.aclosing(self._network.session(hello, self._outgoing())) as session:  # type: ignore[type-var]
+                async for message in session:
+                    if isinstance(message, Welcome):
+                        welcomed = True
+                        log.info("linked to shard %d at global step %d", self._shard, message.global_step)
+                    self._box.deliver(message)
+                    if self._box.ended:
+                        break
         except TransportError:
             if not welcomed:
                 raise
-        finally:
-            over.set()
-            self._link = None
-            link.close()
         return welcomed
 
-    def _fetch_all(self) -> None:
+    async def _outgoing(self) -> AsyncIterator[Up]:
+        """What this host says: a mark at once, a report not before its time."""
+        while not self._box.ended:
+            if not self._box.waiting[0]:
+                self._say.clear()
+                await self._say.wait()
+                continue
+            wait = self._quiet_until - self._loop.time()
+            if wait > 0 and not self._box.mark_waits:
+                self._say.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._say.wait()
+                continue
+            if (message := self._box.next_up()) is not None:
+                if isinstance(message, Report):
+                    self._quiet_until = self._loop.time() + REPORT_SECONDS
+                yield message
+
+    async def _fetch_all(self) -> None:
         attempt, holdings = 0, Holdings(self._codec, self._bounds)
-        while (errand := self._box.next_errand()) is not None:
+        while not self._box.ended:
+            if (errand := self._box.next_errand()) is None:
+                self._fetch.clear()
+                await self._fetch.wait()
+                continue
             p, (start, stop) = errand.fragment, self._bounds[errand.fragment]
             held = holdings.of(p)
             request = FetchRequest(
@@ -145,26 +196,30 @@ class Wire:
                 series=held.series,
             )
             try:
-                head, body = self._transport.fetch(request)
-                part = holdings.take(head, body)
+                head, body = await self._network.fetch(request)
+                part = await asyncio.to_thread(holdings.take, head, body)
             except TransportError as error:
                 log.warning("fragment %d version %d was not fetched: %s", p, errand.version, error)
                 self._box.postpone(errand)
-                self._box.pause(attempt)
+                await self._pause(attempt)
                 attempt += 1
             else:
                 attempt = 0
                 arrival = Arrival(head.version, part, errand.lineage)
                 self._box.put_arrival(errand, arrival, head)
 
-    def _push_all(self) -> None:
-        while (waiting := self._box.next_push()) is not None:
+    async def _push_all(self) -> None:
+        while not self._box.ended:
+            if (waiting := self._box.next_push()) is None:
+                self._push.clear()
+                await self._push.wait()
+                continue
             head, part = waiting
-            self._box.count_push(self._push(head, part), head.size)
+            self._box.count_push(await self._send(head, part), head.size)
 
-    def _push(self, head: PushHead, part: NDArray[Any]) -> bool:
+    async def _send(self, head: PushHead, part: NDArray[Any]) -> bool:
         """Sends until an answer comes, the round is over (the next waits for the link), or the attempts are used up."""
-        body = codecs.pack(part, self._codec)
+        body = await asyncio.to_thread(codecs.pack, part, self._codec)
 
         def wanted() -> bool:
             return self._box.is_open(head.round)
@@ -173,11 +228,11 @@ class Wire:
             if not wanted():
                 return False
             try:
-                reply = self._transport.push(head, body, wanted)
+                reply = await self._network.push(head, body, wanted)
             except TransportError as error:
                 if wanted():
                     log.warning("a part for %s was not sent: %s", head.round, error)
-                self._box.pause(attempt, lambda: not wanted())
+                await self._pause(attempt, lambda: not wanted())
                 continue
             if not reply.accepted:
                 log.info("a part for %s was not taken: %s", head.round, reply.reason)

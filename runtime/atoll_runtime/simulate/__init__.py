@@ -1,1 +1,1 @@
-"""What is answered in simulated time: `schedules` tests the protocol, `fleet` and `wan` forecast what users rent."""
+"""What is answered in simulated time: `fleet` and `wan` forecast what users rent, `training` compares methods."""

@@ -26,6 +26,7 @@ from atoll_runtime.contract import (
     VersionMismatch,
     parse_run,
 )
+from atoll_runtime.interfaces import Bucket
 from atoll_runtime.model import ModelError, check, describe, initial
 from atoll_runtime.process import asked_to_end, fail, log_to_stderr, until
 from atoll_runtime.sync.fragments import Layout, LayoutError, build_layout
@@ -35,7 +36,7 @@ from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.errors import JournalError, Terminal
 from atoll_runtime.syncer.folders import forget_others
-from atoll_runtime.syncer.recovery import Start, Store, recover
+from atoll_runtime.syncer.recovery import Start, recover
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status, StatusServer
 from atoll_runtime.syncer.tape import Tape
@@ -131,7 +132,7 @@ async def run_service(
 
 async def recovered(
     run: RunContract, layout: Layout, rules: Rules, directory: Path, status: Status
-) -> tuple[Store, Start]:
+) -> tuple[Bucket, Start]:
     """Tries again for as long as the bucket cannot be used; the status says why.
 
     Raises:

@@ -13,10 +13,10 @@ import numpy as np
 
 from atoll_runtime.checkpoint import Part, StoreError
 from atoll_runtime.contract import CheckpointSpec
+from atoll_runtime.interfaces import Bucket
 from atoll_runtime.sync.cuts import given_up
 from atoll_runtime.sync.events import CutId
 from atoll_runtime.syncer.backoff import Backoff
-from atoll_runtime.syncer.recovery import Store
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Cuts:
     def __init__(
         self,
         spec: CheckpointSpec,
-        store: Store,
+        store: Bucket,
         newest: int | None,
         shards: int,
         coordinator: bool,

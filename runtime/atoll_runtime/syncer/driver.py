@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from atoll_runtime.contract import RunContract
-from atoll_runtime.sync.buffers import Buffers
+from atoll_runtime.interfaces import Arrays, Bucket
 from atoll_runtime.sync.events import (
     CutEnded,
     CutId,
@@ -45,20 +44,18 @@ from atoll_runtime.sync.events import (
 )
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.sync.machine import COORDINATOR
-from atoll_runtime.sync.merge import MergeError, merge_step
+from atoll_runtime.sync.merge import MergeError
 from atoll_runtime.sync.tape import Facts
+from atoll_runtime.syncer.arrays import NumpyArrays
 from atoll_runtime.syncer.cuts import Cuts, Job
-from atoll_runtime.syncer.parts import Parts, budget, gradients
-from atoll_runtime.syncer.recovery import Start, Store, durable, meta_of, part_of
+from atoll_runtime.syncer.parts import Parts, budget
+from atoll_runtime.syncer.recovery import Start, durable, meta_of, part_of
 from atoll_runtime.syncer.sessions import Sessions
 from atoll_runtime.syncer.state import Version
 from atoll_runtime.syncer.tape import Snapshot, Tape
 from atoll_runtime.transport.messages import Stop
 
 log = logging.getLogger(__name__)
-
-VERSION_BYTES = 12
-"""An element of a version, at most: Θ, momentum and the wire, with room to spare."""
 
 
 class Driver:
@@ -69,9 +66,10 @@ class Driver:
         run: RunContract,
         whole: Layout,
         start: Start,
-        store: Store,
+        store: Bucket,
         tape: Tape,
         byte_budget: int | None = None,
+        arrays: Arrays | None = None,
     ) -> None:
         self.run, self.machine, self.state = run, start.machine, start.state
         self.machine.rounds.lineage = start.journal.lineage
@@ -93,10 +91,7 @@ class Driver:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
         self._worker = ThreadPoolExecutor(1, "syncer-worker")
-        self._helpers = len(os.sched_getaffinity(0)) - 1
-        self._mergers = ThreadPoolExecutor(max(1, self._helpers), "syncer-merge")
-        largest = max(fragment.size for fragment in start.state.layout.fragments)
-        self._buffers = Buffers(run.outer.overlap * VERSION_BYTES * largest)
+        self.arrays = arrays or NumpyArrays(run.outer, start.state.layout)
         self._fresh: dict[RoundId, Version] = {}
         self._written: asyncio.Future[None] | None = None
         self._joins: asyncio.Task[None] | None = None
@@ -122,7 +117,7 @@ class Driver:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self._worker.shutdown)
-        await asyncio.to_thread(self._mergers.shutdown)
+        await asyncio.to_thread(self.arrays.close)
         await asyncio.to_thread(self.tape.close)
         self.journal.close()
 
@@ -132,7 +127,7 @@ class Driver:
 
     def now(self) -> float:
         """The machine's clock."""
-        return time.monotonic()
+        return self._loop.time()
 
     def feed(self, event: Event) -> None:
         """Hands an event to the machine, and carries out what it asks for."""
@@ -183,30 +178,14 @@ class Driver:
 
     async def _merge(self, effect: Merge) -> None:
         p = effect.round.fragment
-        parts, old, spec = self.parts.take(effect.round), self.state.fragments[p], self.run.outer
-        fragment = self.state.layout.fragments[p]
-
+        parts, old = self.parts.take(effect.round), self.state.fragments[p]
         bodies = {key: (held.head.start, held.body) for key, held in parts.items()}
         self.tape.contributions(effect.round, effect.members, bodies)
-
-        def compute() -> Version:
-            merged = merge_step(
-                fragment,
-                gradients(effect.members, parts),
-                old.theta,
-                old.momentum,
-                codec=spec.codec,
-                rule=spec.merge,
-                learning_rate=spec.learning_rate,
-                outer_momentum=spec.momentum,
-                buffers=self._buffers,
-                pool=self._mergers,
-                helpers=self._helpers,
-            )
-            return old.next(effect.round.step, merged, spec.codec, self._mergers)
-
+        merge = functools.partial(
+            self.arrays.merge, self.state.layout.fragments[p], effect.round.step, effect.members, parts, old
+        )
         try:
-            new = await self._loop.run_in_executor(self._worker, compute)
+            new = await self._loop.run_in_executor(self._worker, merge)
         except MergeError as error:
             log.error("the merge of %s was given up: %s", effect.round, error)
             self.feed(MergeFailed(effect.round, str(error)))

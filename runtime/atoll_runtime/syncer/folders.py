@@ -6,7 +6,7 @@ import logging
 import shutil
 from pathlib import Path
 
-from atoll_runtime.files import sync
+from atoll_runtime.interfaces import Disk
 
 log = logging.getLogger(__name__)
 
@@ -24,24 +24,23 @@ def forget_others(directory: Path) -> None:
             shutil.rmtree(other, ignore_errors=True)
 
 
-def segments(directory: Path) -> list[Path]:
+def segments(disk: Disk, directory: Path) -> list[Path]:
     """Oldest first."""
-    return sorted(directory.glob("segment-*.wal"))
+    return disk.files(directory, "segment-*.wal")
 
 
-def tidy(directory: Path, newest: Path) -> None:
+def tidy(disk: Disk, directory: Path, newest: Path) -> None:
     """Removes all but the newest segment. Not synced: one that comes back is removed by the next `resume`."""
-    for old in directory.glob("segment-*"):
+    for old in disk.files(directory, "segment-*"):
         if old != newest:
-            old.unlink()
+            disk.remove(old)
 
 
-def set_aside(directory: Path, uid: str) -> None:
+def set_aside(disk: Disk, directory: Path, uid: str) -> None:
     """Moves another run's journal out of the way; one of each run is kept."""
     target = directory.with_name(f"{directory.name}-of-{uid}")
-    if target.exists():
-        shutil.rmtree(target)
-    directory.rename(target)
-    sync(directory.parent)
-    directory.mkdir()
+    disk.remove(target)
+    disk.rename(directory, target)
+    disk.sync_folder(directory.parent)
+    disk.make(directory)
     log.warning("%s held the journal of run %s: set aside as %s, not used", directory, uid, target.name)

@@ -9,9 +9,7 @@ holds the lock beside the folder.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from atoll_runtime.files import sync
+from atoll_runtime.interfaces import Disk
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.syncer import records
+from atoll_runtime.syncer.disk import LOCAL
 from atoll_runtime.syncer.errors import JournalError, Terminal
 from atoll_runtime.syncer.folders import segments, set_aside, tidy
 from atoll_runtime.syncer.records import Head
@@ -52,8 +51,11 @@ class Replay:
 class Journal:
     """Open for appending. One writer thread at a time. A write that fails closes it: `resume` cuts its rest off."""
 
-    def __init__(self, directory: Path, uid: str, layout: Layout, lineage: str, tape: int = 0) -> None:
+    def __init__(
+        self, directory: Path, uid: str, layout: Layout, lineage: str, tape: int = 0, disk: Disk = LOCAL
+    ) -> None:
         """`tape`: bytes that an event tape may grow to on the same volume."""
+        self._disk = disk
         self._directory, self._uid, self._layout, self._tape = directory, uid, layout, tape
         self.lineage = lineage
         self._fragments: list[Version] = []
@@ -65,7 +67,7 @@ class Journal:
 
     @classmethod
     def resume(
-        cls, directory: Path, uid: str, layout: Layout, codec: str, tape: int = 0
+        cls, directory: Path, uid: str, layout: Layout, codec: str, tape: int = 0, disk: Disk = LOCAL
     ) -> tuple[Journal, Replay] | None:
         """The newest segment of this run, cut off behind its last whole record; None without one.
 
@@ -75,10 +77,10 @@ class Journal:
             Terminal: the journal is this run's, of another layout; or the volume is too small for it.
             JournalError: the volume fails, another process holds it, or it lost what it had acknowledged.
         """
-        journal = cls(directory, uid, layout, "", tape)
+        journal = cls(directory, uid, layout, "", tape, disk)
         try:
             with journal._writing():
-                directory.mkdir(parents=True, exist_ok=True)
+                disk.make(directory)
                 journal._hold()
                 replay = journal._replay(codec)
         except BaseException:
@@ -96,31 +98,32 @@ class Journal:
             Terminal: the volume is too small for this layout.
             JournalError: the volume is full or fails, or another process holds it; the old segment still stands.
         """
+        disk = self._disk
         with self._writing():
             if self._file is None:
-                self._directory.mkdir(parents=True, exist_ok=True)
+                disk.make(self._directory)
                 self._hold()
-                if found := segments(self._directory):
+                if found := segments(disk, self._directory):
                     raise JournalError(f"{found[-1]}: a journal is there: it must be resumed, not begun anew")
-                sync(self._directory.parent)
-            limit(self._layout, Volume.of(self._directory), self._tape, 0)
+                disk.sync_folder(self._directory.parent)
+            limit(self._layout, disk.volume(self._directory), self._tape, 0)
             path = self._directory / f"segment-{self._segment + 1:08d}.wal"
             draft = path.with_suffix(".draft")
-            file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+            file = disk.open(draft, new=True)
             old, self._file = self._file, file
             if old is not None:
-                os.close(old)
+                disk.close(old)
             facts = {"uid": self._uid, "fingerprint": self._layout.fingerprint, "lineage": self.lineage}
-            length = records.write(file, Head("Run", facts))
+            length = records.write(disk, file, Head("Run", facts))
             for p, each in enumerate(fragments):
                 head = Head("Fragment", fragment=p, version=each.version)
-                length += records.write(file, head, each.theta.data, each.momentum.data)
-            length += records.write(file, Head("State", dict(machine)))
-            os.fsync(file)
-            draft.rename(path)
-            sync(self._directory)
-            tidy(self._directory, path)
-            self._limit = limit(self._layout, Volume.of(self._directory), self._tape, length)
+                length += records.write(disk, file, head, each.theta.data, each.momentum.data)
+            length += records.write(disk, file, Head("State", dict(machine)))
+            disk.sync(file)
+            disk.rename(draft, path)
+            disk.sync_folder(self._directory)
+            tidy(disk, self._directory, path)
+            self._limit = limit(self._layout, disk.volume(self._directory), self._tape, length)
         self._segment += 1
         self._fragments = list(fragments)
         self._length = length
@@ -140,7 +143,7 @@ class Journal:
         handles, self._file, self._lock = (self._file, self._lock), None, None
         for handle in handles:
             if handle is not None:
-                os.close(handle)
+                self._disk.close(handle)
 
     def _append(self, head: Head, *arrays: memoryview) -> None:
         """A segment that has grown long is replaced; where it was too long already, the snapshot has the news."""
@@ -148,8 +151,8 @@ class Journal:
             if self._file is None:
                 raise JournalError(f"{self._directory}: the journal is closed")
             if self._length <= self._limit:
-                self._length += records.write(self._file, head, *arrays)
-                os.fsync(self._file)
+                self._length += records.write(self._disk, self._file, head, *arrays)
+                self._disk.sync(self._file)
         if self._length > self._limit:
             self.begin(self._fragments, head.facts)
 
@@ -166,18 +169,17 @@ class Journal:
             raise
 
     def _hold(self) -> None:
-        """Takes the lock; the kernel gives it back when the process ends, however it ends."""
         path = self._directory.with_name(f"{self._directory.name}.lock")
-        self._lock = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = self._disk.lock(path)
         except BlockingIOError as error:
             raise JournalError(
                 f"{path}: another process holds it: an older syncer of the run still has this volume and must end first"
             ) from error
 
     def _replay(self, codec: str) -> Replay | None:
-        found = segments(self._directory)
+        disk = self._disk
+        found = segments(disk, self._directory)
         if not found:
             return None
         # The older ones were left by a kill: the newest was whole before it had its name.
@@ -185,11 +187,11 @@ class Journal:
         machine: dict[str, Any] | None = None
         arrays: dict[int, tuple[int, bytes]] = {}
         end = 0
-        for record in records.read(path):
+        for record in records.read(disk, path):
             head = record.head
             if head.kind == "Run":
                 if head.facts["uid"] != self._uid:
-                    set_aside(self._directory, head.facts["uid"])
+                    set_aside(disk, self._directory, head.facts["uid"])
                     return None
                 self._check(path, head.facts["fingerprint"])
                 self.lineage = head.facts["lineage"]
@@ -200,16 +202,16 @@ class Journal:
             end = record.end
         if not self.lineage or machine is None or len(arrays) < len(self._layout.fragments):
             raise JournalError(f"{path}: the snapshot at its start is damaged: {records.remedy(path)}")
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
-        torn = os.fstat(self._file).st_size - end
+        self._file = disk.open(path)
+        torn = disk.size(self._file) - end
         if torn:
             log.warning("%s: %d bytes behind the last whole record: torn in writing, cut off", path, torn)
-            os.ftruncate(self._file, end)
-        os.fsync(self._file)
-        sync(self._directory)
-        tidy(self._directory, path)
+            disk.truncate(self._file, end)
+        disk.sync(self._file)
+        disk.sync_folder(self._directory)
+        tidy(disk, self._directory, path)
         self._segment = int(path.stem.removeprefix("segment-"))
-        self._length, self._limit = end, limit(self._layout, Volume.of(self._directory), self._tape, end)
+        self._length, self._limit = end, limit(self._layout, disk.volume(self._directory), self._tape, end)
         fragments = tuple(version(*arrays[p], codec) for p in range(len(self._layout.fragments)))
         self._fragments = list(fragments)
         return Replay(self.lineage, fragments, machine)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import google_crc32c
 import msgspec
 import numpy as np
 
+from atoll_runtime.interfaces import Disk
 from atoll_runtime.syncer.errors import JournalError
 
 FRAME = struct.Struct("<4sIIQ")
@@ -49,7 +49,7 @@ class Record:
     end: int
 
 
-def write(file: int, head: Head, *arrays: memoryview) -> int:
+def write(disk: Disk, file: int, head: Head, *arrays: memoryview) -> int:
     """Appends a record to an open file; gives its length in bytes. Does not sync.
 
     Raises:
@@ -69,7 +69,7 @@ def write(file: int, head: Head, *arrays: memoryview) -> int:
     left = [memoryview(FRAME.pack(MAGIC, crc, *LENGTHS.unpack(lengths)) + encoded), *(b.data for b in bodies)]
     length = sum(part.nbytes for part in left)
     while left:  # a write may be short: every turn takes at least a byte
-        written = os.writev(file, left)
+        written = disk.write(file, left)
         if not written:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         while left and written >= left[0].nbytes:
@@ -79,18 +79,18 @@ def write(file: int, head: Head, *arrays: memoryview) -> int:
     return length
 
 
-def read(path: Path) -> Iterator[Record]:
+def read(disk: Disk, path: Path) -> Iterator[Record]:
     """Every whole record in order. What is behind the last one is a torn tail, never acknowledged to anyone.
 
     Raises:
         JournalError: a record is damaged that was acknowledged, for a whole one stands behind it.
     """
-    size, end = path.stat().st_size, 0
-    with path.open("rb") as file:
-        while (record := take(file, end, size, path)) is not None:
+    with disk.read(path) as content:
+        end = 0
+        while (record := take(content, end, path)) is not None:
             end = record.end
             yield record
-        behind = list(whole(file, end + 1, size, path))
+        behind = list(whole(content, end + 1, path))
     if behind:
         raise JournalError(
             f"{path}: the record at byte {end} is damaged, and {len(behind)} whole ones stand behind it "
@@ -98,17 +98,17 @@ def read(path: Path) -> Iterator[Record]:
         )
 
 
-def take(file: BinaryIO, start: int, size: int, path: Path) -> Record | None:
-    """The record at `start` of a file of `size` bytes; None if it is not whole."""
-    file.seek(start)
-    frame = file.read(FRAME.size)
+def take(content: Any, start: int, path: Path) -> Record | None:
+    """The record at byte `start`; None if it is not whole."""
+    frame = content[start : start + FRAME.size]
     if len(frame) < FRAME.size:
         return None
     magic, crc, head_size, body_size = FRAME.unpack(frame)
-    end = start + FRAME.size + head_size + body_size
-    if magic != MAGIC or end > size:  # never asks for the memory that a damaged length names
+    body_at = start + FRAME.size + head_size
+    end = body_at + body_size
+    if magic != MAGIC or end > len(content):  # never asks for the memory that a damaged length names
         return None
-    encoded, body = file.read(head_size), file.read(body_size)
+    encoded, body = content[start + FRAME.size : body_at], content[body_at:end]
     found = google_crc32c.value(frame[-LENGTHS.size :])
     if google_crc32c.extend(google_crc32c.extend(found, encoded), body) != crc:
         return None
@@ -120,16 +120,13 @@ def take(file: BinaryIO, start: int, size: int, path: Path) -> Record | None:
         ) from error
 
 
-def whole(file: BinaryIO, start: int, size: int, path: Path) -> Iterator[Record]:
+def whole(content: Any, start: int, path: Path) -> Iterator[Record]:
     """Every whole record from byte `start` on, whatever stands between them."""
-    if start >= size:
-        return
-    with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as content:
-        while (at := content.find(MAGIC, start)) >= 0:
-            record = take(file, at, size, path)
-            if record is not None:
-                yield record
-            start = at + 1 if record is None else record.end
+    while (at := content.find(MAGIC, start)) >= 0:
+        record = take(content, at, path)
+        if record is not None:
+            yield record
+        start = at + 1 if record is None else record.end
 
 
 def remedy(path: Path) -> str:

@@ -7,17 +7,19 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from numpy.typing import NDArray
 
-from atoll_runtime.checkpoint import Cut, Part, Skipped, StoreError
+from atoll_runtime.checkpoint import Cut, Part, StoreError
 from atoll_runtime.contract import RunContract
+from atoll_runtime.interfaces import Bucket, Disk
 from atoll_runtime.sync import restoring
 from atoll_runtime.sync.events import CutId
 from atoll_runtime.sync.fragments import Layout, translate
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import Rules
+from atoll_runtime.syncer.disk import LOCAL
 from atoll_runtime.syncer.errors import Terminal
 from atoll_runtime.syncer.journal import Journal
 from atoll_runtime.syncer.slices import slices
@@ -25,20 +27,6 @@ from atoll_runtime.syncer.state import State, Version
 from atoll_runtime.syncer.tape import LIMITS
 
 log = logging.getLogger(__name__)
-
-
-class Store(Protocol):
-    """What the syncer needs of `GlobalStore`."""
-
-    @property
-    def uri(self) -> str: ...
-    def save_part(self, part: Part) -> bool: ...
-    def read_part(self, step: int, shard: int, shards: int) -> Part: ...
-    def missing(self, step: int, shards: int) -> list[int]: ...
-    def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None: ...
-    def is_complete(self, step: int) -> bool: ...
-    def newest(self) -> tuple[Cut | None, list[Skipped]]: ...
-    def prune(self, keep: int, saved: int, now: float) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -60,8 +48,9 @@ def recover(
     rules: Rules,
     whole: Layout,
     directory: Path,
-    store: Store,
+    store: Bucket,
     initial: Callable[[], Mapping[str, NDArray[Any]]],
+    disk: Disk = LOCAL,
 ) -> Start:
     """One shard's start. Blocks on disk and bucket. `whole`: the layout in the run's number of shards.
 
@@ -76,7 +65,7 @@ def recover(
     layout = whole.shard(rules.shard)
     sizes = tuple(fragment.size for fragment in layout.fragments)
     owner = run.uid if rules.shards == 1 else f"{run.uid}.{rules.shard}-of-{rules.shards}"
-    found = Journal.resume(directory, owner, layout, run.outer.codec, LIMITS[run.tape])
+    found = Journal.resume(directory, owner, layout, run.outer.codec, LIMITS[run.tape], disk)
     if found is not None:
         journal, replay = found
         try:
@@ -116,7 +105,7 @@ def recover(
         machine = restored(run, rules, sizes, cut, own, f"{store.uri}/global/{cut.step}")
         message = join(f"started from the checkpoint of global step {cut.step}", message)
     newest = None if cut is None else cut.step
-    journal = Journal(directory, owner, layout, lineage, LIMITS[run.tape])
+    journal = Journal(directory, owner, layout, lineage, LIMITS[run.tape], disk)
     journal.begin(state.snapshot(), durable(machine.record(), 0, newest))
     return Start(machine, state, journal, 0, newest, message)
 

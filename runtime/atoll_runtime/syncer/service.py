@@ -11,7 +11,7 @@ from atoll_runtime.sync.fragments import MOST_PADDING
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.beginnings import Beginnings
 from atoll_runtime.syncer.driver import Driver
-from atoll_runtime.syncer.parts import Held, read
+from atoll_runtime.syncer.parts import Held
 from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (
@@ -130,7 +130,7 @@ class Service:
         fragment = self.state.layout.fragments[head.round.fragment]
         part, taken = hosts.part_of(head), False
         try:
-            held, found = await asyncio.to_thread(read, fragment, head, body)
+            held, found = await asyncio.to_thread(self.driver.arrays.read, fragment, head, body)
             if not self.driver.parts.reserved(head):
                 return PushReply(False, "the push was begun anew")
             refusal = self.machine.admit(part) if found.finite else "the outer gradient is not finite"

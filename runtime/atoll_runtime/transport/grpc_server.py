@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import NoReturn
@@ -17,7 +16,6 @@ from atoll_runtime.transport.messages import (
     Hello,
     Mark,
     PushHead,
-    PushReply,
     Report,
     Up,
     WireError,
@@ -99,21 +97,13 @@ class GrpcServer:
         head = await head_of(stream)
         if head is None:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "a push starts with PushHead")
-        refusal = self._endpoint.admit(peer, head)
-        if refusal:
-            return encode(PushReply(False, refusal))
-        body: memoryview | None = None
         try:
-            body = await self._pushes.body(head, stream)
+            return encode(await self._pushes.take(self._endpoint, peer, head, stream))
         except WireError as error:
             await abort(context, grpc.StatusCode.DATA_LOSS, str(error))
         except TimeoutError:
             detail = "the body took too long, or its push was begun anew"
             await abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, detail)
-        finally:
-            if body is None:
-                await asyncio.shield(self._endpoint.deliver(peer, head, None))
-        return encode(await self._endpoint.deliver(peer, head, body))
 
     async def _fetch(self, data: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         try:

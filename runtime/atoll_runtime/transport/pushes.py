@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from atoll_runtime.sync.events import RoundId
 from atoll_runtime.sync.rules import TRANSFER_SECONDS
 from atoll_runtime.transport.chunks import Assembly
-from atoll_runtime.transport.messages import PushHead, WireError
+from atoll_runtime.transport.messages import PushHead, PushReply, WireError
+from atoll_runtime.transport.transport import Endpoint, Peer
 
 
 class Pushes:
@@ -17,6 +18,25 @@ class Pushes:
     def __init__(self, seconds: float = TRANSFER_SECONDS) -> None:
         self._seconds = seconds
         self._deadlines: dict[tuple[RoundId, str, int], asyncio.Timeout] = {}
+
+    async def take(
+        self, endpoint: Endpoint, peer: Peer, head: PushHead, stream: AsyncIterator[bytes]
+    ) -> PushReply:
+        """Serves one push.
+
+        Raises:
+            WireError, TimeoutError: see `body`; the endpoint has the bytes back that it had reserved.
+        """
+        refusal = endpoint.admit(peer, head)
+        if refusal:
+            return PushReply(False, refusal)
+        body: memoryview | None = None
+        try:
+            body = await self.body(head, stream)
+        finally:
+            if body is None:
+                await asyncio.shield(endpoint.deliver(peer, head, None))
+        return await endpoint.deliver(peer, head, body)
 
     async def body(self, head: PushHead, stream: AsyncIterator[bytes]) -> memoryview:
         """The body of an admitted push; an earlier one of the same part that is still under way ends.

@@ -143,12 +143,12 @@ class Learner(Session):
         world, run = self._world, self._world.run
         self._ends = world.now + self._island.drift.next()
         self.loop.advance()
-        while (push := self._box.next_push(0.0)) is not None:
+        while (push := self._box.next_push()) is not None:
             head, part = push
             body = codecs.pack(part, run.outer.codec)
             self._pushed = max(self._pushed, world.now) + world.costs.push
             world.at(self._pushed, self._deliver, head, body)
-        for message in self._box.due():
+        while (message := self._box.next_up()) is not None:
             world.at(world.now if isinstance(message, Mark) else self._ends, self._tell, message)
         world.at(self._ends, self._ended)
 
@@ -177,7 +177,7 @@ class Learner(Session):
 
     def _fetch(self) -> None:
         """One fragment at a time, as the real link does."""
-        errand = None if self._fetching else self._box.next_errand(0.0)
+        errand = None if self._fetching else self._box.next_errand()
         if errand is not None:
             self._fetching = True
             self._world.at(self._world.now + self._world.costs.fetch, self._fetched, errand)

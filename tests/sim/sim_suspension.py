@@ -1,43 +1,35 @@
-"""A run on its way to suspension in simulated time: the part of `atoll_operator/polling/syncer.py`."""
+"""A run on its way to suspension in simulated time: the operator's part of it, as `atoll_operator/feed.py` has it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from atoll_runtime.simulate.schedules.content import Violation
-from atoll_runtime.simulate.schedules.shard import ShardProcess
-from atoll_runtime.simulate.schedules.shardslot import ShardSlot
-from atoll_runtime.simulate.schedules.surroundings import Surroundings
-from atoll_runtime.sync.events import CutId, CutOrdered
+from sim_values import Violation
+
+if TYPE_CHECKING:
+    from sim_shard import ShardProcess
+    from sim_world import World
 
 POLL_SECONDS = 1.0
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 200.0
 """From then on the run is resumed as it is; in calm weather the cut must have come."""
-
-
-class World(Surroundings, Protocol):
-    """What a suspension needs of the world."""
-
-    shards: list[ShardSlot]
-    calm_since: float | None
-
-    def resume(self) -> None: ...
 
 
 class Suspension:
     """No unit is left; every process of a shard is asked once for the cut that holds all, until it stands."""
 
     def __init__(self, world: World) -> None:
-        self.alive = True
         self._world, self._began = world, world.now
         self._ordered: dict[int, tuple[ShardProcess, int]] = {}
         """What each shard was asked for, and in which life."""
-        world.at(POLL_SECONDS, self, self._poll)
+        world.at(POLL_SECONDS, None, self._poll)
 
     def _poll(self) -> None:
         world = self._world
-        processes = [slot.process for slot in world.shards if slot.process is not None]
+        processes = [
+            slot.process for slot in world.shards if slot.process is not None and slot.process.service
+        ]
         saved = self._saved(processes) if len(processes) == len(world.shards) else None
         if saved is not None:
             for process in processes:
@@ -52,11 +44,11 @@ class Suspension:
                 )
             self._end()
         else:
-            world.at(POLL_SECONDS, self, self._poll)
+            world.at(POLL_SECONDS, None, self._poll)
 
     def _saved(self, processes: Sequence[ShardProcess]) -> int | None:
         """The newest cut, if it holds everything; else each shard is asked for the next one."""
-        newest = processes[0].saver.newest
+        newest = processes[0].newest_cut
         reached = max(
             max(value.version for process in processes for value in process.state),
             max(process.machine.orderable for process in processes),
@@ -69,9 +61,8 @@ class Suspension:
             follows = s == 0 or processes[0].machine.orderable >= step
             if follows and self._ordered.get(s) != (process, step):
                 self._ordered[s] = process, step
-                process.feed(CutOrdered(CutId(step)))
+                process.context.run(process.driver.cut, step)
         return None
 
     def _end(self) -> None:
-        self.alive = False
         self._world.resume()

@@ -2,85 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from atoll_runtime.simulate.schedules.bucket import Bucket, CutPart, WholeCut
-from atoll_runtime.simulate.schedules.content import Delta, Incarnation, Value, Violation
-from atoll_runtime.simulate.schedules.scenario import Island
-from atoll_runtime.simulate.schedules.volume import Volume
+from sim_bucket import WholeCut
+from sim_values import Delta, Incarnation, Value, Violation
+
 from atoll_runtime.sync import clocks
-from atoll_runtime.sync.events import CutId, Event, FinalCut, Joined, Merge, Merged, MergeFailed, RoundId
+from atoll_runtime.sync.events import (
+    CutId,
+    Effect,
+    Event,
+    FinalCut,
+    Joined,
+    Merge,
+    Merged,
+    MergeFailed,
+    Note,
+    Publish,
+    RecordCut,
+)
 from atoll_runtime.sync.ledger import MISSED, OVERWRITTEN, Account
-from atoll_runtime.sync.machine import COORDINATOR, Syncer
+from atoll_runtime.sync.machine import COORDINATOR
 from atoll_runtime.sync.waiting import why
 from atoll_runtime.sync.weights import weight
+from atoll_runtime.transport.messages import FetchHead
+
+if TYPE_CHECKING:
+    from sim_shard import ShardProcess, ShardSlot
+    from sim_unit import UnitProcess
+    from sim_world import World
 
 Mark = tuple[CutId, int, tuple[Value, ...]]
 """A cut at which an incarnation recorded itself, the tokens trained and the versions held at that moment."""
-
-
-class ShardSlot(Protocol):
-    """A shard, as the checks look at it."""
-
-    volume: Volume | None
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def process(self) -> ShardProcess | None: ...
-
-
-class ShardProcess(Protocol):
-    """One process of it."""
-
-    machine: Syncer
-    volume: Volume
-    memory: list[Value]
-    state: list[Value]
-    held: dict[RoundId, dict[tuple[str, int], Delta]]
-
-    @property
-    def slot(self) -> ShardSlot: ...
-
-
-class UnitSlot(Protocol):
-    """A unit."""
-
-    island: Island
-    stopped: bool
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def processes(self) -> Sequence[UnitProcess]: ...
-
-
-class UnitProcess(Protocol):
-    """One incarnation of it."""
-
-    trained: int
-    steps: int
-    begun: bool
-    began: float
-    anchors: list[Value]
-
-    @property
-    def who(self) -> Incarnation: ...
-    @property
-    def slot(self) -> UnitSlot: ...
-
-
-class World(Protocol):
-    """The whole schedule."""
-
-    now: float
-    bucket: Bucket
-
-    @property
-    def shards(self) -> Sequence[ShardSlot]: ...
-    @property
-    def units(self) -> Sequence[UnitSlot]: ...
 
 
 class Checks:
@@ -104,16 +58,16 @@ class Checks:
 
     def started(self, process: ShardProcess) -> None:
         """A process begins: nothing that anybody has had may be gone."""
-        machine, slot = process.machine, process.slot
+        machine = process.machine
         for (s, p, lineage), value in self._seen.items():
-            mine = s == slot.number and lineage == process.volume.lineage
+            mine = s == process.number and lineage == process.lineage
             if mine and not process.memory[p].holds(value):
                 raise Violation(f"{process}: {value} was seen and is lost")
         for (s, lineage, name), incarnation in self._welcomed.items():
-            mine = s == slot.number and lineage == process.volume.lineage
+            mine = s == process.number and lineage == process.lineage
             if mine and (name not in machine.units or machine.units[name].incarnation < incarnation):
                 raise Violation(f"{process}: {name}.{incarnation} was welcomed and is forgotten")
-        self._steps[slot.number] = machine.step
+        self._steps[process.number] = machine.step
         for p, value in enumerate(process.memory):
             if value.version != machine.versions[p]:
                 raise Violation(f"{process}: restored {value} as {machine.versions[p]}")
@@ -121,17 +75,26 @@ class Checks:
 
     def went_back(self, slot: ShardSlot) -> None:
         """Its volume was restored: what is newer than it is lost for that reason, and its versions may come again."""
-        assert slot.volume is not None
         self.lost_volumes += 1
-        for value in slot.volume.values:
+        for value in slot.written()[1].values():
             key = value.shard, value.fragment, value.lineage
             self._seen[key] = value
             for number in [n for n in self._numbers if n[:3] == key and n[3] > value.version]:
                 del self._numbers[number]
 
-    def handled(self, process: ShardProcess, event: Event) -> None:
+    def handled(self, process: ShardProcess, event: Event, effects: Sequence[Effect]) -> None:
         """An event was taken in; its effects are not carried out yet."""
-        machine, s = process.machine, process.slot.number
+        machine, s = process.machine, process.number
+        for effect in effects:
+            match effect:
+                case Merge():
+                    self.frozen(process, effect)
+                case Publish(p, version):
+                    self.published(process, p, version)
+                case RecordCut():
+                    self.recorded(process, effect)
+                case Note(entry):
+                    self.noted(process, entry)
         if machine.step < self._steps[s]:
             raise Violation(f"{process}: the clock goes back to {machine.step}")
         self._steps[s] = machine.step
@@ -148,23 +111,23 @@ class Checks:
         if isinstance(event, FinalCut):
             self._final(process)
 
-    def frozen(
-        self, process: ShardProcess, merge: Merge, parts: Mapping[tuple[str, int], Delta]
-    ) -> tuple[Delta, ...]:
-        """A round's membership; gives the members' work."""
-        machine, p = process.machine, merge.round.fragment
+    def frozen(self, process: ShardProcess, merge: Merge) -> None:
+        """A round's membership."""
+        assert process.driver is not None
+        machine, p, registry = process.machine, merge.round.fragment, self._world.registry
+        held = process.driver.parts.take(merge.round)
+        parts = {key: registry.content(each.body) for key, each in held.items()}
         names = [member.unit for member in merge.members]
         if names != sorted(set(names)):
             raise Violation(f"{merge.round}: members {names}")
         if len(names) < machine.rules.quorum:
             raise Violation(f"{merge.round}: {len(names)} members are below the quorum")
-        deltas = []
         for member in merge.members:
             unit, who = machine.units[member.unit], (member.unit, member.incarnation)
             mine = [delta for (name, _), delta in parts.items() if name == member.unit]
             if len(mine) != unit.hosts_wanted:
                 raise Violation(f"{merge.round}: {len(mine)} parts of {member.unit} are held")
-            delta = mine[0]
+            delta: Delta = mine[0]
             for other in mine:
                 same = (other.who, other.anchor.source, other.start, other.stop)
                 if same != (delta.who, delta.anchor.source, delta.start, delta.stop):
@@ -180,18 +143,23 @@ class Checks:
             if delta.stop > self._trained[who].trained:
                 raise Violation(f"{merge.round}: {delta} was never trained")
             self._staleness(process, merge, member.unit, member.incarnation, member.anchor)
-            deltas.append(delta)
         if process.memory[p].version >= merge.round.step:
             raise Violation(f"{merge.round}: {process.memory[p]} is there already")
-        return tuple(deltas)
 
     def published(self, process: ShardProcess, p: int, version: int) -> None:
         """A version is announced: it must be on the disk, and what is served."""
-        disk = process.volume.values[p]
-        if disk.at(version) is None:
-            raise Violation(f"{process}: {p}@{version} is announced, the disk has {disk}")
+        value = process.memory[p]
+        if value.version != version or not self._durable(process, value):
+            raise Violation(f"{process}: {p}@{version} is announced, and is not on the disk: {value}")
         if process.state[p].version < version:
             raise Violation(f"{process}: {p}@{version} is announced and not served")
+
+    def fetched(self, process: ShardProcess, head: FetchHead, body: memoryview) -> None:
+        """A part leaves its shard."""
+        value = self._world.registry.content(body)
+        if not isinstance(value, Value) or value.version != head.version:
+            raise Violation(f"{process}: serves {value} as version {head.version}")
+        self.seen(value)
 
     def seen(self, value: Value) -> None:
         """A value leaves its shard."""
@@ -203,32 +171,37 @@ class Checks:
         if first.source is not value.source:
             raise Violation(f"{value} has two contents")
 
-    def welcomed(self, process: ShardProcess, unit: str, incarnation: int) -> None:
+    def welcomed(self, process: ShardProcess, unit: UnitProcess) -> None:
         """A host is told that it takes part: from now on, no older incarnation of its unit does."""
-        key = process.slot.number, process.volume.lineage, unit
-        self._welcomed[key] = max(incarnation, self._welcomed.get(key, 0))
+        key = process.number, process.lineage, unit.slot.name
+        if unit.incarnation < self._welcomed.get(key, 0):
+            raise Violation(f"{process}: {unit} is welcomed after {self._welcomed[key]}")
+        self._welcomed[key] = unit.incarnation
+        for value in process.state:
+            self.seen(value)
 
-    def recorded(self, process: ShardProcess, part: CutPart) -> None:
+    def recorded(self, process: ShardProcess, part: RecordCut) -> None:
         """A shard fixes its part of a cut."""
-        versions = [value.version for value in part.values]
-        if part.record["versions"] != versions:
+        values, step = process.state, part.cut.step
+        versions = [value.version for value in values]
+        if list(part.record["versions"]) != versions:
             raise Violation(f"{process}: record of {part.record['versions']}, state of {versions}")
         for name, unit in part.record["units"].items():
-            merged = sum(value.merged.get(name, 0) for value in part.values)
+            merged = sum(value.merged.get(name, 0) for value in values)
             if unit["account"]["merged"] != merged:
-                raise Violation(f"{process}: cut {part.step}: {name}: {merged} are merged")
+                raise Violation(f"{process}: cut {step}: {name}: {merged} are merged")
             who = name, unit["incarnation"]
             known = part.record["vector"][clocks.unit(*who)]
-            end = max(value.ends.get(who, 0) for value in part.values)
+            end = max(value.ends.get(who, 0) for value in values)
             if known != end:
-                raise Violation(
-                    f"{process}: cut {part.step}: holds {who} up to {end}, and says up to {known}"
-                )
-        for value in part.values:
-            if not process.volume.values[value.fragment].holds(value):
+                raise Violation(f"{process}: cut {step}: holds {who} up to {end}, and says up to {known}")
+        for value in values:
+            if not self._durable(process, value):
                 raise Violation(f"{process}: {value} is not durable")
+        if part.cut.final:
+            self._world.end_begins()
 
-    def noted(self, process: ShardProcess, entry: Mapping[str, Any]) -> None:
+    def noted(self, process: ShardProcess, entry: Any) -> None:
         """A decision for the tape: hosts of these units step together, so their parts always fit."""
         if entry["event"] == "dropped" and "disagree" in entry["why"]:
             raise Violation(f"{process}: {entry['unit']}: {entry['why']}")
@@ -236,8 +209,13 @@ class Checks:
     def suspended(self, process: ShardProcess, step: int) -> None:
         """The operator takes this cut for one that holds all of this shard."""
         cut = self._world.bucket.cuts.get(step)
-        if cut is None or list(cut.parts[process.slot.number].values) != process.memory:
+        if cut is None or list(cut.parts[process.number].values) != process.memory:
             raise Violation(f"{process}: cut {step} holds not all of {process.memory}: {cut}")
+
+    def _durable(self, process: ShardProcess, value: Value) -> bool:
+        """The journal has it, synced."""
+        size = process.layout.fragments[value.fragment].size
+        return not size or process.slot.disk.holds(self._world.registry.array(value, size).tobytes())
 
     # units
 
@@ -246,18 +224,17 @@ class Checks:
 
     def marked(self, unit: UnitProcess, cut: CutId) -> None:
         """A unit records itself."""
-        self._marks.setdefault(unit.who, []).append((cut, unit.trained, tuple(unit.anchors)))
+        self._marks.setdefault(unit.who, []).append((cut, unit.trained, tuple(unit.hosts[0].anchors)))
 
-    def adopted(self, unit: UnitProcess, number: int, value: Value) -> None:
+    def adopted(self, unit: UnitProcess, number: int, before: Value, value: Value) -> None:
         """A unit takes a version: never an older one of the same lineage, unless the newer one is lost."""
-        before = unit.anchors[number]
         known = self._numbers.get((value.shard, value.fragment, value.lineage, before.version))
         if value.lineage == before.lineage and known is before and value.version < before.version:
             raise Violation(f"{unit}: {value} after {before}")
 
     def left(self, unit: UnitProcess) -> None:
         """A unit ends: whatever the syncer did meanwhile, it has stepped at its own pace."""
-        steps = (self._world.now - unit.began) / unit.slot.island.pace
+        steps = (self._world.now - unit.began) / unit.island.pace
         if unit.begun and not steps - 1.001 <= unit.steps <= steps + 0.001:
             raise Violation(f"{unit}: {unit.steps} steps in the time of {steps:.1f}")
 
@@ -293,12 +270,14 @@ class Checks:
         """Everyone has left."""
         for slot in self._world.shards:
             process = slot.process
-            if process is None:
+            if process is None or process.driver is None:
                 raise Violation(f"shard {slot.number} is not there")
             if process.machine.rounds.held:
                 raise Violation(f"{process}: rounds {list(process.machine.rounds.held)} are left")
             if process.held:
-                raise Violation(f"{process}: parts of {list(process.held)} are left")
+                raise Violation(f"{process}: parts of {process.held} are left")
+            if process.driver.parts.used:
+                raise Violation(f"{process}: {process.driver.parts.used} bytes are reserved for nobody")
             self.judge(process)
             self._final(process)
 
@@ -306,7 +285,7 @@ class Checks:
         """What each party waits for."""
         shards = [
             f"shard {slot.number}: "
-            + (why(slot.process.machine, self._world.now) if slot.process else "down")
+            + (why(slot.process.machine, self._world.now) if slot.process and slot.process.driver else "down")
             for slot in self._world.shards
         ]
         units = [
@@ -323,7 +302,7 @@ class Checks:
         current, age = machine.versions[p], merge.round.step - anchor
         value: Value | None = process.memory[p]
         known = False
-        while value is not None and value.lineage == process.volume.lineage:
+        while value is not None and value.lineage == process.lineage:
             known = known or any(member.who == (unit, incarnation) for member in value.members)
             value = value.parent
         if not known and anchor != current:
@@ -369,7 +348,7 @@ class Checks:
     def _reached(self, step: int) -> None:
         """A final cut stands: whatever it was begun for, the shard that made it whole is at its target."""
         process = self._world.shards[COORDINATOR].process
-        if process is not None:
+        if process is not None and process.driver is not None:
             target = process.machine.rules.target_steps
             if target is not None and process.machine.step < target:
                 raise Violation(
@@ -381,10 +360,10 @@ class Checks:
         machine = process.machine
         step = int(machine.final.rpartition("/")[2])
         cut = self._world.bucket.cuts[step]
-        part = cut.parts[process.slot.number]
+        part = cut.parts[process.number]
         for value, own in zip(part.values, process.memory, strict=True):
             # A shard that lost its volume after its part was saved is older than the final cut.
-            if value.source is not own.source and part.lineage == process.volume.lineage:
+            if value.source is not own.source and part.lineage == process.lineage:
                 raise Violation(f"{process}: the final cut holds {value}, the shard {own}")
         for unit in machine.units.values():
             if unit.account.in_flight != 0:

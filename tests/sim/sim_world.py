@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-import heapq
+import asyncio
+import functools
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, ClassVar
 
-from atoll_runtime.simulate.schedules.bucket import Bucket
-from atoll_runtime.simulate.schedules.checks import Checks
-from atoll_runtime.simulate.schedules.content import Value, Violation
-from atoll_runtime.simulate.schedules.scenario import Scenario
-from atoll_runtime.simulate.schedules.shard import ShardProcess
-from atoll_runtime.simulate.schedules.shardslot import ShardSlot
-from atoll_runtime.simulate.schedules.surroundings import Owner, Reachable
-from atoll_runtime.simulate.schedules.suspension import Suspension
-from atoll_runtime.simulate.schedules.unit import UnitSlot
+from sim_bucket import SimBucket
+from sim_checks import Checks
+from sim_disk import SimDisk
+from sim_loop import Process, SimLoop
+from sim_scenario import Scenario
+from sim_shard import ShardProcess, ShardSlot
+from sim_suspension import Suspension
+from sim_unit import UnitSlot
+from sim_values import Registry, Value, Violation
+
+from atoll_runtime.contract import (
+    CheckpointSpec,
+    DataSpec,
+    Dimensions,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    QuorumSpec,
+    RunContract,
+    SyncerAddress,
+    TargetSpec,
+)
+from atoll_runtime.sync.fragments import Layout, Piece, fingerprint, lay
 
 RESTART_SECONDS = 20.0
 """A shard or unit that was killed is there again within this time."""
@@ -28,39 +44,66 @@ CALM_SECONDS = 600.0
 """From then on the run must reach its end within this time."""
 
 
+LATE_SECONDS = 30.0
+"""What was on its way when everyone left has arrived by then."""
+WORK_SECONDS = 0.05
+"""Longest time of a job off the event loop: a merge, a write, a look at the bucket."""
+
+
 class World:
     """`run` takes a schedule to its end; the rest is for scripts that make their own."""
 
+    open: ClassVar[list[World]] = []
+    """The world that was made last, unless it has been closed."""
+
     def __init__(self, scenario: Scenario, trace: Callable[[str], None] | None = None) -> None:
-        self.scenario, self.now, self.events = scenario, 0.0, 0
+        for other in World.open:
+            other.close()
+        World.open = [self]
+        self.scenario, self.disk_faults = scenario, 0
         self.rng = random.Random(scenario.seed)
+        random.seed(scenario.seed)  # back-offs
         self.weather = scenario.storm
-        self.bucket = Bucket(scenario.rules.shards)
+        self.registry = Registry()
+        self.loop = SimLoop(self._before, self._seconds)
+        Violation.found = self.loop.failures
+        self.bucket = SimBucket(self)
         self.checks = Checks(self)
         self._trace = trace
-        self._heap: list[tuple[float, int, Owner | None, Callable[..., None], tuple[object, ...]]] = []
-        self._count = 0
         self._faults, self._last = list(reversed(scenario.faults)), scenario.last
         self.calm_since: float | None = None
         self.suspension: Suspension | None = None
         self._initial: dict[tuple[int, int], Value] = {}
-        self.shards = [ShardSlot(self, scenario.rules_of(s), sizes) for s, sizes in enumerate(scenario.sizes)]
+        self.layout, self.run_contract = layout_of(scenario), contract_of(scenario)
+        self.shards = [
+            ShardSlot(self, scenario.rules_of(s), SimDisk(self.rng, scenario.volume))
+            for s in range(scenario.rules.shards)
+        ]
         self.units = [UnitSlot(self, island) for island in scenario.islands]
         slots: tuple[ShardSlot | UnitSlot, ...] = (*self.shards, *self.units)
         for slot in slots:
             self.at(self.rng.random(), None, slot.start)
 
     @property
+    def now(self) -> float:
+        return self.loop.now
+
+    @property
+    def events(self) -> int:
+        return self.loop.steps
+
+    @property
     def finished(self) -> bool:
         """Every shard has its final cut, every unit was told to leave."""
         return all(slot.stopped and not slot.processes for slot in self.units) and all(
-            slot.process is not None and bool(slot.process.machine.final) for slot in self.shards
+            slot.process is not None and slot.process.service is not None and bool(slot.process.machine.final)
+            for slot in self.shards
         )
 
     @property
     def pending(self) -> bool:
         """Something will happen yet."""
-        return bool(self._heap)
+        return self.loop.next_time() is not None
 
     def run(self) -> None:
         """To the end of the run; raises `Violation` where a promise is broken, or the end does not come."""
@@ -68,28 +111,48 @@ class World:
             self.step()
         self.calm()
         deadline = self.now + CALM_SECONDS
+        self._until_finished(deadline)
+        self.run_for(LATE_SECONDS)
+        self._until_finished(
+            deadline + LATE_SECONDS
+        )  # a shard may be started anew meanwhile, with another target
+        self.checks.ended()
+
+    def _until_finished(self, deadline: float) -> None:
         while not self.finished:
             if self.now > deadline:
                 raise Violation(f"no end {CALM_SECONDS:g} s after the last fault: {self.checks.why()}")
             self.step()
-        self.checks.ended()
 
     def run_for(self, seconds: float) -> None:
         """A while of it, whatever happens."""
         until = self.now + seconds
-        while self._heap and self._heap[0][0] <= until:
+        while (following := self.loop.next_time()) is not None and following <= until:
             self.step()
-        self.now = until
+        self.loop.now = until
+
+    def close(self) -> None:
+        """Nothing happens in it any more."""
+        for slot in self.units:
+            for unit in slot.processes:
+                unit.alive = False
+        for shard in self.shards:
+            if shard.process is not None:
+                shard.process.alive = False
+        self.loop.close()
+        World.open = []
 
     def step(self) -> None:
-        """The next event."""
-        if not self._heap:
+        """The next callback of anybody."""
+        asyncio._set_running_loop(self.loop)
+        try:
+            going = self.loop.step()
+        finally:
+            asyncio._set_running_loop(None)
+        if self.loop.failures:
+            raise self.loop.failures[0]
+        if not going:
             raise Violation(f"nothing more will happen: {self.checks.why()}")
-        self.now, _, owner, job, facts = heapq.heappop(self._heap)
-        if owner is None or owner.alive:
-            self.events += 1
-            job(*facts)
-            self.moment(None)
 
     def calm(self) -> None:
         """No more faults: everyone is started again, nothing is lost any more."""
@@ -101,30 +164,45 @@ class World:
             slot.cut_off_until = 0.0
         self.log("calm")
 
-    def at(self, seconds: float, owner: Owner | None, job: Callable[..., None], *facts: object) -> None:
+    def at(self, seconds: float, owner: Process | None, job: Callable[..., Any], *facts: object) -> None:
         """Plans a job of `owner`; void when it is dead by then."""
-        self._count += 1
-        heapq.heappush(self._heap, (self.now + seconds, self._count, owner, job, facts))
+        self.at_time(self.now + seconds, owner, job, *facts)
 
-    def moment(self, here: ShardProcess | None) -> None:
-        """A place where a fault may fall. `here`: the shard that is carrying out effects."""
+    def at_time(self, when: float, owner: Process | None, job: Callable[..., Any], *facts: object) -> None:
+        """The same at a time: jobs of the same time are done in the order in which they were planned."""
+        context = self.loop.outside if owner is None else owner.context
+        self.loop.call_at(when, job, *facts, context=context)
+
+    def moment(self, here: Process | None) -> None:
+        """A place where a fault may fall. `here`: the process that is at work."""
         self.checks.moments += 1
         while self._faults and self.checks.moments >= self._faults[-1][0]:
             self.strike(self._faults.pop()[1], here)
+
+    _before = moment
+
+    def _seconds(self, job: Callable[..., Any]) -> float:
+        """How long a job off the event loop takes; `asyncio.to_thread` wraps it."""
+        seconds = self.rng.random() * WORK_SECONDS * (50 if self.chance(self.weather.slow) else 1)
+        called = job.args[0] if isinstance(job, functools.partial) and job.args else job
+        saves = getattr(called, "__name__", "") == "_save_now"
+        return seconds + (self.rng.random() * self.weather.saving if saves else 0.0)
 
     def end_begins(self) -> None:
         """A final cut has begun: the faults that waited for it come."""
         faults = [(self.checks.moments + moment, fault) for moment, fault in self._last]
         self._faults, self._last = sorted([*self._faults, *faults], reverse=True), ()
 
-    def strike(self, fault: str, here: ShardProcess | None = None) -> None:
+    def strike(self, fault: str, here: Process | None = None) -> None:
         """One fault, on someone by chance."""
         shard, unit, rng = self.rng.choice(self.shards), self.rng.choice(self.units), self.rng
         self.log(f"fault: {fault} (shard {shard.number}, unit {unit.name})")
-        if fault in ("crash here", "crash shard"):
-            self.crash(self.shards[here.slot.number] if fault == "crash here" and here is not None else shard)
+        if fault in ("crash here", "crash shard", "power"):
+            self.crash(
+                here.slot if fault != "crash shard" and isinstance(here, ShardProcess) else shard, fault
+            )
         elif fault == "lose volume":
-            self.crash(shard, volume=True)
+            self.crash(shard, fault)
         elif fault == "kill unit":
             self.kill(unit)
         elif fault == "replace unit":
@@ -135,7 +213,10 @@ class World:
             self.suspend()
         elif fault == "break link":
             for process in unit.processes:
-                rng.choice(rng.choice(process.links)).cut() if process.links else None
+                rng.choice([*process.channels]).cut() if process.channels else None
+        elif fault == "disk":
+            shard.disk.failing = True
+            self.disk_faults += 1
         elif fault == "cut off shard":
             self.cut_off(shard, rng.random() * CUT_OFF_SECONDS)
         elif fault == "cut off unit":
@@ -143,17 +224,12 @@ class World:
         else:
             raise ValueError(f"fault: {fault!r} is not known")
 
-    def launch(self, shard: ShardSlot) -> ShardProcess:
-        """A process of a shard, from its volume."""
-        return ShardProcess(shard)
-
-    def crash(self, shard: ShardSlot, volume: bool = False) -> None:
-        """kill -9, and a start some time later."""
-        if volume:
+    def crash(self, shard: ShardSlot, fault: str = "crash") -> None:
+        """kill -9, perhaps of the whole machine, or with the loss of its volume; and a start some time later."""
+        shard.crash(power=fault == "power")
+        if fault == "lose volume":
             self.checks.lost_volumes += 1
-            shard.lose_volume()
-        else:
-            shard.crash()
+            shard.disk.wipe()
         self.at(self.rng.random() ** 2 * RESTART_SECONDS, None, shard.start)
 
     def kill(self, unit: UnitSlot) -> None:
@@ -197,11 +273,11 @@ class World:
         for shard in self.shards:
             if shard.process is not None:
                 for channel in list(shard.process.channels):
-                    if slot is shard or channel.unit == getattr(slot, "name", None):
+                    if slot is shard or channel.unit.slot is slot:
                         channel.cut()
 
-    def reachable(self, one: Reachable, other: Reachable) -> bool:
-        return self.now >= max(one.cut_off_until, other.cut_off_until)
+    def reachable(self, unit: UnitSlot, shard: ShardSlot) -> bool:
+        return self.now >= max(unit.cut_off_until, shard.cut_off_until)
 
     def chance(self, probability: float) -> bool:
         return probability > 0 and self.rng.random() < probability
@@ -215,6 +291,10 @@ class World:
         """The initial model's part."""
         return self._initial.setdefault((shard, p), Value(shard, p, "initial", 0))
 
+    def empty(self, shard: int, p: int) -> Value:
+        """What stands for a fragment without elements."""
+        return self._initial.setdefault((shard, p), Value(shard, p, "empty", 0))
+
     def log(self, text: object) -> None:
         if self._trace is not None:
             self._trace(f"{self.now:9.3f} {text}")
@@ -226,3 +306,35 @@ class World:
     def _replace(self, unit: UnitSlot, anew: bool = False) -> None:
         if self.suspension is None and (anew or not (unit.running or unit.stopped)):
             unit.start()
+
+
+def layout_of(scenario: Scenario) -> Layout:
+    """As many tensors of a fragment as shards should own a part of it; `split` deals them."""
+    fragments = []
+    for p, sizes in enumerate(zip(*scenario.sizes, strict=True)):
+        count, size = max(1, sum(map(bool, sizes))), max(sizes) or 10
+        fragments.append(lay(p, [Piece(f"w{p}.{n}", None, (size,), size, False) for n in range(count)]))
+    shapes = {piece.tensor: piece.shape for fragment in fragments for piece in fragment.pieces}
+    return Layout(tuple(fragments), fingerprint(fragments), shapes).split(len(scenario.sizes))
+
+
+def contract_of(scenario: Scenario) -> RunContract:
+    """As the operator would write it, where the driver reads it."""
+    rules = scenario.rules
+    return RunContract(
+        name="run",
+        namespace="default",
+        uid="run",
+        model=ModelSpec(
+            dimensions=Dimensions(layers=1, width=8, heads=1, kv_heads=1, hidden=8, vocabulary=256)
+        ),
+        data=DataSpec(uri="file:///nowhere", sequence_length=64),
+        inner=InnerSpec(),
+        outer=OuterSpec(
+            fragments=rules.fragments, interval=rules.interval, overlap=rules.overlap, codec="float32"
+        ),
+        quorum=QuorumSpec(min=rules.quorum),
+        target=TargetSpec(global_steps=rules.target_steps, tokens=rules.target_tokens),
+        checkpoint=CheckpointSpec(uri="file:///nowhere", interval_steps=rules.cut_interval),
+        shards=tuple(SyncerAddress(host="s", port=1, status_port=2, health_port=3) for _ in scenario.sizes),
+    )

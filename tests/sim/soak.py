@@ -1,4 +1,4 @@
-"""`python -m atoll_runtime.simulate.schedules.soak`: many schedules of the protocol, by seed, on all cores."""
+"""`python tests/sim/soak.py`: many schedules of the protocol, by seed, on all cores."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 
-from atoll_runtime.simulate.schedules.scenario import draw
-from atoll_runtime.simulate.schedules.world import World
+from sim_scenario import draw
+from sim_world import World
 
 BATCH = 50
-COMMAND = "python -m atoll_runtime.simulate.schedules.soak --seed {seed} --count 1 --trace"
+COMMAND = "python tests/sim/soak.py --seed {seed} --count 1 --trace"
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ def schedule(seed: int) -> Outcome:
     world = World(draw(seed))
     try:
         world.run()
+        world.close()
     except Exception as error:  # what the state machines raise is a finding like any other
         return Outcome(seed, world.events, f"{type(error).__name__}: {error}")
     return Outcome(seed, world.events, "")
@@ -60,9 +61,7 @@ def soak(first: int, count: int, processes: int) -> Iterator[list[Outcome]]:
 
 def main() -> int:
     """0 when every schedule kept every promise."""
-    parser = argparse.ArgumentParser(
-        prog="python -m atoll_runtime.simulate.schedules.soak", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python tests/sim/soak.py", description=__doc__)
     parser.add_argument(
         "--seed", type=int, default=random.SystemRandom().randrange(10**9), help="of the first"
     )

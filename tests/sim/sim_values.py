@@ -1,20 +1,37 @@
-"""What a simulated fragment holds, in place of numbers: who merged which tokens into it, and from what.
+"""What a simulated fragment holds in place of numbers: who merged which tokens into it, and from what.
 
 A version's content is the chain of merges that led to it, so that what the protocol claims (in versions, spans and
-ledgers) can be checked against what became of the work.
+ledgers) can be checked against what became of the work. The arrays that the driver handles are real: each element
+of them is the number under which the content is registered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from atoll_runtime.sync.merge import MergeError, Scan
+from atoll_runtime.syncer.state import Version
+from atoll_runtime.transport import codecs
+
+if TYPE_CHECKING:
+    from sim_shard import ShardProcess
 
 Incarnation = tuple[str, int]
 """Unit and incarnation."""
 
 
 class Violation(AssertionError):
-    """The protocol has broken a promise."""
+    """The protocol has broken a promise. It is noted, for a task may keep the exception to itself."""
+
+    found: ClassVar[list[BaseException]] = []
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.found.append(self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -30,13 +47,14 @@ class Delta:
         return f"{self.who[0]}.{self.who[1]} [{self.start}, {self.stop}) since {self.anchor}"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Value:
     """One version of one fragment of one shard."""
 
     shard: int
     fragment: int
     lineage: str
+    """Empty until the shard that begins it has named it."""
     version: int
     parent: Value | None = None
     members: tuple[Delta, ...] = ()
@@ -59,7 +77,7 @@ class Value:
         """Two values are the same arrays when they have the same source."""
         return self if self.origin is None else self.origin
 
-    def copy(self, lineage: str) -> Value:
+    def copy(self, lineage: str = "") -> Value:
         """The same content as the beginning of another lineage."""
         return Value(
             self.shard,
@@ -135,3 +153,84 @@ class Value:
             overwritten,
             missed,
         )
+
+
+class Registry:
+    """Contents by number."""
+
+    def __init__(self) -> None:
+        self._contents: list[Value | Delta | Pending] = []
+        self._numbers: dict[int, int] = {}
+
+    def array(self, content: Value | Delta | Pending, size: int, padded: int = 0) -> np.ndarray:
+        """float32 elements that stand for it, and zeros behind them up to `padded`."""
+        number = self._numbers.get(id(content))
+        if number is None:
+            self._contents.append(content)
+            number = self._numbers[id(content)] = len(self._contents)
+        whole = np.zeros(max(size, padded), np.float32)
+        whole[:size] = number
+        return whole
+
+    def content(self, array: Any) -> Any:
+        """What the elements stand for; of nothing but zeros, None.
+
+        Raises:
+            Violation: they are of two contents.
+        """
+        values = np.frombuffer(array, np.float32) if isinstance(array, memoryview | bytes) else array
+        numbers = set(values.tolist()) - {0.0}
+        if len(numbers) > 1:
+            raise Violation(f"an array is made of {[self._contents[int(n) - 1] for n in sorted(numbers)]}")
+        return self._contents[int(numbers.pop()) - 1] if numbers else None
+
+    def settle(self, pending: Pending, value: Value) -> None:
+        """A merge has become a version."""
+        number = self._numbers.pop(id(pending))
+        self._contents[number - 1] = value
+        self._numbers[id(value)] = number
+        pending.value = value
+
+
+@dataclass(eq=False)
+class Pending:
+    """A merge whose result is computed and not taken by its shard yet."""
+
+    old: Value
+    step: int
+    deltas: tuple[Delta, ...]
+    value: Value | None = None
+
+
+class SymbolicArrays:
+    """See `interfaces.Arrays`."""
+
+    def __init__(self, process: ShardProcess) -> None:
+        self._process, self._world = process, process.world
+
+    def read(self, fragment: Any, head: Any, body: memoryview) -> tuple[memoryview, Scan]:
+        finite = not self._world.chance(self._world.weather.merges)
+        return body, Scan(finite, (1.0,) * len(fragment.pieces))
+
+    def merge(
+        self, fragment: Any, step: int, members: Any, parts: Mapping[Any, Any], old: Version
+    ) -> Version:
+        if self._world.chance(self._world.weather.merges):
+            raise MergeError("not finite")
+        registry = self._world.registry
+        deltas = [
+            next(
+                registry.content(held.body)
+                for (unit, _), held in sorted(parts.items())
+                if unit == member.unit
+            )
+            for member in members
+        ]
+        before = registry.content(old.theta)
+        if registry.content(old.momentum) not in (before, None):  # zero at first
+            raise Violation(f"Θ and momentum are of {before} and {registry.content(old.momentum)}")
+        theta = registry.array(Pending(before, step, tuple(deltas)), fragment.size)
+        return Version(step, theta, theta.copy(), codecs.encode(theta, "float32", theta.size))
+
+    def close(self) -> None:
+        pass

@@ -22,6 +22,9 @@ FAULTS = (
     "cut off unit",
     "change target",
     "suspend",
+    "power",
+    "power",
+    "disk",
 )
 """Kinds of fault, as often as they should come. `here` is the shard that is at work at that moment."""
 LAST_FAULTS = (
@@ -36,10 +39,10 @@ LAST_FAULTS = (
     "suspend",
 )
 """The same, of faults that wait until a final cut has begun."""
-LAST_MOMENTS = 100
+LAST_MOMENTS = 300
 """They fall on the first so many moments after that."""
-MOMENTS = 900
-"""Faults fall on the first so many moments: an event's beginning, or between two effects of one event."""
+MOMENTS = 2500
+"""Faults fall on the first so many moments: before a callback of anybody, or an operation of a disk."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Island:
     """Seconds of an inner step."""
     tokens: int
     """Of an inner step."""
+    link: float = 0.0
+    """Seconds of a transfer of one fragment, besides the network's delay."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,10 @@ class Scenario:
     """Moment and kind, in order. The network is calm after the last one."""
     last: tuple[tuple[int, str], ...] = ()
     """The same, of moments after the first final cut has begun."""
+    volume: int = 1 << 20
+    """Bytes of each shard's volume: on a small one the journal's segments are replaced often."""
+    budget: int = 1 << 20
+    """Bytes that each shard may hold of contributions."""
 
     @property
     def calm(self) -> Weather:
@@ -105,7 +114,13 @@ def draw(seed: int) -> Scenario:
     fragments = rng.randint(1, 4)
     interval = fragments + rng.randint(0, 4)
     islands = tuple(
-        Island(f"u{i}", rng.choice((1, 1, 1, 2)), rng.uniform(0.5, 1.2), 10 * rng.randint(1, 2))
+        Island(
+            f"u{i}",
+            rng.choice((1, 1, 1, 2)),
+            rng.uniform(0.5, 1.2),
+            10 * rng.randint(1, 2),
+            rng.choice((0.0, 0.0, 0.0, 0.5, 3.0)),
+        )
         for i in range(rng.choice((1, 2, 2, 3, 3, 4)))
     )
     steps = interval + rng.randint(4, 14)
@@ -143,6 +158,8 @@ def draw(seed: int) -> Scenario:
         storm,
         tuple((moment, rng.choice(FAULTS)) for moment in moments),
         tuple((moment, rng.choice(LAST_FAULTS)) for moment in last),
+        rng.choice((1 << 20, 60_000, 30_000)),
+        rng.choice((1 << 20, 60 * len(islands) * rules.overlap)),
     )
 
 

@@ -1,0 +1,126 @@
+"""The four interfaces on which the protocol's driver runs: disk, bucket, network, arrays.
+
+Production implements them with files, a bucket, gRPC and numpy. The harness in `tests/sim` implements them in simulated
+time and runs the same driver, service, journal and client on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from atoll_runtime.checkpoint import Cut, Part, Skipped
+    from atoll_runtime.sync.events import Member
+    from atoll_runtime.sync.fragments import Fragment
+    from atoll_runtime.sync.merge import Scan
+    from atoll_runtime.syncer.parts import Held
+    from atoll_runtime.syncer.segments import Volume
+    from atoll_runtime.syncer.state import Version
+    from atoll_runtime.transport.messages import (
+        Down,
+        FetchHead,
+        FetchRequest,
+        Hello,
+        PushHead,
+        PushReply,
+        Up,
+    )
+
+
+class Disk(Protocol):
+    """A shard's volume. Open files are numbers. Every method blocks and raises `OSError`."""
+
+    def make(self, folder: Path) -> None:
+        """Creates a folder and those above it."""
+
+    def files(self, folder: Path, pattern: str) -> list[Path]:
+        """Files whose names match, sorted by name."""
+
+    def open(self, path: Path, *, new: bool = False) -> int:
+        """Opens a file for appending; `new` creates it or empties it."""
+
+    def lock(self, path: Path) -> int:
+        """Takes a lock that ends with the process; raises `BlockingIOError` where another process holds it."""
+
+    def write(self, file: int, parts: Sequence[memoryview]) -> int:
+        """Appends; returns the number of bytes written, which may be fewer."""
+
+    def size(self, file: int) -> int:
+        """Bytes of an open file."""
+
+    def truncate(self, file: int, size: int) -> None:
+        """Cuts an open file off."""
+
+    def sync(self, file: int) -> None:
+        """Returns when the content of an open file is durable."""
+
+    def sync_folder(self, folder: Path) -> None:
+        """Returns when the names in a folder are durable."""
+
+    def close(self, file: int) -> None:
+        """Closes a file or gives a lock back."""
+
+    def read(self, path: Path) -> AbstractContextManager[Any]:
+        """The content of a file, to be sliced and searched like bytes."""
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Renames a file or folder; replaces a file of the new name."""
+
+    def remove(self, path: Path) -> None:
+        """Removes a file, or a folder with all that is in it; nothing if it is not there."""
+
+    def volume(self, folder: Path) -> Volume:
+        """Size and free bytes of the file system."""
+
+
+class Bucket(Protocol):
+    """Checkpoints of a run, as the syncer uses them. Every method blocks and raises `StoreError`."""
+
+    @property
+    def uri(self) -> str: ...
+    def save_part(self, part: Part) -> bool: ...
+    def read_part(self, step: int, shard: int, shards: int) -> Part: ...
+    def missing(self, step: int, shards: int) -> list[int]: ...
+    def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None: ...
+    def is_complete(self, step: int) -> bool: ...
+    def newest(self) -> tuple[Cut | None, list[Skipped]]: ...
+    def prune(self, keep: int, saved: int, now: float) -> None: ...
+
+
+class Network(Protocol):
+    """A learner host's way to one shard. Failures raise `TransportError`."""
+
+    def session(self, hello: Hello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
+        """Opens a session and sends what `outgoing` gives; ends when the shard ends it. Close it with `aclose`."""
+
+    async def push(self, head: PushHead, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
+        """Sends a part; breaks off once it is not `wanted` any more. `wanted` may be called from any thread."""
+
+    async def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
+        """Fetches this host's range of a fragment."""
+
+    def close(self) -> None:
+        """Frees connections; calls in progress end with `TransportError`."""
+
+
+class Arrays(Protocol):
+    """What fragments and contributions contain. Both methods run on a worker thread."""
+
+    def read(self, fragment: Fragment, head: PushHead, body: memoryview) -> tuple[memoryview, Scan]:
+        """A pushed body as it is merged, and whether it is finite."""
+
+    def merge(
+        self,
+        fragment: Fragment,
+        step: int,
+        members: Sequence[Member],
+        parts: Mapping[Any, Held],
+        old: Version,
+    ) -> Version:
+        """The next version of a fragment. Raises `MergeError`."""
+
+    def close(self) -> None:
+        """Ends threads. Blocks."""

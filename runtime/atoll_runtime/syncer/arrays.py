@@ -1,0 +1,64 @@
+"""The arrays of production: contributions and fragments in numpy, merged on all cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from atoll_runtime.contract import OuterSpec
+from atoll_runtime.sync.buffers import Buffers
+from atoll_runtime.sync.events import Member
+from atoll_runtime.sync.fragments import Fragment, Layout
+from atoll_runtime.sync.merge import Scan, merge_step
+from atoll_runtime.syncer.parts import Held, gradients, read
+from atoll_runtime.syncer.state import Version
+from atoll_runtime.transport.messages import PushHead
+
+VERSION_BYTES = 12
+"""An element of a version, at most: Θ, momentum and the wire, with room to spare."""
+
+
+class NumpyArrays:
+    """See `interfaces.Arrays`."""
+
+    def __init__(self, spec: OuterSpec, layout: Layout) -> None:
+        self._spec = spec
+        self._helpers = len(os.sched_getaffinity(0)) - 1
+        self._mergers = ThreadPoolExecutor(max(1, self._helpers), "syncer-merge")
+        largest = max(fragment.size for fragment in layout.fragments)
+        self._buffers = Buffers(spec.overlap * VERSION_BYTES * largest)
+
+    def read(self, fragment: Fragment, head: PushHead, body: memoryview) -> tuple[memoryview, Scan]:
+        """See `Arrays`."""
+        return read(fragment, head, body)
+
+    def merge(
+        self,
+        fragment: Fragment,
+        step: int,
+        members: Sequence[Member],
+        parts: Mapping[Any, Held],
+        old: Version,
+    ) -> Version:
+        """See `Arrays`."""
+        spec = self._spec
+        merged = merge_step(
+            fragment,
+            gradients(members, parts),
+            old.theta,
+            old.momentum,
+            codec=spec.codec,
+            rule=spec.merge,
+            learning_rate=spec.learning_rate,
+            outer_momentum=spec.momentum,
+            buffers=self._buffers,
+            pool=self._mergers,
+            helpers=self._helpers,
+        )
+        return old.next(step, merged, spec.codec, self._mergers)
+
+    def close(self) -> None:
+        """See `Arrays`."""
+        self._mergers.shutdown()

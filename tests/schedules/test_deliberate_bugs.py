@@ -1,0 +1,312 @@
+"""Deliberate bugs of the protocol, one at a time: the schedules find each of them within a few seeds."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sim_disk import Mount
+from soak import schedule
+
+from atoll_runtime.learner.proposal import Proposal
+from atoll_runtime.sync import anchors, quorum, rounds
+from atoll_runtime.sync.events import FinalCut, Persisted, Publish
+from atoll_runtime.sync.ledger import Account
+from atoll_runtime.sync.link import Link
+from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.progress import Progress
+from atoll_runtime.sync.roster import Roster
+from atoll_runtime.sync.rounds import Rounds
+from atoll_runtime.sync.units import Unit
+from atoll_runtime.syncer import records
+from atoll_runtime.syncer.driver import Driver
+from atoll_runtime.syncer.journal import Journal
+from atoll_runtime.syncer.parts import Parts
+from atoll_runtime.syncer.service import Service
+
+SEED = 700
+SEEDS = 100
+"""Within so many each bug is found."""
+
+Patch = pytest.MonkeyPatch
+BUGS: dict[str, Callable[[Patch], None]] = {}
+
+
+def bug(introduce: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    """Registers a bug under its name."""
+    BUGS[introduce.__name__.replace("_", " ")] = introduce
+    return introduce
+
+
+def unusable(patch: Patch, *reasons: str) -> None:
+    """Anchors are used in spite of these reasons."""
+    real = anchors.unusable
+
+    def without(*facts: Any) -> str:
+        why = real(*facts)
+        return "" if any(reason in why for reason in reasons) else why
+
+    patch.setattr(anchors, "unusable", without)
+
+
+@bug
+def a_merge_is_acknowledged_before_the_journal_has_it(patch: Patch) -> None:
+    def persist(self: Driver, round_id: Any, facts: Any) -> None:
+        new = self._fresh.pop(round_id)
+        self._write(functools.partial(self.journal.merge, round_id.fragment, new, facts))
+        self.state.fragments[round_id.fragment] = new
+        self._loop.call_soon(self.feed, Persisted(round_id))
+
+    patch.setattr(Driver, "_persist", persist)
+
+
+@bug
+def a_merge_is_broadcast_when_it_is_handed_to_the_disk(patch: Patch) -> None:
+    real = Rounds.write
+
+    def write(self: Rounds, held: Any, record: Any) -> None:
+        real(self, held, record)
+        self.effects.append(Publish(held.id.fragment, held.id.step))
+
+    patch.setattr(Rounds, "write", write)
+
+
+@bug
+def a_record_is_written_and_not_synced(patch: Patch) -> None:
+    def append(self: Journal, head: Any, *arrays: memoryview) -> None:
+        self._length += records.write(self._disk, self._file, head, *arrays)
+
+    patch.setattr(Journal, "_append", append)
+
+
+@bug
+def a_new_segment_is_not_synced_before_it_has_its_name(patch: Patch) -> None:
+    real_open, real_sync, fresh = Mount.open, Mount.sync, set()
+
+    def opened(self: Mount, path: Any, *, new: bool = False) -> int:
+        file = real_open(self, path, new=new)
+        (fresh.add if new else fresh.discard)((self, file))
+        return file
+
+    def sync(self: Mount, file: int) -> None:
+        if (self, file) in fresh:
+            fresh.discard((self, file))
+        else:
+            real_sync(self, file)
+
+    patch.setattr(Mount, "open", opened)
+    patch.setattr(Mount, "sync", sync)
+
+
+@bug
+def the_name_of_a_new_segment_is_not_synced(patch: Patch) -> None:
+    patch.setattr(Mount, "sync_folder", lambda self, folder: None)
+
+
+@bug
+def a_torn_record_is_not_cut_off(patch: Patch) -> None:
+    patch.setattr(Mount, "truncate", lambda self, file, size: None)
+
+
+@bug
+def the_journals_writes_are_not_done_in_order(patch: Patch) -> None:
+    def write(self: Driver, job: Callable[[], None]) -> Any:
+        self._written = self._loop.run_in_executor(None, job)
+        self._written.add_done_callback(self._check)
+        return self._written
+
+    patch.setattr(Driver, "_write", write)
+
+
+@bug
+def a_unit_is_welcomed_and_a_cut_saved_before_the_journal_knows(patch: Patch) -> None:
+    async def durable(self: Driver) -> None:
+        await asyncio.sleep(0)
+
+    patch.setattr(Driver, "durable", durable)
+
+
+@bug
+def a_restarted_shard_forgets_which_incarnation_a_unit_has(patch: Patch) -> None:
+    real = Unit.restore.__func__
+
+    def restore(cls: type[Unit], name: str, owned: Any, record: Any) -> Unit:
+        unit: Unit = real(cls, name, owned, record)
+        unit.incarnation = 0
+        return unit
+
+    patch.setattr(Unit, "restore", classmethod(restore))
+
+
+@bug
+def a_merge_is_served_before_it_is_durable(patch: Patch) -> None:
+    real = Driver._persist
+
+    def persist(self: Driver, round_id: Any, facts: Any) -> None:
+        self.state.fragments[round_id.fragment] = self._fresh[round_id]
+        real(self, round_id, facts)
+
+    patch.setattr(Driver, "_persist", persist)
+
+
+@bug
+def a_cut_holds_a_merge_that_is_not_durable(patch: Patch) -> None:
+    real_persist, real_record = Driver._persist, Driver._record
+    written: dict[tuple[Driver, int], Any] = {}
+
+    def persist(self: Driver, round_id: Any, facts: Any) -> None:
+        written[self, round_id.fragment] = self._fresh[round_id]
+        real_persist(self, round_id, facts)
+
+    def record(self: Driver, cut: Any, facts: Any) -> None:
+        durable = self.state.fragments
+        self.state.fragments = [written.get((self, p), each) for p, each in enumerate(durable)]
+        real_record(self, cut, facts)
+        self.state.fragments = durable
+
+    patch.setattr(Driver, "_persist", persist)
+    patch.setattr(Driver, "_record", record)
+
+
+@bug
+def a_late_part_is_booked_as_merged(patch: Patch) -> None:
+    real_admit, real_merged = Rounds.admit, Rounds.merged
+
+    def admit(self: Rounds, part: Any) -> str:
+        held = self.held.get(part.round)
+        if held is None or held.stage != "Merging":
+            return real_admit(self, part)
+        held.stage = "Collecting"
+        try:
+            return real_admit(self, part)
+        finally:
+            held.stage = "Merging"
+
+    def merged(self: Rounds, event: Any) -> Any:
+        held = self.held[event.round]
+        held.members = tuple(held.contributions.members[n] for n in sorted(held.contributions.members))
+        for member in held.members:
+            self.units[member.unit].freeze(event.round.fragment, member)
+        return real_merged(self, event)
+
+    patch.setattr(Rounds, "admit", admit)
+    patch.setattr(Rounds, "merged", merged)
+
+
+@bug
+def a_round_is_merged_below_its_quorum(patch: Patch) -> None:
+    real = quorum.decide
+
+    def decide(*facts: Any, expires: float, now: float, **more: Any) -> Any:
+        if facts[0] and now >= expires:
+            return quorum.Ready()
+        return real(*facts, expires=expires, now=now, **more)
+
+    patch.setattr(rounds.quorum, "decide", decide)
+
+
+@bug
+def the_same_work_counts_twice(patch: Patch) -> None:
+    unusable(patch, "was merged already")
+    patch.setattr(Unit, "disputed", lambda self, part: "")
+
+
+@bug
+def a_new_incarnation_contributes_against_any_version(patch: Patch) -> None:
+    unusable(patch, "a new incarnation counts from")
+
+
+@bug
+def a_stale_contribution_is_taken(patch: Patch) -> None:
+    unusable(patch, "more than 2·H")
+
+
+@bug
+def the_final_cut_begins_while_rounds_are_in_flight(patch: Patch) -> None:
+    real = Syncer._end
+
+    def end(self: Syncer) -> None:
+        held, self.rounds.held = self.rounds.held, {}
+        real(self)
+        self.rounds.held = held
+
+    patch.setattr(Syncer, "_end", end)
+
+
+@bug
+def learners_are_stopped_before_the_final_cut_stands(patch: Patch) -> None:
+    real = Driver._record
+
+    def record(self: Driver, cut: Any, facts: Any) -> None:
+        real(self, cut, facts)
+        if cut.final:
+            self._loop.call_soon(self.feed, FinalCut(f"sim://bucket/global/{cut.step}"))
+
+    patch.setattr(Driver, "_record", record)
+
+
+@bug
+def tokens_of_a_replaced_incarnation_are_forgotten(patch: Patch) -> None:
+    def replaced(self: Account, incarnation: int) -> None:
+        self.past += self.position
+        self.incarnation, self.position = incarnation, 0
+        self.settled.clear()
+
+    patch.setattr(Account, "replace", replaced)
+
+
+@bug
+def parts_of_a_merged_round_stay_in_memory(patch: Patch) -> None:
+    patch.setattr(Parts, "release", lambda self, round_id, unit: None)
+
+
+@bug
+def bytes_of_a_push_that_breaks_are_not_given_back(patch: Patch) -> None:
+    patch.setattr(Parts, "unreserve", lambda self, head: None)
+
+
+@bug
+def a_silent_unit_is_waited_for_as_long_as_it_is_connected(patch: Patch) -> None:
+    patch.setattr(Roster, "expire", lambda self, now: None)
+    patch.setattr(Service, "_take", lambda self, session, message: None)
+
+
+@bug
+def a_learner_counts_on_when_a_fragment_is_overwritten(patch: Patch) -> None:
+    def adopt(self: Progress, number: int, version: int) -> None:
+        self.counters[number].version = version
+
+    patch.setattr(Progress, "adopt", adopt)
+
+
+@bug
+def a_learner_keeps_what_it_has_when_a_shard_has_lost_it(patch: Patch) -> None:
+    def welcomed(self: Link, lineage: str, step: int, versions: Any, cut: Any) -> bool:
+        self.lineage, self.offered = lineage, list(versions)
+        self.marked(cut)
+        return False
+
+    patch.setattr(Link, "welcomed", welcomed)
+
+
+@bug
+def hosts_of_a_unit_do_not_agree_before_they_act(patch: Patch) -> None:
+    def agreed(self: Proposal, low: Any, high: Any) -> Proposal:
+        return replace(self, arrivals=dict(self.arrivals), pulls=dict(self.pulls))
+
+    patch.setattr(Proposal, "agreed", agreed)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", BUGS)
+def test_schedules_find_a_deliberate_bug(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    BUGS[name](monkeypatch)
+    for seed in range(SEED, SEED + SEEDS):
+        if failure := schedule(seed).failure:
+            print(f"{name}: seed {seed}: {failure[:200]}")
+            return
+    pytest.fail(f"no schedule of {SEEDS} finds: {name}")

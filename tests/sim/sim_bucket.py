@@ -1,0 +1,177 @@
+"""The checkpoint bucket: parts of cuts, and which cuts are whole. As `checkpoint/store.py`, without files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sim_values import Value, Violation
+
+from atoll_runtime.checkpoint import Cut, Part, Skipped, StoreError
+from atoll_runtime.sync import clocks
+
+if TYPE_CHECKING:
+    from sim_shard import ShardProcess
+    from sim_world import World
+
+KEEP = 2
+"""Whole cuts that are kept."""
+
+
+@dataclass(frozen=True)
+class CutPart:
+    """What one shard recorded for a cut."""
+
+    part: Part
+    values: tuple[Value, ...]
+
+    @property
+    def step(self) -> int:
+        return self.part.step
+
+    @property
+    def shard(self) -> int:
+        return self.part.shard
+
+    @property
+    def final(self) -> bool:
+        return bool(self.part.meta["machine"]["cut"][1])
+
+    @property
+    def lineage(self) -> str:
+        return str(self.part.meta["lineage"])
+
+    @property
+    def of(self) -> tuple[str, bool]:
+        """The life of the journal, and whether it is the final cut, which may have the step of one before it."""
+        return self.lineage, self.final
+
+
+@dataclass(frozen=True)
+class WholeCut:
+    """A cut of every shard, with the marks of units that recorded themselves in time."""
+
+    step: int
+    parts: tuple[CutPart, ...]
+    meta: Mapping[str, Any]
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """Of every fragment, shard by shard."""
+        return tuple(value for part in self.parts for value in part.values)
+
+    @property
+    def lineages(self) -> list[str]:
+        return [part.lineage for part in self.parts]
+
+    def loaded(self, theta: dict[str, Any]) -> Cut:
+        """As it is read, with these arrays as Θ and momentum."""
+        versions = tuple(value.version for value in self.values)
+        machines = [part.part.meta["machine"] for part in self.parts]
+        meta = {**self.meta, "machines": machines, "lineages": self.lineages}
+        return Cut(self.step, theta, dict(theta), versions, meta, len(self.parts))
+
+
+class SimBucket:
+    """Written to by every shard."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.parts: dict[tuple[int, int], CutPart] = {}
+        self.cuts: dict[int, WholeCut] = {}
+
+    def newest(self) -> WholeCut | None:
+        return self.cuts[max(self.cuts)] if self.cuts else None
+
+
+class SimStore:
+    """The bucket as one shard's process has it: see `interfaces.Bucket`."""
+
+    uri = "sim://bucket"
+
+    def __init__(self, process: ShardProcess) -> None:
+        self._process, self._world, self._bucket = process, process.world, process.world.bucket
+
+    def save_part(self, part: Part) -> bool:
+        """A part of an earlier life, or of another cut of the same step, goes; false when the cut is whole with it.
+
+        Raises:
+            Violation: one life of a journal has two contents for the same cut.
+        """
+        self._answer()
+        bucket, mine = self._bucket, CutPart(part, self._values(part))
+        if [value.version for value in mine.values] != part.meta["machine"]["versions"]:
+            raise Violation(
+                f"cut {part.step}: shard {part.shard} records {part.meta}, and saves {mine.values}"
+            )
+        standing = bucket.parts.get((part.step, part.shard))
+        if standing is None or (standing.of != mine.of and part.step not in bucket.cuts):
+            bucket.parts[part.step, part.shard] = standing = mine
+        elif standing.of == mine.of and standing.values != mine.values:
+            raise Violation(f"cut {part.step}: shard {part.shard} saves {mine.values} over {standing.values}")
+        self._answer()
+        return standing.of == mine.of
+
+    def read_part(self, step: int, shard: int, shards: int) -> Part:
+        self._answer()
+        found = self._bucket.parts.get((step, shard))
+        if found is None:
+            raise StoreError(f"no part of shard {shard}")
+        return found.part
+
+    def missing(self, step: int, shards: int) -> list[int]:
+        self._answer()
+        return [s for s in range(shards) if (step, s) not in self._bucket.parts]
+
+    def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None:
+        """Makes a cut whole."""
+        self._answer()
+        bucket, checks = self._bucket, self._world.checks
+        if step in bucket.cuts:
+            return
+        parts = tuple(bucket.parts[step, s] for s in range(shards))
+        if len({part.final for part in parts}) > 1:
+            raise StoreError(f"step {step}: the parts are of different cuts")
+        records = {clocks.shard(part.shard): part.part.meta["vector"] for part in parts} | meta["marks"]
+        wrong = clocks.inconsistency(records)
+        if wrong:
+            checks.refused(step, wrong)
+            raise StoreError(f"step {step} is no consistent cut: {wrong}")
+        bucket.cuts[step] = WholeCut(step, parts, meta)
+        checks.whole(bucket.cuts[step])
+        self._answer()
+
+    def is_complete(self, step: int) -> bool:
+        self._answer()
+        return step in self._bucket.cuts
+
+    def newest(self) -> tuple[Cut | None, list[Skipped]]:
+        """With this shard's own arrays alone, as the beginning of another lineage."""
+        self._answer()
+        cut, process = self._bucket.newest(), self._process
+        if cut is None:
+            return None, []
+        return cut.loaded(process.arrays_of(cut.parts[process.number].values)), []
+
+    def prune(self, keep: int, saved: int, now: float) -> None:
+        """Keeps the newest whole ones up to `saved`; leftovers that are older go too."""
+        bucket = self._bucket
+        kept = [step for step in sorted(bucket.cuts) if step <= saved][-KEEP:]
+        for step in [step for step in bucket.cuts if step < kept[0]]:
+            del bucket.cuts[step]
+        for key in [key for key in bucket.parts if key[0] < kept[-1] and key[0] not in kept]:
+            del bucket.parts[key]
+
+    def _values(self, part: Part) -> tuple[Value, ...]:
+        world, values = self._world, []
+        for p, fragment in enumerate(world.layout.shard(part.shard).fragments):
+            own = part.tensors[fragment.pieces[0].tensor] if fragment.size else None
+            values.append(world.empty(part.shard, p) if own is None else world.registry.content(own.theta))
+            values[-1].lineage = values[-1].lineage or part.meta["lineage"]
+        return tuple(values)
+
+    def _answer(self) -> None:
+        """A call may fail, before or after it has had its effect."""
+        if self._world.chance(self._world.weather.bucket / 2):
+            raise StoreError("the bucket does not answer")

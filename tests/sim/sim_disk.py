@@ -1,0 +1,202 @@
+"""A shard's volume in simulated time: what was not synced may be lost or torn when the power goes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+
+from sim_loop import Killed, Process
+
+from atoll_runtime.syncer.segments import Volume
+
+
+@dataclass(eq=False)
+class File:
+    data: bytearray = field(default_factory=bytearray)
+    synced: bytes = b""
+
+    def lose_power(self, rng: random.Random) -> None:
+        """Keeps what was synced, and of what was not a part, perhaps with a hole."""
+        base = bytes(self.synced)
+        common = min(len(base), len(self.data))
+        if rng.random() < 0.5 or self.data[:common] != base[:common]:
+            self.data = bytearray(base)
+            return
+        tail = bytearray(self.data[len(base) :])
+        del tail[rng.randint(0, len(tail)) :]
+        if len(tail) > 4 and rng.random() < 0.5:
+            start = rng.randrange(len(tail))
+            stop = rng.randint(start, len(tail))
+            tail[start:stop] = bytes(stop - start)
+        self.data = bytearray(base) + tail
+        self.synced = bytes(self.data)
+
+
+Change = tuple[Path, File | None]
+"""A name, and the file that has it from then on; None: no file."""
+
+
+class SimDisk:
+    """Outlives the processes of its shard."""
+
+    def __init__(self, rng: random.Random, size: int) -> None:
+        self._rng, self._size = rng, size
+        self._names: dict[Path, File] = {}
+        self._durable: dict[Path, File] = {}
+        """As of the last sync of their folder."""
+        self._pending: list[tuple[Change, ...]] = []
+        """Changes of names since then; those of one operation are made together."""
+        self.holder: Process | None = None
+        self.failing = False
+        """The next write fails, after a part of it was done."""
+
+    def lose_power(self) -> None:
+        """The machine goes down: of the pending changes of names the first few are on the disk."""
+        kept = self._rng.randint(0, len(self._pending))
+        for changes in self._pending[:kept]:
+            apply(self._durable, changes)
+        self._pending.clear()
+        for file in {id(file): file for file in self._durable.values()}.values():
+            file.lose_power(self._rng)
+        self._names = dict(self._durable)
+
+    def snapshot(self) -> dict[Path, bytes]:
+        """What is on it now, to be restored later."""
+        return {path: bytes(file.data) for path, file in self._names.items()}
+
+    def restore(self, content: dict[Path, bytes]) -> None:
+        """The volume is as it was."""
+        self._names = {path: File(bytearray(data), data) for path, data in content.items()}
+        self._durable, self._pending = dict(self._names), []
+
+    def wipe(self) -> None:
+        """The volume is lost."""
+        self.restore({})
+
+    def holds(self, content: bytes) -> bool:
+        """The bytes are durable, in a file whose name is."""
+        return any(content in file.synced for path, file in self._durable.items() if path.suffix == ".wal")
+
+    # for `Mount`
+
+    def change(self, *changes: Change) -> None:
+        apply(self._names, changes)
+        self._pending.append(changes)
+
+    def sync_names(self) -> None:
+        self._durable, self._pending = dict(self._names), []
+
+    @property
+    def names(self) -> dict[Path, File]:
+        return self._names
+
+    def volume(self) -> Volume:
+        return Volume(self._size, self._size - sum(len(file.data) for file in self._names.values()))
+
+
+def apply(names: dict[Path, File], changes: Sequence[Change]) -> None:
+    for path, file in changes:
+        if file is None:
+            names.pop(path, None)
+        else:
+            names[path] = file
+
+
+class Mount:
+    """The disk as one process has it: see `interfaces.Disk`. `moment` is called before each change."""
+
+    def __init__(self, disk: SimDisk, process: Process, moment: Callable[[Process], None]) -> None:
+        self._disk, self._process, self._moment = disk, process, moment
+        self._open: dict[int, File | None] = {}
+
+    def _change(self) -> None:
+        if self._process.alive:
+            self._moment(self._process)
+        if not self._process.alive:
+            raise Killed
+
+    def make(self, folder: Path) -> None:
+        self._change()
+
+    def files(self, folder: Path, pattern: str) -> list[Path]:
+        return sorted(
+            path for path in self._disk.names if path.parent == folder and fnmatch(path.name, pattern)
+        )
+
+    def open(self, path: Path, *, new: bool = False) -> int:
+        self._change()
+        if new:
+            self._disk.change((path, File()))
+        return self._handle(self._disk.names[path])
+
+    def lock(self, path: Path) -> int:
+        holder = self._disk.holder
+        if holder is not None and holder.alive and holder is not self._process:
+            raise BlockingIOError
+        self._disk.holder = self._process
+        return self._handle(None)
+
+    def write(self, file: int, parts: Sequence[memoryview]) -> int:
+        data, target = b"".join(parts), self._file(file)
+        if not self._process.alive:
+            raise Killed
+        try:
+            self._change()
+        except Killed:
+            target.data += data[: self._disk._rng.randint(0, len(data))]
+            raise
+        if self._disk.failing:
+            self._disk.failing = False
+            target.data += data[: self._disk._rng.randint(0, len(data))]
+            raise OSError(5, "Input/output error")
+        target.data += data
+        return len(data)
+
+    def size(self, file: int) -> int:
+        return len(self._file(file).data)
+
+    def truncate(self, file: int, size: int) -> None:
+        self._change()
+        del self._file(file).data[size:]
+
+    def sync(self, file: int) -> None:
+        self._change()
+        target = self._file(file)
+        target.synced = bytes(target.data)
+
+    def sync_folder(self, folder: Path) -> None:
+        self._change()
+        self._disk.sync_names()
+
+    def close(self, file: int) -> None:
+        if self._open.pop(file) is None:
+            self._disk.holder = None
+
+    @contextmanager
+    def read(self, path: Path) -> Iterator[bytes]:
+        yield bytes(self._disk.names[path].data)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self._change()
+        self._disk.change((new, self._disk.names[old]), (old, None))
+
+    def remove(self, path: Path) -> None:
+        self._change()
+        self._disk.change((path, None))
+
+    def volume(self, folder: Path) -> Volume:
+        return self._disk.volume()
+
+    def _handle(self, file: File | None) -> int:
+        handle = max(self._open, default=0) + 1
+        self._open[handle] = file
+        return handle
+
+    def _file(self, handle: int) -> File:
+        found = self._open[handle]
+        assert found is not None
+        return found

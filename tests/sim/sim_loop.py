@@ -1,0 +1,221 @@
+"""An event loop in simulated time, on which processes can be killed between any two callbacks.
+
+Every callback belongs to the process in whose context it was scheduled. A dead process's callbacks do not run: it ends
+as by `kill -9`, without its `finally` clauses. Jobs for an executor take simulated seconds and run at one instant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from typing import Any
+
+
+class Killed(BaseException):
+    """The process that runs now has been killed; unwinds a job that was in the middle of its work."""
+
+
+class Process:
+    """One process: what it has scheduled is void once it is dead."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.loop, self.alive = loop, True
+        self.context = copy_context()
+        self.context.run(PROCESS.set, self)
+        self.at_death: dict[object, Callable[[], None]] = {}
+        """What others do when it dies, by themselves."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts a task of this process."""
+        task = self.loop.create_task(work, context=self.context.copy())
+        task.add_done_callback(self._ended, context=self.context)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self.loop.failures.append(error)
+
+    def kill(self) -> None:
+        """Ends it at this instant."""
+        self.alive = False
+        notices, self.at_death = list(self.at_death.values()), {}
+        for notice in notices:
+            notice()
+
+
+PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+class SimHandle:
+    """A callback, perhaps at a time."""
+
+    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_process", "_when")
+
+    def __init__(self, callback: Any, args: Any, context: Context | None, when: float = 0.0) -> None:
+        self._context = copy_context() if context is None else context
+        self._process = self._context.get(PROCESS)
+        self._callback, self._args, self._when, self._cancelled = callback, args, when, False
+
+    def cancel(self) -> None:
+        self._cancelled, self._callback, self._args = True, None, None
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def when(self) -> float:
+        return self._when
+
+
+class SimLoop(asyncio.AbstractEventLoop):
+    """`before` is called before each callback, with its process, and may kill that; `seconds`: how long a job takes."""
+
+    HOP = 0.003
+    """Seconds from a worker back to the event loop."""
+
+    def __init__(
+        self, before: Callable[[Process | None], None], seconds: Callable[[Callable[..., Any]], float]
+    ) -> None:
+        self.now, self.steps = 0.0, 0
+        self.outside = copy_context()
+        """Of what belongs to no process."""
+        self.failures: list[BaseException] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+        self._before, self._seconds, self._closed = before, seconds, False
+        self._ready: deque[SimHandle] = deque()
+        self._heap: list[tuple[float, int, SimHandle]] = []
+        self._count = 0
+        self._free: dict[object, float] = {}
+        """When an executor of one worker has done what it was given."""
+
+    def step(self) -> bool:
+        """Runs the next callback; False when nothing will ever happen again."""
+        if self._ready:
+            handle = self._ready.popleft()
+        else:
+            while True:
+                if not self._heap:
+                    return False
+                self.now, _, handle = heapq.heappop(self._heap)
+                if not handle._cancelled:
+                    break
+        process = handle._process
+        if handle._cancelled or (process is not None and not process.alive):
+            return True
+        self._before(process)
+        if process is not None and not process.alive:
+            return True
+        self.steps += 1
+        try:
+            handle._context.run(handle._callback, *handle._args)
+        except Killed:
+            pass
+        except Exception as error:
+            self.failures.append(error)
+        return True
+
+    def next_time(self) -> float | None:
+        """When the next callback runs."""
+        if self._ready:
+            return self.now
+        while self._heap and self._heap[0][2]._cancelled:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def close(self) -> None:
+        """Nothing runs any more: ends what is suspended without a word."""
+        self._closed = True
+        self._ready.clear()
+        self._heap.clear()
+        for task in self.tasks:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                end(task.get_coro())
+        self.tasks.clear()
+
+    # what asyncio calls
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        handle = SimHandle(callback, args, context)
+        self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        handle = SimHandle(callback, args, context, when)
+        self._count += 1
+        heapq.heappush(self._heap, (max(when, self.now), self._count, handle))
+        return handle
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> Any:
+        if self._closed:
+            coro.close()
+            return self.create_future()
+        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        self.tasks.append(task)
+        if len(self.tasks) > 4096:
+            self.tasks = [task for task in self.tasks if not task.done()]
+        return task
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+        """The executor itself is never used, but one with a single worker does its jobs in order."""
+        future = self.create_future()
+        if self._closed:
+            return future
+        single = getattr(executor, "_max_workers", 0) == 1
+        start = max(self.now, self._free.get(executor, 0.0)) if single else self.now
+        end = start + self._seconds(func)
+        if single:
+            self._free[executor] = end
+
+        def work() -> None:
+            try:
+                settle, outcome = future.set_result, func(*args)
+            except Exception as error:
+                settle, outcome = future.set_exception, error
+            self.call_later(self.HOP, finish, settle, outcome)
+
+        def finish(settle: Callable[[Any], None], outcome: Any) -> None:
+            if not future.done():
+                settle(outcome)
+
+        self.call_at(end, work)
+        return future
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def _timer_handle_cancelled(self, handle: Any) -> None:
+        pass
+
+    def call_exception_handler(self, context: Any) -> None:
+        """Futures whose exception nobody asked for come here when they are forgotten."""
+
+
+def end(coroutine: Any) -> None:
+    """Closes a suspended coroutine, whatever its `finally` clauses wait for."""
+    for _ in range(10):
+        try:
+            coroutine.close()
+        except BaseException:
+            continue
+        return

@@ -1,0 +1,250 @@
+"""A shard of the syncer in simulated time: the driver, service and journal that ship, in a process to be killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import numpy as np
+from sim_bucket import SimStore
+from sim_disk import Mount, SimDisk
+from sim_loop import Process
+from sim_values import Pending, SymbolicArrays, Value, Violation
+
+from atoll_runtime.checkpoint import StoreError
+from atoll_runtime.sync.events import Effect, Event, RoundId
+from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.rules import Rules
+from atoll_runtime.syncer import records, recovery
+from atoll_runtime.syncer.backoff import Backoff
+from atoll_runtime.syncer.driver import Driver
+from atoll_runtime.syncer.errors import JournalError
+from atoll_runtime.syncer.recovery import Start
+from atoll_runtime.syncer.service import Service
+from atoll_runtime.syncer.tape import Tape
+from atoll_runtime.transport.messages import PushHead, PushReply
+from atoll_runtime.transport.pushes import Pushes
+
+if TYPE_CHECKING:
+    from sim_network import Channel
+    from sim_world import World
+
+FOLDER = Path("/volume/journal")
+
+
+@dataclass(eq=False)
+class ShardSlot:
+    """A shard through all its processes."""
+
+    world: World
+    rules: Rules
+    disk: SimDisk
+    process: ShardProcess | None = None
+    cut_off_until: float = 0.0
+
+    @property
+    def number(self) -> int:
+        return self.rules.shard
+
+    def start(self) -> None:
+        """A new process, unless one runs."""
+        if self.process is None:
+            self.process = ShardProcess(self)
+            self.process.spawn(self.process.main())
+
+    def crash(self, power: bool = False) -> None:
+        """kill -9; with `power`, of the whole machine: what was not synced may be lost."""
+        process, self.process = self.process, None
+        if process is not None:
+            self.world.log(f"shard {self.number} crashes")
+            process.kill()
+        if power:
+            self.disk.lose_power()
+
+    def restore_volume(self, snapshot: dict[Path, bytes]) -> None:
+        """The volume is as it was when `snapshot` was taken: later merges are lost, in the same lineage."""
+        self.crash()
+        self.disk.restore(snapshot)
+        self.world.checks.went_back(self)
+
+    def written(self) -> tuple[str, dict[int, Value], Mapping[str, Any]]:
+        """What stands in the journal: its lineage, the values of fragments that have elements, the machine's record."""
+        mount = Mount(self.disk, Process(self.world.loop), lambda _: None)
+        (*_, path) = mount.files(FOLDER, "segment-*.wal")
+        lineage, values, record = "", {}, {}
+        for found in records.read(mount, path):
+            facts = found.head.facts
+            lineage = facts.get("lineage", lineage)
+            record = facts.get("machine", record)
+            if found.body:
+                values[found.head.fragment] = self.world.registry.content(found.body)
+        return lineage, values, record
+
+
+class ShardProcess(Process):
+    """From one start to the next crash."""
+
+    def __init__(self, slot: ShardSlot) -> None:
+        self.slot, self.world, self.number = slot, slot.world, slot.number
+        super().__init__(slot.world.loop)
+        self.layout = slot.world.layout.shard(slot.number)
+        self.channels: dict[Channel, None] = {}
+        self.driver: Driver | None = None
+        self.service: Service | None = None
+        self.lineage = ""
+        self.memory: list[Value] = []
+        """The newest version of each fragment, durable or not."""
+        self._pushes = Pushes()
+
+    def __str__(self) -> str:
+        return f"shard {self.number}"
+
+    @property
+    def machine(self) -> Syncer:
+        assert self.driver is not None
+        return self.driver.machine
+
+    @property
+    def state(self) -> list[Value]:
+        """The versions that are served."""
+        assert self.driver is not None
+        return [self._value(p, each.theta) for p, each in enumerate(self.driver.state.fragments)]
+
+    @property
+    def held(self) -> list[RoundId]:
+        """Rounds of which parts are in memory."""
+        assert self.driver is not None
+        return list(self.driver.parts._rounds)
+
+    @property
+    def current(self) -> bool:
+        """The newest cut holds every merge of this shard."""
+        assert self.driver is not None
+        return self.driver.cuts.merges == self.machine.rounds.merges
+
+    @property
+    def newest_cut(self) -> int | None:
+        assert self.driver is not None
+        return self.driver.cuts.newest
+
+    async def main(self) -> None:
+        """As `syncer/__main__.py`: recovers, then serves until it fails."""
+        world, slot = self.world, self.slot
+        store, arrays, tape = SimStore(self), SymbolicArrays(self), SimTape(self)
+        mount, backoff = Mount(slot.disk, self, world.moment), Backoff(0.5, 30.0)
+        while True:
+            try:
+                recovered = await asyncio.get_running_loop().run_in_executor(
+                    None, self._recover, store, mount
+                )
+                break
+            except StoreError:
+                await backoff.wait()
+            except JournalError as error:
+                self._fail(error)
+                return
+        self.driver = Driver(
+            world.run_contract, world.layout, recovered, store, tape, world.scenario.budget, arrays
+        )
+        self.lineage = recovered.journal.lineage
+        self.memory = self.state
+        for value in self.memory:
+            value.lineage = value.lineage or self.lineage
+        world.checks.started(self)
+        world.log(f"{self} starts: step {self.machine.step}, versions {self.machine.versions}")
+        self.service = Service(self.driver)
+        self.driver.start()
+        try:
+            await self.driver.failed
+        except Exception as error:
+            self._fail(error)
+
+    async def take(self, head: PushHead, stream: Any) -> PushReply:
+        """A push, as `transport/grpc_server.py` serves it."""
+        assert self.service is not None
+        return await self._pushes.take(self.service, _peer(), head, stream)
+
+    def arrays_of(self, values: Sequence[Value]) -> dict[str, np.ndarray]:
+        """Tensors that begin another lineage with these values."""
+        return {
+            fragment.pieces[0].tensor: self.world.registry.array(value.copy(), fragment.size)
+            for fragment, value in zip(self.layout.fragments, values, strict=True)
+            if fragment.size
+        }
+
+    def _recover(self, store: SimStore, mount: Mount) -> Start:
+        """With names of lineages that are the same for each seed."""
+        world = self.world
+
+        def initial() -> dict[str, np.ndarray]:
+            return self.arrays_of([world.initial(self.number, p) for p in range(len(self.layout.fragments))])
+
+        names = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=f"L{world.rng.getrandbits(32):08x}"))
+        with mock.patch.object(recovery, "uuid", names):
+            return recovery.recover(
+                world.run_contract, self.slot.rules, world.layout, FOLDER, store, initial, mount
+            )
+
+    def _value(self, p: int, theta: np.ndarray) -> Value:
+        found = self.world.registry.content(theta)
+        if found is None:
+            return self.world.empty(self.number, p)
+        if not isinstance(found, Value) or (found.shard, found.fragment) != (self.number, p):
+            raise Violation(f"{self}: fragment {p} is {found}")
+        return found
+
+    def _fail(self, error: Exception) -> None:
+        """The process ends; a volume that fails may work again for the next one."""
+        if not isinstance(error, JournalError) or not self.world.disk_faults:
+            self.world.loop.failures.append(error)
+        self.world.log(f"{self} fails: {error}")
+        self.world.crash(self.slot)
+
+
+@dataclass
+class SimTape(Tape):
+    """Sees what the driver tells its tape: each event and effect of the machine, before it is carried out."""
+
+    process: ShardProcess
+    _deltas: dict[RoundId, Any] = field(default_factory=dict)
+
+    def begin(self, facts: Any, snapshot: Any) -> None:
+        pass
+
+    def event(self, event: Event, now: float, effects: Sequence[Effect]) -> None:
+        process = self.process
+        if process.alive:
+            if process.world.tracing:
+                process.world.log(f"{process} < {event}")
+                for effect in effects:
+                    process.world.log(f"{process} > {effect}")
+            process.world.checks.handled(process, event, effects)
+
+    def contributions(self, round_id: RoundId, members: Any, parts: Any) -> None:
+        pass
+
+    def merged(self, round_id: RoundId, theta: np.ndarray, momentum: np.ndarray) -> None:
+        """The merge becomes a version, by what the machine knows now of its members' incarnations."""
+        process, registry = self.process, self.process.world.registry
+        pending = registry.content(theta)
+        if not isinstance(pending, Pending):
+            raise Violation(f"{round_id}: {pending} was merged")
+        current = {name: unit.incarnation for name, unit in process.machine.units.items()}
+        value = pending.old.merge(pending.step, pending.deltas, current)
+        value.lineage = process.lineage
+        registry.settle(pending, value)
+        process.memory[round_id.fragment] = value
+
+    def close(self) -> None:
+        pass
+
+
+def _peer() -> Any:
+    from sim_network import PEER
+
+    return PEER

@@ -1,0 +1,234 @@
+"""A learner unit in simulated time: the training loop and the client that ship, over symbolic arrays."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sim_bucket import WholeCut
+from sim_loop import Process
+from sim_network import SimNetwork
+from sim_scenario import Island
+from sim_values import Delta, Value, Violation
+
+from atoll_runtime.contract import UnitContract
+from atoll_runtime.learner.exchange import Exchange
+from atoll_runtime.learner.island import start_of
+from atoll_runtime.learner.loop import Loop
+from atoll_runtime.learner.proposal import NOTHING, Ending
+from atoll_runtime.sync.fragments import part_bounds
+from atoll_runtime.sync.progress import Progress
+
+if TYPE_CHECKING:
+    from sim_network import Channel
+    from sim_world import World
+
+SEED_SECONDS = 0.5
+WELCOME_SECONDS = 5.0
+LOOK_SECONDS = 0.1
+DEVICES = 2
+"""Of each host."""
+
+
+@dataclass(eq=False)
+class UnitSlot:
+    """A unit through all its incarnations."""
+
+    world: World
+    island: Island
+    incarnation: int = 0
+    processes: list[UnitProcess] = field(default_factory=list)
+    """Alive; the last one is the newest incarnation's, unless it is dead."""
+    stopped: bool = False
+    """An incarnation has left because the run was finished."""
+    cut_off_until: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.island.name
+
+    @property
+    def running(self) -> bool:
+        return any(process.incarnation == self.incarnation for process in self.processes)
+
+    def start(self) -> None:
+        """The next incarnation; an older one that still runs goes on until it is fenced."""
+        self.incarnation += 1
+        process = UnitProcess(self)
+        self.processes.append(process)
+        process.spawn(process.main())
+
+    def kill(self) -> None:
+        for process in list(self.processes):
+            process.end()
+
+
+class UnitProcess(Process):
+    """One incarnation: all hosts of it, which step together."""
+
+    def __init__(self, slot: UnitSlot) -> None:
+        self.slot, self.world, self.island = slot, slot.world, slot.island
+        super().__init__(slot.world.loop)
+        self.incarnation = slot.incarnation
+        self.channels: dict[Channel, None] = {}
+        self.hosts: list[Host] = []
+        self.begun, self.began = False, 0.0
+        """It trains, and since when."""
+        self.steps = 0
+
+    def __str__(self) -> str:
+        return f"{self.slot.name}.{self.incarnation}"
+
+    @property
+    def who(self) -> tuple[str, int]:
+        return self.slot.name, self.incarnation
+
+    @property
+    def progress(self) -> Progress:
+        return self.hosts[0].loop.progress
+
+    @property
+    def trained(self) -> int:
+        """Tokens of this incarnation, as it knows itself."""
+        return self.progress.trained if self.begun else 0
+
+    def end(self) -> None:
+        """Its sessions break; what it had sent may still arrive."""
+        self.world.log(f"{self} ends")
+        self.world.checks.left(self)
+        self.slot.processes.remove(self)
+        self.kill()
+
+    async def main(self) -> None:
+        """As `learner/island.py`: seeds, connects, trains to the end."""
+        world = self.world
+        while (cut := world.bucket.newest()) is None or world.chance(world.weather.bucket):
+            await asyncio.sleep(SEED_SECONDS)
+        await asyncio.sleep(world.delay())
+        for value in cut.values:
+            world.checks.seen(value)
+        self.hosts = [Host(self, number, cut) for number in range(self.island.hosts)]
+        first = self.hosts[0].exchange
+        until = world.now + WELCOME_SECONDS
+        while not first.answered and world.now < until:
+            await asyncio.sleep(LOOK_SECONDS)
+        agreement: Any = SimpleNamespace(from_first=lambda values: values)
+        start = start_of(first.welcome(0.0), agreement, cut.loaded({}), self.slot.name, self.incarnation > 1)
+        for host in self.hosts:
+            host.train(start)
+        self.begun, self.began = True, world.now
+        world.checks.begun(self)
+        while (ending := self._begin()) is Ending.NONE:
+            await asyncio.sleep(self.island.pace)
+            for host in self.hosts:
+                host.loop.finish(1.0, host.cursor)
+            self.steps += 1
+        self.slot.stopped = self.slot.stopped or ending is Ending.STOPPED
+        self.end()
+
+    def _begin(self) -> Ending:
+        """What all hosts can do now, and the step after it."""
+        proposals = [host.loop.propose() for host in self.hosts]
+        values = np.array([each.values(len(self.world.layout.fragments)) for each in proposals])
+        low, high = values.min(axis=0), values.max(axis=0)
+        for host, proposal in zip(self.hosts, proposals, strict=True):
+            agreed = proposal.agreed(low, high)
+            if agreed.ending is not Ending.NONE:
+                return agreed.ending
+            if host.number == 0 and agreed.cut > self.progress.cut:
+                self.world.log(f"{self} records itself for {agreed.cut} at {self.trained}")
+                self.world.checks.marked(self, agreed.cut)
+            _, host.cursor = host.loop.begin(agreed)
+        return Ending.NONE
+
+
+class Host:
+    """One host of an incarnation, with what the training loop needs in place of JAX."""
+
+    def __init__(self, unit: UnitProcess, number: int, cut: WholeCut) -> None:
+        world = unit.world
+        self.unit, self.number, self.cursor = unit, number, 0
+        self.anchors = list(cut.values)
+        """What it holds of each fragment: for a while, that may be of two lineages on two hosts."""
+        self.starts = [0] * len(self.anchors)
+        """How much the unit had trained when it took that."""
+        self.bounds, self.padded = [], []
+        for fragment in world.layout.fragments:
+            parts = part_bounds(fragment.size, DEVICES * unit.island.hosts)
+            mine = parts[DEVICES * number : DEVICES * (number + 1)]
+            self.bounds.append((mine[0][0], mine[-1][1]))
+            self.padded.append(parts[-1][1])
+        contract = UnitContract(
+            unit=unit.slot.name,
+            incarnation=unit.incarnation,
+            host=number,
+            hosts=unit.island.hosts,
+            coordinator="simulated:1",
+            batch=1,
+            stream=0,
+            streams=1,
+        )
+        self.exchange = Exchange(world.run_contract, contract, world.layout, self.bounds, self.padded)
+        self.networks = [SimNetwork(unit, slot) for slot in world.shards]
+        versions = [value.version for value in self.anchors]
+        self.exchange.connect(self.networks, versions, cut.step, "", cut.lineages)
+
+    def train(self, start: Any) -> None:
+        """The training loop; this object is its inner step, its fragments, its data and its snapshots."""
+        me: Any = self
+        self.cursor = start.cursor
+        run, world = self.unit.world.run_contract, self.unit.world
+        self.loop = Loop(
+            run, me, me, self.exchange, me, me, start, threading.Event(), me, clock=world.loop.time
+        )
+
+    # as `Inner`
+
+    theta: Any = None
+
+    @property
+    def tokens(self) -> int:
+        return self.unit.island.tokens
+
+    def step(self, tokens: object, rate: float) -> float:
+        return 1.0
+
+    # as `Batches`
+
+    def take(self, timeout: float) -> Any:
+        return SimpleNamespace(tokens=None, cursor=self.cursor + 1)
+
+    # as `Snapshots`
+
+    def wanted(self, versions: Sequence[int]) -> int:
+        return NOTHING
+
+    def record(self, facts: object) -> None:
+        pass
+
+    def collect(self) -> None:
+        pass
+
+    # as `Fragments`
+
+    def extract(self, theta: object, number: int) -> Any:
+        delta = Delta(self.unit.who, self.anchors[number], self.starts[number], self.unit.trained)
+        start, stop = self.bounds[number]
+        size = self.unit.world.layout.fragments[number].size
+        data = self.unit.world.registry.array(delta, min(stop, size) - start, stop - start)
+        whole = SimpleNamespace(index=(slice(0),), data=data)
+        return SimpleNamespace(addressable_shards=[whole])
+
+    def receive(self, theta: object, number: int, part: np.ndarray) -> None:
+        value = self.unit.world.registry.content(part)
+        if not isinstance(value, Value):
+            raise Violation(f"{self.unit} received {value}")
+        if self.number == 0:
+            self.unit.world.log(f"{self.unit} receives {value}")
+            self.unit.world.checks.adopted(self.unit, number, self.anchors[number], value)
+        self.anchors[number], self.starts[number] = value, self.unit.trained
