@@ -103,7 +103,8 @@ class Driver:
         """Begins to save cuts; a run that is at its target goes on to its end."""
         self.tape.begin(Facts.of(self.run, self.machine.rules.shard, self.state.layout), self._tape_snapshot)
         self._spawn(self.cuts.serve())
-        if self.cuts.newest is None:  # units are seeded from it
+        # Units are seeded from the first cut. A final cut, of whatever target, is for shard 0 to end or to replace.
+        if self.cuts.newest is None and not self.machine.cuts.newest.final:
             self.feed(CutOrdered(CutId(self.machine.orderable)))
         self.feed(Tick())
 
