@@ -134,7 +134,7 @@ def test_kubectl_scale_gives_back_every_chip_and_takes_them_again(learning, plan
     bench.until("no pods", lambda: not bench.pods(), WAIT)
     bench.until(
         "it says so",
-        lambda: bench.condition("TrainingRun", "r", "Ready")[:2] == ("False", "ScaledToZero"),
+        lambda: bench.condition("TrainingRun", "r", "Ready")[:2] == ("True", "ScaledToZero"),
         WAIT,
     )
     assert bench.get("StatefulSet", "r-syncer")["spec"]["replicas"] == 1

@@ -130,7 +130,7 @@ def given_up(world: World) -> bool:
 
 def emptied(world: World) -> bool:
     left = {"r-one-0-tls", "r-two-0-tls"} & names(world, "Secret") or names(world, "LearnerUnit")
-    return not left and not pods(world) and condition(world, "Ready") == "False"
+    return not left and not pods(world) and condition(world, "Progressing") == "False"
 
 
 def lose_node(world: World) -> None:

@@ -67,6 +67,7 @@ def test_run_that_never_began_is_suspended_at_once_and_starts_again() -> None:
     scene = RunScene({"a": 1}, suspend=True).unknown()
     plan = scene.step()
     assert (replicas(plan), plan.status.phase, plan.save_checkpoint) == (0, "Suspended", False)
+    assert condition(plan.status, "Ready")[:2] == ("True", "Suspended"), "it is as its spec says, for kstatus"
     plan = scene.change(suspend=False).plan(60)
     assert [condition(plan.status, name)[1] for name in ("Ready", "Suspended")] == [
         "SyncerStarting",

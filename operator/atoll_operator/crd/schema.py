@@ -16,6 +16,9 @@ _KEPT = (
     "x-kubernetes-list-map-keys",
 )  # fmt: skip
 
+UNSEEN = {"observedGeneration": -1}
+"""Status of an object that the operator has not seen. Tools that follow kstatus would take an empty one for current."""
+
 
 def structural(model: type[BaseModel]) -> Schema:
     """The schema of `model` with references inlined. The API server prunes unknown fields.
@@ -27,6 +30,7 @@ def structural(model: type[BaseModel]) -> Schema:
     result = _convert(schema, schema.get("$defs", {}), model.__name__)
     if "status" in result["properties"]:
         _drop_defaults(result["properties"]["status"])
+        result["properties"]["status"]["default"] = UNSEEN
     return result
 
 

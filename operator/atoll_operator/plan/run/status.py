@@ -70,7 +70,7 @@ def _phase(facts: RunFacts) -> RunPhase:
 def _running(facts: RunFacts) -> dict[str, State]:
     report = facts.run.syncer.status
     ready = _ready(facts)
-    merging = ready[0] == "True"
+    merging = ready[0] == "True" and facts.wanted > 0
     text = facts.rollout.message or (report.message if report else "")
     states = _states(
         "",
@@ -86,7 +86,7 @@ def _ready(facts: RunFacts) -> State:
     report = syncer.status
     if not facts.wanted:
         text = "no units are wanted; the syncer waits with the state of the run"
-        return state(False, "ScaledToZero", text)
+        return state(True, "ScaledToZero", text)
     if facts.quorum_lost is not None:
         return state(False, "QuorumLost", facts.quorum_lost.message)
     if not syncer.answers:
@@ -164,7 +164,7 @@ def _suspended(suspension: Suspension) -> dict[str, State]:
     reason, done = "Suspended" if suspension.done else "Suspending", suspension.done
     return _states(
         reason,
-        Ready=state(False, reason, "" if done else suspension.message),
+        Ready=state(done, reason, "" if done else suspension.message),
         Suspended=state(done, suspension.reason if done else reason, suspension.message),
     )
 
