@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -25,14 +24,14 @@ from relay import Relay
 from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane
 from atoll_local.errors import HostError
 from atoll_local.kubectl import ESTABLISHED
+from atoll_local.kwok import Kwok
 from atoll_local.programs import find_all, silent
 
 ROOT = Path(__file__).resolve().parents[2]
-
 NEEDED = {
     "plane": ("etcd", "kube-apiserver", "kubectl"),
-    "collector": ("kube-controller-manager",),
-    "controllers": ("kube-controller-manager",),
+    "control": ("kube-controller-manager",),
+    "controlled": (*CONTROL_PROGRAMS, "kubectl", "kwok"),
     "ControlPlane": (*CONTROL_PROGRAMS, "kubectl"),
     "Kwok": ("kwok",),
     "Kueue": ("kueue",),
@@ -40,11 +39,12 @@ NEEDED = {
     "narrow": ("helm",),
     "find": ("helm", "kubectl"),
 }
-"""What a test asks for, or its module imports, to the programs behind it."""
+"""Programs behind the fixtures and imports of a test."""
+NUMBERS = itertools.count(1)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Builds what is not there yet: minutes, and many where others keep the machine busy, in no test's time-out."""
+    """Build what does not exist yet; this may take minutes, which must not count towards a test's time limit."""
     if session.config.option.collectonly:
         return
     asked: set[str] = set()
@@ -58,7 +58,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def install(plane: ControlPlane) -> None:
-    """Applies our kustomize base, and waits until its definitions are served."""
+    """Apply our kustomize base, and wait until its definitions are served."""
     plane.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests"))
     plane.kubectl("wait", ESTABLISHED, "crd", "--all", "--timeout=30s")
 
@@ -69,6 +69,16 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
         install(started)
         yield started
+
+
+@pytest.fixture(scope="session")
+def controlled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ControlPlane, Kwok]]:
+    """Another one with the real controllers and scheduler, patient with nodes that a busy machine lets renew late."""
+    folder = tmp_path_factory.mktemp("controlled")
+    with ControlPlane(folder, controllers=True, fast_failure=False) as started:
+        install(started)
+        with Kwok(started) as kwok:
+            yield started, kwok
 
 
 @pytest.fixture(scope="session")
@@ -98,11 +108,8 @@ def syncers(api: Api) -> Iterator[Syncers]:
 
 def with_token(plane: ControlPlane, api: Api, path: Path, account: str = "atoll-operator") -> Path:
     """A kubeconfig with the rights of a service account of `atoll-system`."""
-    request = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenRequest",
-        "spec": {"expirationSeconds": 7200},
-    }
+    spec = {"expirationSeconds": 7200}
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
     answer = api.call("POST", f"/api/v1/namespaces/atoll-system/serviceaccounts/{account}/token", request)
     config = yaml.safe_load(plane.kubeconfig.read_text())
     config["users"][0]["user"] = {"token": answer["status"]["token"]}
@@ -121,7 +128,7 @@ def _environment(kubeconfig: Path, namespace: str, port: int) -> dict[str, str]:
     return {
         "PATH": os.environ["PATH"],
         "KUBECONFIG": str(kubeconfig),
-        "TMPDIR": str(kubeconfig.parent),  # for what the client writes there and a killed process leaves
+        "TMPDIR": str(kubeconfig.parent),  # for files of the client that a killed process leaves behind
         "ATOLL_NAMESPACES": namespace,
         "ATOLL_RUNTIME_IMAGE": "atoll.dev/runtime:test",
         "ATOLL_HEALTH_PORT": str(port),
@@ -129,101 +136,78 @@ def _environment(kubeconfig: Path, namespace: str, port: int) -> dict[str, str]:
 
 
 @pytest.fixture
-def collector(plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
-    """The real garbage collector, alone of all controllers."""
-    with controllers(plane, tmp_path, "garbage-collector-controller"):
-        yield
+def control(plane: ControlPlane, tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Starts real controllers of Kubernetes by their names, for the rest of the test."""
+    with contextlib.ExitStack() as held:
+        yield lambda *names: held.enter_context(controllers(plane, tmp_path, *names))
 
 
 @pytest.fixture
-def employ(tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[Operator]]:
-    """Starts an operator for a namespace of any control plane; its log may hold no traceback in the end."""
+def settle(tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[Any]]:
+    """Makes a namespace of any control plane with an operator, whose log may hold no traceback in the end.
+
+    Its arguments: the control plane; the class of the bench; the operator's service account.
+    """
 
     @contextlib.contextmanager
-    def employed(plane: ControlPlane, namespace: str, account: str = "atoll-operator") -> Iterator[Operator]:
-        kubeconfig = with_token(plane, Api(plane), tmp_path / "kubeconfig", account)
+    def settled(plane: ControlPlane, kind: type[Bench], account: str = "atoll-operator") -> Iterator[Bench]:
+        api, namespace = Api(plane), f"settled-{next(NUMBERS)}"
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, "")
+        kubeconfig = with_token(plane, api, tmp_path / "kubeconfig", account)
         with held_ports(1) as [port]:
             operator = Operator(_environment(kubeconfig, namespace, port), tmp_path / "operator.log")
             operator.start()
             try:
-                yield operator
+                yield kind(api, namespace, operator=lambda _: operator)
             finally:
                 operator.kill()
                 print(operator.log.read_text()[-6000:])
         assert "Traceback" not in operator.log.read_text()
 
-    return employed
-
-
-_NAMES = itertools.count(1)
+    return settled
 
 
 @pytest.fixture
-def bench(benches: Callable[[], contextlib.AbstractContextManager[Bench]]) -> Iterator[Bench]:
-    """A fresh namespace under Pod Security `restricted`, without an operator."""
-    with benches() as one:
-        yield one
-
-
-@pytest.fixture
-def benches(
+def bench(
     api: Api, kubelet: Kubelet, syncers: Syncers, operator_kubeconfig: Path, tmp_path: Path
-) -> Callable[..., contextlib.AbstractContextManager[Bench]]:
-    """Makes benches; its argument makes their operators out of environment and log, `Operator` where not given."""
-    return functools.partial(_bench, api, kubelet, syncers, operator_kubeconfig, tmp_path)
-
-
-@contextlib.contextmanager
-def _bench(
-    api: Api,
-    kubelet: Kubelet,
-    syncers: Syncers,
-    operator_kubeconfig: Path,
-    folder: Path,
-    make: Callable[[dict[str, str], Path], Any] = Operator,
 ) -> Iterator[Bench]:
-    namespace = f"test-{next(_NAMES)}"
+    """A fresh namespace under Pod Security `restricted`, without an operator."""
+    namespace = f"test-{next(NUMBERS)}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    api.call(
-        "POST",
-        "/api/v1/namespaces",
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}},
-    )
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
+    api.create(body, "")
     api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}, namespace)
     kubelet.namespaces.add(namespace)
-    started: list[Any] = []
-    held = contextlib.ExitStack()
+    started: list[Operator] = []
+    with contextlib.ExitStack() as held:
 
-    def start(of: str, **changes: str) -> Any:
-        environment = {
-            **_environment(operator_kubeconfig, of, *held.enter_context(held_ports(1))),
-            "ATOLL_RUNTIME_ENV": '{"STORAGE_EMULATOR_HOST": "http://10.0.0.1:4443"}',
-            "ATOLL_POLL_SECONDS": "0.2",
-            "ATOLL_SYNCER_URL": f"https://127.0.0.1:{syncers.port}/{{namespace}}/{{run}}/{{shard}}",
-            "ATOLL_EVALUATOR_URL": f"https://127.0.0.1:{syncers.port}/{{namespace}}/{{run}}/evaluator",
-            **changes,
-        }
-        operator = make(environment, folder / f"{namespace}-operator-{len(started)}.log")
-        started.append(operator)
-        operator.start()
-        return operator
+        def start(of: str, **changes: str) -> Operator:
+            own = f"https://127.0.0.1:{syncers.port}/{{namespace}}/{{run}}"
+            environment = {
+                **_environment(operator_kubeconfig, of, *held.enter_context(held_ports(1))),
+                "ATOLL_RUNTIME_ENV": '{"STORAGE_EMULATOR_HOST": "http://10.0.0.1:4443"}',
+                "ATOLL_POLL_SECONDS": "0.2",
+                "ATOLL_SYNCER_URL": f"{own}/{{shard}}",
+                "ATOLL_EVALUATOR_URL": f"{own}/evaluator",
+                **changes,
+            }
+            operator = Operator(environment, tmp_path / f"{namespace}-operator-{len(started)}.log")
+            started.append(operator)
+            operator.start()
+            return operator
 
-    try:
-        yield Bench(api, namespace, kubelet, syncers, start)
-    finally:
-        for operator in started:
-            if operator.alive:
-                operator.kill()
-            print(operator.log.read_text()[-6000:])
-        held.close()
-        kubelet.namespaces.discard(namespace)
-        for kind in ("TrainingRun", "LearnerUnit", "StatefulSet"):
-            for item in api.list(kind, namespace):
-                with contextlib.suppress(Refusal):
-                    api.delete(kind, namespace, item["metadata"]["name"])
-        for pod in api.list("Pod", namespace):
-            with contextlib.suppress(Refusal):
-                api.delete("Pod", namespace, pod["metadata"]["name"], grace=0)
+        try:
+            yield Bench(api, namespace, kubelet, syncers, start)
+        finally:
+            for operator in started:
+                if operator.alive:
+                    operator.kill()
+                print(operator.log.read_text()[-6000:])
+            kubelet.namespaces.discard(namespace)
+            for kind in ("TrainingRun", "LearnerUnit", "StatefulSet", "Pod"):
+                for item in api.list(kind, namespace):
+                    with contextlib.suppress(Refusal):
+                        api.delete(kind, namespace, item["metadata"]["name"], 0 if kind == "Pod" else None)
 
 
 @pytest.fixture

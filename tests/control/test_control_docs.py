@@ -6,22 +6,18 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
+from control_bench import Bench
 
 from atoll_local.controlplane import ControlPlane
 from atoll_local.programs import find
 
-pytestmark = [
-    pytest.mark.control,
-    pytest.mark.timeout(900),  # the first call may have to build kubectl
-]
+pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]  # the first call may have to build kubectl
 ROOT = Path(__file__).resolve().parents[2]
-GENERATED = ("fields.md",)
 PAGES = [
     ROOT / "README.md",
-    *(path for path in sorted((ROOT / "docs").glob("*.md")) if path.name not in GENERATED),
+    *(path for path in sorted((ROOT / "docs").glob("*.md")) if path.name != "fields.md"),
     *sorted((ROOT / "manifests").rglob("*.yaml")),
     ROOT / "charts" / "atoll" / "templates" / "NOTES.txt",
 ]
@@ -29,14 +25,10 @@ MINIMAL = "manifests/samples/minimal.yaml"
 CHANGES = ("apply", "annotate", "create", "delete", "label", "patch", "scale")
 """Are tried without effect."""
 EXCUSES = (
-    "NotFound",
-    "not found",
-    "AlreadyExists",
-    "no matching resources",
-    "timed out waiting for the condition",
-    'resource type "workload"',  # Kueue's, which is not there
-)
-"""What may be said of an object that is not there, or is, or stays as it is."""
+    "NotFound", "not found", "AlreadyExists", "no matching resources", "timed out waiting for the condition",
+    'resource type "workload"',  # Kueue's, which is not installed
+)  # fmt: skip
+"""What may be said of an object that does not exist, or exists, or stays as it is."""
 
 
 def commands(path: Path) -> list[str]:
@@ -49,9 +41,7 @@ def commands(path: Path) -> list[str]:
     return [*whole, *later, *(span for span in spans if len(span.split()) > 2)]
 
 
-COMMANDS = [
-    pytest.param(command, id=f"{path.name}: {command}") for path in PAGES for command in commands(path)
-]
+COMMANDS = {f"{path.name}: {command}": command for path in PAGES for command in commands(path)}
 
 
 def arguments(command: str, namespace: str) -> list[str]:
@@ -60,7 +50,7 @@ def arguments(command: str, namespace: str) -> list[str]:
     command = re.sub(r"=N\b", "=1", command)
     command = re.sub(r"\$?\b[A-Z]{2,}\b", lambda found: found[0].strip("$").lower(), command)
     command = re.sub(r"\b(run|first)\.yaml\b", MINIMAL, command)
-    command = command.replace("overlay/", "manifests/")  # which it is laid over
+    command = command.replace("overlay/", "manifests/")  # the overlay is laid over it
     words = shlex.split(command, comments=True)[1:]
     if any(word in CHANGES for word in words):
         words.append("--dry-run=server")
@@ -73,17 +63,11 @@ def arguments(command: str, namespace: str) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_docs_can_be_typed(command: str, plane: ControlPlane, bench: Any) -> None:
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_a_command_of_the_docs_can_be_typed(command: str, plane: ControlPlane, bench: Bench) -> None:
     words = arguments(command, bench.namespace)
-    done = subprocess.run(
-        [str(find("kubectl")), f"--kubeconfig={plane.kubeconfig}", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    program = [str(find("kubectl")), f"--kubeconfig={plane.kubeconfig}", *words]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     complaints = done.stderr.strip().splitlines() if done.returncode else []
     if "-w" in words:
         complaints = [line for line in complaints if "Timeout" not in line and "deadline" not in line]
@@ -92,11 +76,11 @@ def test_a_command_of_the_docs_can_be_typed(command: str, plane: ControlPlane, b
 
 def test_a_wait_says_for_how_long() -> None:
     """It is 30 s where nothing is said, which is no time for a run."""
-    waits = [parameter.values[0] for parameter in COMMANDS if parameter.values[0].startswith("kubectl wait")]
+    waits = [command for command in COMMANDS.values() if command.startswith("kubectl wait")]
     assert waits and all("--timeout=" in command for command in waits)
 
 
-def test_a_wrong_command_would_be_noticed(plane: ControlPlane, bench: Any) -> None:
+def test_a_wrong_command_would_be_noticed(plane: ControlPlane, bench: Bench) -> None:
     for wrong in ("kubectl get trainingruns,learnerunits -w", "kubectl delete -f crds/", "kubectl get truns"):
         with pytest.raises(AssertionError):
             test_a_command_of_the_docs_can_be_typed(wrong, plane, bench)

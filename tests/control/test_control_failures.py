@@ -1,333 +1,307 @@
 """Failures in which the API server or a controller of Kubernetes has a part.
 
-These are eviction, graceful and forced deletion, node controller, taint eviction, StatefulSet controller and admission.
-All other failures are rows of a table in the memory world (tests/support/memory_failures.py).
+These are eviction, forced deletion, admission, quota, node controller, taint eviction, pod garbage collection and the
+StatefulSet controller. All other failures are rows of a table in the memory world (tests/support/memory_failures.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
-from controllers import controllers
+from control_bench import Bench
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
-VICTIM = "r-two-0-1-1"
+UNIT, VICTIM = "r-two-0", "r-two-0-1-1"
 IMPENDING = "cloud.google.com/impending-node-termination"
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+RENEWAL_SECONDS = 10.0
+"""As a kubelet does by default."""
 Object = dict[str, Any]
+Control = Callable[..., None]
 
 
 class Rack:
-    """Nodes of the test's own, and the scheduler and kubelet of one namespace, which do what they are told."""
+    """Three nodes of the test, and the scheduler and kubelet of one namespace, which do what they are told."""
 
-    def __init__(self, bench) -> None:
+    def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self.names: list[str] = []
+        self.names = [f"{bench.namespace}-{letter}" for letter in "abc"]
         bench.kubelet.idle.add(bench.namespace)
+        for name in self.names:
+            bench.api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}, "")
+            self.ready(name, "True")
 
-    def call(self, method: str, name: str = "", change: Object | None = None, part: str = "") -> Object:
-        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        return self.bench.api.call(method, f"/api/v1/nodes{name}{part}", change, kind)
-
-    def add(self, letter: str) -> str:
-        """A node that is ready."""
-        name = f"{self.bench.namespace}-{letter}"
-        self.call("POST", "", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
-        self.names.append(name)
-        self.ready(name, "True")
-        return name
+    def close(self) -> None:
+        for node in self.bench.list("Node"):
+            if node["metadata"]["name"] in self.names:
+                self.bench.delete("Node", node["metadata"]["name"])
+        self.bench.kubelet.idle.discard(self.bench.namespace)
 
     def ready(self, name: str, status: str) -> None:
         """What the kubelet says, or the node controller for one that is silent."""
-        condition = {
-            "type": "Ready",
-            "status": status,
-            "reason": "Test",
-            "message": "Kubelet stopped posting",
-        }
-        self.call("PATCH", f"/{name}", {"status": {"conditions": [condition]}}, "/status")
+        said = {"type": "Ready", "status": status, "reason": "Test", "message": "Kubelet stopped posting"}
+        self.bench.api.patch("Node", "", name, {"status": {"conditions": [said]}}, "/status")
 
     def taint(self, name: str, key: str) -> None:
-        self.call("PATCH", f"/{name}", {"spec": {"taints": [{"key": key, "effect": "NoSchedule"}]}})
-
-    def delete(self, name: str) -> None:
-        self.call("DELETE", f"/{name}")
-        self.names.remove(name)
+        self.bench.patch("Node", name, {"spec": {"taints": [{"key": key, "effect": "NoSchedule"}]}})
 
     def place(self, pod: str, node: str) -> None:
-        """Binds a pod and runs it."""
+        """Bind a pod and run it."""
         bench = self.bench
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
         bench.api.call("POST", bench.api.path("Pod", bench.namespace, pod) + "/binding", binding)
-        self.run(pod)
-
-    def run(self, pod: str) -> None:
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         container = {
             "name": "main", "image": "runtime", "imageID": "", "restartCount": 0, "ready": True,
             "state": {"running": {"startedAt": started}},
         }  # fmt: skip
         ready = {"type": "Ready", "status": "True"}
-        self.bench.kubelet.status(
-            self.bench.namespace,
-            pod,
-            {"phase": "Running", "containerStatuses": [container], "conditions": [ready]},
-        )
+        status = {"phase": "Running", "containerStatuses": [container], "conditions": [ready]}
+        bench.kubelet.status(bench.namespace, pod, status)
 
     def gang(self, incarnation: int, *nodes: str) -> None:
-        """Places the hosts of a gang of r-two-0 in order, each when it is there: host 1 follows host 0."""
+        """Place the hosts of a gang of r-two-0 in order, each when it exists: host 1 follows host 0."""
         for host, node in enumerate(nodes):
-            name = f"r-two-0-{incarnation}-{host}"
-            self.bench.until(name, lambda name=name: name in self.bench.pods("r-two-0"), 90)
+            name = f"{UNIT}-{incarnation}-{host}"
+            self.bench.until(name, lambda name=name: name in self.bench.pods(UNIT), 90)
             self.place(name, node)
-        self.bench.until("all pods exist", lambda: self.bench.is_whole("r-two-0"))
-        assert unit(self.bench)["placement"] == incarnation
+        self.bench.until("all pods exist", lambda: self.bench.is_whole(UNIT))
+
+    def learners(self) -> list[Object]:
+        """Also those that are terminating."""
+        pods = self.bench.list("Pod")
+        return [pod for pod in pods if pod["metadata"]["labels"].get("atoll.dev/unit") == UNIT]
 
 
 @pytest.fixture
-def rack(bench) -> Iterator[Rack]:
-    """Nodes a, b and c; the gang of r-two-0 runs on a and b. A node is lost after one second."""
+def rack(bench: Bench) -> Iterator[Rack]:
     made = Rack(bench)
-    for letter in "abc":
-        made.add(letter)
     yield made
-    for name in list(made.names):
-        made.delete(name)
-    bench.kubelet.idle.discard(bench.namespace)
+    made.close()
 
 
-def started(rack: Rack, **recovery: Any) -> Object:
+def started(rack: Rack, **recovery: Any) -> None:
+    """The gang of r-two-0 runs on nodes a and b. A node is lost after one second."""
     rack.bench.operator()
-    run = rack.bench.run(recovery={"nodeLostSeconds": 1, **recovery})
+    rack.bench.run(recovery={"nodeLostSeconds": 1, **recovery})
     rack.gang(1, *rack.names[:2])
-    return run
 
 
-def unit(bench, name: str = "r-two-0") -> Object:
-    return bench.get("LearnerUnit", name)["status"]
+def failure(bench: Bench) -> tuple[str, ...]:
+    found = bench.unit(UNIT)["lastFailure"]
+    return found["reason"], found["pod"], found.get("node", "")
 
 
-def incarnation_is(bench, number: int) -> Callable[[], bool]:
-    return lambda: unit(bench)["incarnation"] == number
-
-
-def test_eviction_by_the_api_moves_the_unit(bench) -> None:
+def test_eviction_by_the_api_moves_the_unit(bench: Bench) -> None:
     bench.operator()
-    bench.settled(bench.run(), ["r-two-0"])
-    bench.until("it runs", lambda: bench.get("Pod", VICTIM)["status"]["phase"] == "Running")
+    bench.begin()
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": VICTIM}}
     bench.api.call("POST", bench.api.path("Pod", bench.namespace, VICTIM) + "/eviction", body)
-    bench.until("new pods", lambda: set(bench.pods("r-two-0")) == {"r-two-0-2-0", "r-two-0-2-1"})
-    failure = unit(bench)["lastFailure"]
-    assert (failure["reason"], failure["pod"]) == ("Evicted", VICTIM)
-    assert "EvictionByEvictionAPI" in failure["message"]
+    bench.until("new pods", lambda: set(bench.pods(UNIT)) == {"r-two-0-2-0", "r-two-0-2-1"})
+    assert failure(bench)[:2] == ("Evicted", VICTIM)
+    assert "EvictionByEvictionAPI" in bench.unit(UNIT)["lastFailure"]["message"]
 
 
-def test_pods_that_the_api_server_refuses_are_a_condition(bench) -> None:
-    bench.api.delete("ServiceAccount", bench.namespace, "default")  # without it no pod is admitted
+@pytest.mark.parametrize("refuser", ["service account", "quota"])
+def test_pods_that_admission_refuses_are_a_condition_until_it_accepts_them(
+    bench: Bench, control: Control, refuser: str
+) -> None:
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+    if refuser == "quota":
+        control("resourcequota-controller")
+        hard = {"hard": {"requests.google.com/tpu": "3"}}
+        bench.create(
+            {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "small"}, "spec": hard}
+        )
+        bench.until("it counts", lambda: bench.status("ResourceQuota", "small").get("hard"))
+        words = "exceeded quota: small, requested: requests.google.com/tpu=4"
+    else:
+        bench.delete("ServiceAccount", "default")
+        words = "service account"
     bench.operator()
     bench.run(units=1)
-    bench.until(
-        "it says why",
-        lambda: bench.condition("LearnerUnit", "r-one-0", "Scheduled")[:2] == ("False", "ObjectRefused"),
-    )
-    assert "service account" in unit(bench, "r-one-0")["message"]
+    message = bench.until_condition("LearnerUnit", "r-one-0", "Scheduled", "False", "ObjectRefused")
+    assert words in message and words in bench.unit("r-one-0")["message"]
+    assert bench.unit("r-one-0").get("restartCount", 0) == 0
+    if refuser == "quota":
+        bench.patch("ResourceQuota", "small", {"spec": {"hard": {"requests.google.com/tpu": "100"}}})
+    else:
+        bench.create(account)
+    bench.until("it has its pod", lambda: bench.pods("r-one-0"))
+    bench.until_condition("LearnerUnit", "r-one-0", "Scheduled", "True")
 
 
-def test_a_silent_node_is_replaced_without_waiting_for_its_zombie(rack) -> None:
-    bench, (_, b, c) = rack.bench, rack.names
+def test_a_silent_node_is_replaced_without_waiting_for_its_zombie(rack: Rack) -> None:
+    bench, (a, b, c) = rack.bench, rack.names
     started(rack)
     silent = time.monotonic()
     rack.ready(b, "Unknown")
-    bench.until("the next gang", lambda: "r-two-0-2-0" in bench.pods("r-two-0"))
+    bench.until("the next gang", lambda: "r-two-0-2-0" in bench.pods(UNIT))
     assert 1 <= time.monotonic() - silent < 10
-    failure = unit(bench)["lastFailure"]
-    assert (failure["reason"], failure["pod"], failure["node"]) == ("NodeLost", VICTIM, b)
-    rack.gang(2, rack.names[0], c)
-    zombie = bench.get("Pod", VICTIM)  # nobody is there to say that it has ended, and nobody forces it
+    assert failure(bench) == ("NodeLost", VICTIM, b)
+    rack.gang(2, a, c)
+    zombie = bench.get("Pod", VICTIM)  # nobody reports that it has ended, and nobody forces it
     assert "deletionTimestamp" in zombie["metadata"]
-    assert unit(bench)["phase"] != "Failed"
+    assert bench.unit(UNIT)["phase"] != "Failed"
+
+
+def test_a_pod_that_vanishes_with_its_node_is_replaced_once(rack: Rack) -> None:
+    bench, (a, b, c) = rack.bench, rack.names
+    started(rack, nodeLostSeconds=3600)
+    bench.delete("Node", b)
+    bench.until("the next gang", lambda: "r-two-0-2-0" in bench.pods(UNIT))
+    assert failure(bench) == ("NodeLost", VICTIM, b)
+    with contextlib.suppress(Exception):
+        bench.delete("Pod", VICTIM, grace=0)  # as pod garbage collection does
+    rack.gang(2, a, c)
+    assert {pod["metadata"]["labels"]["atoll.dev/placement"] for pod in rack.learners()} >= {"2"}
+    assert (bench.unit(UNIT)["incarnation"], bench.unit(UNIT)["restartCount"]) == (2, 1)
 
 
 @pytest.mark.long
-def test_a_stuck_pod_is_removed_by_force_where_that_is_wanted(rack) -> None:
-    bench = rack.bench
+def test_the_real_pod_garbage_collection_moves_a_unit_whose_operator_sees_no_nodes(
+    rack: Rack, control: Control, narrow: Path
+) -> None:
+    bench, (a, b, _) = rack.bench, rack.names
+    control("pod-garbage-collector-controller")
+    bench.operator(KUBECONFIG=str(narrow))
+    bench.run()
+    place_all_at_once(rack, 1, a, b)
+    bench.delete("Node", b)
+    bench.until("another gang", lambda: {"r-two-0-2-0", "r-two-0-2-1"} <= set(bench.pods(UNIT)), 120)
+    assert failure(bench)[:2] == ("NodeLost", VICTIM)
+    assert "DeletionByPodGC" in bench.unit(UNIT)["lastFailure"]["message"]
+
+
+@pytest.mark.long
+def test_a_stuck_pod_is_removed_by_force_where_that_is_wanted(rack: Rack) -> None:
     started(rack, forceDelete=True)
     rack.ready(rack.names[1], "Unknown")
     rack.gang(2, rack.names[0], rack.names[2])
-    names = {pod["metadata"]["name"] for pod in bench.api.list("Pod", bench.namespace)}
-    assert VICTIM in names
-    bench.until(
-        "the zombies are gone",
-        lambda: {pod["metadata"]["labels"].get("atoll.dev/placement") for pod in learners(bench)} == {"2"},
-        90,
-    )
-    assert unit(bench)["incarnation"] == 2
+    assert VICTIM in rack.bench.names("Pod")
+    placements = lambda: {pod["metadata"]["labels"].get("atoll.dev/placement") for pod in rack.learners()}  # noqa: E731
+    rack.bench.until("the zombies are gone", lambda: placements() == {"2"}, 90)
+    assert rack.bench.unit(UNIT)["incarnation"] == 2
 
 
-def learners(bench) -> list[Object]:
-    """Also those that are terminating."""
-    pods = bench.api.list("Pod", bench.namespace)
-    return [pod for pod in pods if pod["metadata"]["labels"].get("atoll.dev/unit") == "r-two-0"]
-
-
-def test_a_unit_leaves_a_host_before_its_maintenance_and_moves_without_cost(rack) -> None:
+def test_a_unit_leaves_a_host_before_its_maintenance_and_moves_without_cost(rack: Rack) -> None:
     bench, (a, b, c) = rack.bench, rack.names
     started(rack, maxRestarts=0)
     rack.taint(b, IMPENDING)
-    bench.until(
-        "it drains",
-        lambda: (
-            bench.condition("LearnerUnit", "r-two-0", "Draining")[:2] == ("True", "HostMaintenance")
-            and not bench.pods("r-two-0")
-        ),
-    )
-    assert unit(bench)["incarnation"] == 1  # the old gang leaves first
-    for pod in learners(bench):
+    bench.until_condition("LearnerUnit", UNIT, "Draining", "True", "HostMaintenance")
+    bench.until("its pods are told to go", lambda: not bench.pods(UNIT))
+    assert bench.unit(UNIT)["incarnation"] == 1  # the old gang leaves first
+    for pod in rack.learners():
         assert pod["metadata"]["deletionGracePeriodSeconds"] == 60
         bench.kubelet.fail(bench.namespace, pod["metadata"]["name"], 143)
     rack.gang(2, a, c)
-    status = unit(bench)
-    assert (status["phase"], status["lastFailure"]["reason"]) == ("Healing", "HostMaintenance")
-    assert (status["lastFailure"]["node"], status["restarts"][0]["reason"]) == (b, "HostMaintenance")
-    assert bench.condition("LearnerUnit", "r-two-0", "Draining")[0] == "False"
+    status = bench.unit(UNIT)
+    assert (status["phase"], failure(bench)[0], failure(bench)[2]) == ("Healing", "HostMaintenance", b)
+    assert status["restarts"][0]["reason"] == "HostMaintenance"
+    bench.until_condition("LearnerUnit", UNIT, "Draining", "False")
 
 
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-RENEWAL_SECONDS = 10.0
-"""As a kubelet does by default."""
+@contextlib.contextmanager
+def heart(rack: Rack) -> Iterator[Callable[[str], None]]:
+    """Renew the Leases of the nodes as their kubelets would; the function that is given lets one die.
 
+    It returns when the node's next renewal is due, because the controller counts from the last one.
+    """
+    api, stop, alive, renewed = rack.bench.api, threading.Event(), set(rack.names), threading.Condition()
 
-class Heart:
-    """Renews the Leases of nodes, as their kubelets would."""
+    def spec(name: str) -> Object:
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return {"spec": {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": now}}
 
-    def __init__(self, rack: Rack) -> None:
-        self._rack = rack
-        self._stop = threading.Event()
-        self._alive = set(rack.names)
-        self._renewed = threading.Condition()
-        for name in rack.names:
-            body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}}
-            body["spec"] = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": self._now()}
-            rack.bench.api.call("POST", LEASES, body)
-        self._thread = threading.Thread(target=self._work, name="heart")
-        self._thread.start()
+    def work() -> None:
+        while not stop.wait(RENEWAL_SECONDS):
+            with renewed:
+                for name in sorted(alive):
+                    api.call("PATCH", f"{LEASES}/{name}", spec(name), "application/merge-patch+json")
+                renewed.notify_all()
 
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join(30)
-        for name in self._rack.names:
-            self._rack.bench.api.call("DELETE", f"{LEASES}/{name}")
-
-    def stop(self, name: str) -> None:
-        """Returns when the node dies, as its next renewal is due: the controller's patience counts from the last."""
-        with self._renewed:
+    def die(name: str) -> None:
+        with renewed:
             for _ in range(2):
-                assert self._renewed.wait(3 * RENEWAL_SECONDS)
-            self._alive.discard(name)  # the controller has heard of all by now
-            assert self._renewed.wait(3 * RENEWAL_SECONDS)
+                assert renewed.wait(3 * RENEWAL_SECONDS)
+            alive.discard(name)  # the controller has heard of all by now
+            assert renewed.wait(3 * RENEWAL_SECONDS)
 
-    def _work(self) -> None:
-        while not self._stop.wait(RENEWAL_SECONDS):
-            with self._renewed:
-                for name in sorted(self._alive):
-                    change = {"spec": {"renewTime": self._now()}}
-                    kind = "application/merge-patch+json"
-                    self._rack.bench.api.call("PATCH", f"{LEASES}/{name}", change, kind)
-                self._renewed.notify_all()
+    for name in rack.names:
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}}
+        api.call("POST", LEASES, {**lease, **spec(name)})
+    thread = threading.Thread(target=work, name="heart")
+    thread.start()
+    try:
+        yield die
+    finally:
+        stop.set()
+        thread.join(30)
+        for name in rack.names:
+            api.call("DELETE", f"{LEASES}/{name}")
 
-    def _now(self) -> str:
-        return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
-
-@pytest.fixture
-def node_controller(plane, tmp_path) -> Iterator[None]:
-    """The node controller, and the one that evicts from tainted nodes."""
-    with controllers(plane, tmp_path, "node-lifecycle-controller", "taint-eviction-controller"):
-        yield
+def place_all_at_once(rack: Rack, incarnation: int, *nodes: str) -> None:
+    """An operator that sees no nodes makes all hosts at once, without a leader."""
+    for host, node in enumerate(nodes):
+        name = f"{UNIT}-{incarnation}-{host}"
+        rack.bench.until("the host", lambda name=name: name in rack.bench.pods(UNIT), 90)
+        rack.place(name, node)
 
 
 @pytest.mark.long
-def test_with_kubernetes_own_time_outs_a_lost_node_is_replaced_within_a_minute(rack, node_controller) -> None:
+@pytest.mark.parametrize("sees_nodes", [True, False])
+def test_with_kubernetes_own_time_outs_a_lost_node_is_replaced_within_a_minute(
+    rack: Rack, control: Control, narrow: Path, sees_nodes: bool
+) -> None:
     bench, (a, b, c) = rack.bench, rack.names
-    heart = Heart(rack)
-    try:
-        bench.operator()
+    control("node-lifecycle-controller", "taint-eviction-controller")
+    with heart(rack) as die:
+        bench.operator(**({} if sees_nodes else {"KUBECONFIG": str(narrow)}))
         bench.run()
-        rack.gang(1, a, b)
-        heart.stop(b)
+        place_hosts = rack.gang if sees_nodes else partial(place_all_at_once, rack)
+        place_hosts(1, a, b)
+        die(b)
         died = time.monotonic()
-        rack.gang(2, a, c)
+        if sees_nodes:
+            rack.gang(2, a, c)
+        bench.until("the next gang", lambda: {"r-two-0-2-0", "r-two-0-2-1"} <= set(bench.pods(UNIT)), 90)
         print(f"replaced {time.monotonic() - died:.1f} s after the node died")
         assert time.monotonic() - died < 60
-        assert unit(bench)["lastFailure"]["node"] == b
-        assert [pod["metadata"]["name"] for pod in learners(bench)].count(VICTIM) == 1  # the zombie
-    finally:
-        heart.close()
+        assert failure(bench)[:2] == ("NodeLost", VICTIM)
 
 
-@pytest.mark.long
-def test_an_operator_that_sees_no_nodes_replaces_a_lost_one_within_a_minute(
-    rack, node_controller, narrow
-) -> None:
-    bench, (a, b, _) = rack.bench, rack.names
-    heart = Heart(rack)
-    try:
-        bench.operator(KUBECONFIG=str(narrow))
-        bench.run()
-        for host, node in enumerate((a, b)):  # no leader: who sees no nodes makes all hosts at once
-            bench.until("the host", lambda host=host: f"r-two-0-1-{host}" in bench.pods("r-two-0"), 90)
-            rack.place(f"r-two-0-1-{host}", node)
-        heart.stop(b)
-        died = time.monotonic()
-        bench.until("the next gang", lambda: {"r-two-0-2-0", "r-two-0-2-1"} <= set(bench.pods("r-two-0")), 90)
-        print(f"replaced {time.monotonic() - died:.1f} s after the node died")
-        assert time.monotonic() - died < 60
-        failure = unit(bench)["lastFailure"]
-        assert (failure["reason"], failure["pod"]) == ("NodeLost", VICTIM)
-    finally:
-        heart.close()
+LOSSES = [
+    pytest.param(
+        lambda rack, node: rack.ready(node, "Unknown"), id="silent, by force", marks=pytest.mark.long
+    ),
+    pytest.param(lambda rack, node: rack.bench.delete("Node", node), id="gone"),
+    pytest.param(lambda rack, node: rack.taint(node, OUT_OF_SERVICE), id="out of service"),
+]
 
 
-@pytest.fixture
-def stateful_sets(plane, tmp_path) -> Iterator[None]:
-    """The controller that makes the successor of a shard's pod, once that is gone."""
-    with controllers(plane, tmp_path, "statefulset-controller"):
-        yield
-
-
-def shard(rack: Rack, **recovery: Any) -> str:
-    """The uid of the syncer's pod, which runs on node c."""
-    bench = rack.bench
-    bench.operator()
-    bench.run(recovery={"nodeLostSeconds": 1, **recovery})
-    bench.until("the syncer's pod", lambda: "r-syncer-0" in bench.pods(), 90)
-    rack.place("r-syncer-0", rack.names[2])
-    return str(bench.get("Pod", "r-syncer-0")["metadata"]["uid"])
-
-
-@pytest.mark.parametrize(
-    ("lose", "force"),
-    [
-        pytest.param(
-            lambda rack, node: rack.ready(node, "Unknown"), True, id="silent-and-by-force", marks=pytest.mark.long
-        ),
-        pytest.param(lambda rack, node: rack.delete(node), False, id="gone"),
-        pytest.param(
-            lambda rack, node: rack.taint(node, "node.kubernetes.io/out-of-service"), False, id="out-of-service"
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("lose", LOSSES)
 def test_the_shard_of_a_lost_node_has_a_successor_within_a_minute(
-    rack, stateful_sets, lose: Callable[[Rack, str], None], force: bool
+    rack: Rack, control: Control, lose: Callable[[Rack, str], None]
 ) -> None:
-    bench, old = rack.bench, shard(rack, forceDelete=force)
-    lose(rack, rack.names[2])
+    bench, node = rack.bench, rack.names[2]
+    control("statefulset-controller")
+    bench.operator()
+    bench.run(recovery={"nodeLostSeconds": 1, "forceDelete": True})
+    bench.until("the syncer's pod", lambda: "r-syncer-0" in bench.pods(), 90)
+    rack.place("r-syncer-0", node)
+    old = bench.uids()["r-syncer-0"]
+    lose(rack, node)
     lost = time.monotonic()
     bench.until("its successor", lambda: bench.get("Pod", "r-syncer-0")["metadata"]["uid"] != old)
     print(f"another pod {time.monotonic() - lost:.1f} s after the loss")

@@ -25,20 +25,20 @@ BUCKET = "atoll"
 
 
 class Gate(http.server.BaseHTTPRequestHandler):
-    """Passes requests on to the bucket server, unless the gate is shut (no answer) or locked (403 to writes)."""
+    """Passes requests on to the bucket server, and answers 403 to writes while the gate is locked."""
 
     protocol_version = "HTTP/1.1"
-    server: GateServer
+    target = ""
+    locked = False
 
     def _pass(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.server.locked and self.command in ("POST", "PUT", "DELETE"):
+        if Gate.locked and self.command in ("POST", "PUT", "DELETE"):
             self._answer(403, {}, b'{"error": {"code": 403, "message": "storage.objects.create denied"}}')
             return
-        onward = http.client.HTTPConnection(self.server.target, timeout=20)
+        onward = http.client.HTTPConnection(Gate.target, timeout=20)
         try:
-            headers = {key: value for key, value in self.headers.items() if key.lower() != "host"}
-            onward.request(self.command, self.path, body, {**headers, "Host": self.headers["Host"]})
+            onward.request(self.command, self.path, body, dict(self.headers))
             answer = onward.getresponse()
             self._answer(answer.status, dict(answer.getheaders()), answer.read())
         finally:
@@ -60,12 +60,6 @@ class Gate(http.server.BaseHTTPRequestHandler):
         return
 
 
-class GateServer(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    target = ""
-    locked = False
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGcs]:
     with FakeGcs(tmp_path_factory.mktemp("gcs"), port=0) as bucket:
@@ -74,27 +68,25 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGcs]:
 
 
 @pytest.fixture(scope="module")
-def gate(server: FakeGcs) -> Iterator[GateServer]:
+def gate(server: FakeGcs) -> Iterator[type[Gate]]:
     """Clients read the server's address once a process, so every test of this module goes through the gate."""
-    gate = GateServer(("127.0.0.1", 0), Gate)
-    gate.target = urlsplit(server.url).netloc
-    url = f"http://127.0.0.1:{gate.server_port}"
-    thread = threading.Thread(target=gate.serve_forever)
+    Gate.target = urlsplit(server.url).netloc
+    proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Gate)
+    proxy.daemon_threads = True
+    thread = threading.Thread(target=proxy.serve_forever)
     thread.start()
-    environment = {
-        name: url if value == server.url else value for name, value in server.environment().items()
-    }
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        yield gate
-    gate.shutdown()
-    gate.server_close()
+        for name, value in server.environment().items():
+            through = f"http://127.0.0.1:{proxy.server_port}"
+            patch.setenv(name, through if value == server.url else value)
+        yield Gate
+    proxy.shutdown()
+    proxy.server_close()
     thread.join(5)
 
 
 @pytest.fixture
-def store(gate: GateServer, request: pytest.FixtureRequest) -> GlobalStore:
+def store(gate: type[Gate], request: pytest.FixtureRequest) -> GlobalStore:
     return GlobalStore(f"gs://{BUCKET}/{request.node.name}")
 
 
@@ -112,53 +104,35 @@ def overwrite(server: FakeGcs, name: str, content: bytes) -> None:
     urllib.request.urlopen(urllib.request.Request(url, content), timeout=10).close()
 
 
-def test_a_cut_comes_back_from_the_bucket_bit_for_bit(store: GlobalStore) -> None:
-    store.save(cut(3))
-    store.save(cut(12))
-    assert store.steps() == [12, 3]
-    found, skipped = store.newest()
-    assert found is not None and found.step == 12 and not skipped
-    np.testing.assert_array_equal(found.theta["w"], cut(12).theta["w"])
-    np.testing.assert_array_equal(found.momentum["w"], cut(12).momentum["w"])
-
-
-def test_half_written_and_corrupt_checkpoints_are_passed_over_by_name(
+def test_the_newest_sound_cut_comes_back_bit_for_bit_and_pruning_leaves_no_object(
     store: GlobalStore, server: FakeGcs
 ) -> None:
-    for step in (10, 20, 30):
-        store.save(cut(step))
     root = store.uri.removeprefix(f"gs://{BUCKET}/")
+    for step in (1, 10, 20, 30):
+        store.save(cut(step))
+    assert store.steps() == [30, 20, 10, 1]
     store.bucket.delete("global/30/manifest.json")
-    arrays = [
-        path
-        for path in objects(server, f"{root}/global/20/state-0-of-1")
-        if path.parent.name == "d" and path.stat().st_size
-    ]
+    arrays = [path for path in objects(server, f"{root}/global/20/state-0-of-1") if path.parent.name == "d"]
     largest = max(arrays, key=lambda path: path.stat().st_size)
     name = str(largest.relative_to(server.folder / "objects" / BUCKET))
     overwrite(server, name, b"\0" * largest.stat().st_size)
     found, skipped = store.newest()
-    assert found is not None and found.step == 10
     assert [(each.step, each.complete) for each in skipped] == [(30, False), (20, True)]
-
-
-def test_pruning_keeps_the_newest_and_leaves_no_object_of_the_rest(
-    store: GlobalStore, server: FakeGcs
-) -> None:
-    for step in (1, 2, 3):
-        store.save(cut(step))
-    store.prune(2, 3, math.inf)
-    assert store.steps() == [3, 2]
-    root = store.uri.removeprefix(f"gs://{BUCKET}/")
+    assert found is not None and found.step == 10
+    np.testing.assert_array_equal(found.theta["w"], cut(10).theta["w"])
+    np.testing.assert_array_equal(found.momentum["w"], cut(10).momentum["w"])
+    store.prune(2, 30, math.inf)
+    assert store.steps() == [20, 10]
     assert not objects(server, f"{root}/global/1")
 
 
-def test_a_bucket_that_does_not_exist_is_named(gate: GateServer) -> None:
+def test_a_bucket_that_does_not_exist_refuses_or_is_away_is_named(
+    store: GlobalStore, server: FakeGcs, gate: type[Gate]
+) -> None:
     with pytest.raises(StoreError, match=r"gs://atoll-absent/run/global/1/.*cannot be written"):
         GlobalStore("gs://atoll-absent/run").save(cut(1))
-
-
-def test_a_bucket_that_refuses_writes_is_named_with_its_words(store: GlobalStore, gate: GateServer) -> None:
+    with pytest.raises(DataError, match=r"gs://atoll/data/absent"):
+        Reader(f"gs://{BUCKET}/data/absent", "train", 64)
     gate.locked = True
     try:
         with pytest.raises(StoreError, match=rf"{store.uri}/global/1/.*(403|denied|PERMISSION|Forbidden)"):
@@ -166,9 +140,6 @@ def test_a_bucket_that_refuses_writes_is_named_with_its_words(store: GlobalStore
     finally:
         gate.locked = False
     assert store.steps() == []
-
-
-def test_a_server_that_is_away_is_an_error_within_the_time_out(server: FakeGcs, gate: GateServer) -> None:
     bucket = Bucket(f"gs://{BUCKET}/away", timeout=10.0)
     bucket.write("x", b"1")
     server.stop()
@@ -205,21 +176,19 @@ def test_a_server_that_is_away_for_a_moment_rolls_nothing_back(
     assert found is not None and found.step == 20 and not skipped
 
 
-# gcsfs hands 50 MiB at a time to aiohttp, which thinks that a lot.
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
-def test_an_object_of_many_pieces_comes_back_bit_for_bit(gate: GateServer) -> None:
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # gcsfs sends 50 MiB at a time
+def test_an_object_of_many_pieces_comes_back_bit_for_bit(gate: type[Gate]) -> None:
     bucket = Bucket(f"gs://{BUCKET}/large")
     data = np.random.default_rng(0).bytes(120 << 20)  # three of the client's pieces
     bucket.write("x", data)
     assert bucket.read("x", 0, len(data)) == data
 
 
-def test_an_example_is_read_from_the_bucket_by_its_number(gate: GateServer, tmp_path: Path) -> None:
-    documents = []
-    for number in range(60):
-        documents.append((f"{number:02}.txt", tmp_path / f"{number:02}.txt"))
-        documents[-1][1].write_bytes(f"text number {number}, some words long. ".encode() * 40)
+def test_an_example_is_read_from_the_bucket_by_its_number(gate: type[Gate], tmp_path: Path) -> None:
+    documents = [(f"{number:02}.txt", tmp_path / f"{number:02}.txt") for number in range(60)]
+    for number, (_, path) in enumerate(documents):
+        path.write_bytes(f"text number {number}, some words long. ".encode() * 40)
     uri = f"gs://{BUCKET}/data/numbers"
     catalogue = write_text(uri, documents, shard_bytes=10_000)
     stored = b"".join(Bucket(uri).read(shard.file) for shard in catalogue.splits["train"].shards)
@@ -228,13 +197,8 @@ def test_an_example_is_read_from_the_bucket_by_its_number(gate: GateServer, tmp_
         assert bytes(reader.example(number).astype(np.uint8)) == stored[number * 64 : number * 64 + 65]
 
 
-def test_a_data_set_that_is_not_there_is_named_by_its_uri(gate: GateServer) -> None:
-    with pytest.raises(DataError, match=r"gs://atoll/data/absent"):
-        Reader(f"gs://{BUCKET}/data/absent", "train", 64)
-
-
 def test_compiled_programs_come_back_from_the_bucket_and_a_spoilt_one_does_not(
-    gate: GateServer, server: FakeGcs, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    gate: type[Gate], server: FakeGcs, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bucket = Bucket(f"gs://{BUCKET}/programs")
     programs = {f"step-{number}": bytes([number]) * 300_000 for number in range(12)}

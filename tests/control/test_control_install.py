@@ -1,4 +1,4 @@
-"""One operator for one namespace, with no right outside of it; and what a real operator's metrics and logs hold."""
+"""An operator with the rights of one namespace; and the metrics, logs, Events and stages of a heal."""
 
 from __future__ import annotations
 
@@ -6,38 +6,31 @@ import datetime
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from control_bench import Bench
 
 from atoll_operator.kube.lease import lease_name
 
-pytestmark = [
-    pytest.mark.control,
-    pytest.mark.timeout(900),  # the first call may have to build helm
-]
+pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]  # the first call may have to build helm
 RELEASE = "atoll-narrow"
 """Namespace of the operator that may do little, whose kubeconfig is `narrow`."""
+UNIT = "r-one-0"
+STAGES = {"schedule", "pull", "start", "restore", "compile", "catchUp"}
 
 
 def test_an_operator_of_one_namespace_works_with_a_role_and_touches_no_other(
-    bench: Any, narrow: Path
+    bench: Bench, narrow: Path
 ) -> None:
     elsewhere = f"{bench.namespace}-elsewhere"
-    bench.api.call(
-        "POST",
-        "/api/v1/namespaces",
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": elsewhere}},
-    )
-    foreign = bench.run()
-    foreign = bench.api.create(
-        {key: foreign[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": {"name": "foreign"}},
-        elsewhere,
-    )
+    bench.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": elsewhere}}, "")
+    run = bench.run()
+    own = {key: run[key] for key in ("apiVersion", "kind", "spec")}
+    foreign = bench.api.create({**own, "metadata": {"name": "foreign"}}, elsewhere)
     one = bench.operator(KUBECONFIG=str(narrow), ATOLL_LEASE_NAMESPACE=RELEASE)
-    bench.settled(foreign, ["r-one-0", "r-one-1", "r-two-0"])
+    bench.settled(run, ["r-one-0", "r-one-1", "r-two-0"])
     bench.kubelet.fail(bench.namespace, "r-one-0-1-0")
-    bench.until("healed", lambda: set(bench.pods("r-one-0")) == {"r-one-0-2-0"})
+    bench.until("healed", lambda: set(bench.pods(UNIT)) == {"r-one-0-2-0"})
     assert one.page("/readyz") == (200, "ok, leads")
     name = lease_name("atoll-operator", [bench.namespace])
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{RELEASE}/leases/{name}"
@@ -51,7 +44,7 @@ def test_an_operator_of_one_namespace_works_with_a_role_and_touches_no_other(
     bench.api.delete("TrainingRun", elsewhere, "foreign")
 
 
-def test_an_operator_that_may_not_use_its_lease_says_so_and_ends(bench: Any, narrow: Path) -> None:
+def test_an_operator_that_may_not_use_its_lease_says_so_and_ends(bench: Bench, narrow: Path) -> None:
     one = bench.operator(KUBECONFIG=str(narrow), ATOLL_LEASE_NAMESPACE="default")
     assert one.process.wait(40) == 1
     *_, last = (json.loads(line) for line in one.log.read_text().splitlines())
@@ -59,29 +52,53 @@ def test_an_operator_that_may_not_use_its_lease_says_so_and_ends(bench: Any, nar
     assert 'cannot get resource "leases"' in last["error"] and '"default"' in last["error"]
 
 
-def test_what_happened_is_in_the_metrics_and_every_line_of_the_log_can_be_read(bench: Any) -> None:
+def test_a_heal_is_in_status_events_metrics_and_log(bench: Bench) -> None:
     one = bench.operator()
-    run = bench.run(units=1)
-    bench.settled(run, ["r-one-0", "r-two-0"])
-    status = bench.serve(run)
-    bench.until("learning", lambda: bench.condition("LearnerUnit", "r-one-0", "Learning")[0] == "True")
+    _, report = bench.learn(units=1)
+    bench.until_condition("LearnerUnit", UNIT, "Learning", "True")
     before = one.figures()
-    assert before["atoll_heal_seconds_count"] == 0
-    assert (before["atoll_leader"], before["atoll_queue_depth"] >= 0) == (1, True)
-    assert before["atoll_queue_oldest_seconds"] < 5
-    bench.kubelet.fail(bench.namespace, "r-one-0-1-0", 137, reason="OOMKilled")
-    bench.until("replaced", lambda: set(bench.pods("r-one-0")) == {"r-one-0-2-0"})
-    status["units"]["r-one-0"] |= {"incarnation": 2, "firstMergeTime": time.time() + 2}
-    bench.until("healed", lambda: one.figures()["atoll_heal_seconds_count"] == 1)
-    after = one.figures()
-    seconds = bench.get("LearnerUnit", "r-one-0")["status"]["lastHealSeconds"]
+    assert "lastHeal" not in bench.unit(UNIT), "to start is not to heal"
+    assert (before["atoll_heal_seconds_count"], before["atoll_leader"]) == (0, 1)
+    assert before["atoll_queue_depth"] >= 0 and before["atoll_queue_oldest_seconds"] < 5
+
+    bench.kubelet.fail(bench.namespace, f"{UNIT}-1-0", 137, reason="OOMKilled")
+    bench.until("its next pod", lambda: bench.pods(UNIT).keys() == {f"{UNIT}-2-0"})
+    bench.until("it runs", lambda: bench.run_pods(UNIT))
+    ran = time.time()
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ran))
+    told = {"status": "True", "lastTransitionTime": moment}
+    conditions = [{"type": kind, **told} for kind in ("PodScheduled", "Ready")]
+    bench.kubelet.status(bench.namespace, f"{UNIT}-2-0", {"conditions": conditions})
+    report["units"][UNIT] |= {"incarnation": 2, "seededStep": 10, "firstMergeTime": ran + 9}
+    stages = lambda: bench.unit(UNIT).get("lastHeal", {}).get("stages", {})  # noqa: E731
+    bench.until("as far as the pods tell", lambda: stages().keys() == {"schedule", "pull"})
+    assert one.figures().get('atoll_heal_stage_seconds_count{stage="compile"}', 0) == 0
+    report["units"][UNIT]["beginning"] = {
+        "joined": ran + 3, "stepped": ran + 8, "compiling": 4.0, "compiled": 1, "loaded": 18,
+    }  # fmt: skip
+    bench.until("all stages", lambda: stages().keys() == STAGES)
+    status = bench.unit(UNIT)
+    seconds, found = status["lastHealSeconds"], status["lastHeal"]["stages"]
+    assert (status["lastHeal"]["incarnation"], status["lastHeal"]["reason"]) == (2, "OutOfMemory")
+    assert sum(found.values()) == pytest.approx(seconds, abs=0.05)
+    assert (found["compile"], found["catchUp"]) == (4.0, pytest.approx(1.0, abs=0.01))
+    assert 3 <= found["start"] < 5, "pods tell whole seconds"
+    events = lambda: {event["reason"]: event["message"] for event in bench.list("Event")}  # noqa: E731
+    text = bench.until(
+        "Events", lambda: events().keys() >= {"OutOfMemory", "Healed"} and events().get("HealStages")
+    )
+    assert "compile 4.0 s, catch up 1.0 s; 18 of 19 programs came from the cache" in text
+
+    stage = 'atoll_heal_stage_seconds_count{{stage="{}"}}'.format
+    after = bench.until("metrics", lambda: (now := one.figures()).get(stage("compile")) and now)
+    assert {after[stage(name)] for name in ("pull", "catch_up")} == {1}
     assert after["atoll_heal_seconds_sum"] == pytest.approx(seconds, abs=0.1)
-    assert after['atoll_unit_restarts_total{reason="OutOfMemory"}'] == 1
-    assert after['atoll_runs{phase="Running"}'] == 1
+    assert (
+        after['atoll_unit_restarts_total{reason="OutOfMemory"}'] == after['atoll_runs{phase="Running"}'] == 1
+    )
     for kind in ("TrainingRun", "LearnerUnit"):
         count = f'atoll_reconcile_seconds_count{{kind="{kind}"}}'
-        assert after[count] >= before[count] > 0
-        assert after[f'atoll_reconcile_seconds_sum{{kind="{kind}"}}'] > 0
+        assert after[count] >= before[count] > 0 < after[f'atoll_reconcile_seconds_sum{{kind="{kind}"}}']
     # The first look at the Secrets of a new run's authorities and syncer finds none.
     assert after['atoll_api_errors_total{code="404"}'] >= 2
 
@@ -91,4 +108,4 @@ def test_what_happened_is_in_the_metrics_and_every_line_of_the_log_can_be_read(b
     assert moments == sorted(moments) and all(moment.tzinfo for moment in moments)
     assert {line["level"] for line in lines} <= {"info", "warning"}
     (failed,) = [line for line in lines if line.get("reason") == "OutOfMemory"]
-    assert failed["object"] == f"LearnerUnit {bench.namespace}/r-one-0"
+    assert failed["object"] == f"LearnerUnit {bench.namespace}/{UNIT}"

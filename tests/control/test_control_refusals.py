@@ -16,7 +16,7 @@ DRY = "?dryRun=All&fieldValidation=Strict"
 
 
 def judge(api: Api, row: Row) -> str:
-    """The refusal of the API server; empty if it accepts the object, or the change of the object that is there."""
+    """The refusal of the API server; empty if it accepts the object, or the change of the existing object."""
     kind = row.body["kind"]
     try:
         if row.before is None:

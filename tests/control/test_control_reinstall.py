@@ -14,10 +14,7 @@ from atoll_local.controlplane import ControlPlane
 from atoll_local.kubectl import ESTABLISHED
 from atoll_local.programs import find
 
-pytestmark = [
-    pytest.mark.control,
-    pytest.mark.timeout(900),  # the first call may have to build helm and the API server
-]
+pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]  # the first call may have to build programs
 ROOT = Path(__file__).resolve().parents[2]
 OWNER = "meta.helm.sh/release-namespace"
 
@@ -54,9 +51,8 @@ def test_it_is_installed_again_in_another_namespace_over_definitions_that_stayed
 
     refused = helm("install", "atoll", chart, "--namespace=two", "--create-namespace")
     assert refused.returncode != 0 and OWNER in refused.stderr
-    again = helm(
-        "upgrade", "--install", "atoll", chart, "--namespace=two", "--create-namespace", "--take-ownership"
-    )
+    options = ("--namespace=two", "--create-namespace", "--take-ownership")
+    again = helm("upgrade", "--install", "atoll", chart, *options)
     assert again.returncode == 0, again.stderr
     assert owner() == "two"
     assert plane.kubectl("get", "trainingruns", "-o", "name").split()

@@ -1,135 +1,140 @@
-"""A run from `apply` to its end: objects, conditions, figures, suspension, clean-up."""
+"""A run from `apply` to its end: objects, conditions, restart in place, certificates, clean-up."""
 
 from __future__ import annotations
 
 import json
-import signal
+import time
 
 import pytest
+from control_bench import Bench
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 UNITS = ["r-one-0", "r-one-1", "r-two-0"]
+NAMES = ["r-ca", "r-syncer-tls", *(f"{unit}-tls" for unit in UNITS)]
+UNIT, PODS = "r-two-0", ["r-two-0-1-0", "r-two-0-1-1"]
 
 
-@pytest.fixture
-def learning(bench):
-    """A run whose units all learn, under one operator."""
-    operator = bench.operator()
-    run = bench.run()
-    bench.settled(run, UNITS)
-    status = bench.serve(run)
-    bench.until("all learn", lambda: bench.get("TrainingRun", "r")["status"].get("unitsSummary") == "3/3")
-    return bench, run, status, operator
-
-
-def test_a_run_becomes_objects_and_conditions(learning) -> None:
-    bench, run, _, _ = learning
+def test_a_run_becomes_objects_and_conditions_and_keeps_its_status_when_it_is_complete(bench: Bench) -> None:
+    bench.operator()
+    run, report = bench.learn()
     pods = bench.pods()
-    assert set(pods) == {"r-one-0-1-0", "r-one-1-1-0", "r-two-0-1-0", "r-two-0-1-1"}
-    pod = pods["r-two-0-1-1"]
-    environment = {item["name"]: item["value"] for item in pod["spec"]["containers"][0]["env"]}
-    host = f"r-two-0.{bench.namespace}.svc"
+    assert set(pods) == {"r-one-0-1-0", "r-one-1-1-0", *PODS}
+    pod = pods["r-two-0-1-1"]["spec"]
+    environment = {item["name"]: item["value"] for item in pod["containers"][0]["env"]}
+    host, contract = f"r-two-0.{bench.namespace}.svc", json.loads(environment["ATOLL_UNIT"])
     assert environment["TPU_WORKER_ID"] == "1"
     assert environment["TPU_WORKER_HOSTNAMES"] == f"r-two-0-1-0.{host},r-two-0-1-1.{host}"
     assert environment["STORAGE_EMULATOR_HOST"] == "http://10.0.0.1:4443"
-    assert json.loads(environment["ATOLL_UNIT"])["coordinator"] == f"r-two-0-1-0.{host}:8476"
-    assert pod["spec"]["containers"][0]["resources"]["limits"] == {"google.com/tpu": "4"}
-    assert pod["spec"]["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x4"
+    assert (contract["coordinator"], contract["address"]) == (
+        f"r-two-0-1-0.{host}:8476",
+        f"r-two-0-1-1.{host}:7403",
+    )
+    assert pod["containers"][0]["resources"]["limits"] == {"google.com/tpu": "4"}
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x4"
     config = json.loads(bench.get("ConfigMap", "r-config")["data"]["run.json"])
     assert config["uid"] == run["metadata"]["uid"]
     assert [shard["host"] for shard in config["shards"]] == [f"r-syncer-0.r-syncer.{bench.namespace}.svc"]
-    assert json.loads(environment["ATOLL_UNIT"])["address"] == f"r-two-0-1-1.{host}:7403"
     assert bench.get("StatefulSet", "r-syncer")["spec"]["replicas"] == 1
-    assert bench.get("Service", "r-two-0")["spec"]["publishNotReadyAddresses"]
-    for name in ("r-ca", "r-syncer-tls", *(f"{unit}-tls" for unit in UNITS)):
-        assert bench.get("Secret", name)["metadata"]["ownerReferences"][0]["uid"] == run["metadata"]["uid"]
-    status = bench.get("TrainingRun", "r")["status"]
-    conditions = {item["type"]: item["status"] for item in status["conditions"]}
-    assert conditions == {
+    assert bench.get("Service", UNIT)["spec"]["publishNotReadyAddresses"]
+    owners = {bench.get("Secret", name)["metadata"]["ownerReferences"][0]["uid"] for name in NAMES}
+    assert owners == {run["metadata"]["uid"]}
+    status = bench.status("TrainingRun", "r")
+    assert {item["type"]: item["status"] for item in status["conditions"]} == {
         "Ready": "True", "Progressing": "True", "Degraded": "False", "Suspended": "False", "Complete": "False",
         "Failed": "False", "Stalled": "False",
     }  # fmt: skip
-    assert (status["phase"], status["globalStep"], status["progressPercent"]) == ("Running", 10, 10)
-    assert status["observedGeneration"] == 1
-    unit = bench.get("LearnerUnit", "r-two-0")["status"]
-    assert {item["type"] for item in unit["conditions"]} == {
-        "Scheduled", "PodsReady", "Seeded", "Learning", "Healing", "Draining",
-    }  # fmt: skip
+    figures = status["phase"], status["globalStep"], status["progressPercent"], status["observedGeneration"]
+    assert figures == ("Running", 10, 10, 1)
+    unit = bench.unit(UNIT)
+    types = {item["type"] for item in unit["conditions"]}
+    assert types == {"Scheduled", "PodsReady", "Seeded", "Learning", "Healing", "Draining"}
     assert (unit["phase"], unit["loss"], unit["incarnation"]) == ("Learning", 3.5, 1)
     caller = bench.syncers.callers[f"{bench.namespace}/r/0"]
     assert caller == f"spiffe://atoll.dev/ns/{bench.namespace}/run/r/operator/operator"
 
-
-def test_a_finished_run_keeps_its_status_and_not_its_pods(learning) -> None:
-    bench, _, status, _ = learning
-    status.update(phase="Finished", globalStep=100, finalCheckpoint="gs://bucket/run/global/100", loss=2.0)
-    bench.until("Complete", lambda: bench.condition("TrainingRun", "r", "Complete")[0] == "True")
+    report.update(phase="Finished", globalStep=100, finalCheckpoint="gs://bucket/run/global/100", loss=2.0)
+    bench.until_condition("TrainingRun", "r", "Ready", "True", "TargetReached")
     bench.until("no pods", lambda: not bench.pods())
-    bench.until("no syncer", lambda: "r-syncer" not in names(bench, "StatefulSet"))
-    done = bench.get("TrainingRun", "r")["status"]
+    bench.until("no syncer", lambda: "r-syncer" not in bench.names("StatefulSet"))
+    done = bench.status("TrainingRun", "r")
     assert (done["phase"], done["globalStep"], done["progressPercent"]) == ("Complete", 100, 100)
-    assert done["finalCheckpoint"] == "gs://bucket/run/global/100"
-    assert done["completionTime"]
-    assert bench.condition("TrainingRun", "r", "Ready")[:2] == ("True", "TargetReached")
-    bench.until("Finished", lambda: bench.get("LearnerUnit", "r-one-0")["status"]["phase"] == "Finished")
-    assert bench.get("LearnerUnit", "r-one-0")["status"]["step"] == 40
+    assert done["finalCheckpoint"] == "gs://bucket/run/global/100" and done["completionTime"]
+    bench.until("Finished", lambda: bench.unit("r-one-0")["phase"] == "Finished")
+    assert bench.unit("r-one-0")["step"] == 40
+    bench.until("an Event", lambda: "TargetReached" in {event["reason"] for event in bench.list("Event")})
+
+
+def ends(bench: Bench, pod: str, exit_code: int, words: str = "") -> None:
+    """The container ends, having been of incarnation 1, and the kubelet starts it again."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    ended = {"exitCode": exit_code, "reason": "Error", "message": f"incarnation 1\n{words}"}
+    known = bench.get("Pod", pod)["status"]["containerStatuses"][0]
+    container = known | {
+        "restartCount": known["restartCount"] + 1,
+        "state": {"running": {"startedAt": now}},
+        "lastState": {"terminated": {**ended, "startedAt": now, "finishedAt": now}},
+    }
+    bench.kubelet.status(bench.namespace, pod, {"containerStatuses": [container]})
+
+
+def test_a_host_that_crashes_restarts_in_place_with_its_peer_and_no_pod_is_replaced(bench: Bench) -> None:
+    bench.operator()
+    _, report = bench.learn()
+    before = bench.uids()
+    ends(bench, PODS[1], 1, "OSError: the disk is full")
+    key = "atoll.dev/incarnation"
     bench.until(
-        "an Event",
-        lambda: "TargetReached" in {event["reason"] for event in bench.api.list("Event", bench.namespace)},
+        "both are told",
+        lambda: [pod["metadata"]["annotations"][key] for pod in bench.pods(UNIT).values()] == ["2", "2"],
     )
+    bench.until_condition(
+        "LearnerUnit", UNIT, "PodsReady", "False", "Restarting", "1 of 2 containers restarted in place"
+    )
+    ends(bench, PODS[0], 66)
+    bench.until_condition("LearnerUnit", UNIT, "PodsReady", "True")
+    report["units"][UNIT] |= {"incarnation": 2, "firstMergeTime": time.time()}
+    bench.until("healed", lambda: bench.unit(UNIT).get("lastHealSeconds") is not None)
+    status = bench.unit(UNIT)
+    assert [(item["reason"], item["inPlace"]) for item in status["restarts"]] == [("OSError", True)]
+    assert (status["incarnation"], status["placement"], status["mergedIncarnation"]) == (2, 1, 2)
+    assert bench.uids() == before
+    reasons = {"OSError", "RestartInPlace", "Healed"}
+    bench.until("Events", lambda: reasons <= {event["reason"] for event in bench.list("Event")})
 
 
-def test_a_syncer_that_does_not_answer_is_a_condition_and_no_heal(learning) -> None:
-    bench, _, _, _ = learning
-    uids = {name: pod["metadata"]["uid"] for name, pod in bench.pods().items()}
+def test_a_syncer_that_is_silent_or_has_another_runs_certificate_is_a_condition_and_no_heal(
+    bench: Bench,
+) -> None:
+    bench.operator()
+    run = bench.begin()
+    bench.run("other", units=1)
+    names = {"r-syncer-tls", "other-syncer-tls"}
+    bench.until("certificates", lambda: names <= bench.names("Secret"))
+    another = (bench.namespace, "other")
+    bench.syncers.serve(bench.namespace, "r", bench.report(run), certificate_of=another)
+    bench.until_condition("TrainingRun", "r", "Ready", "False", "SyncerCertificateInvalid")
+    assert bench.status("TrainingRun", "r")["globalStep"] == 0
+    uids = bench.uids()
+    bench.serve(run)
+    bench.until_condition("TrainingRun", "r", "Ready", "True")
     kept = bench.syncers.statuses.pop(f"{bench.namespace}/r/0")
-    bench.until(
-        "not Ready",
-        lambda: bench.condition("TrainingRun", "r", "Ready")[:2] == ("False", "SyncerUnavailable"),
-    )
-    assert degraded(bench, "SyncerUnavailable")
+    bench.until_condition("TrainingRun", "r", "Ready", "False", "SyncerUnavailable")
+    assert bench.condition("TrainingRun", "r", "Degraded")[:2] == ("True", "SyncerUnavailable")
     assert bench.condition("LearnerUnit", "r-one-0", "Learning")[0] == "True"
     bench.syncers.statuses[f"{bench.namespace}/r/0"] = kept
-    bench.until("Ready", lambda: bench.condition("TrainingRun", "r", "Ready")[0] == "True")
-    assert {name: pod["metadata"]["uid"] for name, pod in bench.pods().items()} == uids
+    bench.until_condition("TrainingRun", "r", "Ready", "True")
+    assert uids.items() <= bench.uids().items()
 
 
-def test_a_syncer_with_another_runs_certificate_is_not_believed(bench) -> None:
+def test_a_syncer_that_cannot_go_on_fails_the_run_with_its_own_words(bench: Bench) -> None:
     bench.operator()
-    run, other = bench.run("r", units=1), bench.run("other", units=1)
-    bench.until(
-        "certificates",
-        lambda: bench.get("Secret", "other-syncer-tls") and bench.get("Secret", "r-syncer-tls"),
-    )
-    bench.settled(run, ["r-one-0"])
-    bench.syncers.serve(bench.namespace, "r", bench.report(run), certificate_of=(bench.namespace, "other"))
-    bench.until(
-        "the certificate is refused",
-        lambda: bench.condition("TrainingRun", "r", "Ready")[:2] == ("False", "SyncerCertificateInvalid"),
-    )
-    assert bench.get("TrainingRun", "r")["status"]["globalStep"] == 0
-    assert other["metadata"]["uid"]
-
-
-def test_a_syncer_that_cannot_go_on_fails_the_run_with_its_own_words(learning) -> None:
-    bench, _, _, _ = learning
-    labels = {
-        "app.kubernetes.io/managed-by": "atoll", "atoll.dev/run": "r", "atoll.dev/component": "syncer",
-    }  # fmt: skip
-    template = bench.get("StatefulSet", "r-syncer")["spec"]["template"]["spec"]
-    template["containers"][0]["volumeMounts"] = [
-        mount for mount in template["containers"][0]["volumeMounts"] if mount["name"] != "journal"
-    ]
-    bench.api.create(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "r-syncer-0", "labels": labels},
-            "spec": template,
-        },
-        bench.namespace,
-    )
-    bench.until("it runs", lambda: bench.get("Pod", "r-syncer-0")["status"]["phase"] == "Running")
+    bench.begin()
+    template = bench.get("StatefulSet", "r-syncer")["spec"]["template"]
+    [container] = template["spec"]["containers"]
+    container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] != "journal"]
+    metadata = {"name": "r-syncer-0", "labels": template["metadata"]["labels"]}
+    bench.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
+    bench.until("it runs", bench.run_pods)
     ended = {
         "exitCode": 64,
         "reason": "Error",
@@ -140,24 +145,7 @@ def test_a_syncer_that_cannot_go_on_fails_the_run_with_its_own_words(learning) -
         "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended},
     }  # fmt: skip
     bench.kubelet.status(bench.namespace, "r-syncer-0", {"containerStatuses": [one]})
-    bench.until(
-        "Failed", lambda: bench.condition("TrainingRun", "r", "Failed")[:2] == ("True", "LayoutMismatch")
-    )
-    assert "the checkpoint is of another model" in bench.get("TrainingRun", "r")["status"]["message"]
+    bench.until_condition("TrainingRun", "r", "Failed", "True", "LayoutMismatch")
+    assert "the checkpoint is of another model" in bench.status("TrainingRun", "r")["message"]
     bench.until("the journal is kept", lambda: bench.get("StatefulSet", "r-syncer")["spec"]["replicas"] == 0)
     bench.until("no learners", lambda: set(bench.pods()) <= {"r-syncer-0"})
-
-
-def test_sigterm_ends_the_operator_in_order(learning) -> None:
-    _, _, _, operator = learning
-    assert operator.kill(signal.SIGTERM) == 0
-    assert "Traceback" not in operator.log.read_text()
-
-
-def degraded(bench, reason):
-    condition = bench.condition("TrainingRun", "r", "Degraded")
-    return condition if condition[:2] == ("True", reason) else None
-
-
-def names(bench, kind) -> set[str]:
-    return {item["metadata"]["name"] for item in bench.api.list(kind, bench.namespace)}

@@ -30,6 +30,7 @@ ABSENT = re.compile("error looking up service account|no PriorityClass with name
 FIELD = re.compile(r"\bspec(\.[\w./-]+|\[\d+\])*: |unknown field \"spec|\bmetadata\.name")
 HOST = patched(RUN, {"metadata.name": "host"})
 """The run that generated LearnerUnits name."""
+ROLES = ("syncer", "evaluator")
 SEEN_SECONDS = 120
 """A run with a shorter deadline may have ended when we look."""
 
@@ -71,40 +72,31 @@ def judged(api: Api, bodies: Iterable[Object]) -> list[Object]:
 
 
 def wrong(body: Object, objects: list[Object]) -> list[str]:
-    """What does not agree with the spec in what the operator made of it."""
+    """Where the objects that the operator made do not agree with the spec."""
     name, spec, status = body["metadata"]["name"], body["spec"], body.get("status", {})
-    found = [] if status.get("observedGeneration") == 1 else ["observedGeneration is not 1"]
     reasons = {each["type"]: each["reason"] for each in status.get("conditions", [])}
+    found: Object = {"observedGeneration": status.get("observedGeneration")}
+    wanted: Object = {"observedGeneration": 1}
     if body["kind"] == "LearnerUnit":
+        shape = slice_of(spec["accelerator"], spec["topology"], spec.get("machineType"))
         pods = [each for each in objects if each["metadata"].get("labels", {}).get(LABEL_UNIT) == name]
-        hosts = slice_of(spec["accelerator"], spec["topology"], spec.get("machineType")).hosts * spec.get(
-            "slices", 1
-        )
+        found["pods"] = len([each for each in pods if each["kind"] == "Pod"])
         running = reasons.get("Scheduled") not in ("Suspended", "Finished")
-        if len([each for each in pods if each["kind"] == "Pod"]) != (hosts if running else 0):
-            found.append(f"{len(pods)} pods and not {hosts}: {status.get('message')}")
-        return [f"{name}: {each}" for each in found]
-    expected = {*RUN_CONDITIONS, *([EVALUATED] if "evaluation" in spec else [])}
-    units = [each for each in objects if each["kind"] == "LearnerUnit" and each["spec"]["run"] == name]
-    wanted = spec.get("units", sum(pool["units"] for pool in spec["pools"]))
-    active = not spec["suspend"]
-    if reasons.keys() != expected:
-        found.append(f"conditions are {sorted(reasons)}")
-    if (len(units), status.get("unitsWanted")) != (wanted, wanted):
-        found.append(f"{len(units)} units of {wanted}")
-    if (reasons.get("Suspended") == "NotSuspended") != active:
-        found.append(f"Suspended is {reasons.get('Suspended')}")
-    replicas = {
-        each["metadata"]["name"]: each["spec"]["replicas"]
-        for each in objects
-        if each["kind"] == "StatefulSet"
-    }
-    shards = spec["syncer"]["shards"] if active else 0
-    if replicas.get(f"{name}-syncer") != shards or replicas.get(f"{name}-evaluator", 0) != (
-        active and "evaluation" in spec
-    ):
-        found.append(f"StatefulSets have {replicas}")
-    return [f"{name}: {each}" for each in found]
+        wanted["pods"] = shape.hosts * spec.get("slices", 1) if running else 0
+    else:
+        active, evaluated = not spec["suspend"], "evaluation" in spec
+        units = [each for each in objects if each["kind"] == "LearnerUnit" and each["spec"]["run"] == name]
+        sets = {each["metadata"]["name"]: each for each in objects if each["kind"] == "StatefulSet"}
+        replicas = [sets.get(f"{name}-{role}", {}).get("spec", {}).get("replicas", 0) for role in ROLES]
+        found |= {"conditions": reasons.keys(), "active": reasons.get("Suspended") == "NotSuspended"}
+        found |= {"units": len(units), "unitsWanted": status.get("unitsWanted"), "replicas": replicas}
+        count = spec.get("units", sum(pool["units"] for pool in spec["pools"]))
+        wanted |= {"conditions": {*RUN_CONDITIONS, *([EVALUATED] * evaluated)}, "active": active}
+        wanted |= {"units": count, "unitsWanted": count}
+        wanted["replicas"] = [active * spec["syncer"]["shards"], int(active and evaluated)]
+    return [
+        f"{name}: {key} is {found[key]}, not {wanted[key]}" for key in wanted if found[key] != wanted[key]
+    ]
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -116,11 +108,8 @@ def test_a_spec_is_refused_by_a_field_or_reconciled_into_objects_that_the_api_se
     # The memory world makes a uid of the name, and labels have its first four characters.
     named = [{**body, "metadata": {"name": f"g{index:03}"}} for index, body in enumerate(stored)]
     objects = made([HOST, *named])
-    mine = [
-        each
-        for each in objects
-        if each["metadata"]["name"].partition("-")[0] != "host" and each["kind"] != "Node"
-    ]
+    mine = [each for each in objects if each["metadata"]["name"].partition("-")[0] != "host"]
+    mine = [each for each in mine if each["kind"] != "Node"]
     looked = [each for each in mine if each["kind"] in ("TrainingRun", "LearnerUnit") and lasting(each, mine)]
     assert [line for each in looked for line in wrong(each, mine)] == []
     kinds: Counter[str] = Counter()
@@ -135,11 +124,8 @@ def test_a_spec_is_refused_by_a_field_or_reconciled_into_objects_that_the_api_se
 
 def lasting(body: Object, objects: list[Object]) -> bool:
     """Whether nothing ends its run while we look."""
-    run = (
-        body
-        if body["kind"] == "TrainingRun"
-        else next((each for each in objects if each["metadata"]["name"] == body["spec"]["run"]), HOST)
-    )
+    name = body["spec"].get("run", body["metadata"]["name"])
+    run = next((each for each in objects if each["metadata"]["name"] == name), HOST)
     return bool(run["spec"].get("activeDeadlineSeconds", SEEN_SECONDS) >= SEEN_SECONDS)
 
 
@@ -148,10 +134,8 @@ def test_pods_of_a_spec_that_kubernetes_itself_refuses_are_refused_with_a_reason
     api: Api, bench: Bench, row: Row
 ) -> None:
     pods = [each for each in made([row.body]) if each["kind"] in ("Pod", "StatefulSet")]
-    refusals = {
-        refusal
-        for _, refusal in offered(api, [fresh(each, bench.namespace) for each in pods], bench.namespace)
-    }
+    answers = offered(api, [fresh(each, bench.namespace) for each in pods], bench.namespace)
+    refusals = {refusal for _, refusal in answers}
     assert any(row.says in refusal for refusal in refusals), refusals
 
 

@@ -1,4 +1,4 @@
-"""What a write of a status does to an object, with the operator's own rights: all of it or nothing."""
+"""What a write does to an object, with the operator's own rights: all of it or nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from control_bench import Bench
 from objects import TWO_HOSTS
 
 from atoll_operator.api.learnerunit import LearnerUnitStatus
@@ -19,6 +20,7 @@ from atoll_operator.plan.conditions import document
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 HEALING = document(LearnerUnitStatus(phase="Healing", incarnation=3, heal_start_time="2026-11-23T08:00:00Z"))
 LEARNING = document(LearnerUnitStatus(phase="Learning", incarnation=3))
+NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ async def cluster(operator_kubeconfig: Path) -> AsyncIterator[Cluster]:
         yield one
 
 
-def unit(bench: Any) -> dict[str, Any]:
+def unit(bench: Bench) -> dict[str, Any]:
     """One of no run, as the API server has it."""
     spec = TWO_HOSTS.model_dump(mode="json", by_alias=True, exclude_none=True)
     body = {
@@ -36,34 +38,46 @@ def unit(bench: Any) -> dict[str, Any]:
         "metadata": {"name": "u"},
         "spec": spec,
     }
-    made: dict[str, Any] = bench.api.create(body, bench.namespace)
-    return made
+    return bench.create(body)
 
 
-async def test_a_status_is_as_written_as_a_whole_and_nothing_else_changes(bench, cluster) -> None:
+async def test_a_status_is_written_whole_over_the_version_that_was_seen_alone(
+    bench: Bench, cluster: Cluster
+) -> None:
     old = unit(bench)
     healing = await cluster.write_status(old, HEALING)
     healed = await cluster.write_status(healing, LEARNING)
     assert bench.get("LearnerUnit", "u") == healed
-    assert healed["status"] == LEARNING, "what it does not say any more is gone"
+    assert healed["status"] == LEARNING, "fields that it does not have any more are gone"
     assert (healed["spec"], healed["metadata"]["generation"]) == (old["spec"], 1)
-
-
-async def test_a_status_is_written_over_the_version_that_was_seen_alone(bench, cluster) -> None:
-    old = unit(bench)
-    new = await cluster.write_status(old, HEALING)
-    another = {**new, "metadata": new["metadata"] | {"uid": "00000000-0000-0000-0000-000000000000"}}
-    for body in (old, another):
+    for body in (old, {**healed, "metadata": healed["metadata"] | {"uid": NOBODY}}):
         with pytest.raises(Conflict):
-            await cluster.write_status(body, LEARNING)
-    assert bench.get("LearnerUnit", "u")["status"] == HEALING
-    bench.api.delete("LearnerUnit", bench.namespace, "u")
+            await cluster.write_status(body, HEALING)
+    with pytest.raises(Refused, match=r"status\.gangs"):  # a field of a newer operator is not lost in silence
+        await cluster.write_status(healed, LEARNING | {"gangs": 4})
+    assert bench.status("LearnerUnit", "u") == LEARNING
+    bench.delete("LearnerUnit", "u")
     with pytest.raises(NotFound):
-        await cluster.write_status(new, LEARNING)
+        await cluster.write_status(healed, LEARNING)
 
 
-async def test_a_field_that_the_definition_lacks_is_refused_by_name(bench, cluster) -> None:
-    """A newer operator must not lose in silence what its plans rest on."""
-    with pytest.raises(Refused, match=r"status\.gangs"):
-        await cluster.write_status(unit(bench), LEARNING | {"gangs": 4})
-    assert "status" not in bench.get("LearnerUnit", "u")
+async def test_another_object_of_the_same_name_is_not_annotated(bench: Bench, cluster: Cluster) -> None:
+    told = {"atoll.dev/incarnation": "7"}
+    pod = {
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{
+            "name": "main", "image": "runtime",
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        }],
+    }  # fmt: skip
+    uid = bench.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": pod})[
+        "metadata"
+    ]["uid"]
+    with pytest.raises(Conflict):
+        await cluster.annotate("Pod", bench.namespace, "p", "another", told)
+    with pytest.raises(NotFound):
+        await cluster.annotate("Pod", bench.namespace, "q", uid, told)
+    assert "annotations" not in bench.get("Pod", "p")["metadata"]
+    await cluster.annotate("Pod", bench.namespace, "p", uid, told)
+    assert bench.get("Pod", "p")["metadata"]["annotations"] == told

@@ -28,6 +28,10 @@ PATHS = {
     "Secret": "/api/v1/namespaces/{ns}/secrets",
     "Event": "/api/v1/namespaces/{ns}/events",
     "ServiceAccount": "/api/v1/namespaces/{ns}/serviceaccounts",
+    "PersistentVolumeClaim": "/api/v1/namespaces/{ns}/persistentvolumeclaims",
+    "ResourceQuota": "/api/v1/namespaces/{ns}/resourcequotas",
+    "Namespace": "/api/v1/namespaces",
+    "Node": "/api/v1/nodes",
 }
 
 

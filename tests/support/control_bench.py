@@ -8,80 +8,146 @@ from collections.abc import Callable
 from typing import Any
 
 from apiserver import Api, Object, Refusal
-from operator_process import Operator
-from played_kubelet import Kubelet
-from played_syncers import Syncers
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.pods.topology import slice_of
 
 
 class Bench:
-    """One namespace, and all that a test needs in it."""
+    """One namespace. Where a test plays kubelet and syncer, `kubelet`, `syncers` and `operator` are set."""
+
+    patience = 60.0
+    """Seconds that `until` waits; a bound for a machine that others use too."""
 
     def __init__(
-        self, api: Api, namespace: str, kubelet: Kubelet, syncers: Syncers, start: Callable[..., Operator]
+        self, api: Api, namespace: str, kubelet: Any = None, syncers: Any = None, operator: Any = None
     ) -> None:
         self.api, self.namespace, self.kubelet, self.syncers = api, namespace, kubelet, syncers
-        self._start = start
+        self._operator = operator
 
-    def operator(self, **environment: str) -> Operator:
-        """A further operator for this namespace."""
-        return self._start(self.namespace, **environment)
+    def operator(self, **environment: str) -> Any:
+        """Start a further operator for this namespace."""
+        return self._operator(self.namespace, **environment)
 
     def get(self, kind: str, name: str) -> Object:
         return self.api.get(kind, self.namespace, name)
+
+    def list(self, kind: str) -> list[Object]:
+        return self.api.list(kind, self.namespace)
+
+    def create(self, body: Object) -> Object:
+        return self.api.create(body, self.namespace)
+
+    def patch(self, kind: str, name: str, change: Object) -> Object:
+        return self.api.patch(kind, self.namespace, name, change)
+
+    def delete(self, kind: str, name: str, grace: int | None = None) -> None:
+        self.api.delete(kind, self.namespace, name, grace)
+
+    def names(self, kind: str) -> set[str]:
+        return {item["metadata"]["name"] for item in self.list(kind)}
+
+    def status(self, kind: str, name: str) -> Object:
+        return dict(self.get(kind, name).get("status", {}))
+
+    def unit(self, name: str) -> Object:
+        """Status of a LearnerUnit."""
+        return self.status("LearnerUnit", name)
+
+    def change(self, name: str = "r", **spec: Any) -> None:
+        """Change the spec of a TrainingRun."""
+        self.patch("TrainingRun", name, {"spec": spec})
 
     def pods(self, unit: str = "") -> dict[str, Object]:
         """Pods of a unit, or of all, that nobody deletes, by name."""
         return {
             pod["metadata"]["name"]: pod
-            for pod in self.api.list("Pod", self.namespace)
+            for pod in self.list("Pod")
             if "deletionTimestamp" not in pod["metadata"]
-            and (not unit or pod["metadata"]["labels"].get("atoll.dev/unit") == unit)
+            and (not unit or pod["metadata"].get("labels", {}).get("atoll.dev/unit") == unit)
         }
 
-    def until(self, what: str, check: Callable[[], Any], timeout: float = 60) -> Any:
+    def uids(self, unit: str = "") -> dict[str, str]:
+        return {name: pod["metadata"]["uid"] for name, pod in self.pods(unit).items()}
+
+    def run_pods(self, unit: str = "") -> bool:
+        """Whether all pods run."""
+        return all(pod["status"]["phase"] == "Running" for pod in self.pods(unit).values())
+
+    def until(self, what: str, check: Callable[[], Any], timeout: float | None = None) -> Any:
         """The first true value of `check`; an assertion that shows the namespace after `timeout` seconds."""
-        deadline = time.monotonic() + timeout
+        limit = timeout or self.patience
+        deadline = time.monotonic() + limit
         while True:
             with contextlib.suppress(Refusal):
                 if value := check():
                     return value
-            assert time.monotonic() < deadline, f"not within {timeout} s: {what}\n{self.describe()}"
+            assert time.monotonic() < deadline, f"not within {limit} s: {what}\n{self.describe()}"
             time.sleep(0.05)
 
     def describe(self) -> str:
         lines = []
         for kind in ("TrainingRun", "LearnerUnit", "Pod"):
-            for item in self.api.list(kind, self.namespace):
-                status = item.get("status", {})
+            for item in self.list(kind):
+                metadata, status = item["metadata"], item.get("status", {})
                 short = {key: status.get(key) for key in ("phase", "message", "incarnation", "placement")}
                 conditions = {
-                    c["type"]: (c["status"], c["reason"])
-                    for c in status.get("conditions", [])
-                    if "reason" in c
+                    each["type"]: (each["status"], each["reason"])
+                    for each in status.get("conditions", [])
+                    if "reason" in each
                 }
-                lines.append(f"{kind} {item['metadata']['name']}: {short} {conditions}")
+                node = {
+                    key: item["spec"].get(key)
+                    for key in ("nodeName", "schedulingGates")
+                    if key in item["spec"]
+                }
+                going = metadata.get("deletionTimestamp", "")
+                lines.append(f"{kind} {metadata['name']}: {short} {conditions} {node} {going}")
         return "\n".join(lines)
 
     def condition(self, kind: str, name: str, condition: str) -> tuple[str, str, str]:
         """Status, reason and message."""
-        for item in self.get(kind, name).get("status", {}).get("conditions", []):
+        for item in self.status(kind, name).get("conditions", []):
             if item["type"] == condition:
                 return item["status"], item["reason"], item.get("message", "")
         return "", "", ""
 
+    def until_condition(self, kind: str, name: str, condition: str, *wanted: str) -> str:
+        """Wait for this status, or for status and reason; return the message."""
+        seen: list[tuple[str, str, str]] = []
+
+        def holds() -> bool:
+            seen[:] = [self.condition(kind, name, condition)]
+            return seen[0][: len(wanted)] == wanted
+
+        self.until(f"{kind} {name}: {condition} {wanted}", holds)
+        return seen[0][2]
+
     def run(self, name: str = "r", units: int = 2, **changes: Any) -> Object:
-        """Creates a TrainingRun: one pool of single hosts, one of a two-host slice."""
+        """Create a TrainingRun: one pool of single hosts, one of a two-host slice."""
         body = training_run(name, units)
         body["spec"].update(changes)
-        return self.api.create(body, self.namespace)
+        return self.create(body)
+
+    def begin(self, units: int = 2, **changes: Any) -> Object:
+        """Create the run `r` and wait until all pods of its units run."""
+        run = self.run(units=units, **changes)
+        self.settled(run, [*(f"r-one-{index}" for index in range(units)), "r-two-0"])
+        self.until("all run", self.run_pods)
+        return run
+
+    def learn(self, units: int = 2, **changes: Any) -> tuple[Object, Object]:
+        """Create the run `r` and wait until all its units learn; return it and its syncer's status."""
+        run = self.begin(units, **changes)
+        status = self.serve(run)
+        summary = f"{units + 1}/{units + 1}"
+        self.until("all learn", lambda: self.status("TrainingRun", "r").get("unitsSummary") == summary)
+        return run, status
 
     def report(self, run: Object, phase: str = "Running", **changes: Any) -> Object:
         """A syncer's status in which every unit learns with its incarnation of now."""
         units = {}
-        for unit in self.api.list("LearnerUnit", self.namespace):
+        for unit in self.list("LearnerUnit"):
             if unit["spec"]["run"] == run["metadata"]["name"]:
                 units[unit["metadata"]["name"]] = unit_report(unit.get("status", {}).get("incarnation", 1))
         return {
@@ -90,7 +156,7 @@ class Bench:
         }  # fmt: skip
 
     def serve(self, run: Object, **changes: Any) -> Object:
-        """Has a shard of the run's syncer answer; returns its status, to be changed in place."""
+        """Have a shard of the run's syncer answer; returns its status, to be changed in place."""
         name = run["metadata"]["name"]
         self.until("the syncer's certificate", lambda: self.get("Secret", f"{name}-syncer-tls"))
         status = self.report(run, **changes)
@@ -120,6 +186,13 @@ def unit_report(incarnation: int, **changes: Any) -> Object:
 
 
 def training_run(name: str = "r", units: int = 2) -> Object:
+    one = {"name": "one", "accelerator": "tpu-v5p-slice", "topology": "2x2x1", "units": units}
+    two = {
+        "name": "two",
+        "accelerator": "tpu-v6e-slice",
+        "topology": "2x4",
+        "machineType": "ct6e-standard-4t",
+    }
     return {
         "apiVersion": "atoll.dev/v1alpha1",
         "kind": "TrainingRun",
@@ -129,12 +202,6 @@ def training_run(name: str = "r", units: int = 2) -> Object:
             "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
             "target": {"globalSteps": 100},
             "checkpoint": {"uri": "gs://bucket/run"},
-            "pools": [
-                {"name": "one", "accelerator": "tpu-v5p-slice", "topology": "2x2x1", "units": units},
-                {
-                    "name": "two", "accelerator": "tpu-v6e-slice", "topology": "2x4",
-                    "machineType": "ct6e-standard-4t", "units": 1,
-                },
-            ],
+            "pools": [one, {**two, "units": 1}],
         },
-    }  # fmt: skip
+    }

@@ -16,15 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "docs" / name for name in ("trainingrun.md", "learnerunit.md")]
 REASON = re.compile(r"[A-Z][a-z]+([A-Z][a-z]+)*")
 GIVERS = {
-    "state": 1,
-    "lost": 0,
-    "_idle": 1,
-    "_reached": 3,
-    "Outcome": 1,
-    "PollFailed": 0,
-    "Terminal": 0,
-    "fail": 1,
-}
+    "state": 1, "lost": 0, "_idle": 1, "_reached": 3, "Outcome": 1, "PollFailed": 0, "Terminal": 0, "fail": 1,
+}  # fmt: skip
 """Functions that are given a reason, and in which argument."""
 ROLES = ("Syncer", "Evaluator")
 """Who does not tell its status: `f"{role}Unavailable"`."""
