@@ -88,8 +88,8 @@ class Controller:
                         self.queue.add(key)
 
     def _polled(self, run: Key, diff: StatusDiff) -> None:
-        for key, seconds in report_wakeups(run, diff, self._inventory):
-            self.queue.add_spaced(key, seconds)
+        for key in report_wakeups(run, diff, self._inventory):
+            self.queue.add(key)
 
     def _failed(self, key: Key, error: Exception) -> None:
         self._metrics.reconcile_errors.labels(key.kind, type(error).__name__).inc()

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from protocol_parties import ANSWER_SECONDS
 
-from atoll_operator.plan.run.final_checkpoint import next_checkpoint_step
-from atoll_operator.plan.run.syncer_state import SyncerState
+from atoll_operator.plan.run.syncer_state import SyncerState, next_checkpoint_step
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import RunContract, SyncerStatus, TargetSpec, identity
 from atoll_runtime.transport.grpc_client import GrpcTransport

@@ -27,8 +27,14 @@ from atoll_operator.kube.watches import ClusterWatches
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.operator import WATCHES
 from atoll_operator.plan.pods.evaluator import EvaluatorState
-from atoll_operator.plan.run.final_checkpoint import CheckpointOrder, next_checkpoint_step
-from atoll_operator.plan.run.syncer_state import UNAVAILABLE, SyncerState, heard, missed
+from atoll_operator.plan.run.syncer_state import (
+    UNAVAILABLE,
+    CheckpointOrder,
+    SyncerState,
+    heard,
+    missed,
+    next_checkpoint_step,
+)
 from atoll_operator.polling.evaluator import EvaluatorPoller
 from atoll_operator.polling.syncer import SyncerPoller
 from atoll_operator.reconcilers.inventory import Inventory

@@ -14,9 +14,9 @@ from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import document, find, state, transition
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.run.final_checkpoint import CheckpointOrder
 from atoll_operator.plan.run.plan import RunPlan
 from atoll_operator.plan.run.status import with_refusal
+from atoll_operator.plan.run.syncer_state import CheckpointOrder
 from atoll_runtime.contract import LedgerReport, RunContract, parse_run
 
 TERMINAL = PodView(name="r-syncer-1", exit_code=64, exit_message="LayoutMismatch: no")

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from run_scene import NOW, RunScene, condition, replicas, unit_status
 
-from atoll_operator.plan.run.final_checkpoint import CheckpointOrder, next_checkpoint_step
-from atoll_operator.plan.run.syncer_state import SyncerState
+from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState, next_checkpoint_step
 from atoll_runtime.contract import SyncerStatus
 
 

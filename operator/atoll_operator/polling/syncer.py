@@ -14,10 +14,17 @@ from atoll_operator.kube.cache import Key
 from atoll_operator.kube.logs import tell
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.names import shard_host
-from atoll_operator.plan.run.final_checkpoint import CheckpointOrder, follows, next_checkpoint_step
 from atoll_operator.plan.run.shards import combine
 from atoll_operator.plan.run.status_diff import StatusDiff, compare
-from atoll_operator.plan.run.syncer_state import UNAVAILABLE, SyncerState, heard, missed
+from atoll_operator.plan.run.syncer_state import (
+    UNAVAILABLE,
+    CheckpointOrder,
+    SyncerState,
+    follows,
+    heard,
+    missed,
+    next_checkpoint_step,
+)
 from atoll_operator.polling.poller import Poll, Poller, PollFailed, back_off, fetch
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import Order, SyncerStatus, dump
@@ -46,7 +53,7 @@ class SyncerPoll(Poll[SyncerState]):
 
 
 class SyncerPoller(Poller[SyncerPoll]):
-    """Calls `changed` with a run's key and what is new in its syncer's report."""
+    """Calls `changed` with a run's key and what has changed in its syncer's report, but for figures."""
 
     def __init__(
         self, settings: Settings, metrics: Metrics, changed: Callable[[Key, StatusDiff], None]
@@ -103,7 +110,7 @@ class SyncerPoller(Poller[SyncerPoll]):
             diff = replace(diff, run=True)
         if diff:
             self._changed(poll.run, diff)
-        return self._seconds(poll, diff.known)
+        return self._seconds(poll, len(new.status.units) if new.status is not None else 0)
 
     def _seconds(self, poll: SyncerPoll, units: int) -> float:
         """Until the next poll: longer without an answer, and longer for large runs unless something is under way."""

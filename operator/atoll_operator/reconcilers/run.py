@@ -32,6 +32,7 @@ from atoll_operator.plan.run.status import invalid, with_refusal
 from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.observe_run import observe_run, problems
 from atoll_operator.reconcilers.unit import remove_pod
+from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS
 
 REFUSED_SECONDS = 5.0
 """Until the next pass after the API server refused an object."""
@@ -98,6 +99,8 @@ class RunReconciler:
             return
         self._recorder.tell(body, plan.notices, now)
         self._wake_units(key, run, status, memory)
+        if plan.poll_syncer:
+            self._keep_fresh(key)
         if plan.again:
             self._queue.add(key)
         if plan.wake is not None:
@@ -190,6 +193,11 @@ class RunReconciler:
             self._queue.add(unit)
         if over:
             self._queue.add(key)
+
+    def _keep_fresh(self, key: Key) -> None:
+        """Write progress figures of the run and its units again after a while."""
+        for each in (key, *self._inventory.unit_keys(key)):
+            self._queue.add_after(each, FIGURES_SECONDS[each.kind])
 
     def _forget(self, key: Key) -> None:
         """The run was deleted: the garbage collector deletes its objects. Units of users stay without pods."""

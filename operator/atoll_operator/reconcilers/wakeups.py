@@ -15,7 +15,7 @@
 | a collection was listed again after its watch was down | keys whose last pass failed | none |
 | the operator wrote more than figures of a unit's status | its run | `RUN_SECONDS` |
 | a syncer's report: more than figures changed | the run, or the units concerned | none |
-| a syncer's report: figures moved | the run, or the units concerned | `FIGURES_SECONDS` |
+| a run was reconciled and its syncer is polled | the run and its units | `FIGURES_SECONDS` |
 | an evaluator's report changed | its run | none |
 | the API server refused or did not answer | the key itself | back-off (`kube/queue.py`) |
 | a plan names a time (`wake`) | the key itself | until then |
@@ -103,16 +103,13 @@ def _pod_delay(old: PodView, new: PodView) -> float | None:
     return STARTING_SECONDS if same == old else 0.0
 
 
-def report_wakeups(run: Key, diff: StatusDiff, inventory: Inventory) -> Iterator[WakeUp]:
-    """The keys to reconcile after a poll of a run's syncer."""
+def report_wakeups(run: Key, diff: StatusDiff, inventory: Inventory) -> Iterator[Key]:
+    """The keys to reconcile at once after a poll of a run's syncer."""
     if diff.run:
-        yield run, 0.0
-    elif diff.figures:
-        yield run, FIGURES_SECONDS[run.kind]
+        yield run
     if diff.every_unit:
-        yield from ((unit, 0.0) for unit in inventory.unit_keys(run))
-    for names, seconds in ((diff.units, 0.0), (diff.moved, FIGURES_SECONDS["LearnerUnit"])):
-        yield from ((Key("LearnerUnit", run.namespace, name), seconds) for name in names)
+        yield from inventory.unit_keys(run)
+    yield from (Key("LearnerUnit", run.namespace, name) for name in diff.units)
 
 
 def status_writer(client: ApiClient, inventory: Inventory, queue: WorkQueue[Key]) -> StatusWriter:

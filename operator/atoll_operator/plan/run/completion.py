@@ -1,17 +1,20 @@
-"""`Complete` and `Failed`: how a run ends, and when it is deleted after that."""
+"""`Complete` and `Failed`: how a run ends, its deadline, and when it is deleted after its end."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from atoll_operator.api.trainingrun import TrainingRunStatus
+from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.clock import format_time, parse_time
-from atoll_operator.plan.run.deadline import deadline_end
+from atoll_operator.plan.conditions import find
 from atoll_operator.plan.run.observed import RunObserved
 from atoll_operator.plan.run.quorum import QuorumLost
 from atoll_operator.plan.unit.failure import terminated
 from atoll_runtime.contract import EXIT_TERMINAL
+
+STARTING_PHASES = ("Pending", "Starting", "Suspending", "Suspended")
+"""Phases from which a run starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +25,16 @@ class Outcome:
     reason: str = ""
     message: str = ""
     known: bool = False
-    """The status already says so, with its reason and message."""
+    """The status already says so."""
 
 
 def plan_completion(run: RunObserved, lost: QuorumLost | None, now: float) -> Outcome | None:
     """How the run ended, in this pass or before; None while it goes on."""
-    if run.status.phase in ("Complete", "Failed"):
-        return Outcome(run.status.phase, known=True)
-    report = run.syncer.status
+    phase, report = run.status.phase, run.syncer.status
+    if phase in ("Complete", "Failed"):
+        known = find(run.status.conditions, phase)
+        reason, message = (known.reason, known.message) if known is not None else ("", "")
+        return Outcome(phase, reason, message, known=True)
     if report is not None and report.phase == "Finished":
         target = f"step {report.global_step}, {report.tokens} tokens"
         return Outcome("Complete", "TargetReached", f"{target}; final checkpoint {report.final_checkpoint}")
@@ -53,3 +58,33 @@ def deletion_time(run: RunObserved, status: TrainingRunStatus, now: float) -> fl
     """Unix seconds when a run that has ended is deleted; None: never."""
     seconds = run.spec.ttl_seconds_after_finished
     return None if seconds is None else parse_time(status.completion_time or format_time(now)) + seconds
+
+
+def deadline_end(spec: TrainingRunSpec, old: TrainingRunStatus, now: float) -> float | None:
+    """Unix seconds when `activeDeadlineSeconds` are over; None: never, or not while the run is suspended."""
+    if spec.active_deadline_seconds is None or spec.suspend:
+        return None
+    begun = now if old.start_time is None else parse_time(old.start_time)
+    return begun + suspended_seconds(spec, old, now) + spec.active_deadline_seconds
+
+
+def suspended_seconds(spec: TrainingRunSpec, old: TrainingRunStatus, now: float) -> int:
+    """Seconds of all finished suspensions, including one that the spec has just ended."""
+    if spec.suspend or old.suspend_time is None:
+        return old.suspended_seconds
+    return old.suspended_seconds + max(round(now - parse_time(old.suspend_time)), 0)
+
+
+def start_end(spec: TrainingRunSpec, old: TrainingRunStatus, now: float) -> float | None:
+    """Unix seconds until which a missing syncer is not reported; None once that is past or the syncer has answered.
+
+    The time counts from when `Suspended` became False: on the first pass of a run, and when it is resumed. A suspension
+    that is taken back before it is done leaves the condition False, and the syncer running.
+    """
+    if spec.suspend or old.phase not in STARTING_PHASES:
+        return None
+    suspended = find(old.conditions, "Suspended")
+    active = suspended is not None and suspended.status == "False"
+    begun = parse_time(suspended.last_transition_time) if suspended is not None and active else now
+    end = begun + spec.recovery.startup_seconds
+    return end if now < end else None

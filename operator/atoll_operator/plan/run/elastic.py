@@ -7,15 +7,15 @@ epoch a finer division repeats; nobody reads a stream whose unit is away.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from atoll_operator.api.group import API_VERSION, RUN_KIND, UNIT_KIND, Object, owner
+from atoll_operator.api.group import API_VERSION, UNIT_KIND, Object
 from atoll_operator.api.learnerunit import MAX_STREAM, LearnerUnitSpec
 from atoll_operator.api.pool import MAX_UNITS, Pool
 from atoll_operator.api.trainingrun import StreamRange, StreamsStatus, TrainingRunSpec
 from atoll_operator.plan.pods import capacity
 from atoll_operator.plan.pods.names import unit_name
-from atoll_operator.plan.run.objects import run_labels
+from atoll_operator.plan.run.objects import metadata
 from atoll_operator.plan.run.observed import RunObserved
 
 Place = tuple[str, int]
@@ -28,17 +28,16 @@ def sizes(spec: TrainingRunSpec) -> dict[str, int]:
     `spec.units` fills the pools in order, each up to its own `units`, so the last pools shrink first. Further units go
     to the first pool, and to the next one if it is full.
     """
-    own = {pool.name: pool.units for pool in spec.pools}
+    result = {pool.name: pool.units for pool in spec.pools}
     if spec.units is None:
-        return own
-    left, result = spec.units, {}
-    for name, units in own.items():
+        return result
+    left = spec.units
+    for name, units in result.items():
         result[name] = min(units, left)
         left -= result[name]
-    for name in result:
-        more = min(MAX_UNITS - result[name], left)
-        result[name] += more
-        left -= more
+    for name, units in result.items():
+        result[name] = min(units + left, MAX_UNITS)
+        left -= result[name] - units
     return result
 
 
@@ -78,10 +77,9 @@ def unit_specs(run: RunObserved, streams: StreamsStatus) -> dict[str, LearnerUni
     numbers = table(streams)
     specs = {pool.name: _unit_spec(run, pool) for pool in run.spec.pools}
     return {
-        name: specs[place[0]].model_copy(
-            update={"stream": numbers[place], "streams": division(numbers[place], streams.base)}
-        )
-        for name, place in places(run.name, run.spec).items()
+        name: specs[pool].model_copy(update={"stream": number, "streams": division(number, streams.base)})
+        for name, (pool, index) in places(run.name, run.spec).items()
+        for number in (numbers[pool, index],)
     }
 
 
@@ -90,12 +88,7 @@ def unit_body(run: RunObserved, name: str, spec: LearnerUnitSpec) -> Object:
     return {
         "apiVersion": API_VERSION,
         "kind": UNIT_KIND,
-        "metadata": {
-            "name": name,
-            "namespace": run.namespace,
-            "labels": run_labels(run.name),
-            "ownerReferences": [owner(RUN_KIND, run.name, run.uid)],
-        },
+        "metadata": metadata(run, name),
         "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True),
     }
 
@@ -105,9 +98,6 @@ def _unit_spec(run: RunObserved, pool: Pool) -> LearnerUnitSpec:
     return LearnerUnitSpec(
         run=run.name,
         pool=pool.name,
-        accelerator=pool.accelerator,
-        topology=pool.topology,
-        machine_type=pool.machine_type,
         slices=pool.slices_per_unit,
         batch=pool.batch or run.spec.inner.batch,
         stream=0,
@@ -115,19 +105,14 @@ def _unit_spec(run: RunObserved, pool: Pool) -> LearnerUnitSpec:
         image=run.spec.image or run.settings.image,
         node_selector={**pool.node_selector, **capacity.selector(pool)},
         tolerations=(*pool.tolerations, *capacity.tolerations(pool)),
-        resources=pool.resources,
-        pod_template=run.spec.pod_template,
-        queue_name=run.spec.queue_name,
-        queue_priority_class=run.spec.queue_priority_class,
+        **{name: getattr(pool, name) for name in ("accelerator", "topology", "machine_type", "resources")},
+        **{name: getattr(run.spec, name) for name in ("pod_template", "queue_name", "queue_priority_class")},
     )
 
 
 def division(stream: int, base: int) -> int:
     """The coarsest division base · 2ᵏ that has this stream."""
-    streams = base
-    while streams <= stream:
-        streams *= 2
-    return streams
+    return base << (stream // base).bit_length()
 
 
 def deal(
@@ -160,25 +145,21 @@ def deal(
 
 def table(status: StreamsStatus | None) -> dict[Place, int]:
     """Streams by place."""
-    if status is None:
-        return {}
+    ranges = status.dealt if status is not None else ()
     return {
         (each.pool, each.index + offset): each.stream + offset
-        for each in status.dealt
+        for each in ranges
         for offset in range(each.units)
     }
 
 
-def _ranges(dealt: Mapping[Place, int]) -> Iterator[StreamRange]:
+def _ranges(dealt: Mapping[Place, int]) -> list[StreamRange]:
     """The table by pool, with consecutive units joined."""
-    last: StreamRange | None = None
+    ranges: list[StreamRange] = []
     for (pool, index), stream in sorted(dealt.items()):
-        if last is not None:
-            after = (last.pool, last.index + last.units, last.stream + last.units)
-            if (pool, index, stream) == after:
-                last = last.model_copy(update={"units": last.units + 1})
-                continue
-            yield last
-        last = StreamRange(pool=pool, index=index, units=1, stream=stream)
-    if last is not None:
-        yield last
+        last = ranges[-1] if ranges else None
+        if last and (pool, index, stream) == (last.pool, last.index + last.units, last.stream + last.units):
+            ranges[-1] = last.model_copy(update={"units": last.units + 1})
+        else:
+            ranges.append(StreamRange(pool=pool, index=index, units=1, stream=stream))
+    return ranges

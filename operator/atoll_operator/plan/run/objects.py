@@ -1,4 +1,4 @@
-"""The objects that a run owns besides its units: configuration, syncer, evaluator."""
+"""The objects that a run owns: configuration, syncer, evaluator, and the metadata of its units."""
 
 from __future__ import annotations
 
@@ -11,62 +11,58 @@ from atoll_operator.plan.pods.settings import digest, said
 from atoll_operator.plan.run.observed import RunObserved
 from atoll_runtime.contract import RunContract, SyncerAddress, brief
 
+COPIED = ("model", "data", "inner", "outer", "quorum", "target", "checkpoint")
+"""Sections of the spec that pods read as they are."""
 
-def run_labels(name: str) -> dict[str, str]:
-    """Labels of every object of this run."""
-    return {LABEL_MANAGER: MANAGER, LABEL_RUN: name}
+
+def metadata(run: RunObserved, name: str) -> Object:
+    """Of an object that the run owns."""
+    return {
+        "name": name,
+        "namespace": run.namespace,
+        "labels": {LABEL_MANAGER: MANAGER, LABEL_RUN: run.name},
+        "ownerReferences": _owners(run),
+    }
+
+
+def _owners(run: RunObserved) -> list[Object]:
+    return [owner(RUN_KIND, run.name, run.uid)]
 
 
 def contract(run: RunObserved) -> RunContract:
     """The contract that every pod of the run reads."""
-    spec = run.spec
+    spec, shards = run.spec, range(run.spec.syncer.shards)
+    hosts = [shard_host(run.name, run.namespace, shard) for shard in shards]
     return RunContract(
         name=run.name,
         namespace=run.namespace,
         uid=run.uid,
-        model=spec.model,
-        data=spec.data,
-        inner=spec.inner,
-        outer=spec.outer,
-        quorum=spec.quorum,
-        target=spec.target,
-        checkpoint=spec.checkpoint,
-        shards=tuple(
-            SyncerAddress(host=shard_host(run.name, run.namespace, shard))
-            for shard in range(spec.syncer.shards)
-        ),
+        shards=tuple(SyncerAddress(host=host) for host in hosts),
         seed=spec.recovery.seed,
         startup_seconds=spec.recovery.startup_seconds,
         tape=spec.syncer.tape,
+        **{name: getattr(spec, name) for name in COPIED},
     )
 
 
 def objects(run: RunObserved, replicas: int, layout: int) -> Iterator[Object]:
     """ConfigMap, and Service and StatefulSet of the syncer; 0 replicas keep the journals of this layout."""
-    owners = [owner(RUN_KIND, run.name, run.uid)]
+    data = {"run.json": brief(contract(run))}
     yield {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {
-            "name": config_map(run.name),
-            "namespace": run.namespace,
-            "labels": run_labels(run.name),
-            "ownerReferences": owners,
-        },
-        "data": {"run.json": brief(contract(run))},
+        "metadata": metadata(run, config_map(run.name)),
+        "data": data,
     }
-    yield from syncer.objects(
-        run.settings, run.namespace, owners, run.spec.syncer, replicas, layout, syncer_digest(run)
-    )
+    own, made_of = run.spec.syncer, syncer_digest(run)
+    yield from syncer.objects(run.settings, run.namespace, _owners(run), own, replicas, layout, made_of)
 
 
 def evaluator_objects(run: RunObserved, replicas: int | None) -> Iterator[Object]:
     """Service and StatefulSet of the evaluator; nothing if `replicas` is None."""
-    spec, owners = run.spec.evaluation, [owner(RUN_KIND, run.name, run.uid)]
+    spec, made_of = run.spec.evaluation, evaluator_digest(run)
     if spec is not None and replicas is not None:
-        yield from evaluator.objects(
-            run.settings, run.namespace, owners, spec, replicas, evaluator_digest(run)
-        )
+        yield from evaluator.objects(run.settings, run.namespace, _owners(run), spec, replicas, made_of)
 
 
 def syncer_digest(run: RunObserved) -> str:

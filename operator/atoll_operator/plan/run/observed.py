@@ -13,8 +13,7 @@ from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.evaluator import EvaluatorState
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.run.final_checkpoint import CheckpointOrder
-from atoll_operator.plan.run.syncer_state import SyncerState
+from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE
 from atoll_operator.plan.unit.kueue import QUEUED
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from atoll_operator.api.group import UNIT_KIND, Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec
@@ -15,11 +14,17 @@ from atoll_operator.plan.pods.names import evaluator, syncer
 from atoll_operator.plan.pods.settings import outdated, runtime_status
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.removal import Removal, of_lost_nodes
-from atoll_operator.plan.run.completion import Outcome, deletion_time, plan_completion
-from atoll_operator.plan.run.deadline import deadline_end, start_end, suspended_seconds
+from atoll_operator.plan.run.completion import (
+    Outcome,
+    deadline_end,
+    deletion_time,
+    plan_completion,
+    start_end,
+    suspended_seconds,
+)
 from atoll_operator.plan.run.elastic import run_streams, unit_body, unit_specs
 from atoll_operator.plan.run.evaluation import EvaluationPlan, plan_evaluation
-from atoll_operator.plan.run.figures import RunFacts
+from atoll_operator.plan.run.facts import RunFacts
 from atoll_operator.plan.run.objects import evaluator_digest, evaluator_objects, objects, syncer_digest
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.quorum import quorum_lost
@@ -27,8 +32,6 @@ from atoll_operator.plan.run.requests import wanted_checkpoint
 from atoll_operator.plan.run.rollout import of_another_kind, plan_rollout
 from atoll_operator.plan.run.status import describe
 from atoll_operator.plan.run.suspension import plan_suspension
-from atoll_operator.plan.run.syncer_state import UNAVAILABLE
-from atoll_operator.plan.unit.waiting import hindrances
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +87,19 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
 
 
 def _plan(run: RunObserved, now: float) -> RunPlan:
-    units = run.own_units
-    streams = run_streams(run)
+    spec, old, units, streams = run.spec, run.status, run.own_units, run_streams(run)
     wanted = unit_specs(run, streams)
     expected = wanted.keys() | {name for name, unit in units.items() if unit.by_hand}
     present = {name: unit.status for name, unit in units.items() if name in expected}
-    rollout = plan_rollout(units, wanted, run.spec.quorum.min, run.syncer.serving_since, now)
+    rollout = plan_rollout(units, wanted, spec.quorum.min, run.syncer.serving_since, now)
     suspension = plan_suspension(run, now)
     suspended = suspension is not None and suspension.done
-    lost = quorum_lost(run.spec, len(expected), present, run.status.quorum_lost_time, now)
+    lost = quorum_lost(spec, len(expected), present, old.quorum_lost_time, now)
     outcome = plan_completion(run, lost, now)
     evaluation = plan_evaluation(run, outcome.phase if outcome is not None else "", suspended, now)
-    starts_until = start_end(run.spec, run.status, now)
-    changes = {
-        "start_time": run.status.start_time or format_time(now),
-        "syncer_shards": run.spec.syncer.shards,
-        "syncer_layout": _layout(run),
-        "runtime": runtime_status(run.spec, run.settings),
-        "streams": streams,
-        "suspend_time": suspension.since if suspension is not None else None,
-        "suspended_seconds": suspended_seconds(run.spec, run.status, now),
-        "quorum_lost_time": format_time(lost.since) if lost is not None else None,
-    }
+    starts_until = start_end(spec, old, now)
     facts = RunFacts(
         run=run,
-        old=run.status.model_copy(update=changes),
         units=units,
         wanted=len(expected),
         learning=sum(is_true(status.conditions, "Learning") for status in present.values()),
@@ -117,15 +108,23 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
         suspension=suspension,
         quorum_lost=lost,
         starting=starts_until is not None,
-        awaited=run.syncer.awaited(run.seen, now),
-        syncer_wait=_syncer_wait(run),
         evaluation=evaluation,
     )
-    status = describe(facts, outcome, now)
+    changes = {
+        "start_time": old.start_time or format_time(now),
+        "syncer_shards": spec.syncer.shards,
+        "syncer_layout": _layout(run),
+        "runtime": runtime_status(spec, run.settings),
+        "streams": streams,
+        "suspend_time": suspension.since if suspension is not None else None,
+        "suspended_seconds": suspended_seconds(spec, old, now),
+        "quorum_lost_time": lost.since if lost is not None else None,
+    }
+    status = describe(facts, outcome, changes, now)
     if outcome is not None:
         return _ended(run, outcome, status, evaluation, now)
     stopped = suspended and suspension is not None and suspension.written
-    shards = 0 if stopped else run.spec.syncer.shards
+    shards = 0 if stopped else spec.syncer.shards
     return RunPlan(
         poll_syncer=not stopped,
         poll_evaluator=evaluation.ask,
@@ -134,14 +133,14 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
         apply=tuple(objects(run, shards, _layout(run))),
         replace_pods=(
             *_outdated(run.syncer_pods, syncer_digest(run), shards),
-            *_outdated(run.evaluator_pods, evaluator_digest(run), evaluation.replicas or 0),
+            *_old_evaluators(run, evaluation),
         ),
         apply_units=tuple(
-            unit_body(run, name, spec)
-            for name, spec in wanted.items()
-            if name not in run.units or (name in rollout.now and not of_another_kind(run.units[name], spec))
+            unit_body(run, name, unit)
+            for name, unit in wanted.items()
+            if name not in run.units or (name in rollout.now and not of_another_kind(run.units[name], unit))
         ),
-        delete=_evaluator_to_delete(run, evaluation),
+        delete=_unwanted_evaluator(run, evaluation),
         delete_units=tuple(
             Reference(UNIT_KIND, name, unit.uid) for name, unit in units.items() if _surplus(unit, wanted)
         ),
@@ -150,7 +149,7 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
         notices=evaluation.notices,
         again=suspended and not stopped,
         wake=earliest(
-            deadline_end(run.spec, run.status, now),
+            deadline_end(spec, old, now),
             suspension.wake if suspension is not None else None,
             starts_until,
             lost.fails_at if lost is not None else None,
@@ -162,20 +161,19 @@ def _ended(
     run: RunObserved, outcome: Outcome, status: TrainingRunStatus, evaluation: EvaluationPlan, now: float
 ) -> RunPlan:
     """The end is written before anything is deleted. A failed run keeps its journals, a complete one does not."""
+    failed, name = outcome.phase == "Failed", syncer(run.name)
     if not outcome.known:
-        kind: Literal["Normal", "Warning"] = "Normal" if outcome.phase == "Complete" else "Warning"
-        notice = Notice(kind, outcome.reason, outcome.message)
+        notice = Notice("Warning" if failed else "Normal", outcome.reason, outcome.message)
         return RunPlan(status=status, notices=(notice, *evaluation.notices), poll_evaluator=evaluation.ask)
     deleted_at = deletion_time(run, status, now)
     if deleted_at is not None and deleted_at <= now:
         return RunPlan(status=status, delete_run=True)
-    failed, name = outcome.phase == "Failed", syncer(run.name)
     syncer_objects = () if failed else (Reference("StatefulSet", name), Reference("Service", name))
     return RunPlan(
         poll_evaluator=evaluation.ask,
         apply=tuple(objects(run, 0, _layout(run))) if failed else (),
-        replace_pods=_outdated(run.evaluator_pods, evaluator_digest(run), evaluation.replicas or 0),
-        delete=(*syncer_objects, *_evaluator_to_delete(run, evaluation)),
+        replace_pods=_old_evaluators(run, evaluation),
+        delete=(*syncer_objects, *_unwanted_evaluator(run, evaluation)),
         apply_evaluator=tuple(evaluator_objects(run, evaluation.replicas)),
         status=status,
         notices=evaluation.notices,
@@ -191,21 +189,18 @@ def _surplus(unit: UnitFacts, wanted: Mapping[str, LearnerUnitSpec]) -> bool:
 
 def _layout(run: RunObserved) -> int:
     """Number of changes of `syncer.shards`, including one that the status does not show yet."""
-    changed = run.status.syncer_shards not in (0, run.spec.syncer.shards)
-    return run.status.syncer_layout + changed
-
-
-def _syncer_wait(run: RunObserved) -> str:
-    """Why pods of the syncer do not run; pods that do not exist count only after they were polled in vain."""
-    missing = run.spec.syncer.shards if run.syncer.reason == UNAVAILABLE else 0
-    return hindrances(syncer(run.name), missing, run.syncer_pods)
+    return run.status.syncer_layout + (run.status.syncer_shards not in (0, run.spec.syncer.shards))
 
 
 def _outdated(pods: Sequence[PodView], digest: str, replicas: int) -> tuple[Reference, ...]:
     return tuple(Reference("Pod", pod.name, pod.uid) for pod in outdated(pods, digest, replicas))
 
 
-def _evaluator_to_delete(run: RunObserved, evaluation: EvaluationPlan) -> tuple[Reference, ...]:
+def _old_evaluators(run: RunObserved, evaluation: EvaluationPlan) -> tuple[Reference, ...]:
+    return _outdated(run.evaluator_pods, evaluator_digest(run), evaluation.replicas or 0)
+
+
+def _unwanted_evaluator(run: RunObserved, evaluation: EvaluationPlan) -> tuple[Reference, ...]:
     """The StatefulSet comes last, because its existence shows that the rest may exist."""
     name = evaluator(run.name)
     return (Reference("Service", name), Reference("StatefulSet", name)) if evaluation.remove else ()

@@ -14,14 +14,19 @@ from atoll_operator.plan.clock import format_time, parse_time
 class QuorumLost:
     """No round can be merged until somebody acts."""
 
-    since: float
-    """Unix seconds when this was seen first."""
+    since: str
+    """RFC 3339; when this was seen first."""
     fails_at: float | None
     """Unix seconds when the run fails; None: never."""
     counts: str
     """Why, in numbers."""
-    message: str
-    """The same with what happens next and what helps."""
+
+    @property
+    def message(self) -> str:
+        """Why, what happens next, and what helps."""
+        then = "the run waits" if self.fails_at is None else f"the run fails at {format_time(self.fails_at)}"
+        mend = "delete a failed LearnerUnit to try it again, add units or lower quorum.min"
+        return f"{self.counts}; {then}: {mend}"
 
 
 def quorum_lost(
@@ -34,17 +39,11 @@ def quorum_lost(
         units: those of them that exist.
         known: RFC 3339, since when the status says so. Units may have failed long before too many had.
     """
-    needed = spec.quorum.min
+    needed, recovery = spec.quorum.min, spec.recovery
     failed = sum(unit.phase == "Failed" for unit in units.values())
-    spare = wanted - needed
-    if spec.suspend or spare < 0 or failed <= spare:
+    if spec.suspend or wanted < needed or failed <= wanted - needed:
         return None
-    recovery = spec.recovery
-    since = now if known is None else parse_time(known)
-    fails_at = since + recovery.below_quorum_seconds if recovery.below_quorum == "Fail" else None
-    counts = (
-        f"{failed} of {wanted} units are out of restarts, {wanted - failed} are left, quorum.min is {needed}"
-    )
-    then = "the run waits" if fails_at is None else f"the run fails at {format_time(fails_at)}"
-    mend = "delete a failed LearnerUnit to try it again, add units or lower quorum.min"
-    return QuorumLost(since, fails_at, counts, f"{counts}; {then}: {mend}")
+    since = known or format_time(now)
+    fails_at = parse_time(since) + recovery.below_quorum_seconds if recovery.below_quorum == "Fail" else None
+    left = f"{wanted - failed} are left, quorum.min is {needed}"
+    return QuorumLost(since, fails_at, f"{failed} of {wanted} units are out of restarts, {left}")

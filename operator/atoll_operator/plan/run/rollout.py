@@ -8,19 +8,10 @@ from dataclasses import dataclass
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.run.observed import UnitFacts
 
-ROLLED = (
-    "image",
-    "batch",
-    "resources",
-    "node_selector",
-    "tolerations",
-    "pod_template",
-    "queue_name",
-    "queue_priority_class",
-)
-"""Fields of a LearnerUnit that may change; the API server refuses changes of the others."""
-PLACING = tuple(name for name in ROLLED if name not in ("image", "batch"))
-"""Those that may leave a unit without hosts."""
+PLACING = ("resources", "node_selector", "tolerations", "pod_template", "queue_name", "queue_priority_class")
+"""Fields of a LearnerUnit that may change, and whose change may leave it without hosts."""
+ROLLED = ("image", "batch", *PLACING)
+"""Fields that may change; the API server refuses changes of the others."""
 KIND = ("accelerator", "topology", "machine_type", "slices")
 """Fields that define the slice. They differ if a pool is removed and another of the same name is added."""
 
@@ -61,12 +52,10 @@ def plan_rollout(
     own = {name: unit for name, unit in units.items() if unit.owned and name in wanted}
     outdated = tuple(name for name, unit in sorted(own.items()) if _differs(unit, wanted[name], ROLLED))
     idle = tuple(name for name in outdated if own[name].idle(serving_since, now))
-    if not outdated:
-        return Rollout()
+    waiting = [name for name in outdated if name not in idle]
     others = {name: unit for name, unit in units.items() if unit.by_hand}
     learning = {name for name, unit in (own | others).items() if unit.learning}
     total = len(wanted.keys() | others.keys())
-    waiting = [name for name in outdated if name not in idle]
     if idle or not waiting:
         return Rollout(
             idle, outdated, f"{len(waiting)} of {total} units wait for their turn" if waiting else ""
@@ -80,11 +69,8 @@ def plan_rollout(
     if len((learning | homeless) - {chosen}) < total - 1:
         return Rollout((), outdated, f"{left}; waits until all others learn, {len(learning)} of {total} do")
     if len(learning - {chosen}) < quorum:
-        return Rollout(
-            (),
-            outdated,
-            f"{left}; quorum.min {quorum} of {total} units spares none: lower it or add a unit",
-        )
+        spares = f"quorum.min {quorum} of {total} units spares none: lower it or add a unit"
+        return Rollout((), outdated, f"{left}; {spares}")
     return Rollout((chosen,), outdated, left)
 
 

@@ -22,7 +22,13 @@ FIGURES: Rules = {
     "bytes_out": sum, "restarts": sum, "fragments": sum,
 }  # fmt: skip
 """How figures of shards combine; the other fields are those of the shard that is behind."""
-UNIT_FIGURES: Rules = {"inner_steps": max, "tokens": max, "staleness": max}
+UNIT_FIGURES: Rules = {
+    "inner_steps": max,
+    "tokens": max,
+    "staleness": max,
+    "hosts": min,
+    "contributions": min,
+}
 """How figures of one unit combine; the other fields are those of the shard at which the unit is furthest."""
 
 
@@ -34,19 +40,17 @@ def combine(shards: Sequence[SyncerState]) -> SyncerState:
     merged = ledger.merged(status.ledger.values()) if status is not None else 0
     answering = [shard for shard in shards if shard.answers]
     if not answering:
-        reasons = [shard.reason for shard in shards if shard.reason not in ("", UNAVAILABLE)]
-        unavailable = UNAVAILABLE if any(shard.reason for shard in shards) else ""
-        message = join_messages([shard.message for shard in shards])
-        return SyncerState(
-            status=status, reason=next(iter(reasons), unavailable), message=message, merged=merged
+        reasons = sorted(
+            filter(None, (shard.reason for shard in shards)), key=lambda text: text == UNAVAILABLE
         )
+        message = join_messages([shard.message for shard in shards])
+        return SyncerState(status=status, reason=next(iter(reasons), ""), message=message, merged=merged)
+    traffic = [shard.traffic for shard in answering]
     return SyncerState(
         status=status,
         answering_since=max(shard.answering_since or 0.0 for shard in answering),
         down=join_messages([_absence(shard) for shard in shards]),
-        traffic=Traffic(
-            sum(shard.traffic.into for shard in answering), sum(shard.traffic.out for shard in answering)
-        ),
+        traffic=Traffic(sum(each.into for each in traffic), sum(each.out for each in traffic)),
         heard=min((shard.heard for shard in answering if shard.heard is not None), default=None),
         merged=merged,
     )
@@ -54,15 +58,15 @@ def combine(shards: Sequence[SyncerState]) -> SyncerState:
 
 def join_messages(messages: Sequence[str]) -> str:
     """One text from the messages of shards 0, 1, …, such as `shard 1: a; shards 0, 2: b`; empty ones are left out."""
-    shards: dict[str, list[int]] = {}
+    shards: dict[str, list[str]] = {}
     for index, text in enumerate(messages):
-        if text:
-            shards.setdefault(text, []).append(index)
-    if messages and all(text == messages[0] for text in messages):
+        shards.setdefault(text, []).append(str(index))
+    if len(shards) == 1:
         return messages[0]
     parts = [
-        f"{'shard' if len(indices) == 1 else 'shards'} {', '.join(map(str, indices))}: {text}"
+        f"shard{'s' if len(indices) > 1 else ''} {', '.join(indices)}: {text}"
         for text, indices in shards.items()
+        if text
     ]
     more = [f"and {len(parts) - MAX_GROUPS} more"] if len(parts) > MAX_GROUPS else []
     return "; ".join([*parts[:MAX_GROUPS], *more])
@@ -85,6 +89,7 @@ def _status(shards: Sequence[SyncerState]) -> SyncerStatus | None:
     behind = min(figures, key=lambda report: report.global_step)
     newest = max(figures, key=lambda report: report.time)
     names = sorted({unit for report in figures for unit in report.ledger})
+    ledgers = {name: [report.ledger[name] for report in figures if name in report.ledger] for name in names}
     return behind.model_copy(
         update={
             **_combined(figures, FIGURES),
@@ -96,10 +101,7 @@ def _status(shards: Sequence[SyncerState]) -> SyncerStatus | None:
             "units": _units(_with_tensors([s.status for s in shards if s.serves and s.status is not None])),
             "shard": 0,
             "shards": len(shards),
-            "ledger": {
-                unit: ledger.add(report.ledger[unit] for report in figures if unit in report.ledger)
-                for unit in names
-            },
+            "ledger": {name: ledger.add(parts) for name, parts in ledgers.items()},
             "final_checkpoint": next((r.final_checkpoint for r in known if r.final_checkpoint), ""),
         }
     )
@@ -116,12 +118,11 @@ def _with_tensors(reports: Sequence[SyncerStatus]) -> Sequence[SyncerStatus]:
 
 def _checkpoint(shards: Sequence[SyncerState], figures: Sequence[SyncerStatus]) -> CheckpointReport:
     """The report of shard 0, which coordinates checkpoints; it is current if each shard's part is."""
-    coordinator = shards[0].status
-    if coordinator is None:
+    if shards[0].status is None:
         return CheckpointReport()
     known = all(shard.status is not None for shard in shards)
     current = known and all(report.checkpoint.current for report in figures)
-    return coordinator.checkpoint.model_copy(update={"current": current})
+    return shards[0].status.checkpoint.model_copy(update={"current": current})
 
 
 def _phase(known: Sequence[SyncerStatus], shards: int) -> SyncerPhase:
@@ -138,13 +139,13 @@ def _phase(known: Sequence[SyncerStatus], shards: int) -> SyncerPhase:
 
 def _message(shards: Sequence[SyncerState]) -> str:
     """Messages of the shards that failed; else why each one waits or does not serve."""
-    failed, waits = [], []
-    for shard in shards:
-        message = shard.status.message if shard.status is not None else ""
-        is_failed = shard.status is not None and shard.status.phase == "Failed"
-        failed.append(message or "gave no reason" if is_failed else "")
-        waits.append(_absence(shard) or message)
-    return join_messages(failed if any(failed) else waits)
+    reports = [shard.status or SyncerStatus(run_uid="", phase="Starting") for shard in shards]
+    failed = [(each.message or "gave no reason") if each.phase == "Failed" else "" for each in reports]
+    if any(failed):
+        return join_messages(failed)
+    return join_messages(
+        [_absence(shard) or each.message for shard, each in zip(shards, reports, strict=True)]
+    )
 
 
 def _units(serving: Sequence[SyncerStatus]) -> dict[str, UnitReport]:
@@ -156,21 +157,25 @@ def _unit(reports: Sequence[UnitReport | None]) -> UnitReport:
     """One unit, as the shard sees it that has least of it. A shard that knows only an older incarnation has nothing."""
     incarnation = max(report.incarnation for report in reports if report is not None)
     seen = [report for report in reports if report is not None and report.incarnation == incarnation]
-    everywhere = len(seen) == len(reports)
-    states = {report.state for report in seen}
-    learning = "Learning" if everywhere and states == {"Learning"} else "Joining"
-    merged = [report.first_merge_time for report in seen if report.first_merge_time is not None]
     ahead = max(seen, key=lambda report: report.step)
     seeded = next((report for report in seen if report.seeded_step is not None), ahead)
-    return ahead.model_copy(
+    found = ahead.model_copy(
         update={
             **_combined(seen, UNIT_FIGURES),
-            "hosts": min(report.hosts for report in seen) if everywhere else 0,
-            "contributions": min(report.contributions for report in seen) if everywhere else 0,
-            "state": "Gone" if "Gone" in states else learning,
+            "state": min((report.state for report in seen), key=("Gone", "Joining", "Learning").index),
             "seeded_step": seeded.seeded_step,
             "seed_message": seeded.seed_message,
-            "first_merge_time": max(merged) if everywhere and len(merged) == len(seen) else None,
+            "first_merge_time": _latest([report.first_merge_time for report in seen]),
             "beginning": next((report.beginning for report in seen if report.beginning is not None), None),
         }
     )
+    if len(seen) == len(reports):
+        return found
+    nothing = {"hosts": 0, "contributions": 0, "first_merge_time": None}
+    return found.model_copy(update=nothing | {"state": "Gone" if found.state == "Gone" else "Joining"})
+
+
+def _latest(times: Sequence[float | None]) -> float | None:
+    """None if any is unknown."""
+    known = [time for time in times if time is not None]
+    return max(known) if len(known) == len(times) else None

@@ -1,15 +1,18 @@
-"""The phase and the conditions of a run."""
+"""The status of a run: its phase, its conditions and its figures."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from atoll_operator.api.conditions import RUN_CONDITIONS, Condition
+from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, LEARNER
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import RunPhase, TrainingRunStatus
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import State, clip, find, state, states_of, transition
-from atoll_operator.plan.run.completion import Outcome
-from atoll_operator.plan.run.deadline import STARTING_PHASES
-from atoll_operator.plan.run.figures import RunFacts, figures
+from atoll_operator.plan.run.completion import STARTING_PHASES, Outcome
+from atoll_operator.plan.run.facts import RunFacts
+from atoll_operator.plan.run.figures import last_heal_seconds, syncer_figures, unit_figures
 from atoll_operator.plan.run.suspension import Suspension
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE
 from atoll_operator.plan.unit.waiting import HOLDS
@@ -18,32 +21,65 @@ FALSE = {
     "Suspended": "NotSuspended", "Complete": "NotFinished", "Failed": "NotFailed", "Stalled": "NotStalled",
 }  # fmt: skip
 """Reasons of conditions that do not hold."""
+RATES = {"tokens_per_second": 0.0, "gbit_per_second_in": 0.0, "gbit_per_second_out": 0.0}
 
 
-def describe(facts: RunFacts, outcome: Outcome | None, now: float) -> TrainingRunStatus:
-    """The status now."""
-    shown = figures(facts)
-    if outcome is not None:
-        return _over(facts, shown, outcome, now)
-    if facts.suspension is not None:
-        phase: RunPhase = "Suspended" if facts.suspension.done else "Suspending"
-        states = _suspended(facts.suspension)
-    else:
-        phase, states = _phase(facts), _running(facts)
-    states = {**states, **facts.evaluation.states}
-    problems = [text for name, (status, _, text) in states.items() if text and _is_problem(name, status)]
-    message = "; ".join(dict.fromkeys(problems))
-    report = facts.run.syncer.status
-    if not message and report is not None:
-        message = report.message
-    return _with_states(facts, shown, states, now, phase=phase, message=clip(message))
-
-
-def _with_states(
-    facts: RunFacts, shown: TrainingRunStatus, states: dict[str, State], now: float, **update: object
+def describe(
+    facts: RunFacts, outcome: Outcome | None, changes: Mapping[str, object], now: float
 ) -> TrainingRunStatus:
-    conditions = transition(facts.old.conditions, states, facts.run.generation, now)
-    return shown.model_copy(update={"conditions": conditions, **update})
+    """The status now; `changes` are times and choices of this pass."""
+    run, old = facts.run, facts.run.status
+    phase, message, end = old.phase, "", dict[str, object]()
+    if outcome is not None:
+        phase, states, message = outcome.phase, _ended(outcome), outcome.message
+        end = {
+            **RATES,
+            "estimated_seconds_left": None,
+            "completion_time": old.completion_time or format_time(now),
+        }
+        end |= {"progress_percent": 100} if phase == "Complete" else {}
+    elif facts.suspension is not None:
+        phase, states = "Suspended" if facts.suspension.done else "Suspending", _suspended(facts.suspension)
+    else:
+        phase, states = _phase(facts), _running(facts, run.syncer.awaited(run.seen, now))
+    states |= facts.evaluation.states
+    if outcome is None:
+        shown = {"Ready": "True", "Degraded": "False"}
+        problems = [
+            text for name, sound in shown.items() if states[name][0] != sound and (text := states[name][2])
+        ]
+        report = run.syncer.status
+        message = "; ".join(dict.fromkeys(problems)) or (report.message if report is not None else "")
+    return old.model_copy(
+        update={
+            **changes,
+            **_figures(facts),
+            **end,
+            "phase": phase,
+            "message": clip(message),
+            "conditions": transition(old.conditions, states, run.generation, now),
+        }
+    )
+
+
+def _figures(facts: RunFacts) -> dict[str, object]:
+    """Those of the syncer stay as they are without a report, and while it starts and has not read its journal."""
+    run, old, units = facts.run, facts.run.status, facts.units.values()
+    over = old.phase in ("Complete", "Failed")
+    ready, report = old.units_ready if over else facts.learning, run.syncer.status
+    return {
+        "units": len(units),
+        "units_ready": ready,
+        "units_wanted": facts.wanted,
+        "units_updated": len(units) - len(facts.rollout.outdated),
+        "units_summary": f"{ready}/{facts.wanted}",
+        "selector": f"{LABEL_RUN}={run.name},{LABEL_COMPONENT}={LEARNER}",
+        "last_heal_seconds": last_heal_seconds([unit.status for unit in units]),
+        "evaluation": facts.evaluation.status,
+        "observed_generation": run.generation,
+        **unit_figures(old, [unit.status for unit in units if unit.ours]),
+        **(syncer_figures(run, report) if report and report.phase != "Starting" and not over else {}),
+    }
 
 
 def _states(reason: str, **states: State) -> dict[str, State]:
@@ -51,14 +87,10 @@ def _states(reason: str, **states: State) -> dict[str, State]:
     return {name: states.get(name, state(False, FALSE.get(name, reason))) for name in RUN_CONDITIONS}
 
 
-def _is_problem(name: str, status: str) -> bool:
-    return (name == "Ready" and status != "True") or (name == "Degraded" and status == "True")
-
-
 def _phase(facts: RunFacts) -> RunPhase:
-    report = facts.run.syncer.status
+    report, old = facts.run.syncer.status, facts.run.status
     if report is None:
-        return "Starting" if facts.old.phase in STARTING_PHASES else facts.old.phase
+        return "Starting" if old.phase in STARTING_PHASES else old.phase
     if report.phase == "Finishing":
         return "Finishing"
     trained = report.phase == "Running" and report.global_step > 0
@@ -67,30 +99,34 @@ def _phase(facts: RunFacts) -> RunPhase:
     return "Starting"
 
 
-def _running(facts: RunFacts) -> dict[str, State]:
-    report = facts.run.syncer.status
-    ready = _ready(facts)
-    merging = ready[0] == "True" and facts.wanted > 0
+def _running(facts: RunFacts, awaited: bool) -> dict[str, State]:
+    """The states of a run that is neither over nor suspended.
+
+    A new operator must not report a sound run as degraded: what depends on the syncer stays as last written.
+
+    Args:
+        awaited: this operator has just started to poll the syncer.
+    """
+    report, ready, old = facts.run.syncer.status, _ready(facts), facts.run.status
+    merging = ready[0] == "True"
     text = facts.rollout.message or (report.message if report else "")
-    states = _states(
-        "",
-        Ready=ready,
-        Progressing=state(merging, "Merging" if merging else ready[1], text),
-        Degraded=_degraded(facts),
-    )
-    return states | (_last_known(facts) if facts.awaited else {})
+    progressing = state(merging, "Merging" if merging else ready[1], text)
+    states = _states("", Ready=ready, Progressing=progressing, Degraded=_degraded(facts))
+    if awaited and old.phase not in ("Suspending", "Suspended"):
+        known = states_of(old.conditions)
+        states |= {name: known[name] for name in ("Ready", "Progressing", "Degraded") if name in known}
+    return states
 
 
 def _ready(facts: RunFacts) -> State:
     quorum, syncer = facts.run.spec.quorum.min, facts.run.syncer
     report = syncer.status
     if not facts.wanted:
-        text = "no units are wanted; the syncer waits with the state of the run"
-        return state(True, "ScaledToZero", text)
+        return state(False, "ScaledToZero", "no units are wanted; the syncer waits with the state of the run")
     if facts.quorum_lost is not None:
         return state(False, "QuorumLost", facts.quorum_lost.message)
     if not syncer.answers:
-        reason = "SyncerStarting" if _syncer_starts(facts) else syncer.reason or UNAVAILABLE
+        reason = "SyncerStarting" if facts.syncer_starts else syncer.reason or UNAVAILABLE
         return state(False, reason, facts.syncer_wait or syncer.message)
     if report is None or report.phase == "Starting":
         return state(False, "SyncerStarting", report.message if report else "")
@@ -102,35 +138,22 @@ def _ready(facts: RunFacts) -> State:
     return state(False, "QuorumNotMet", f"{text}; {report.message}" if report.message else text)
 
 
-def _last_known(facts: RunFacts) -> dict[str, State]:
-    """Conditions that depend on the syncer, as last written: a new operator must not report a sound run as degraded."""
-    if facts.old.phase in ("Suspending", "Suspended"):
-        return {}
-    known = states_of(facts.old.conditions)
-    return {name: known[name] for name in ("Ready", "Progressing", "Degraded") if name in known}
-
-
-def _syncer_starts(facts: RunFacts) -> bool:
-    """The syncer does not answer yet, which is no problem while the run starts."""
-    syncer = facts.run.syncer
-    return facts.starting and not syncer.answers and syncer.reason in ("", UNAVAILABLE)
-
-
 def _degraded(facts: RunFacts) -> State:
     """The most important problem."""
-    syncer, report = facts.run.syncer, facts.run.syncer.status
+    run, syncer, report = facts.run, facts.run.syncer, facts.run.syncer.status
     if facts.taken:
         text = f"units of another run are called {', '.join(facts.taken)}; use another name"
         return state(True, "NameTaken", text)
-    if not syncer.answers and not _syncer_starts(facts):
-        train = "" if facts.old.phase in STARTING_PHASES else "units train on without merges"
+    if not syncer.answers and not facts.syncer_starts:
+        train = "" if run.status.phase in STARTING_PHASES else "units train on without merges"
         text = "; ".join(filter(None, (facts.syncer_wait or syncer.message, train)))
         return state(True, syncer.reason or UNAVAILABLE, text)
-    begun = facts.old.global_step > 0 or (report is not None and report.global_step > 0)
+    begun = run.status.global_step > 0 or (report is not None and report.global_step > 0)
     if syncer.down and begun and (facts.learning or not facts.starting):
         text = "; ".join(filter(None, (syncer.down, facts.syncer_wait)))
-        text = f"{text}; units train on, tensors of these shards are not merged"
-        return state(True, "SyncerShardDown", text)
+        return state(
+            True, "SyncerShardDown", f"{text}; units train on, tensors of these shards are not merged"
+        )
     if report is not None and report.checkpoint.error:
         return state(True, "CheckpointFailed", report.checkpoint.error)
     return _units_degraded({name: unit.status for name, unit in sorted(facts.units.items())})
@@ -153,30 +176,27 @@ def _units_degraded(units: dict[str, LearnerUnitStatus]) -> State:
 
 def _hold(unit: LearnerUnitStatus) -> Condition | None:
     """The condition by which the unit waits until somebody else acts."""
-    for part in ("Scheduled", "PodsReady"):
-        found = find(unit.conditions, part)
-        if found is not None and found.status == "False" and found.reason in HOLDS:
-            return found
-    return None
+    parts = (find(unit.conditions, name) for name in ("Scheduled", "PodsReady"))
+    return next((part for part in parts if part and part.status == "False" and part.reason in HOLDS), None)
 
 
 def _suspended(suspension: Suspension) -> dict[str, State]:
     reason, done = "Suspended" if suspension.done else "Suspending", suspension.done
+    ready = state(False, reason, "" if done else suspension.message)
     return _states(
-        reason,
-        Ready=state(done, reason, "" if done else suspension.message),
-        Suspended=state(done, suspension.reason if done else reason, suspension.message),
+        reason, Ready=ready, Suspended=state(done, suspension.reason if done else reason, suspension.message)
     )
 
 
-def _over(facts: RunFacts, shown: TrainingRunStatus, outcome: Outcome, now: float) -> TrainingRunStatus:
-    phase, reason, message = outcome.phase, outcome.reason, outcome.message
-    complete = phase == "Complete"
-    verdict = find(facts.old.conditions, phase)
-    if outcome.known and verdict is not None:
-        reason, message = verdict.reason, verdict.message
+def _ended(outcome: Outcome) -> dict[str, State]:
+    complete, phase, reason, message = (
+        outcome.phase == "Complete",
+        outcome.phase,
+        outcome.reason,
+        outcome.message,
+    )
     failed = state(not complete, reason, "" if complete else message)
-    states = _states(
+    return _states(
         phase,
         Ready=state(complete, reason, message),
         Suspended=state(False, phase),
@@ -184,17 +204,6 @@ def _over(facts: RunFacts, shown: TrainingRunStatus, outcome: Outcome, now: floa
         Failed=failed,
         Stalled=failed,
     )
-    return _with_states(
-        facts, shown, {**states, **facts.evaluation.states}, now,
-        phase=phase,
-        message=clip(message),
-        tokens_per_second=0.0,
-        gbit_per_second_in=0.0,
-        gbit_per_second_out=0.0,
-        estimated_seconds_left=None,
-        progress_percent=100 if complete else shown.progress_percent,
-        completion_time=facts.old.completion_time or format_time(now),
-    )  # fmt: skip
 
 
 def with_refusal(
@@ -216,14 +225,9 @@ def with_refusal(
 def invalid(old: TrainingRunStatus, generation: int, message: str, now: float) -> TrainingRunStatus:
     """The status of a run whose spec this version of the operator cannot read."""
     reason = "SpecInvalid"
-    problem = state(True, reason, message)
-    states = {name: state(False, reason) for name in RUN_CONDITIONS} | {
-        "Ready": state(False, reason, message),
-        "Degraded": problem,
-        "Suspended": state(None, reason),
-        "Stalled": problem,
-    }
+    ready, problem = state(False, reason, message), state(True, reason, message)
+    states = dict.fromkeys(RUN_CONDITIONS, state(False, reason))
+    states |= {"Ready": ready, "Degraded": problem, "Suspended": state(None, reason), "Stalled": problem}
     conditions = transition(old.conditions, states, generation, now)
-    return old.model_copy(
-        update={"message": clip(message), "conditions": conditions, "observed_generation": generation}
-    )
+    update = {"message": clip(message), "conditions": conditions, "observed_generation": generation}
+    return old.model_copy(update=update)

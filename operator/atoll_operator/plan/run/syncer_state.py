@@ -1,8 +1,9 @@
-"""What is known of a run's syncer: its last report, and whether it answers now."""
+"""What is known of a run's syncer: its last report, whether it answers now, and the checkpoint it was asked for."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from atoll_operator.plan import ledger
@@ -17,6 +18,15 @@ MISSES = 2
 """Failed polls in a row after which a shard counts as unavailable; a single one may be a lost packet."""
 CLOCK_STEP_SECONDS = 1.0
 """If the wall clock moves by more than this against the monotonic one between two polls, somebody has set it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOrder:
+    """A checkpoint that the shards were asked for."""
+
+    step: int
+    refused: str = ""
+    """Why they refuse it; a shard that does not answer is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +132,29 @@ def finishing(status: SyncerStatus) -> bool:
     the last shard has finished.
     """
     return status.phase == "Finished" or (status.phase == "Finishing" and status.shards == 1)
+
+
+def next_checkpoint_step(shards: Sequence[SyncerState], old: CheckpointOrder | None) -> int | None:
+    """The global step of a checkpoint that holds everything merged; None while a shard has not been heard of.
+
+    This is the step that the run has reached, or one more if a checkpoint of that step exists and lacks what was merged
+    after it. It is never a step that a shard has passed, because shards record checkpoints in order.
+    """
+    reports = [shard.status for shard in shards if shard.status is not None]
+    if len(reports) < len(shards):
+        return None
+    reached = max(max(report.global_step, report.checkpoint.orderable) for report in reports)
+    newest = -1 if reports[0].checkpoint.newest_step is None else reports[0].checkpoint.newest_step
+    if newest >= reached and all(report.checkpoint.current for report in reports):
+        return newest
+    if old is not None and old.step >= reached and old.step > newest:
+        return old.step
+    return max(reached, newest + 1)
+
+
+def follows(first: SyncerState, step: int) -> bool:
+    """Whether the other shards may be asked for the checkpoint of `step` too: once shard 0 is past it.
+
+    Shard 0 alone begins final checkpoints and gives them up; the others cannot know whether one will be completed.
+    """
+    return first.status is not None and first.status.checkpoint.orderable >= step
