@@ -108,7 +108,7 @@ def _running(facts: RunFacts, awaited: bool) -> dict[str, State]:
         awaited: this operator has just started to poll the syncer.
     """
     report, ready, old = facts.run.syncer.status, _ready(facts), facts.run.status
-    merging = ready[0] == "True"
+    merging = ready[0] == "True" and facts.wanted > 0
     text = facts.rollout.message or (report.message if report else "")
     progressing = state(merging, "Merging" if merging else ready[1], text)
     states = _states("", Ready=ready, Progressing=progressing, Degraded=_degraded(facts))
@@ -122,7 +122,7 @@ def _ready(facts: RunFacts) -> State:
     quorum, syncer = facts.run.spec.quorum.min, facts.run.syncer
     report = syncer.status
     if not facts.wanted:
-        return state(False, "ScaledToZero", "no units are wanted; the syncer waits with the state of the run")
+        return state(True, "ScaledToZero", "no units are wanted; the syncer waits with the state of the run")
     if facts.quorum_lost is not None:
         return state(False, "QuorumLost", facts.quorum_lost.message)
     if not syncer.answers:
@@ -182,24 +182,20 @@ def _hold(unit: LearnerUnitStatus) -> Condition | None:
 
 def _suspended(suspension: Suspension) -> dict[str, State]:
     reason, done = "Suspended" if suspension.done else "Suspending", suspension.done
-    ready = state(False, reason, "" if done else suspension.message)
-    return _states(
-        reason, Ready=ready, Suspended=state(done, suspension.reason if done else reason, suspension.message)
+    ready, why = (
+        state(done, reason, "" if done else suspension.message),
+        suspension.reason if done else reason,
     )
+    return _states(reason, Ready=ready, Suspended=state(done, why, suspension.message))
 
 
 def _ended(outcome: Outcome) -> dict[str, State]:
-    complete, phase, reason, message = (
-        outcome.phase == "Complete",
-        outcome.phase,
-        outcome.reason,
-        outcome.message,
-    )
+    complete, reason, message = outcome.phase == "Complete", outcome.reason, outcome.message
     failed = state(not complete, reason, "" if complete else message)
     return _states(
-        phase,
+        outcome.phase,
         Ready=state(complete, reason, message),
-        Suspended=state(False, phase),
+        Suspended=state(False, outcome.phase),
         Complete=state(complete, reason, message if complete else ""),
         Failed=failed,
         Stalled=failed,
