@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from atoll_bench.figures import spread
-from atoll_runtime.contract import Dimensions, ModelSpec
+from atoll_runtime.contract import Codec, Dimensions, MergeRule, ModelSpec
+from atoll_runtime.merge.buffers import Buffers
+from atoll_runtime.merge.gradients import BITS, Gradient, Part, scan
+from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.model import describe
-from atoll_runtime.sync.buffers import Buffers
 from atoll_runtime.sync.fragments import Fragment, Layout, LayoutError, build_layout
-from atoll_runtime.sync.gradients import WIRE, Codec, Gradient, Part, scan
-from atoll_runtime.sync.merge import Rule, merge_step
 
 COLD = 256 << 20
 """Bytes: inputs and copies take turns over at least so many, so that no cache holds what comes next."""
@@ -44,7 +44,7 @@ class MergeFigure:
     parameters: int
     fragments: int
     codec: Codec
-    rule: Rule
+    rule: MergeRule
     threads: int
     value: float
     """Bytes per second of the merge."""
@@ -92,13 +92,13 @@ def measure(
     layout: Layout,
     learners: int,
     codec: Codec,
-    rule: Rule,
+    rule: MergeRule,
     threads: int,
     repeat: int,
     cold: int | None = None,
 ) -> MergeFigure:
     """Merges every fragment `repeat` times, after once that is not counted."""
-    width = WIRE[codec].itemsize
+    width = BITS[codec].itemsize
     with ThreadPoolExecutor(threads) as pool:
         bench = _Bench(layout, learners, codec, rule, threads, pool, COLD if cold is None else cold)
         turns = [
@@ -145,13 +145,13 @@ class _Bench:
         layout: Layout,
         learners: int,
         codec: Codec,
-        rule: Rule,
+        rule: MergeRule,
         threads: int,
         pool: ThreadPoolExecutor,
         cold: int,
     ) -> None:
         self.codec, self.rule, self.threads, self.pool = codec, rule, threads, pool
-        self.width = WIRE[codec].itemsize
+        self.width = BITS[codec].itemsize
         self.peak = 0
         largest = max(fragment.size for fragment in layout.fragments)
         noise = np.random.default_rng(0).standard_normal(2 * largest, np.float32)
@@ -201,7 +201,7 @@ class _Bench:
         self.copy(moved)
         copied = time.perf_counter() - began
         made = new.theta.nbytes + new.momentum.nbytes + (len(new.wire) if self.codec == "bf16" else 0)
-        self.peak = max(self.peak, made + self.buffers.spare)
+        self.peak = max(self.peak, made + self.buffers.unused)
         self.theta[p], self.momentum[p], self.wires[p] = new.theta, new.momentum, new.wire
         return _Turn(moved, sum(len(body) for body in bodies), scanned, merged, copied)
 

@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 from atoll_cli.__main__ import main
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint import Part as CutPart
+from atoll_runtime.merge import gradients as incoming
+from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.replay import replay, tensors
-from atoll_runtime.sync import merge as merging
 from atoll_runtime.sync import restoring
 from atoll_runtime.sync.encoding import TapeError, decode, encode
 from atoll_runtime.sync.events import (
@@ -235,12 +236,14 @@ def merged(
     fragment, gradients = facts.layout.fragments[p], []
     for member in merge.members:
         sent = [
-            merging.Part(start, bytearray(body), merging.scan(fragment, bytearray(body), facts.codec, start))
+            incoming.Part(
+                start, bytearray(body), incoming.scan(fragment, bytearray(body), facts.codec, start)
+            )
             for (unit, _), (start, body) in parts.items()
             if unit == member.unit
         ]
-        gradients.append(merging.Gradient(member.weight, tuple(sent)))
-    result = merging.merge_step(
+        gradients.append(incoming.Gradient(member.weight, tuple(sent)))
+    result = merge_step(
         fragment,
         gradients,
         old[p].theta,

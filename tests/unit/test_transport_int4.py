@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from atoll_runtime.merge.gradients import Gradient, Part, scan
+from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.sync.fragments import Fragment, Piece
-from atoll_runtime.sync.merge import Gradient, Part, merge_step, scan
 from atoll_runtime.transport import codecs, int4
 
 FINITE = st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=False)

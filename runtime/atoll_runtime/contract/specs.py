@@ -10,6 +10,8 @@ from atoll_runtime.contract.rules import WHOLE, cel, checked, rule
 from atoll_runtime.contract.section import BUCKET, BUCKET_OR_MOUNT, Section, Uri
 from atoll_runtime.contract.sizes import PRESETS, Dimensions
 
+Codec = Literal["bf16", "float32", "int4"]
+MergeRule = Literal["RDA", "Mean"]
 OPTIMIZERS = (
     *("adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad", "lamb"),
     *("lars", "lion", "nadam", "nadamw", "novograd", "optimistic_adam_v2", "optimistic_gradient_descent", "radam"),
@@ -141,10 +143,10 @@ class OuterSpec(Section):
     """Interval H: inner steps between two syncs of the same fragment."""
     overlap: Annotated[int, Field(ge=1, le=1024)] = 2
     """Overlap τ: rounds in flight. At most `interval`."""
-    merge: Literal["RDA", "Mean"] = "RDA"
+    merge: MergeRule = "RDA"
     """How outer gradients of units are merged, weighted by tokens. RDA: mean direction with the mean length, tensor by
     tensor. Mean: plain mean."""
-    codec: Literal["bf16", "float32", "int4"] = "bf16"
+    codec: Codec = "bf16"
     """Encoding of fragments on the network. int4: four bits an element in blocks of 64 with a scale. Units then push
     their outer gradients and fetch the change of each version; the first version comes as bf16."""
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from atoll_runtime.merge.gradients import Gradient, Part, scan
+from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.sync.encoding import TapeError
 from atoll_runtime.sync.fragments import Array
-from atoll_runtime.sync.merge import Gradient, Part, merge_step, scan
 from atoll_runtime.sync.tape import Contributed, Facts, Opening, checksum
 
 if TYPE_CHECKING:  # the checkpoint's machinery takes seconds to import

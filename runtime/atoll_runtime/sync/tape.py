@@ -16,12 +16,11 @@ from typing import Any, Literal
 import google_crc32c
 import msgspec
 
-from atoll_runtime.contract import RunContract, TapeDepth
+from atoll_runtime.contract import Codec, MergeRule, RunContract, TapeDepth
 from atoll_runtime.sync.encoding import TapeError, decode, packed
 from atoll_runtime.sync.events import Effect, Event, Member, RoundId
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.sync.machine import Syncer
-from atoll_runtime.sync.merge import Codec, Rule
 
 FORMAT = 3
 MAGIC = b"ATT1"
@@ -43,7 +42,7 @@ class Facts:
     shards: int
     layout: Layout
     """The shard's own."""
-    merge: Rule
+    merge: MergeRule
     learning_rate: float
     """η."""
     momentum: float

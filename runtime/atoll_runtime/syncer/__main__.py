@@ -27,10 +27,10 @@ from atoll_runtime.contract import (
     parse_run,
 )
 from atoll_runtime.interfaces import Bucket
+from atoll_runtime.merge.rda import warm
 from atoll_runtime.model import ModelError, check, describe, initial
 from atoll_runtime.process import asked_to_end, fail, log_to_stderr, until
 from atoll_runtime.sync.fragments import Layout, LayoutError, build_layout
-from atoll_runtime.sync.merge import warm
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver

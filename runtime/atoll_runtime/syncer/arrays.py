@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from atoll_runtime.contract import OuterSpec
-from atoll_runtime.sync.buffers import Buffers
+from atoll_runtime.merge.buffers import Buffers
+from atoll_runtime.merge.gradients import Scan
+from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.sync.events import Member
 from atoll_runtime.sync.fragments import Fragment, Layout
-from atoll_runtime.sync.merge import Scan, merge_step
 from atoll_runtime.syncer.parts import Held, gradients, read
 from atoll_runtime.syncer.state import Version
 from atoll_runtime.transport.messages import PushHead

@@ -15,6 +15,7 @@ from typing import Any
 
 from atoll_runtime.contract import RunContract
 from atoll_runtime.interfaces import Arrays, Bucket
+from atoll_runtime.merge.gradients import MergeError
 from atoll_runtime.sync.events import (
     CutEnded,
     CutId,
@@ -44,7 +45,6 @@ from atoll_runtime.sync.events import (
 )
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.sync.machine import COORDINATOR
-from atoll_runtime.sync.merge import MergeError
 from atoll_runtime.sync.tape import Facts
 from atoll_runtime.syncer.arrays import NumpyArrays
 from atoll_runtime.syncer.cuts import Cuts, Job

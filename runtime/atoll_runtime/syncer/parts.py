@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from atoll_runtime.contract import Codec
+from atoll_runtime.merge.gradients import Gradient, Part, Scan, scan
 from atoll_runtime.sync.events import Member, RoundId
 from atoll_runtime.sync.fragments import Fragment
-from atoll_runtime.sync.merge import Codec, Gradient, Part, Scan, scan
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import PushHead
 

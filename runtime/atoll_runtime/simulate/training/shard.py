@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from atoll_runtime.contract import RunContract
+from atoll_runtime.merge.gradients import MergeError
+from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.simulate.fleet.scenario import Costs
 from atoll_runtime.simulate.training.programs import Programs
 from atoll_runtime.sync.events import (
@@ -29,7 +31,6 @@ from atoll_runtime.sync.events import (
     Wake,
 )
 from atoll_runtime.sync.machine import Syncer
-from atoll_runtime.sync.merge import MergeError, merge_step
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.parts import Held, Parts, gradients, read

@@ -1,0 +1,1 @@
+"""The arithmetic of a merge: outer gradients of units, their average, and the outer step (numpy and numba)."""

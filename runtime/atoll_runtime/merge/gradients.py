@@ -1,0 +1,101 @@
+"""Outer gradients of units as they came over the network."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll_runtime.contract import Codec
+from atoll_runtime.merge import kernels
+from atoll_runtime.sync.fragments import Fragment
+
+BITS: dict[Codec, np.dtype[Any]] = {
+    "bf16": np.dtype(np.uint16),
+    "float32": np.dtype(np.uint32),
+    "int4": np.dtype(np.uint16),
+}
+"""Bits of an element as it is merged. What is pushed in int4 is decoded to bfloat16 when it arrives."""
+
+
+class MergeError(ValueError):
+    """These outer gradients cannot be merged."""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What one read of a part shows."""
+
+    finite: bool
+    squares: tuple[float, ...]
+    """Σ v² over the part's elements of each piece of the fragment, float64."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One host's share of a unit's outer gradient, anchor − θ, in the codec of the run."""
+
+    start: int
+    """First element in the fragment. Elements beyond the fragment's end are padding."""
+    body: bytearray | memoryview
+    scan: Scan
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """One unit's outer gradient: parts that together are the whole fragment."""
+
+    weight: float
+    parts: tuple[Part, ...]
+
+    def norms(self, pieces: int) -> list[float]:
+        """Norm of each piece."""
+        return [math.sqrt(math.fsum(part.scan.squares[p] for part in self.parts)) for p in range(pieces)]
+
+
+def scan(fragment: Fragment, body: bytearray | memoryview, codec: Codec, start: int) -> Scan:
+    """Reads a part once, when it arrives. The sums depend only on its elements and on where it starts and stops."""
+    bits = np.frombuffer(body, BITS[codec])
+    sums = []
+    for piece, first in zip(fragment.pieces, fragment.offsets, strict=True):
+        low, high = max(first - start, 0), min(first + piece.size - start, bits.size)
+        sums.append(float(kernels.squares(bits[low:high])) if low < high else 0.0)
+    return Scan(all(math.isfinite(each) for each in sums), tuple(sums))
+
+
+class Input:
+    """One unit's outer gradient as bits of elements, in the order of the fragment."""
+
+    def __init__(self, fragment: Fragment, gradient: Gradient, codec: Codec) -> None:
+        """Raises `MergeError` if the parts are not the whole fragment."""
+        parts = sorted(gradient.parts, key=lambda part: part.start)
+        self._bits = [np.frombuffer(part.body, BITS[codec]) for part in parts if part.start < fragment.size]
+        self.starts = [part.start for part in parts if part.start < fragment.size]
+        reached = 0
+        for start, bits in zip(self.starts, self._bits, strict=True):
+            if start != reached:
+                raise MergeError(f"parts: one starts at {start}, where {reached} is wanted")
+            reached = min(start + bits.size, fragment.size)
+        if reached != fragment.size:
+            raise MergeError(f"parts: they stop at {reached}, and the fragment at {fragment.size}")
+
+    def bits(self, low: int, high: int) -> NDArray[Any]:
+        """Elements from `low` to `high`, which must be of one part."""
+        i = bisect_right(self.starts, low) - 1
+        return self._bits[i][low - self.starts[i] : high - self.starts[i]]
+
+
+def cuts(inputs: Sequence[Input], low: int, high: int, longest: int) -> list[tuple[int, int]]:
+    """Ranges from `low` to `high` of at most `longest` elements. In each of them every input is of one part."""
+    ends = sorted({start for each in inputs for start in each.starts if low < start < high} | {high})
+    ranges = []
+    for end in ends:
+        while low < end:
+            ranges.append((low, min(low + longest, end)))
+            low = ranges[-1][1]
+    return ranges

@@ -1,0 +1,150 @@
+"""Compiled loops over contiguous elements: sum squares, combine, outer step (numba).
+
+They release the GIL and start no threads. Every rounding is as written: no fastmath, no fused multiply-add, sums in a
+fixed order, so a result does not depend on the machine's vector width.
+
+Elements come as their bits: uint32 of float32, or uint16 of bfloat16, which is the upper half of a float32.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numba import njit
+from numba.core.caching import FunctionCache
+from numpy.typing import NDArray
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+GROUP = 4
+"""Inputs that `add` reads at a time."""
+LANES = 64
+"""Independent sums: enough to hide the latency of an addition."""
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    """Compiled code on the disk. It never fails a merge: without a usable file the process compiles for itself.
+
+    numba does not sync its files, so a loss of power can leave them truncated. And it reads the index, writes it, and
+    then writes the code: two processes at once could store code under each other's name.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        with self._locked():
+            try:
+                return super().load_overload(sig, target_context)
+            except Exception:  # a truncated file fails in any way
+                with suppress(OSError):
+                    self.flush()
+                return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with self._locked(), suppress(OSError):  # read-only, or full
+            super().save_overload(sig, data)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with ExitStack() as held:
+            with suppress(OSError):  # read-only: nobody writes there
+                lock = Path(self._cache_file._index_path).with_suffix(".lock")
+                lock.parent.mkdir(parents=True, exist_ok=True)
+                fcntl.flock(held.enter_context(lock.open("a")), fcntl.LOCK_EX)
+            yield
+
+
+def kernel(function: Function) -> Function:
+    """Compiles at the first call; keeps the code beside the source, in the user's cache or in NUMBA_CACHE_DIR."""
+    compiled = njit(nogil=True)(function)
+    with suppress(RuntimeError):  # none of these folders can be written
+        compiled._cache = _Cache(function)
+    result: Function = compiled
+    return result
+
+
+@kernel
+def squares(bits: NDArray[Any]) -> float:
+    """Σ v² in float64.
+
+    Not finite exactly when an element is not: the square of a float32 cannot overflow a float64.
+    """
+    shift = np.uint32(32 - 8 * bits.itemsize) & np.uint32(16)
+    lanes = np.zeros(LANES)
+    whole = bits.size - bits.size % LANES
+    for row in range(0, whole, LANES):
+        for j in range(LANES):
+            x = np.float64(np.uint32(np.uint32(bits[row + j]) << shift).view(np.float32))
+            lanes[j] += x * x
+    for j in range(bits.size - whole):
+        x = np.float64(np.uint32(np.uint32(bits[whole + j]) << shift).view(np.float32))
+        lanes[j] += x * x
+    total = 0.0
+    for lane in lanes:
+        total += lane
+    return total
+
+
+@kernel
+def add(
+    out: NDArray[np.float32],
+    a: NDArray[Any],
+    b: NDArray[Any],
+    c: NDArray[Any],
+    d: NDArray[Any],
+    factors: NDArray[np.float32],
+    first: bool,
+) -> None:
+    """out ← out + Σ factors·inputs, added in the order of the inputs; starts from 0 if these are the first inputs."""
+    shift = np.uint32(32 - 8 * a.itemsize) & np.uint32(16)
+    f0, f1, f2, f3 = factors
+    for i in range(out.size):
+        x = np.float32(0) if first else out[i]
+        x += f0 * np.uint32(np.uint32(a[i]) << shift).view(np.float32)
+        x += f1 * np.uint32(np.uint32(b[i]) << shift).view(np.float32)
+        x += f2 * np.uint32(np.uint32(c[i]) << shift).view(np.float32)
+        x += f3 * np.uint32(np.uint32(d[i]) << shift).view(np.float32)
+        out[i] = x
+
+
+@kernel
+def nesterov(
+    theta: NDArray[np.float32],
+    momentum: NDArray[np.float32],
+    scale: np.float32,
+    rate: np.float32,
+    mu: np.float32,
+    new_theta: NDArray[np.float32],
+    new_momentum: NDArray[np.float32],
+    wire: NDArray[np.uint16],
+) -> bool:
+    """The outer step; `new_momentum` holds the combined input c on entry. Returns whether Θ′ is finite.
+
+    Δ = scale·c; b′ = μ·b + Δ; Θ′ = Θ − η·(μ·b′ + Δ). `wire` gets Θ′ as bfloat16, rounded to nearest even, unless it
+    is empty.
+    """
+    lanes = np.zeros(LANES, np.float32)  # x − x: 0, and NaN where x is not finite
+    whole = theta.size - theta.size % LANES
+    for row in range(0, whole, LANES):
+        for j in range(LANES):
+            i = row + j
+            delta = scale * new_momentum[i]
+            b = mu * momentum[i] + delta
+            new = theta[i] - rate * (mu * b + delta)
+            new_momentum[i] = b
+            new_theta[i] = new
+            lanes[j] += new - new
+    for i in range(whole, theta.size):
+        delta = scale * new_momentum[i]
+        b = mu * momentum[i] + delta
+        new = theta[i] - rate * (mu * b + delta)
+        new_momentum[i] = b
+        new_theta[i] = new
+        lanes[0] += new - new
+    bits = new_theta.view(np.uint32)
+    for i in range(wire.size):
+        tie = (bits[i] >> np.uint32(16)) & np.uint32(1)
+        wire[i] = np.uint16((bits[i] + np.uint32(0x7FFF) + tie) >> np.uint32(16))
+    return bool(np.all(lanes == 0))

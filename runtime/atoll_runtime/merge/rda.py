@@ -1,0 +1,217 @@
+"""From the units' outer gradients to the next version: radial-directional averaging (RDA) or the mean, then Nesterov.
+
+All in float32, and the norms in float64. Inputs are added in the given order, which the caller sorts by unit name, and
+sums are cut at fixed places: the result is the same bit for bit for any number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from threading import Event
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll_runtime.contract import Codec, MergeRule
+from atoll_runtime.merge import kernels
+from atoll_runtime.merge.buffers import Buffers
+from atoll_runtime.merge.gradients import BITS, Gradient, Input, MergeError, Part, cuts, scan
+from atoll_runtime.sync.fragments import Array, Fragment, Piece
+
+_Job: TypeAlias = tuple[Callable[[int, int], bool], int, tuple[int, int]]
+"""What to compute, of which piece, and from which element to which."""
+COMBINE_SECONDS = 600.0
+RANGE = 1 << 16
+"""Elements that a thread computes at a time, at most: so many stay in the cache of a core. Sums are cut there."""
+VANISHED = 1e-30
+"""A vector shorter than this part of the mean length has no direction: float32 could not hold its factor."""
+CANCELLED = 1e-6
+"""Directions whose mean is shorter than this cancel each other. The plain mean is taken instead."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A new version of a fragment."""
+
+    theta: Array
+    momentum: Array
+    wire: memoryview
+    """Θ in the codec of the network, bytes; of float32 it is the memory of `theta`."""
+
+
+@dataclass(frozen=True)
+class _Arrays:
+    """What one merge reads and writes. Threads compute ranges of it."""
+
+    inputs: Sequence[Input]
+    theta: Array
+    momentum: Array
+    rate: np.float32
+    mu: np.float32
+    new_theta: Array
+    new_momentum: Array
+    """Holds the combined input of a range until the range's outer step."""
+    wire: NDArray[np.uint16]
+
+    def combine(self, factors: Sequence[float], low: int, high: int) -> None:
+        """Σ factors[m]·input m."""
+        out = self.new_momentum[low:high]
+        for m in range(0, len(factors), kernels.GROUP):
+            group = [each.bits(low, high) for each in self.inputs[m : m + kernels.GROUP]]
+            missing = kernels.GROUP - len(group)  # one input fills the group, with a factor of zero
+            a, b, c, d = group + [group[0]] * missing
+            weights = np.array([*factors[m : m + kernels.GROUP], *[0.0] * missing], np.float32)
+            kernels.add(out, a, b, c, d, weights, m == 0)
+
+    def step(self, scale: float, low: int, high: int) -> bool:
+        """The outer step on `scale` times the combined input; returns whether the new Θ is finite."""
+        return bool(
+            kernels.nesterov(
+                self.theta[low:high],
+                self.momentum[low:high],
+                np.float32(scale),
+                self.rate,
+                self.mu,
+                self.new_theta[low:high],
+                self.new_momentum[low:high],
+                self.wire[low:high],
+            )
+        )
+
+
+class _PieceMerge:
+    """Merges one piece by RDA: combines all its ranges, and steps them once its length is known."""
+
+    def __init__(self, arrays: _Arrays, ranges: Sequence[tuple[int, int]], shares: Sequence[float]) -> None:
+        self.arrays, self.ranges, self.shares = arrays, ranges, shares
+        self.factors: Sequence[float] = shares
+        self.radius = 0.0
+        self.squares: dict[int, float] = {}
+        self.combined = Event()
+
+    def combine(self, low: int, high: int) -> bool:
+        """Returns True."""
+        self.arrays.combine(self.factors, low, high)
+        self.squares[low] = kernels.squares(self.arrays.new_momentum[low:high].view(np.uint32))
+        if len(self.squares) == len(self.ranges):
+            self.combined.set()
+        return True
+
+    def step(self, low: int, high: int) -> bool:
+        """Returns whether the new Θ is finite."""
+        if not self.combined.wait(COMBINE_SECONDS):
+            raise TimeoutError(f"a merge's sums were not ready after {COMBINE_SECONDS} s")
+        length = math.sqrt(math.fsum(self.squares.values()))
+        if length <= CANCELLED * self.radius:
+            return self.direct(low, high)
+        return self.arrays.step(self.radius / length, low, high)
+
+    def direct(self, low: int, high: int) -> bool:
+        """Merges by the plain mean, whose length does not matter; returns whether the new Θ is finite."""
+        self.arrays.combine(self.shares, low, high)
+        return self.arrays.step(1.0, low, high)
+
+
+def merge_step(
+    fragment: Fragment,
+    gradients: Sequence[Gradient],
+    theta: Array,
+    momentum: Array,
+    *,
+    codec: Codec,
+    rule: MergeRule,
+    learning_rate: float,
+    outer_momentum: float,
+    buffers: Buffers | None = None,
+    pool: Executor | None = None,
+    helpers: int = 0,
+) -> Result:
+    """The next version of `fragment` from Θ and momentum, float32 [size], which are not changed.
+
+    Memory: the new Θ and momentum, and the wire's bytes, from `buffers`; inputs are decoded in the cache.
+    The caller computes, and beside it as many of the pool's threads as `helpers` says, as far as they are free.
+
+    Raises:
+        MergeError: no weight at all, parts that are not the whole fragment, or a result that is not finite.
+    """
+    total = math.fsum(each.weight for each in gradients)
+    if not total > 0 or not math.isfinite(total):
+        raise MergeError(f"the weights sum to {total}: nothing to merge")
+    present = [each for each in gradients if each.weight > 0]
+    inputs = [Input(fragment, each, codec) for each in present]
+    norms = [each.norms(len(fragment.pieces)) for each in present]
+    shares = [each.weight / total for each in present]
+    coded = BITS[codec].itemsize == 2
+    room = buffers or Buffers(0)
+    arrays = _Arrays(
+        inputs,
+        theta,
+        momentum,
+        np.float32(learning_rate),
+        np.float32(outer_momentum),
+        room.take(fragment.size, np.float32),
+        room.take(fragment.size, np.float32),
+        room.take(fragment.size if coded else 0, np.uint16),
+    )
+    jobs: list[_Job] = []
+    steps: list[_Job] = []
+    for p, (piece, first) in enumerate(zip(fragment.pieces, fragment.offsets, strict=True)):
+        ranges = cuts(inputs, first, first + piece.size, RANGE)
+        merge = _PieceMerge(arrays, ranges, shares)
+        if rule == "Mean" or piece.embedding:
+            jobs += [(merge.direct, p, each) for each in ranges]
+        else:
+            merge.radius, merge.factors = radial([each[p] for each in norms], shares)
+            jobs += [(merge.combine, p, each) for each in ranges] + steps
+            steps = [
+                (merge.step, p, each) for each in ranges
+            ]  # after the next piece: other threads end their sums
+    for p in _compute(jobs + steps, pool, helpers):
+        raise MergeError(f"the merged outer gradient of {fragment.pieces[p].tensor} is not finite")
+    made = arrays.wire if coded else arrays.new_theta
+    return Result(arrays.new_theta, arrays.new_momentum, memoryview(made.view(np.uint8).data))
+
+
+def radial(norms: Sequence[float], shares: Sequence[float]) -> tuple[float, list[float]]:
+    """(R, f) with R = Σ w‖v‖ and f = w·R/‖v‖: RDA is R·φ(Σ f·v), φ(x) = x/‖x‖, where the w sum to 1.
+
+    ‖Σ f·v‖ / R is then the length of the mean direction. R is 0 when all inputs are.
+    """
+    radius = math.fsum(share * norm for share, norm in zip(shares, norms, strict=True))
+    least = VANISHED * radius
+    return radius, [
+        share * (radius / norm) if norm > least else 0.0 for share, norm in zip(shares, norms, strict=True)
+    ]
+
+
+def warm(codec: Codec) -> None:
+    """Compiles what a merge in `codec` runs, or loads it: seconds in a new place, milliseconds later on."""
+    piece = Piece("warm", None, (1,), 1, embedding=False)
+    fragment = Fragment(0, (piece,), 1, (0,))
+    body, one = bytearray(BITS[codec].itemsize), np.zeros(1, np.float32)
+    inputs = [Gradient(1.0, (Part(0, body, scan(fragment, body, codec, 0)),))]
+    merge_step(fragment, inputs, one, one, codec=codec, rule="RDA", learning_rate=1.0, outer_momentum=0.0)
+
+
+def _compute(jobs: Sequence[_Job], pool: Executor | None, helpers: int) -> list[int]:
+    """Runs all jobs; each thread takes the first that nobody has taken. Returns the pieces of those that failed."""
+    failed: list[int] = []
+    left = iter(jobs)
+
+    def work() -> None:
+        for compute, p, (low, high) in left:
+            if not compute(low, high):
+                failed.append(p)
+
+    helping = [pool.submit(work) for _ in range(min(helpers, len(jobs) - 1))] if pool else []
+    try:
+        work()
+    finally:  # the memory must outlive every thread that writes to it
+        for each in helping:
+            if not each.cancel():
+                each.result()
+    return sorted(failed)

@@ -1,0 +1,101 @@
+"""Compiled kernels are kept on a disk that may lose power, be read-only, or be shared by processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import atoll_runtime
+from atoll_runtime.merge.kernels import kernel
+
+
+def largest(values: NDArray[Any]) -> float:
+    """A small kernel."""
+    found = float(values[0])
+    for value in values:
+        found = max(found, float(value))
+    return found
+
+
+def loaded(values: NDArray[Any]) -> int:
+    """How many kernels a new process loads from the disk. All of them must work."""
+    compiled: Any = kernel(largest)
+    assert compiled(values) == 7
+    return sum(compiled.stats.cache_hits.values())
+
+
+FLOATS, WHOLE = np.array([3.0, 7.0]), np.array([3, 7])
+
+
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+@pytest.mark.parametrize("left", [0.0, 0.5])
+def test_a_truncated_file_is_compiled_and_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, left: float
+) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    assert (loaded(FLOATS), loaded(FLOATS)) == (0, 1)
+    (found,) = tmp_path.rglob(f"*.{suffix}")
+    found.write_bytes(found.read_bytes()[: int(left * found.stat().st_size)])
+    assert (loaded(FLOATS), loaded(FLOATS)) == (0, 1)
+
+
+def test_two_processes_that_store_a_kernel_at_once_lose_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    first, second = kernel(largest), kernel(largest)
+    other: Any = numba.njit(largest)
+    other(WHOLE)
+    ((signature, compiled),) = other.overloads.items()
+    files: Any = first._cache._cache_file  # type: ignore[attr-defined]
+    write = files._save_index
+    saving = threading.Thread(
+        target=second._cache.save_overload,  # type: ignore[attr-defined]
+        args=(signature, compiled),
+    )
+
+    def late(index: Any) -> None:
+        """The other process begins when this one has read the index; half a second is time to overtake it."""
+        saving.start()
+        saving.join(0.5)
+        write(index)
+
+    monkeypatch.setattr(files, "_save_index", late)
+    assert first(FLOATS) == 7
+    saving.join(20)
+    assert (loaded(FLOATS), loaded(WHOLE)) == (1, 1)
+
+
+def test_where_no_folder_can_be_written_each_process_compiles_for_itself(tmp_path: Path) -> None:
+    package = Path(atoll_runtime.__file__).parent
+    with zipfile.ZipFile(tmp_path / "installed.zip", "w") as archive:
+        for name in ("__init__.py", "merge/__init__.py", "merge/kernels.py"):
+            archive.write(package / name, f"atoll_runtime/{name}")
+    code = (
+        "import numpy as np; from atoll_runtime.merge import kernels\n"
+        "print(kernels.__file__, kernels.squares(np.ones(3, np.float32).view(np.uint32)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": "/proc/none",
+            "PYTHONPATH": os.pathsep.join([str(tmp_path / "installed.zip"), *sys.path]),
+        },
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "installed.zip" in done.stdout and done.stdout.endswith(" 3.0\n")
