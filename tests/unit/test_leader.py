@@ -9,28 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll_operator.kube.lease import DEADLINE_SHARE, LOOK_SECONDS, RENEW_SHARE, Sight, decide, lease_name
+from atoll_operator.kube.lease import DEADLINE_SHARE, LOOK_SECONDS, RENEW_SHARE, Sight, lease_name, pause
 
 
 @pytest.mark.parametrize(
-    ("sight", "now", "action"),
+    ("sight", "now", "wait"),
     [
-        pytest.param(None, 0.0, "acquire", id="there-is-none"),
-        pytest.param(Sight("", 10, 0.0), 0.1, "acquire", id="released"),
-        pytest.param(Sight("me", 10, 0.0), 0.1, "renew", id="ours"),
-        pytest.param(Sight("me", 10, 0.0), 99.0, "renew", id="ours-and-late"),
-        pytest.param(Sight("you", 10, 0.0), 9.9, "wait", id="held"),
-        pytest.param(Sight("you", 10, 0.0), 10.0, "acquire", id="not-renewed"),
-        pytest.param(Sight("you", 30, 0.0), 10.0, "wait", id="held-for-as-long-as-its-holder-said"),
+        pytest.param(None, 0.0, 0.0, id="there-is-none"),
+        pytest.param(Sight("", 10, 0.0), 0.1, 0.0, id="released"),
+        pytest.param(Sight("me", 10, 0.0), 0.1, 0.0, id="ours"),
+        pytest.param(Sight("me", 10, 0.0), 99.0, 0.0, id="ours-and-late"),
+        pytest.param(Sight("you", 10, 0.0), 1.0, LOOK_SECONDS, id="held"),
+        pytest.param(Sight("you", 10, 0.0), 9.5, 0.5, id="held-until-it-may-end"),
+        pytest.param(Sight("you", 10, 0.0), 10.0, 0.0, id="not-renewed"),
+        pytest.param(Sight("you", 30, 0.0), 10.0, LOOK_SECONDS, id="held-for-as-long-as-its-holder-said"),
     ],
 )
-def test_a_lease_is_judged_by_when_we_saw_it_change(sight: Sight | None, now: float, action: str) -> None:
-    assert decide(sight, "me", now).action == action
-
-
-def test_a_standby_looks_again_soon_and_not_later_than_the_lease_may_end() -> None:
-    assert decide(Sight("you", 10, 0.0), "me", 1.0).until == 1.0 + LOOK_SECONDS
-    assert decide(Sight("you", 10, 0.0), "me", 9.5).until == 10.0
+def test_a_lease_is_judged_by_when_we_saw_it_change(sight: Sight | None, now: float, wait: float) -> None:
+    assert pause(sight, "me", now) == wait
 
 
 def test_operators_of_different_namespaces_do_not_exclude_each_other() -> None:
@@ -75,9 +71,8 @@ class Party:
             return
         if record.version != self.seen:
             self.seen, self.sight = record.version, Sight(record.holder, self.seconds, mine)
-        decision = decide(self.sight, self.name, mine)
-        if decision.action == "wait":
-            self.next_step = now + (decision.until - mine) / self.rate * jitter
+        if wait := pause(self.sight, self.name, mine):
+            self.next_step = now + wait / self.rate * jitter
         else:
             record.holder, record.version = self.name, record.version + 1
             self.seen, self.sight = record.version, Sight(self.name, self.seconds, mine)

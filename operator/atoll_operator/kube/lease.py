@@ -1,4 +1,4 @@
-"""Leader election by a Lease. `decide` is the rule, `Leadership` carries it out.
+"""Leader election by a Lease. `pause` is the rule, `Leadership` carries it out.
 
 Written times are not used: a lease has expired when it has not changed for its whole duration by our own monotonic
 clock. Its holder stops earlier, counted from before it sent the last renewal; clock rates may differ by 40 %.
@@ -7,7 +7,6 @@ clock. Its holder stops earlier, counted from before it sent the last renewal; c
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 import hashlib
 import logging
@@ -15,7 +14,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from atoll_operator.kube.cache import Object
 from atoll_operator.kube.client import ApiClient
@@ -29,6 +27,8 @@ DEADLINE_SHARE = 0.7
 """Share of the lease's length after which a holder that could not renew stops; three renewals were due by then."""
 LOOK_SECONDS = 1.0
 """Between two reads of another operator's lease, which may be released before it expires."""
+QUICK_SECONDS = 0.1
+"""Until the next try after somebody else wrote the lease, or a renewal failed."""
 LONGEST_SECONDS = 120
 """Longest duration that is accepted in another holder's lease."""
 RELEASE_SECONDS = 2.0
@@ -44,28 +44,18 @@ class Sight:
     since: float
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """`until` is the time of the next look, for `wait`."""
-
-    action: Literal["acquire", "renew", "wait"]
-    until: float = 0.0
-
-
-def decide(sight: Sight | None, identity: str, now: float) -> Decision:
-    """What to do about a lease; None: there is none. `now` is in the seconds of `Sight.since`.
+def pause(sight: Sight | None, identity: str, now: float) -> float:
+    """Seconds to wait before the next look at a lease; 0: it may be taken. None: there is no lease.
 
     A lease with our identity is ours, also where an earlier process of this pod took it: the kubelet starts a
     container again only after its last process has ended.
+
+    Args:
+        now: in the seconds of `Sight.since`.
     """
-    if sight is None or not sight.holder:
-        return Decision("acquire")
-    if sight.holder == identity:
-        return Decision("renew")
-    ends = sight.since + sight.seconds
-    if now >= ends:
-        return Decision("acquire")
-    return Decision("wait", min(now + LOOK_SECONDS, ends))
+    if sight is None or sight.holder in ("", identity):
+        return 0.0
+    return min(max(sight.since + sight.seconds - now, 0.0), LOOK_SECONDS)
 
 
 def lease_name(prefix: str, namespaces: Collection[str]) -> str:
@@ -132,20 +122,18 @@ class Leadership:
         while True:
             try:
                 await self._look()
-                decision = decide(self._sight, self._identity, time.monotonic())
-                if decision.action != "wait":
+                if not (wait := self._pause()):
                     await self._take()
                     return
                 if self._sight is not None and told != self._sight.holder:
                     told = self._sight.holder
                     tell(logging.INFO, "stands by", lease=self._name, holder=told)
-                pause = decision.until - time.monotonic()
             except (Conflict, AlreadyExists):
-                pause = 0.1  # another operator was quicker
+                wait = QUICK_SECONDS  # another operator was quicker
             except (Unreachable, NotFound) as error:  # NotFound: of the namespace
                 tell(logging.WARNING, "cannot see the lease", lease=self._name, error=str(error))
-                pause = LOOK_SECONDS
-            await asyncio.sleep(max(pause, 0.0) + random.uniform(0.0, 0.1 * LOOK_SECONDS))
+                wait = LOOK_SECONDS
+            await asyncio.sleep(wait + random.uniform(0.0, 0.1 * LOOK_SECONDS))
 
     async def _lead(self, work: Callable[[], Awaitable[None]]) -> None:
         """Returns when the lease is lost and the work has stopped."""
@@ -166,23 +154,25 @@ class Leadership:
 
     async def _renew(self) -> None:
         """Returns when another operator has the lease, or it could not be renewed in time."""
-        pause = RENEW_SHARE * self._seconds * random.uniform(0.9, 1.1)
+        wait = 0.0
         while (left := self._until - time.monotonic()) > 0:
-            await asyncio.sleep(min(pause, left))
+            await asyncio.sleep(min(wait or RENEW_SHARE * self._seconds * random.uniform(0.9, 1.1), left))
             try:
                 async with asyncio.timeout(max(self._until - time.monotonic(), 0.0)):
-                    await self._take()
-                pause = RENEW_SHARE * self._seconds * random.uniform(0.9, 1.1)
-            except (Conflict, AlreadyExists, NotFound):
-                with contextlib.suppress(TimeoutError, Unreachable):
-                    async with asyncio.timeout(max(self._until - time.monotonic(), 0.0)):
+                    try:
+                        await self._take()
+                        wait = 0.0
+                        continue
+                    except (Conflict, AlreadyExists, NotFound):
                         await self._look()
-                if decide(self._sight, self._identity, time.monotonic()).action == "wait":
-                    return
-                pause = 0.1
             except (TimeoutError, Unreachable) as error:
                 tell(logging.WARNING, "cannot renew the lease", lease=self._name, error=str(error))
-                pause = 0.1
+            if self._pause():
+                return
+            wait = QUICK_SECONDS
+
+    def _pause(self) -> float:
+        return pause(self._sight, self._identity, time.monotonic())
 
     async def _look(self) -> None:
         try:
@@ -210,11 +200,7 @@ class Leadership:
         if old.get("holderIdentity") != self._identity:
             spec |= {"acquireTime": moment, "leaseTransitions": old.get("leaseTransitions", 0) + bool(old)}
         if self._body is None:
-            metadata = {
-                "name": self._name,
-                "namespace": self._namespace,
-                "labels": dict(self._labels),
-            }
+            metadata = {"name": self._name, "namespace": self._namespace, "labels": dict(self._labels)}
             body = {"apiVersion": API_VERSION, "kind": "Lease", "metadata": metadata, "spec": spec}
             self._body = await self._client.create(body)
         else:

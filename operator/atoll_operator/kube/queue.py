@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from atoll_operator.kube.errors import Conflict, NamespaceEnding, NotLeading, Refused, Retry, Unreachable
@@ -19,16 +18,26 @@ MAX_BACK_OFF_SECONDS = 60.0
 """Longest time between two tries of a key without a new event."""
 WORKERS = 64
 """Enough for many heals to wait for the API server at the same time."""
-PASSES_SECONDS = 60.0
-"""How long the time of a pass is remembered; longer than any spacing."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Delay:
-    """The last delay of a key by `Retry`; 0 seconds after a new event."""
+@dataclass(slots=True)
+class _Record:
+    """What is known of one key."""
 
-    seconds: float = 0.0
+    waiting_since: float | None = None
+    handled_since: float | None = None
+    again: bool = False
+    """The key was added while it is handled."""
+    forgotten: bool = False
+    timer: asyncio.TimerHandle | None = None
+    last_pass: float = float("-inf")
+    """When the last pass ended."""
+    failed: bool = False
+    """Whether the last pass failed."""
+    back_off: float = 0.0
+    """Seconds of the last delay after a failure; 0 after a change."""
     reason: str = ""
+    """Of the last failure."""
 
 
 class WorkQueue(Generic[K]):
@@ -37,65 +46,56 @@ class WorkQueue(Generic[K]):
     def __init__(self, handle: Callable[[K], Awaitable[None]], workers: int = WORKERS) -> None:
         self._handle = handle
         self._workers = workers
-        self._waiting: OrderedDict[K, float] = OrderedDict()
-        """When each key was added."""
-        self._working: dict[K, float] = {}
-        self._again: set[K] = set()
-        """Keys that were added while they are handled."""
-        self._timers: dict[K, asyncio.TimerHandle] = {}
-        self._passes: OrderedDict[K, float] = OrderedDict()
-        """When the last pass over each key ended, in this order."""
-        self._failures: dict[K, int] = {}
-        self._delays: dict[K, _Delay] = {}
-        """Delays by `Retry`, until a pass succeeds."""
-        self._waits = asyncio.Semaphore(0)
-        """Has one permit per waiting key."""
+        self._waiting: asyncio.Queue[K] = asyncio.Queue()
+        self._records: dict[K, _Record] = {}
         self.on_error: Callable[[K, Exception], None] = lambda key, error: None
 
     def add(self, key: K) -> None:
         """Enqueue the key after a change: immediately, or again after the pass that is running."""
-        self._encourage(key)
-        self._add(key)
+        record = self._record(key)
+        record.back_off = 0.0
+        self._enqueue(key, record)
 
     def add_spaced(self, key: K, seconds: float) -> None:
         """Enqueue the key after a change, but not within `seconds` of its last pass (of now while it is handled)."""
-        self._encourage(key)
-        last = _now() if key in self._working else self._passes.get(key, float("-inf"))
+        record = self._record(key)
+        record.back_off = 0.0
+        last = record.last_pass if record.handled_since is None else _now()
         self.add_after(key, last + seconds - _now())
 
     def add_after(self, key: K, seconds: float) -> None:
         """Enqueue the key after `seconds`. The earliest of several times wins; an earlier pass does not cancel it."""
+        record, due = self._record(key), _now() + seconds
         if seconds <= 0:
-            self._add(key)
-            return
-        due = _now() + seconds
-        timer = self._timers.get(key)
-        if timer is not None:
-            if timer.when() <= due:
-                return
-            timer.cancel()
-        self._timers[key] = asyncio.get_running_loop().call_at(due, self._due, key)
+            self._enqueue(key, record)
+        elif record.timer is None or due < record.timer.when():
+            if record.timer is not None:
+                record.timer.cancel()
+            record.timer = asyncio.get_running_loop().call_at(due, self._due, key, record)
 
     def retry_failed(self) -> None:
         """Enqueue all keys whose last pass failed, because the cause may be over."""
-        for key in list(self._failures):
-            self._add(key)
+        for key, record in self._records.items():
+            if record.failed:
+                self._enqueue(key, record)
 
     def forget(self, key: K) -> None:
-        """Drop timers and failures of a deleted object's key."""
-        self._failures.pop(key, None)
-        self._delays.pop(key, None)
-        if timer := self._timers.pop(key, None):
-            timer.cancel()
+        """Drop what is known of a deleted object's key."""
+        if (record := self._records.get(key)) is not None:
+            record.forgotten, record.failed = True, False
+            if record.timer is not None:
+                record.timer.cancel()
+                record.timer = None
 
     @property
     def depth(self) -> int:
-        return len(self._waiting)
+        return self._waiting.qsize()
 
     def oldest_seconds(self) -> float:
         """Age of the oldest key that waits or is handled; 0 if there is none."""
-        since = [*list(self._waiting.values())[:1], *self._working.values()]
-        return _now() - min(since) if since else 0.0
+        records = self._records.values()
+        since = (time for record in records for time in (record.waiting_since, record.handled_since))
+        return _now() - min((time for time in since if time is not None), default=_now())
 
     async def run(self) -> None:
         """Handle keys until cancelled. Timers end with it."""
@@ -104,77 +104,63 @@ class WorkQueue(Generic[K]):
                 for _ in range(self._workers):
                     group.create_task(self._work())
         finally:
-            for timer in self._timers.values():
-                timer.cancel()
+            for record in self._records.values():
+                if record.timer is not None:
+                    record.timer.cancel()
 
     async def _work(self) -> None:
         while True:
-            await self._waits.acquire()
-            key, _ = self._waiting.popitem(last=False)
-            self._working[key] = _now()
+            key = await self._waiting.get()
+            record = self._records[key]
+            record.waiting_since, record.handled_since = None, _now()
+            record.forgotten = False
             try:
                 await self._handle(key)
             except Exception as error:
-                self._failed(key, error)
+                self._failed(key, record, error)
             else:
-                self._failures.pop(key, None)
-                self._delays.pop(key, None)
+                record.failed, record.back_off, record.reason = False, 0.0, ""
             finally:
-                self._end(key)
-            if key in self._again:
-                self._again.discard(key)
-                self._add(key)
+                record.handled_since, record.last_pass = None, _now()
+            if record.again:
+                record.again = False
+                self._enqueue(key, record)
+            elif record.forgotten and record.timer is None:
+                del self._records[key]
 
-    def _end(self, key: K) -> None:
-        del self._working[key]
-        now = self._passes[key] = _now()
-        self._passes.move_to_end(key)
-        while next(iter(self._passes.values())) < now - PASSES_SECONDS:
-            self._passes.popitem(last=False)
-
-    def _failed(self, key: K, error: Exception) -> None:
+    def _failed(self, key: K, record: _Record, error: Exception) -> None:
+        """Retry after twice the last delay, or after the first one if there was a change since."""
         if isinstance(error, NamespaceEnding):  # no try can succeed; the object's own end comes as an event
             tell(logging.INFO, "the namespace is being deleted", object=str(key), error=str(error))
             return
         self.on_error(key, error)
-        if isinstance(error, Retry):
-            self._put_off(key, error)
-            return
-        count = self._failures[key] = self._failures.get(key, 0) + 1
-        wait = min(BACK_OFF_SECONDS * 2.0 ** min(count - 1, 16), MAX_BACK_OFF_SECONDS) * random.uniform(
-            0.5, 1.0
-        )
-        if isinstance(error, (Conflict, NotLeading, Refused, Unreachable)):
-            tell(logging.WARNING, "will try again", object=str(key), error=str(error), seconds=round(wait, 2))
-        else:
-            LOG.error("a bug; will try again", exc_info=error, extra={"fields": {"object": str(key)}})
+        first = error.seconds if isinstance(error, Retry) else BACK_OFF_SECONDS
+        record.failed, record.back_off = True, min(record.back_off * 2 or first, MAX_BACK_OFF_SECONDS)
+        wait = record.back_off * random.uniform(0.8, 1.0)
+        if record.reason != str(error):
+            record.reason = str(error)
+            fields = {"object": str(key), "error": record.reason, "seconds": round(wait, 2)}
+            if isinstance(error, Retry):
+                tell(logging.INFO, "put off", **fields)
+            elif isinstance(error, (Conflict, NotLeading, Refused, Unreachable)):
+                tell(logging.WARNING, "will try again", **fields)
+            else:
+                LOG.error("a bug; will try again", exc_info=error, extra={"fields": fields})
         self.add_after(key, wait)
 
-    def _put_off(self, key: K, error: Retry) -> None:
-        """Retry after twice the last delay, or after the first one if there was a change since."""
-        known = self._delays.get(key, _Delay())
-        seconds = min(known.seconds * 2 or error.seconds, MAX_BACK_OFF_SECONDS)
-        wait = seconds * random.uniform(0.8, 1.0)
-        if known.reason != str(error):
-            tell(logging.INFO, "put off", object=str(key), error=str(error), seconds=round(wait, 2))
-        self._delays[key] = _Delay(seconds, str(error))
-        self.add_after(key, wait)
+    def _record(self, key: K) -> _Record:
+        return self._records.setdefault(key, _Record())
 
-    def _encourage(self, key: K) -> None:
-        """Reset the delay after a change, so that the next `Retry` begins with the shortest one."""
-        if known := self._delays.get(key):
-            self._delays[key] = replace(known, seconds=0.0)
+    def _enqueue(self, key: K, record: _Record) -> None:
+        if record.handled_since is not None:
+            record.again = True
+        elif record.waiting_since is None:
+            record.waiting_since = _now()
+            self._waiting.put_nowait(key)
 
-    def _add(self, key: K) -> None:
-        if key in self._working:
-            self._again.add(key)
-        elif key not in self._waiting:
-            self._waiting[key] = _now()
-            self._waits.release()
-
-    def _due(self, key: K) -> None:
-        self._timers.pop(key, None)
-        self._add(key)
+    def _due(self, key: K, record: _Record) -> None:
+        record.timer = None
+        self._enqueue(key, record)
 
 
 def _now() -> float:
