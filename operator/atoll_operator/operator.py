@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 import socket
 import uuid
-from contextlib import AsyncExitStack
 
 import aiohttp
 
 from atoll_operator.api.group import LABEL_MANAGER, MANAGER
 from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.controller import Controller
-from atoll_operator.kube.gather import wait_for_api
+from atoll_operator.kube.gather import until_first, wait_for_api
 from atoll_operator.kube.lease import Leadership, lease_name
 from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.logs import tell
@@ -60,7 +58,6 @@ class App:
         )
         self._leadership = Leadership(
             self._lease_cluster,
-            self._metrics.leader.set,
             namespace=settings.lease_namespace,
             name=lease_name("atoll-operator", settings.namespaces),
             identity=settings.identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}",
@@ -68,10 +65,14 @@ class App:
             labels=LABELS,
         )
         self._controller: Controller | None = None
-        self._metrics.registry.register(
-            RunCollector(self._inventory, leads=lambda: self._controller is not None)
-        )
+        """None while this operator stands by."""
         self._watches: ClusterWatches | None = None
+        self._metrics.registry.register(RunCollector(self._inventory, self._leads))
+        self._metrics.leader.set_function(self._leads)
+        self._metrics.queue_age.set_function(self._oldest)
+        self._metrics.queue_depth.set_function(
+            lambda: 0 if self._controller is None else self._controller.queue.depth
+        )
 
     async def run(self) -> None:
         """Returns after SIGTERM or SIGINT.
@@ -79,70 +80,34 @@ class App:
         Raises:
             Exception: the first that ended a part.
         """
-        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+        stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stopped.set)
-        server = await health.serve(
-            self._settings.health_port,
-            self._metrics,
-            alive=self._alive,
-            ready=self._prepared,
-            role=lambda: "stands by" if self._controller is None else "leads",
-            refresh=self._refresh,
-        )
-        working = asyncio.create_task(self._operate(), name="operate")
-        waiting = asyncio.create_task(stopped.wait(), name="wait for a signal")
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        port, registry = self._settings.health_port, self._metrics.registry
+        server = await health.serve(port, registry, alive=self._alive, ready=self._ready)
         try:
-            await asyncio.wait([working, waiting], return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                working.result()
+            await until_first(self._operate(), stopped.wait())
         finally:
-            waiting.cancel()
-            working.cancel()  # gives the lease back
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([working])
             await server.cleanup()
 
     async def _operate(self) -> None:
-        async with AsyncExitStack() as stack:
-            for cluster in (self._cluster, self._lease_cluster):
-                await stack.enter_async_context(cluster)
+        async with self._cluster, self._lease_cluster:
             await wait_for_api(self._cluster.check_served)
             watches = list(WATCHES)
             if await wait_for_api(lambda: self._cluster.may_list("Node")):
                 watches.append(Watch("Node", cluster_scoped=True))
             else:
-                tell(
-                    logging.WARNING,
-                    "may not watch nodes: the pods of a lost node are replaced when they are deleted",
-                )
+                problem = "may not watch nodes: the pods of a lost node are replaced when they are deleted"
+                tell(logging.WARNING, problem)
+            namespaces, resync_seconds = self._settings.namespaces, self._settings.resync_seconds
             self._watches = ClusterWatches(
-                self._cluster,
-                watches,
-                self._settings.namespaces,
-                self._dispatcher,
-                self._settings.resync_seconds,
+                self._cluster, watches, namespaces, self._dispatcher, resync_seconds
             )
-            tasks = [
-                asyncio.create_task(self._watches.run(), name="watch"),
-                asyncio.create_task(self._lead(self._watches), name="lead"),
-            ]
-            try:
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+            await until_first(self._watches.run(), self._lead(self._watches))
 
     async def _lead(self, watches: ClusterWatches) -> None:
         await watches.filled.wait()
-        if self._settings.lease_namespace:
-            await self._leadership.hold(self._work)
-        else:
-            self._metrics.leader.set(1)
-            await self._work()
+        await (self._leadership.hold(self._work) if self._settings.lease_namespace else self._work())
 
     async def _work(self) -> None:
         controller = self._controller = Controller(
@@ -157,19 +122,21 @@ class App:
     def _may_write(self) -> bool:
         return not self._settings.lease_namespace or self._leadership.leads()
 
+    def _leads(self) -> bool:
+        return self._controller is not None
+
     def _oldest(self) -> float:
         return 0.0 if self._controller is None else self._controller.queue.oldest_seconds()
 
-    def _alive(self) -> str:
+    def _alive(self) -> tuple[bool, str]:
         age = self._oldest()
-        return f"a key has waited for {age:.0f} s" if age > self._settings.stuck_seconds else ""
+        stuck = age > self._settings.stuck_seconds
+        return not stuck, f"a key has waited for {age:.0f} s" if stuck else "ok"
 
-    def _prepared(self) -> str:
+    def _ready(self) -> tuple[bool, str]:
         watches = self._watches
         if watches is not None and watches.refusal:
-            return f"may not watch {watches.refusal}"
-        return "" if watches is not None and watches.filled.is_set() else "the watches have not started yet"
-
-    def _refresh(self) -> None:
-        self._metrics.queue_depth.set(0 if self._controller is None else self._controller.queue.depth)
-        self._metrics.queue_age.set(self._oldest())
+            return False, f"may not watch {watches.refusal}"
+        if watches is None or not watches.filled.is_set():
+            return False, "the watches have not started yet"
+        return True, "ok, leads" if self._leads() else "ok, stands by"

@@ -24,12 +24,11 @@ async def test_a_queue_whose_worker_hangs_is_not_alive_and_one_that_goes_on_is()
     metrics, problem = Metrics(), "the watches have not started yet"
     server = await health.serve(
         0,
-        metrics,
-        alive=lambda: "stuck" if queue.oldest_seconds() > 0.1 else "",
-        ready=lambda: problem,
-        role=lambda: "stands by",
-        refresh=lambda: metrics.queue_depth.set(queue.depth),
+        metrics.registry,
+        alive=lambda: (queue.oldest_seconds() <= 0.1, "ok"),
+        ready=lambda: (not problem, problem or "ok, stands by"),
     )
+    metrics.queue_depth.set_function(lambda: queue.depth)
     working = asyncio.create_task(queue.run())
     address = f"http://127.0.0.1:{server.addresses[0][1]}"
 

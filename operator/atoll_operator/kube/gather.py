@@ -1,4 +1,4 @@
-"""Runs several requests at the same time, and waits for the API server at the start."""
+"""Runs several coroutines at the same time, and waits for the API server at the start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from atoll_operator.kube.errors import NotLeading, Unreachable
 from atoll_operator.kube.logs import tell
@@ -58,3 +58,16 @@ async def wait_for_api(ask: Callable[[], Awaitable[T]], seconds: float = START_S
                 told = str(error)
                 tell(logging.WARNING, "waits for the API server", error=told)
         await asyncio.sleep(random.uniform(0.5, 1.0))
+
+
+async def until_first(*works: Coroutine[Any, Any, Any]) -> None:
+    """Runs all until the first ends, and cancels the others. Raises what the first raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

@@ -12,12 +12,13 @@ import hashlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 
 from atoll_operator.kube.cache import Object
 from atoll_operator.kube.client import ApiClient
 from atoll_operator.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
+from atoll_operator.kube.gather import until_first
 from atoll_operator.kube.logs import tell
 
 API_VERSION = "coordination.k8s.io/v1"
@@ -71,14 +72,12 @@ class Leadership:
 
     Args:
         client: of its own, because a renewal must wait neither for a connection nor for a long time-out.
-        report: called with whether this operator leads, at each change.
         labels: of the Lease.
     """
 
     def __init__(
         self,
         client: ApiClient,
-        report: Callable[[bool], None],
         *,
         namespace: str,
         name: str,
@@ -87,7 +86,6 @@ class Leadership:
         labels: Mapping[str, str],
     ) -> None:
         self._client = client
-        self._report = report
         self._labels = labels
         self._namespace, self._name = namespace, name
         self._identity = identity
@@ -101,7 +99,7 @@ class Leadership:
         """Whether this operator may write now."""
         return time.monotonic() < self._until
 
-    async def hold(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def hold(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """Waits for the lease, runs `work` while it is ours, and cancels it when it is lost; until cancelled.
 
         Raises:
@@ -135,22 +133,12 @@ class Leadership:
                 wait = LOOK_SECONDS
             await asyncio.sleep(wait + random.uniform(0.0, 0.1 * LOOK_SECONDS))
 
-    async def _lead(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _lead(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """Returns when the lease is lost and the work has stopped."""
-        self._report(True)
-        working = asyncio.ensure_future(work())
-        renewing = asyncio.create_task(self._renew(), name="renew")
         try:
-            await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
+            await until_first(work(), self._renew())
         finally:
             self._until = float("-inf")
-            self._report(False)
-            working.cancel()
-            renewing.cancel()
-            await asyncio.gather(working, renewing, return_exceptions=True)
-        for task in (working, renewing):
-            if not task.cancelled():
-                task.result()
 
     async def _renew(self) -> None:
         """Returns when another operator has the lease, or it could not be renewed in time."""
@@ -168,6 +156,7 @@ class Leadership:
             except (TimeoutError, Unreachable) as error:
                 tell(logging.WARNING, "cannot renew the lease", lease=self._name, error=str(error))
             if self._pause():
+                self._until = float("-inf")  # the work must not write while it ends
                 return
             wait = QUICK_SECONDS
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import logging
-import sys
-from typing import Literal
+from typing import Any, Literal
 
 LOG = logging.getLogger("atoll")
 
@@ -15,15 +14,11 @@ class JsonFormatter(logging.Formatter):
     """Each line has ts, level, msg, logger and object, which may be empty; `extra={"fields": {...}}` adds keys."""
 
     def format(self, record: logging.LogRecord) -> str:
-        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
-        line = {
-            "ts": moment.isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "msg": record.getMessage(),
-            "logger": record.name,
-            "object": "",
-            **getattr(record, "fields", {}),
-        }
+        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(
+            timespec="milliseconds"
+        )
+        line: dict[str, Any] = {"ts": moment, "level": record.levelname.lower(), "msg": record.getMessage()}
+        line |= {"logger": record.name, "object": "", **getattr(record, "fields", {})}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
@@ -32,15 +27,17 @@ class JsonFormatter(logging.Formatter):
 class TextFormatter(logging.Formatter):
     """For a terminal."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f" {key}={value}" for key, value in getattr(record, "fields", {}).items())
-        text = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():7} {record.getMessage()}{fields}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        fields = (f" {key}={value}" for key, value in getattr(record, "fields", {}).items())
+        return super().formatMessage(record) + "".join(fields)
 
 
 def configure(log_format: Literal["json", "text"]) -> None:
     """To stderr; of libraries only what needs attention."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     LOG.setLevel(logging.INFO)

@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import hashlib
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Literal, Protocol
 
@@ -45,75 +45,55 @@ class Recorder:
         self._client = client
         self._component = component
         self._told: OrderedDict[str, None] = OrderedDict()
-        self._waiting: deque[Object] = deque(maxlen=REMEMBERED)
+        """Names of the last Events."""
+        self._waiting: asyncio.Queue[Object] = asyncio.Queue(REMEMBERED)
         self._dropped = 0
         """Events that were dropped since the last log line about it."""
-        self._wake = asyncio.Event()
 
     def tell(self, body: Object, notices: Iterable[Notice], now: float) -> None:
         """Logs messages about an object and queues its Events; `now` is in Unix seconds."""
         for notice in notices:
-            self._tell(body, notice, now)
+            event = self._event(body, notice, now)
+            if (name := event["metadata"]["name"]) in self._told:
+                continue
+            self._told[name] = None
+            if len(self._told) > REMEMBERED:
+                self._told.popitem(last=False)
+            level = logging.INFO if notice.type == "Normal" else logging.WARNING
+            tell(level, notice.message, object=_about(event), reason=notice.reason)
+            if self._waiting.full():
+                self._waiting.get_nowait()
+                self._dropped += 1
+            self._waiting.put_nowait(event)
 
     async def run(self) -> None:
         """Writes until cancelled."""
         while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._waiting:
-                await self._write(self._waiting.popleft())
-            if self._dropped:
-                dropped, self._dropped = self._dropped, 0
-                tell(
-                    logging.WARNING,
-                    "more Events waited than are kept; the oldest were dropped",
-                    events=dropped,
-                )
+            event = await self._waiting.get()
+            try:
+                await self._client.create(event)
+            except AlreadyExists:
+                pass
+            except (ApiError, NotLeading, Unreachable) as error:
+                fields = {"object": _about(event), "reason": event["reason"], "error": str(error)}
+                tell(logging.WARNING, "an Event could not be written", **fields)
+            if self._dropped and self._waiting.empty():
+                problem = "more Events waited than are kept; the oldest were dropped"
+                tell(logging.WARNING, problem, events=self._dropped)
+                self._dropped = 0
 
-    def _tell(self, body: Object, notice: Notice, now: float) -> None:
+    def _event(self, body: Object, notice: Notice, now: float) -> Object:
         metadata = body["metadata"]
         occasion = "\0".join((metadata["uid"], notice.reason, notice.occasion))
         name = f"{metadata['name']}.{hashlib.sha256(occasion.encode()).hexdigest()[:16]}"
-        if name in self._told:
-            return
-        self._told[name] = None
-        if len(self._told) > REMEMBERED:
-            self._told.popitem(last=False)
-        level = logging.INFO if notice.type == "Normal" else logging.WARNING
-        about = f"{body['kind']} {metadata['namespace']}/{metadata['name']}"
-        tell(level, notice.message, object=about, reason=notice.reason)
-        self._dropped += len(self._waiting) == REMEMBERED
-        self._waiting.append(self._event(body, notice, name, now))
-        self._wake.set()
-
-    async def _write(self, event: Object) -> None:
-        try:
-            await self._client.create(event)
-        except AlreadyExists:
-            return
-        except (ApiError, NotLeading, Unreachable) as error:
-            about = event["involvedObject"]
-            tell(
-                logging.WARNING,
-                "an Event could not be written",
-                object=f"{about['kind']} {about['namespace']}/{about['name']}",
-                reason=event["reason"],
-                error=str(error),
-            )
-
-    def _event(self, body: Object, notice: Notice, name: str, now: float) -> Object:
-        metadata = body["metadata"]
         moment = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": metadata["namespace"]},
             "involvedObject": {
-                "apiVersion": body["apiVersion"],
-                "kind": body["kind"],
-                "name": metadata["name"],
-                "namespace": metadata["namespace"],
-                "uid": metadata["uid"],
+                **{key: body[key] for key in ("apiVersion", "kind")},
+                **{key: metadata[key] for key in ("name", "namespace", "uid")},
             },
             "type": notice.type,
             "reason": notice.reason,
@@ -124,3 +104,8 @@ class Recorder:
             "lastTimestamp": moment,
             "count": 1,
         }
+
+
+def _about(event: Object) -> str:
+    about = event["involvedObject"]
+    return f"{about['kind']} {about['namespace']}/{about['name']}"

@@ -5,6 +5,8 @@ No label has more values than there are reasons or kinds.
 
 from __future__ import annotations
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 STAGE_BUCKETS = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
@@ -15,46 +17,37 @@ class Metrics:
     """One set per process."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self.heal_seconds = Histogram(
+        self.registry = CollectorRegistry()
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self.heal_seconds = histogram(
             "atoll_heal_seconds",
             "From a unit's failure to the first merge of its next incarnation.",
             buckets=HEAL_BUCKETS,
-            registry=registry,
         )
-        self.heal_stage_seconds = Histogram(
+        self.heal_stage_seconds = histogram(
             "atoll_heal_stage_seconds",
             "Each stage of a heal: schedule, pull, start, restore, compile, catch_up.",
             ["stage"],
             buckets=STAGE_BUCKETS,
-            registry=registry,
         )
-        self.restarts = Counter(
-            "atoll_unit_restarts",
-            "Restarts of units, in place or by a new gang.",
-            ["reason"],
-            registry=registry,
+        self.restarts = counter(
+            "atoll_unit_restarts", "Restarts of units, in place or by a new gang.", ["reason"]
         )
-        self.reconcile_seconds = Histogram(
-            "atoll_reconcile_seconds", "One pass over one object.", ["kind"], registry=registry
+        self.reconcile_seconds = histogram("atoll_reconcile_seconds", "One pass over one object.", ["kind"])
+        self.reconcile_errors = counter(
+            "atoll_reconcile_errors", "Passes that ended with an error.", ["kind", "error"]
         )
-        self.reconcile_errors = Counter(
-            "atoll_reconcile_errors", "Passes that ended with an error.", ["kind", "error"], registry=registry
+        self.queue_depth = gauge("atoll_queue_depth", "Keys that wait for a worker.")
+        self.queue_age = gauge("atoll_queue_oldest_seconds", "Age of the oldest key, waiting or at work.")
+        self.api_errors = counter(
+            "atoll_api_errors", "Answers of the API server other than success.", ["code"]
         )
-        self.queue_depth = Gauge("atoll_queue_depth", "Keys that wait for a worker.", registry=registry)
-        self.queue_age = Gauge(
-            "atoll_queue_oldest_seconds", "Age of the oldest key, waiting or at work.", registry=registry
+        self.poll_errors = counter(
+            "atoll_poll_errors", "Polls of a syncer's or an evaluator's status that failed.", ["reason"]
         )
-        self.api_errors = Counter(
-            "atoll_api_errors", "Answers of the API server other than success.", ["code"], registry=registry
-        )
-        self.poll_errors = Counter(
-            "atoll_poll_errors",
-            "Polls of a syncer's or an evaluator's status that failed.",
-            ["reason"],
-            registry=registry,
-        )
-        self.leader = Gauge("atoll_leader", "1 in the operator that acts, 0 in others.", registry=registry)
+        self.leader = gauge("atoll_leader", "1 in the operator that acts, 0 in others.")
 
     def count_api_error(self, code: str) -> None:
         """Counts an answer of an API server by its status code, or `unreachable`; thread-safe."""
