@@ -12,11 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from memory_apiserver import Object
 from memory_world import SPEC, World
-from objects import RUN
 
-from atoll_operator.api.group import LABEL_UNIT
 from atoll_operator.certificates.authority import Authorities, Authority
 from atoll_operator.plan.nodes import OUT_OF_SERVICE
 
@@ -37,17 +34,11 @@ def status(world: World) -> dict[str, Any]:
 
 def condition(world: World, name: str) -> str:
     """Its status; empty where the run has no such condition."""
-    found = {each["type"]: each["status"] for each in status(world).get("conditions", [])}
-    return str(found.get(name, ""))
+    return world.condition("TrainingRun", "r", name)[0]
 
 
 def names(world: World, *kinds: str) -> set[str]:
     return {key.name for key in world.server.objects if key.kind in kinds}
-
-
-def pods(world: World, unit: str = "") -> list[Object]:
-    """Of learners, in order of hosts."""
-    return [pod for pod in world.pods() if unit in ("", pod["metadata"]["labels"][LABEL_UNIT])]
 
 
 def resize(world: World, units: int) -> None:
@@ -70,16 +61,15 @@ def create(world: World) -> None:
     world.cluster.mend_nodes()
     pools = [{**pool, "units": 1} for pool in SPEC["pools"]]
     recovery = {**SPEC["recovery"], "maxRestarts": 1, "forceDelete": True}
-    body = {**RUN, "metadata": {"name": "r", "namespace": "ns"}}
-    world.server.create({**body, "spec": {**SPEC, "pools": pools, "recovery": recovery}})
+    world.create_run(pools=pools, recovery=recovery)
 
 
 def lose_pod(world: World) -> None:
-    world.server.delete("Pod", pods(world, "r-two-1")[1]["metadata"]["name"])
+    world.server.delete("Pod", world.pods("r-two-1")[1]["metadata"]["name"])
 
 
 def rolled(world: World) -> bool:
-    images = {pod["spec"]["containers"][0]["image"] for pod in pods(world)}
+    images = {pod["spec"]["containers"][0]["image"] for pod in world.pods()}
     return images == {"image:new"} and status(world).get("unitsUpdated") == 2
 
 
@@ -89,7 +79,7 @@ def suspended(world: World) -> bool:
 
 
 def shrunk(world: World) -> bool:
-    return "r-two-1-tls" not in names(world, "Secret") and not pods(world, "r-two-1")
+    return "r-two-1-tls" not in names(world, "Secret") and not world.pods("r-two-1")
 
 
 def other_shards(count: int) -> Chapter:
@@ -125,16 +115,16 @@ def not_evaluated(world: World) -> bool:
 
 def given_up(world: World) -> bool:
     phase = world.server.get("LearnerUnit", "r-one-0")["status"]["phase"]
-    return phase == "Failed" and not pods(world, "r-one-0") and status(world)["unitsSummary"] == "1/2"
+    return phase == "Failed" and not world.pods("r-one-0") and status(world)["unitsSummary"] == "1/2"
 
 
 def emptied(world: World) -> bool:
     left = {"r-one-0-tls", "r-two-0-tls"} & names(world, "Secret") or names(world, "LearnerUnit")
-    return not left and not pods(world) and condition(world, "Progressing") == "False"
+    return not left and not world.pods() and condition(world, "Progressing") == "False"
 
 
 def lose_node(world: World) -> None:
-    pod = pods(world, "r-two-0")[1]
+    pod = world.pods("r-two-0")[1]
     world.cluster.dead.add(pod["spec"]["nodeName"])
     world.cluster.taint_node(pod, OUT_OF_SERVICE)
 
@@ -149,7 +139,7 @@ def finished(world: World) -> bool:
 
 async def create_and_delete(world: World) -> None:
     create(world)
-    while len(pods(world)) < 3:
+    while len(world.pods()) < 3:
         await asyncio.sleep(0.05)
     world.server.delete("TrainingRun", "r")
 
@@ -164,12 +154,12 @@ STORY = (
     Chapter("create", create, lambda world: all_learn(world, 2)),
     Chapter(
         "a pod fails",
-        lambda world: world.cluster.fail_pod(pods(world, "r-one-0")[0], 137),
+        lambda world: world.cluster.fail_pod(world.pods("r-one-0")[0], 137),
         lambda world: all_learn(world, 2, "r-one-0"),
     ),
     Chapter(
         "a container fails",
-        lambda world: world.cluster.fail_container(pods(world, "r-two-0")[1]),
+        lambda world: world.cluster.fail_container(world.pods("r-two-0")[1]),
         lambda world: all_learn(world, 2, *BOTH),
     ),
     Chapter(
@@ -197,7 +187,7 @@ STORY = (
     Chapter("no evaluator", lambda world: world.change_run(evaluation=None), not_evaluated),
     Chapter(
         "a unit is out of restarts",
-        lambda world: world.cluster.fail_container(pods(world, "r-one-0")[0]),
+        lambda world: world.cluster.fail_container(world.pods("r-one-0")[0]),
         given_up,
     ),
     Chapter("no units", lambda world: world.change_run(units=0), emptied),
@@ -208,10 +198,10 @@ STORY = (
     ),
     Chapter(
         "maintenance",
-        lambda world: world.cluster.taint_node(pods(world, "r-one-0")[0]),
+        lambda world: world.cluster.taint_node(world.pods("r-one-0")[0]),
         lambda world: all_learn(world, 2, "r-one-0"),
     ),
-    Chapter("a node is lost", lose_node, lambda world: all_learn(world, 2, *BOTH) and len(pods(world)) == 3),
+    Chapter("a node is lost", lose_node, lambda world: all_learn(world, 2, *BOTH) and len(world.pods()) == 3),
     Chapter("finish", finish, finished),
     Chapter("its time to live ends", lambda world: world.change_run(ttlSecondsAfterFinished=0), gone),
     Chapter("create and delete", create_and_delete, gone),

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from leaping import leap
 from memory_apiserver import Server
-from memory_world import World, clocks
+from memory_world import World, played
 
 from atoll_operator.api.group import LABEL_SLICE, LABEL_UNIT, NODE_POOL, TPU
 
@@ -19,12 +18,8 @@ PASSES = 30
 
 def made(bodies: Iterable[Object]) -> list[Object]:
     """All objects after the operator has reconciled these runs and units."""
-    return leap(_made(bodies))
 
-
-async def _made(bodies: Iterable[Object]) -> list[Object]:
-    with clocks():
-        world = World(0)
+    async def work(world: World) -> list[Object]:
         world.operate()
         for body in bodies:
             world.server.create({**body, "metadata": {**body["metadata"], "namespace": "ns"}})
@@ -33,8 +28,9 @@ async def _made(bodies: Iterable[Object]) -> list[Object]:
             for pod in list(world.server.every("Pod")):
                 if "nodeName" not in pod["spec"] and not pod["spec"].get("schedulingGates"):
                     _bind(world.server, pod)
-        await world.end()
         return list(world.server.objects.values())
+
+    return played(0, work)
 
 
 def _bind(server: Server, pod: Object) -> None:

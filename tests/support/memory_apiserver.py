@@ -1,8 +1,4 @@
-"""An API server in memory, for worlds in which time leaps: as much of it as the operator's own client asks for.
-
-The real one is what control tests run. This one answers late, loses answers and tells its watches late, as it is told
-to, in a world that is over within a second.
-"""
+"""An API server in memory, for worlds in which time leaps: as much of it as the operator's own client asks for."""
 
 from __future__ import annotations
 
@@ -12,22 +8,23 @@ import random
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
-from atoll_operator.cluster import RESOURCES, Cluster
+from atoll_operator.cluster import RESOURCES
 from atoll_operator.kube.cache import Key, key_of
 from atoll_operator.kube.client import APPLY, MERGE, STRATEGIC
-from atoll_operator.kube.errors import Unreachable, of_status
+from atoll_operator.kube.errors import of_status
 from atoll_operator.plan.clock import format_time
 
 Object = dict[str, Any]
+When = Literal["before", "after"]
 Told = Callable[[str, Object], None]
 """Gets ADDED, MODIFIED or DELETED, and the object."""
 KINDS = {resource.path(): kind for kind, resource in RESOURCES.items()}
 
 
 def copied(body: Object) -> Object:
-    """A deep copy of what is JSON; with `deepcopy` it was a third of a story's time."""
+    """A deep copy of JSON; with `deepcopy` it was a third of a story's time."""
     return dict(marshal.loads(marshal.dumps(body)))
 
 
@@ -47,7 +44,7 @@ class Fault:
     """The death of the operator at its n-th write from now on. Writes are numbered from 1; 0 only counts them."""
 
     at: int
-    when: Literal["before", "after"]
+    when: When
     """The write never arrives, or is done and never answered."""
     kill: Callable[[], None]
     seen: int = 0
@@ -150,14 +147,15 @@ class Server:
     def answer(self, method: str, path: str, body: Object, parameters: Any, content_type: str) -> Object:
         """Raises ApiError."""
         head, _, tail = path.partition("/namespaces/")
-        if not tail:
-            return self._list(KINDS[head], "", parameters or {})
-        namespace, plural, *rest = tail.split("/")
-        kind = KINDS[f"{head}/{plural}"]
-        if not rest and method == "POST" and kind in self.refused:
-            raise of_status(403, "Forbidden", "exceeded quota")
+        namespace, _, plural = tail.partition("/")
+        plural, *rest = plural.split("/")
+        kind = KINDS[f"{head}/{plural}" if tail else head]
+        if not rest and method == "POST":
+            if kind in self.refused:
+                raise of_status(403, "Forbidden", "exceeded quota")
+            return self.create(body)
         if not rest:
-            return self.create(body) if method == "POST" else self._list(kind, namespace, parameters or {})
+            return self._list(kind, namespace, parameters or {})
         name = rest[0]
         if method == "GET":
             return self.get(kind, name, namespace)
@@ -212,18 +210,16 @@ class Server:
         return self.objects[key]
 
     def _put(self, body: Object, event: str) -> Object:
-        self.version += 1
-        body["metadata"]["resourceVersion"] = str(self.version)
         self.objects[key_of(body["kind"], body)] = body
         return self._tell(event, body)
 
     def _drop(self, body: Object) -> Object:
-        self.version += 1
-        body["metadata"]["resourceVersion"] = str(self.version)
         del self.objects[key_of(body["kind"], body)]
         return self._tell("DELETED", body)
 
     def _tell(self, event: str, body: Object) -> Object:
+        self.version += 1
+        body["metadata"]["resourceVersion"] = str(self.version)
         if watcher := self.watchers.get(body["kind"]):
             watcher.put_nowait((event, copied(body)))
         return copied(body)
@@ -232,9 +228,7 @@ class Server:
 def _is_over(body: Object) -> bool:
     """Nobody holds it any more."""
     metadata = body["metadata"]
-    held = metadata.get("finalizers") or (
-        body["kind"] == "Pod" and metadata.get("deletionGracePeriodSeconds")
-    )
+    held = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
     return "deletionTimestamp" in metadata and not held
 
 
@@ -253,41 +247,3 @@ def _matches(body: Object, parameters: dict[str, str]) -> bool:
         if path.startswith("spec.nodeName=") and body["spec"].get("nodeName") != path.partition("=")[2]:
             return False
     return True
-
-
-class MemoryCluster(Cluster):
-    """The operator's client, with the server in the same process."""
-
-    def __init__(self, server: Server, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.server = server
-        self.dead = False
-        """The process that uses this client was killed: nothing of it reaches the server any more."""
-
-    async def _call(self, request: Any) -> Object:
-        server, weather = self.server, self.server.weather
-        async with self._slots:
-            await self._travel(weather.lost_requests, "lost on its way")
-            fault, writes = server.fault, request.method != "GET"
-            strikes = writes and fault is not None and fault.strikes(request.method, request.path)
-            if fault is not None and strikes and fault.when == "before":
-                self._die(fault)
-            answer = server.answer(
-                request.method, request.path, request.body or {}, request.parameters, request.content_type
-            )
-            if fault is not None and strikes:
-                self._die(fault)
-            await self._travel(weather.lost_answers if writes else 0.0, "its answer is lost")
-            return answer
-
-    async def _travel(self, lost: float, how: str) -> None:
-        """One way over the network."""
-        await asyncio.sleep(self.server.random.uniform(0, self.server.weather.request_seconds))
-        if self.dead:
-            raise asyncio.CancelledError
-        if self.server.random.random() < lost:
-            raise Unreachable(how)
-
-    def _die(self, fault: Fault) -> NoReturn:
-        fault.kill()
-        raise asyncio.CancelledError

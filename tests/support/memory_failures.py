@@ -7,20 +7,16 @@ witness, must not notice.
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from leaping import leap
 from memory_apiserver import Object
-from memory_world import SPEC, World, clocks
-from objects import RUN
+from memory_world import SPEC, World, played
 from worldview import differences
 
-from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT
+from atoll_operator.api.group import ANNOTATION_INCARNATION
 from atoll_operator.plan.nodes import OUT_OF_SERVICE
 
 SEED = 20261124
@@ -66,8 +62,18 @@ def disrupted(by: str, **status: Any) -> Act:
     return lambda world, pod: world.cluster.disrupt(pod, by, phase="Failed", **status)
 
 
-def rejected(reason: str, message: str) -> Act:
-    return lambda world, pod: world.cluster.report(pod, phase="Failed", reason=reason, message=message)
+def silent(world: World, pod: Object) -> None:
+    world.cluster.lose_node(pod, gone=False)
+
+
+def ends(reason: str, message: str) -> Act:
+    """By the kubelet."""
+    return disrupted("TerminationByKubelet", reason=reason, message=message)
+
+
+def rejected(world: World, pod: Object) -> None:
+    told = {"reason": "UnexpectedAdmissionError", "message": "no healthy devices present"}
+    world.cluster.report(pod, phase="Failed", **told)
 
 
 def deleted(grace: int | None) -> Act:
@@ -109,12 +115,12 @@ def syncer_is_silent(world: World, _: Object) -> None:
 
 
 def both_containers_fail(world: World, pod: Object) -> None:
-    for each in pods(world, UNIT):
+    for each in world.pods(UNIT):
         world.cluster.fail_container(each, 134, "")
 
 
 def crash_on_a_host_that_goes(world: World, pod: Object) -> None:
-    [first, _] = pods(world, UNIT)
+    [first, _] = world.pods(UNIT)
     world.cluster.disrupt(first, "DeletionByTaintManager")
     world.cluster.fail_container(pod)
 
@@ -124,7 +130,7 @@ def stuck(world: World, _: Object) -> None:
 
 
 NOT_FINITE = "LossNotFinite: loss nan at inner step 7"
-SHUT_DOWN = {"reason": "Terminated", "message": "node shutdown"}
+SHUT_DOWN = ends("Terminated", "node shutdown")
 SPOT, PATIENT = {"capacity": "Spot"}, {"nodeLostSeconds": 3600}
 ROWS = (
     Row("exit status", pod_fails(7), "AppError", "pod", "exit status 7", 7),
@@ -136,43 +142,16 @@ ROWS = (
     Row("deleted", deleted(None), "PodDeleted", "pod"),
     Row("deleted by force", deleted(0), "PodDeleted", "pod"),
     Row("evicted by the API", evicted, "Evicted", "gang", "EvictionByEvictionAPI"),
-    Row(
-        "evicted by the kubelet",
-        disrupted("TerminationByKubelet", reason="Evicted", message="low on memory"),
-        "Evicted", "gang", "low on memory",
-    ),
-    Row(
-        "preempted",
-        disrupted("PreemptionByScheduler", message="preempted by p/q"),
-        "Preempted", "gang", "preempted by p/q", charged=False,
-    ),
-    Row(
-        "spot host taken away",
-        disrupted("TerminationByKubelet", **SHUT_DOWN),
-        "Preempted", "gang", "node shutdown", charged=False, pool=SPOT,
-    ),
-    Row(
-        "node shut down",
-        disrupted("TerminationByKubelet", **SHUT_DOWN),
-        "HostMaintenance", "gang", "node shutdown", charged=False,
-    ),
-    Row(
-        "rejected by the kubelet",
-        rejected("UnexpectedAdmissionError", "no healthy devices present"),
-        "AdmissionRejected", "gang", "no healthy devices", charged=False,
-    ),
+    Row("evicted by the kubelet", ends("Evicted", "low on memory"), "Evicted", "gang", "low on memory"),
+    Row("preempted", disrupted("PreemptionByScheduler", message="by p"), "Preempted", "gang", "by p", charged=False),
+    Row("spot host taken away", SHUT_DOWN, "Preempted", "gang", "node shutdown", charged=False, pool=SPOT),
+    Row("node shut down", SHUT_DOWN, "HostMaintenance", "gang", "node shutdown", charged=False),
+    Row("rejected by the kubelet", rejected, "AdmissionRejected", "gang", "no healthy devices", charged=False),
     Row("deleted by the taint manager", disrupted("DeletionByTaintManager"), "NodeLost", "gang", "TaintManager"),
     Row("pod garbage collection", disrupted("DeletionByPodGC"), "NodeLost", "gang"),
-    Row("silent node", lambda world, pod: world.cluster.lose_node(pod, gone=False), "NodeLost", "gang"),
-    Row(
-        "silent node, and by force",
-        lambda world, pod: world.cluster.lose_node(pod, gone=False),
-        "NodeLost", "gang", recovery={"forceDelete": True},
-    ),
-    Row(
-        "silent node, and nobody leads",
-        lambda world, pod: world.cluster.lose_node(pod, gone=False), "NodeLost", "gang", down=True,
-    ),
+    Row("silent node", silent, "NodeLost", "gang"),
+    Row("silent node, and by force", silent, "NodeLost", "gang", recovery={"forceDelete": True}),
+    Row("silent node, and nobody leads", silent, "NodeLost", "gang", down=True),
     Row("node gone", lambda world, pod: world.cluster.lose_node(pod, gone=True), "NodeLost", "gang", recovery=PATIENT),
     Row("node out of service", out_of_service, "NodeLost", "gang", recovery=PATIENT),
     Row("node flaps", flaps, "", "none", recovery={"nodeLostSeconds": 6}),
@@ -196,7 +175,7 @@ BY_NAME = {row.name: row for row in ROWS}
 def outcome(name: str) -> list[str]:
     """Tell a row, with restarts left and without. Return what is not as it should be."""
     row = BY_NAME[name]
-    with_budget, without = (_leap(partial(_tell, row, budget)) for budget in (1000, 0))
+    with_budget, without = (played(SEED, partial(_outcome, row=row, budget=each)) for each in (1000, 0))
     survives = not row.reason or not row.charged
     expected = {"phase": "Learning" if survives else "Failed", "reason": row.reason}
     found = {key: without[key] for key in expected}
@@ -204,6 +183,15 @@ def outcome(name: str) -> list[str]:
         *differences(_expected(row), with_budget, "restarts left"),
         *differences(expected, found, "no restarts left"),
     ]
+
+
+def begin(
+    world: World, pool: Mapping[str, Any] | None = None, recovery: Mapping[str, Any] | None = None
+) -> None:
+    """A run of two units: one of two hosts, and its witness."""
+    [one, two] = SPEC["pools"]
+    pools = [one, {**two, "units": 1, **(pool or {})}]
+    world.begin(pools=pools, recovery={**SPEC["recovery"], **(recovery or {})})
 
 
 def _expected(row: Row) -> dict[str, Any]:
@@ -221,52 +209,15 @@ def _expected(row: Row) -> dict[str, Any]:
     }
 
 
-def pods(world: World, unit: str) -> list[Object]:
-    """Those that nobody deletes, in order of hosts."""
-    return [pod for pod in world.pods() if pod["metadata"]["labels"][LABEL_UNIT] == unit]
-
-
-def uids(world: World, unit: str) -> list[str]:
-    return [pod["metadata"]["uid"] for pod in sorted(pods(world, unit), key=_host)]
-
-
-def _host(pod: Object) -> str:
-    return str(pod["metadata"]["name"].rpartition("-")[2])
-
-
-def _leap(work: Callable[[], Any]) -> dict[str, Any]:
-    random.seed(SEED)  # the operator's own jitter
-    logging.disable(logging.CRITICAL)
-    try:
-        told: dict[str, Any] = leap(work())
-        return told
-    finally:
-        logging.disable(logging.NOTSET)
-
-
-async def _tell(row: Row, budget: int) -> dict[str, Any]:
-    with clocks():
-        world = World(SEED)
-        world.start()
-        try:
-            return await _outcome(world, row, budget)
-        finally:
-            await world.end()
-
-
 async def _outcome(world: World, row: Row, budget: int) -> dict[str, Any]:
-    [one, two] = SPEC["pools"]
-    recovery = {**SPEC["recovery"], "maxRestarts": budget, **row.recovery}
-    body = {**RUN, "metadata": {"name": "r", "namespace": "ns"}}
-    pools = [one, {**two, "units": 1, **row.pool}]
-    world.server.create({**body, "spec": {**SPEC, "pools": pools, "recovery": recovery}})
+    begin(world, row.pool, {"maxRestarts": budget, **row.recovery})
     await world.until(
         "all learn", lambda: all(world.unit(name).get("phase") == "Learning" for name in (UNIT, WITNESS))
     )
-    before, witness = uids(world, UNIT), uids(world, WITNESS)
+    before, witness = world.uids(UNIT), world.uids(WITNESS)
     if row.down:
         world.stop()
-    row.act(world, pods(world, UNIT)[1])
+    row.act(world, world.pods(UNIT)[1])
     await asyncio.sleep(10.0)
     if row.down:
         world.operate()
@@ -275,18 +226,18 @@ async def _outcome(world: World, row: Row, budget: int) -> dict[str, Any]:
     else:
         await asyncio.sleep(300.0)
     await asyncio.sleep(CALM_SECONDS)
-    status, after = world.unit(UNIT), uids(world, UNIT)
+    status, after = world.unit(UNIT), world.uids(UNIT)
     failure = status.get("lastFailure", {})
     return {
         "phase": status["phase"],
         "incarnation": status["incarnation"],
-        "told": [int(pod["metadata"]["annotations"][ANNOTATION_INCARNATION]) for pod in pods(world, UNIT)],
+        "told": [int(pod["metadata"]["annotations"][ANNOTATION_INCARNATION]) for pod in world.pods(UNIT)],
         "restarts": status["restartCount"],
         "reason": failure.get("reason", ""),
         "exit code": failure.get("exitCode") if row.exit_code is not None else None,
         "words": row.words in failure.get("message", "") or failure.get("message"),
         "replaced hosts": [host for host, uid in enumerate(before) if uid not in after],
-        "witness kept": uids(world, WITNESS) == witness and world.unit(WITNESS)["incarnation"] == 1,
+        "witness kept": world.uids(WITNESS) == witness and world.unit(WITNESS)["incarnation"] == 1,
     }
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from leaping import leap
 from memory_apiserver import Object
-from memory_failures import SEED, UNIT, WITNESS, pods, uids
-from memory_world import SPEC, World, clocks
-from objects import RUN
+from memory_failures import SEED, UNIT, WITNESS, begin
+from memory_world import SPEC, World, played
 
 from atoll_operator.plan.clock import parse_time
 
@@ -27,26 +23,13 @@ def scene(tell: Scene) -> Scene:
 
 def play(name: str) -> None:
     """Raises AssertionError."""
-    random.seed(SEED)  # the operator's own jitter
-    logging.disable(logging.CRITICAL)
-    try:
-        leap(_play(SCENES[name]))
-    finally:
-        logging.disable(logging.NOTSET)
 
+    async def work(world: World) -> None:
+        begin(world)
+        await world.until("all learn", lambda: learns(world, 1, UNIT, WITNESS))
+        await SCENES[name](world)
 
-async def _play(tell: Scene) -> None:
-    with clocks():
-        world = World(SEED)
-        world.start()
-        [one, two] = SPEC["pools"]
-        body = {**RUN, "metadata": {"name": "r", "namespace": "ns"}}
-        try:
-            world.server.create({**body, "spec": {**SPEC, "pools": [one, {**two, "units": 1}]}})
-            await world.until("all learn", lambda: learns(world, 1, UNIT, WITNESS))
-            await tell(world)
-        finally:
-            await world.end()
+    played(SEED, work)
 
 
 def learns(world: World, incarnation: int, *units: str) -> bool:
@@ -65,7 +48,7 @@ def ready(world: World) -> tuple[str, str]:
 
 @scene
 async def pods_that_end_when_the_run_finishes_are_no_failures(world: World) -> None:
-    for pod in pods(world, UNIT):
+    for pod in world.pods(UNIT):
         world.cluster.fail_pod(pod, 0)
     world.syncer.finished = True
     await world.until("Complete", lambda: world.condition("TrainingRun", "r", "Complete")[0] == "True")
@@ -97,7 +80,7 @@ async def unit_made_anew_waits_until_the_syncer_tells_its_last_incarnation(world
         "it says why",
         lambda: world.unit(WITNESS) and world.condition("LearnerUnit", WITNESS, "Scheduled") == waits,
     )
-    await world.until("no pods", lambda: not pods(world, WITNESS))
+    await world.until("no pods", lambda: not world.pods(WITNESS))
     world.syncer.known[WITNESS] = 4
     world.syncer.silent = False
     await world.until("it learns", lambda: learns(world, 5, WITNESS))
@@ -106,17 +89,17 @@ async def unit_made_anew_waits_until_the_syncer_tells_its_last_incarnation(world
 
 @scene
 async def two_restarts_in_place_without_a_merge_make_the_third_a_new_gang(world: World) -> None:
-    before = uids(world, UNIT)
+    before = world.uids(UNIT)
     world.syncer.silent = True
     for incarnation in (2, 3, 4):
-        world.cluster.fail_container(pods(world, UNIT)[1])
+        world.cluster.fail_container(world.pods(UNIT)[1])
         await world.until("restarted", lambda number=incarnation: world.unit(UNIT)["incarnation"] == number)
         if incarnation < 4:
             await asyncio.sleep(10)  # both processes restart
-            assert uids(world, UNIT) == before
+            assert world.uids(UNIT) == before
     world.syncer.silent = False
     await world.until("it learns", lambda: learns(world, 4, UNIT))
-    assert not set(before) & set(uids(world, UNIT))
+    assert not set(before) & set(world.uids(UNIT))
     assert [item["inPlace"] for item in world.unit(UNIT)["restarts"]] == [True, True, False]
 
 
@@ -135,9 +118,9 @@ async def operator_that_starts_again_does_not_report_a_sound_run_as_ill(world: W
 
 @scene
 async def unit_in_its_back_off_leaves_a_host_at_once_and_comes_back_after_it(world: World) -> None:
-    world.cluster.fail_pod(pods(world, UNIT)[1], 1)
+    world.cluster.fail_pod(world.pods(UNIT)[1], 1)
     await world.until("healed", lambda: learns(world, 2, UNIT))
-    world.cluster.taint_node(pods(world, UNIT)[0])
+    world.cluster.taint_node(world.pods(UNIT)[0])
     await world.until("it drains", lambda: world.condition("LearnerUnit", UNIT, "Draining")[0] == "True", 5)
     await world.until("it learns elsewhere", lambda: learns(world, 3, UNIT))
     failed, moved = world.unit(UNIT)["restarts"]
@@ -150,16 +133,16 @@ async def unit_in_its_back_off_leaves_a_host_at_once_and_comes_back_after_it(wor
 
 @scene
 async def unit_without_capacity_waits_and_the_run_goes_on(world: World) -> None:
-    before = uids(world, WITNESS)
+    before = world.uids(WITNESS)
     full = {"taints": [{"key": "full", "effect": "NoSchedule"}]}
     for node in list(world.server.every("Node")):
         if node["metadata"]["name"].startswith("two-"):
             world.server.change({**node, "spec": full})
-    world.cluster.fail_pod(pods(world, UNIT)[0], 64, "DataInvalid: no such shard")
+    world.cluster.fail_pod(world.pods(UNIT)[0], 64, "DataInvalid: no such shard")
     capacity = ("False", "CapacityUnavailable")
     await world.until("it says why", lambda: world.condition("LearnerUnit", UNIT, "Scheduled") == capacity)
     await world.until("Degraded", lambda: world.condition("TrainingRun", "r", "Degraded")[0] == "True")
-    assert (ready(world)[0], uids(world, WITNESS)) == ("True", before)
+    assert (ready(world)[0], world.uids(WITNESS)) == ("True", before)
     status = world.unit(UNIT)
     assert (status["incarnation"], status["restartCount"]) == (2, 1)
     world.cluster.mend_nodes()
@@ -170,12 +153,12 @@ async def unit_without_capacity_waits_and_the_run_goes_on(world: World) -> None:
 async def unit_without_restarts_left_fails_and_the_run_goes_on(world: World) -> None:
     world.change_run(recovery={**SPEC["recovery"], "maxRestarts": 0})
     await asyncio.sleep(5)
-    before = uids(world, WITNESS)
-    world.cluster.fail_pod(pods(world, UNIT)[0], 64, "DataMissing: no meta.json")
+    before = world.uids(WITNESS)
+    world.cluster.fail_pod(world.pods(UNIT)[0], 64, "DataMissing: no meta.json")
     await world.until("Failed", lambda: world.unit(UNIT)["phase"] == "Failed")
     degraded = ("True", "UnitFailed")
     await world.until("Degraded", lambda: world.condition("TrainingRun", "r", "Degraded") == degraded)
-    assert (ready(world)[0], uids(world, WITNESS)) == ("True", before)
+    assert (ready(world)[0], world.uids(WITNESS)) == ("True", before)
     assert "DataMissing" in next(
         each["message"] for each in run(world)["conditions"] if each["type"] == "Degraded"
     )
@@ -187,11 +170,11 @@ async def change_of_the_quorum_restarts_the_syncer_alone(world: World) -> None:
         template = world.server.get("StatefulSet", "r-syncer")["spec"]["template"]
         return template["metadata"]["annotations"]["atoll.dev/contract"]
 
-    before, old = [uids(world, name) for name in (UNIT, WITNESS)], contract()
+    before, old = [world.uids(name) for name in (UNIT, WITNESS)], contract()
     world.change_run(quorum={"min": 2})
     await world.until("another template", lambda: contract() != old)
     await asyncio.sleep(30)
-    assert [uids(world, name) for name in (UNIT, WITNESS)] == before
+    assert [world.uids(name) for name in (UNIT, WITNESS)] == before
 
 
 @scene
@@ -225,3 +208,18 @@ async def suspension_gives_the_chips_back_before_the_last_step_is_saved(world: W
     world.change_run(suspend=False)
     await world.until("it learns again", lambda: learns(world, 2, UNIT, WITNESS))
     assert world.unit(UNIT)["restartCount"] == 0
+
+
+@scene
+async def heal_whose_status_is_refused_for_a_conflict_is_counted_once(world: World) -> None:
+    world.cluster.fail_pod(world.pods(UNIT)[1], 1)
+    for number in range(800):
+        unit = world.server.get("LearnerUnit", UNIT)
+        unit["metadata"]["annotations"] = {"changed": f"{number}"}
+        world.server.change(unit)
+        await asyncio.sleep(0.04)
+    await world.until("it learns", lambda: learns(world, 2, UNIT))
+    await asyncio.sleep(30)
+    for metric in (world.metrics.heal_seconds, world.metrics.heal_stage_seconds):
+        counts = [each.value for each in next(iter(metric.collect())).samples if each.name.endswith("_count")]
+        assert set(counts) == {1.0}, counts

@@ -8,6 +8,7 @@ from memory_cluster import PlayedCluster
 
 from atoll_operator.api.group import LABEL_UNIT
 from atoll_runtime.contract import (
+    BeginningReport,
     CheckpointReport,
     EvaluationReport,
     EvaluatorStatus,
@@ -64,11 +65,12 @@ class PlayedSyncer:
             if newest and own.count(newest) == hosts and newest >= self.known.get(name, 0):
                 if self.merged.get(name, (0, 0.0))[0] != newest:
                     self.merged[name] = newest, time.time()
-                self.known[name] = newest
+                self.known[name], since = newest, self.merged[name][1]
                 units[name] = UnitReport(
                     incarnation=newest, hosts=hosts, state="Learning", seeded_step=0, loss=3.5,
                     step=0 if (name, newest) in self.stuck else self.step,
-                    first_merge_time=self.merged[name][1], contributions=1 + self.step,
+                    first_merge_time=since, contributions=1 + self.step,
+                    beginning=BeginningReport(joined=since, stepped=since, compiling=0.0),
                 )  # fmt: skip
             elif name in self.known:
                 units[name] = UnitReport(incarnation=self.known[name], hosts=0, state="Gone", seeded_step=0)

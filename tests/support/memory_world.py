@@ -5,14 +5,17 @@ those of the real one; API server, scheduler, kubelets, controllers and syncer a
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import ssl
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
-from memory_apiserver import MemoryCluster, Object, Server, copied
+from leaping import leap
+from memory_apiserver import Object, Server, copied
+from memory_client import MemoryCluster
 from memory_cluster import PlayedCluster
 from memory_syncer import PlayedSyncer
 from objects import RUN
@@ -41,6 +44,7 @@ from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.wakeups import Dispatcher
 from atoll_operator.settings import Settings
 
+T = TypeVar("T")
 BEGIN = 1_800_000_000.0
 _CREDENTIALS = Credentials("http://nowhere", ssl.create_default_context())
 TICK_SECONDS = 0.2
@@ -76,10 +80,13 @@ class World:
         """The run's sum at the last check."""
         self.term: Controller
 
-    def begin(self) -> None:
+    def begin(self, **spec: Any) -> None:
         """Start, and create a run."""
         self.start()
-        self.server.create({**RUN, "metadata": {"name": "r", "namespace": "ns"}, "spec": self._spec()})
+        self.create_run(**spec)
+
+    def create_run(self, **spec: Any) -> None:
+        self.server.create({**RUN, "metadata": {"name": "r", "namespace": "ns"}, "spec": {**SPEC, **spec}})
 
     def start(self) -> None:
         """An operator leads, and everybody else plays their part."""
@@ -89,15 +96,6 @@ class World:
     def accompany(self, work: Coroutine[None, None, None]) -> None:
         """Something that happens while the world goes on."""
         self._beside.append(asyncio.create_task(work))
-
-    def _spec(self) -> Object:
-        """Of one of several kinds of run."""
-        one, two = SPEC["pools"]
-        slices = self.random.choice((1, 1, 2))
-        recovery = {"forceDelete": self.random.random() < 0.5, "inPlace": self.random.random() < 0.8}
-        queue = {"queueName": "team"} if self.random.random() < 0.2 else {}
-        pools = [one, {**two, "slicesPerUnit": slices}]
-        return {**SPEC, "pools": pools, "recovery": {**SPEC["recovery"], **recovery}, **queue}
 
     def operate(self) -> None:
         """An operator starts; one that was there dies."""
@@ -114,7 +112,12 @@ class World:
         self._operator.clear()
 
     def _operate(self) -> None:
-        store, metrics, settings = Inventory(), Metrics(), Settings(runtime_image="i", resync_seconds=86_400)
+        self.metrics = Metrics()
+        store, metrics, settings = (
+            Inventory(),
+            self.metrics,
+            Settings(runtime_image="i", resync_seconds=86_400),
+        )
         cluster = self._client = MemoryCluster(self.server, _CREDENTIALS, metrics)
         syncer = self.syncer
 
@@ -175,11 +178,15 @@ class World:
         assert restarts >= self._restarts, f"restarts fell from {self._restarts} to {restarts}"
         self._restarts = restarts
 
-    def pods(self) -> list[Object]:
-        """Those of learners that nobody deletes, in order of names."""
+    def pods(self, unit: str = "") -> list[Object]:
+        """Those of learners, or of one unit, that nobody deletes, in order of names."""
         found = (pod for pod in self.server.every("Pod") if "deletionTimestamp" not in pod["metadata"])
-        learners = (pod for pod in found if LABEL_UNIT in pod["metadata"]["labels"])
+        units = ((pod, pod["metadata"]["labels"].get(LABEL_UNIT, "")) for pod in found)
+        learners = (pod for pod, name in units if name and unit in ("", name))
         return sorted(learners, key=lambda pod: str(pod["metadata"]["name"]))
+
+    def uids(self, unit: str) -> list[str]:
+        return [pod["metadata"]["uid"] for pod in self.pods(unit)]
 
     def unit(self, name: str) -> Object:
         """Its status; empty before the first."""
@@ -214,6 +221,25 @@ class World:
         """So many more of the second pool, from 0 to 3."""
         [one, two] = self.server.get("TrainingRun", "r")["spec"]["pools"]
         self.change_run(pools=[one, {**two, "units": min(max(two["units"] + units, 0), 3)}])
+
+
+def played(seed: int, work: Callable[[World], Coroutine[None, None, T]]) -> T:
+    """What `work` returns in a world whose time leaps. The operator writes no log."""
+
+    async def play() -> T:
+        with clocks():
+            world = World(seed)
+            try:
+                return await work(world)
+            finally:
+                await world.end()
+
+    random.seed(seed)  # the operator's own jitter
+    logging.disable(logging.CRITICAL)
+    try:
+        return leap(play())
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def clocks() -> Any:

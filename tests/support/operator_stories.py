@@ -8,13 +8,11 @@ it never. A wake-up that is lost on the way shows as work left undone, which onl
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from typing import Any
 
-from leaping import leap
 from memory_apiserver import Weather
-from memory_world import World, clocks
+from memory_world import SPEC, World, played
 from worldview import differences
 
 from atoll_operator.api.group import LABEL_UNIT
@@ -40,43 +38,39 @@ def outcome(seed: int) -> str:
     """What is wrong at the end of this story, with the story; empty where nothing is."""
     draw = random.Random(seed)
     story = [(draw.choice(GAPS), draw.choice(ACTS)) for _ in range(draw.randint(1, MOST_ACTS))]
-    random.seed(seed)  # the operator's own jitter
-    logging.disable(logging.CRITICAL)
-    try:
-        wrong = leap(tell(seed, story))
-    finally:
-        logging.disable(logging.NOTSET)
+    wrong = played(seed, lambda world: tell(world, story))
     return f"seed {seed}: {story}: {wrong}" if wrong else ""
 
 
-async def tell(seed: int, story: list[tuple[float, str]]) -> str:
+async def tell(world: World, story: list[tuple[float, str]]) -> str:
     """What is wrong at its end."""
-    with clocks():
-        world = World(seed)
-        world.begin()
-        try:
-            await asyncio.sleep(world.random.choice((0.5, 3.0, 30.0)))
-            for gap, act in story:
-                world.check()
-                perform(world, act)
-                await asyncio.sleep(gap)
-            world.server.weather = Weather()
-            mended = world.random.random() < 0.7
-            if mended:
-                world.server.refused.clear()
-                world.cluster.mend_nodes()
-            if not await calm(world):
-                return f"never at rest: {unwell(world)}"
-            left = essence(world)
-            for key in world.planned():
-                world.term.queue.add(key)
-            await asyncio.sleep(LOOK_SECONDS)
-            wrong = list(differences(left, essence(world))) or (unwell(world) if mended else [])
-            if mended and not wrong:
-                wrong = await needless(world)
-            return "; ".join(wrong)
-        finally:
-            await world.end()
+    one, two = SPEC["pools"]
+    recovery = {"forceDelete": world.random.random() < 0.5, "inPlace": world.random.random() < 0.8}
+    world.begin(
+        pools=[one, {**two, "slicesPerUnit": world.random.choice((1, 1, 2))}],
+        recovery={**SPEC["recovery"], **recovery},
+        **({"queueName": "team"} if world.random.random() < 0.2 else {}),
+    )
+    await asyncio.sleep(world.random.choice((0.5, 3.0, 30.0)))
+    for gap, act in story:
+        world.check()
+        perform(world, act)
+        await asyncio.sleep(gap)
+    world.server.weather = Weather()
+    mended = world.random.random() < 0.7
+    if mended:
+        world.server.refused.clear()
+        world.cluster.mend_nodes()
+    if not await calm(world):
+        return f"never at rest: {unwell(world)}"
+    left = essence(world)
+    for key in world.planned():
+        world.term.queue.add(key)
+    await asyncio.sleep(LOOK_SECONDS)
+    wrong = list(differences(left, essence(world))) or (unwell(world) if mended else [])
+    if mended and not wrong:
+        wrong = await needless(world)
+    return "; ".join(wrong)
 
 
 async def needless(world: World) -> list[str]:

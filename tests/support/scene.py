@@ -8,32 +8,34 @@ from __future__ import annotations
 from typing import Any
 
 from objects import TWO_HOSTS
+from scene_cluster import NOW, SceneCluster
 
 from atoll_operator.api.common import LedgerStatus
-from atoll_operator.api.group import ACCELERATOR, ANNOTATION_INCARNATION, NODE_POOL, TOPOLOGY, TPU
+from atoll_operator.api.group import ANNOTATION_INCARNATION
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.sections import RecoverySpec
-from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import find
-from atoll_operator.plan.nodes import NodeView, gone, sound_chips, view_node
+from atoll_operator.plan.nodes import sound_chips
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import view
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.unit import Pace, UnitObserved, UnitPlan
-from atoll_runtime.contract import EXIT_RESTART, BeginningReport, LastWords, UnitReport
+from atoll_runtime.contract import EXIT_RESTART, LastWords, UnitReport
 
-Object = dict[str, Any]
-NOW = 1_700_000_000.0
 UNIT = "r-two-0"
 FOUR_HOSTS = TWO_HOSTS.model_copy(update={"topology": "4x4", "machine_type": None})
 TWO_SLICES = TWO_HOSTS.model_copy(update={"slices": 2})
 SETTINGS = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={})
-HOSTS = {"2x2": 1, "2x4": 2, "4x4": 4}
+TOLD = (
+    "now", "name", "generation", "spec", "status", "annotations", "finishing", "recovery", "settings", "begun",
+    "ledger", "answering_since", "heard", "sees_nodes",
+)  # fmt: skip
+"""Fields of a scene that the operator observes as they are."""
 
 
-class Scene:
-    """One unit. Time stands still unless a test moves it.
+class Scene(SceneCluster):
+    """One unit.
 
     Args:
         recovery: fields of the run's `recovery`.
@@ -49,61 +51,38 @@ class Scene:
         sees_nodes: bool = True,
         **changes: Any,
     ) -> None:
-        self.now = NOW
+        super().__init__(spec.model_copy(update=changes))
         self.name = name
-        self.spec = spec.model_copy(update=changes)
-        self.size = HOSTS[spec.topology]
         self.hosts = self.size * self.spec.slices
         self.recovery = RecoverySpec(**(recovery or {}))
         self.settings, self.sees_nodes = SETTINGS, sees_nodes
-        self.stop, self.finishing, self.begun, self.has_run = "", False, False, True
-        self.generation = 1
+        self.stop, self.finishing, self.begun, self.generation = "", False, False, 1
         self.annotations: dict[str, str] = {}
         self.status = LearnerUnitStatus()
-        self.pods: dict[str, Object] = {}
-        self.nodes: dict[str, NodeView] = {}
         self.answering_since: float | None = NOW - 9000
         self.heard: float | None = None
         self.report: UnitReport | None = None
         self.ledger: LedgerStatus | None = None
         self.pace: Pace | None = None
         self.plan: UnitPlan
-        self.uids = 0
-        for pool in ("red", "blue"):
-            for host in range(self.size):
-                self.put_node(f"{pool}-{host}", pool)
 
     # What the operator sees and does
 
     def observe(self) -> UnitObserved:
         views = tuple(view(pod) for pod in self.pods.values())
         self.pace = follow(self.pace, self.report, self.answering_since, self.now)
+        seen = self.nodes if self.sees_nodes else {}
         kind = (self.spec.accelerator, self.spec.topology)
         return UnitObserved(
-            now=self.now,
-            stop=self.stop if self.has_run else "RunNotFound",  # type: ignore[arg-type]
-            finishing=self.finishing,
-            recovery=self.recovery,
-            settings=self.settings,
-            begun=self.begun,
-            name=self.name,
+            **{name: getattr(self, name) for name in TOLD},
             namespace="ns",
             uid=f"{self.name}-uid",
-            generation=self.generation,
-            spec=self.spec,
-            status=self.status,
-            annotations=self.annotations,
             pods=views,
+            stop=self.stop,  # type: ignore[arg-type]
             report=self.report if self.answering_since is not None else None,
-            ledger=self.ledger,
-            answering_since=self.answering_since,
-            heard=self.heard,
             pace=self.pace,
-            nodes={pod.node: self.nodes[pod.node] for pod in views if pod.node in self.nodes}
-            if self.sees_nodes
-            else {},
-            sees_nodes=self.sees_nodes,
-            sound_chips=sound_chips(self.nodes.values()).get(kind, {}) if self.sees_nodes else {},
+            nodes={pod.node: seen[pod.node] for pod in views if pod.node in seen},
+            sound_chips=sound_chips(seen.values()).get(kind, {}),
         )
 
     def look(self, after: float = 0.0) -> UnitPlan:
@@ -140,82 +119,6 @@ class Scene:
                 return self
         raise AssertionError(f"no rest within 20 passes: {self.status}")
 
-    # What the cluster does
-
-    def put_node(self, name: str, pool: str, **changes: Any) -> None:
-        labels = {NODE_POOL: pool, ACCELERATOR: self.spec.accelerator, TOPOLOGY: self.spec.topology}
-        body = {
-            "metadata": {"name": name, "labels": {**labels, **changes.pop("labels", {})}},
-            "spec": changes.pop("spec", {}),
-            "status": {
-                "allocatable": {TPU: "4"},
-                "conditions": [{"type": "Ready", "status": changes.pop("ready", "True")}],
-            },
-        }
-        self.nodes[name] = view_node(body, self.nodes.get(name), self.now)
-
-    def node_of(self, host: int) -> str:
-        return str(self.pod(host)["spec"]["nodeName"])
-
-    def change_node(self, host: int, **changes: Any) -> None:
-        name = self.node_of(host)
-        self.put_node(name, self.nodes[name].pool, **changes)
-
-    def delete_node(self, host: int) -> None:
-        name = self.node_of(host)
-        self.nodes[name] = gone(self.nodes[name])
-
-    def create(self, pod: Object) -> None:
-        name = pod["metadata"]["name"]
-        assert name not in self.pods, f"{name} is there already"
-        self.uids += 1
-        metadata = {
-            **pod["metadata"],
-            "uid": f"{self.uids}",
-            "annotations": {**pod["metadata"]["annotations"]},
-        }
-        self.pods[name] = {
-            **pod,
-            "metadata": metadata,
-            "spec": {**pod["spec"]},
-            "status": {"phase": "Pending"},
-        }
-
-    def remove(self, name: str, grace: int) -> None:
-        """A kubelet that is there removes the pod; on a silent node it stays terminating."""
-        pod = self.pods[name]
-        node = self.nodes.get(pod["spec"].get("nodeName", ""))
-        if grace and node is not None and not node.sound:
-            pod["metadata"]["deletionTimestamp"] = format_time(self.now + grace)
-        else:
-            del self.pods[name]
-
-    def pod(self, host: int) -> Object:
-        """The newest pod of a host."""
-        ours = [pod for pod in self.pods.values() if pod["metadata"]["labels"]["atoll.dev/host"] == str(host)]
-        return max(ours, key=lambda pod: int(pod["metadata"]["uid"]))
-
-    def bind(self, host: int, node: str) -> None:
-        pod = self.pod(host)
-        pod["spec"]["nodeName"] = node
-        bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": format_time(self.now)}
-        pod["status"]["conditions"] = [bound]
-
-    def unschedulable(self, host: int) -> None:
-        told = {
-            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes",
-            "lastTransitionTime": format_time(self.now),
-        }  # fmt: skip
-        self.pod(host)["status"]["conditions"] = [told]
-
-    def start(self, host: int) -> None:
-        """The container runs, and the pod is ready."""
-        status = self.pod(host)["status"]
-        running = {"running": {"startedAt": format_time(self.now)}}
-        conditions = [*status.get("conditions", ()), {"type": "Ready", "status": "True"}]
-        status |= {"phase": "Running", "containerStatuses": [{"name": "main", "state": running}]}
-        status["conditions"] = conditions
-
     def place(self, pool: str = "red") -> Scene:
         """Scheduler and kubelets do their work on all pods that wait, each host on its own node of the pool."""
         for _ in range(3):  # followers are created when their leader is bound
@@ -237,50 +140,18 @@ class Scene:
         self.report = UnitReport(**(values | changes))
         return self.rest()
 
-    # What happens to pods
-
-    def fail(self, host: int, exit_code: int | None = 1, **status: Any) -> None:
-        """The pod ends."""
-        ended = {"exitCode": exit_code, "finishedAt": format_time(self.now)}
-        main = [{"name": "main", "state": {"terminated": ended}}] if exit_code is not None else []
-        changed = {"phase": "Failed" if exit_code != 0 else "Succeeded", "containerStatuses": main, **status}
-        self.pod(host)["status"] |= changed
-
-    def crash(
-        self, host: int, exit_code: int = 1, words: str = "OSError: no", of: int | None = None, **more: Any
-    ) -> None:
+    def crash(self, host: int, exit_code: int = 1, words: str = "OSError: no", of: int | None = None) -> None:
         """The container ends, of the incarnation `of` (0: it names none), and its kubelet starts it again."""
         number = self.status.incarnation if of is None else of
         message = str(LastWords(number, words)) if number else words
-        ended = {"exitCode": exit_code, "message": message, "finishedAt": format_time(self.now), **more}
-        status = self.pod(host)["status"]
-        status["containerStatuses"] = [
-            {
-                "name": "main",
-                "state": {"running": {"startedAt": format_time(self.now)}},
-                "lastState": {"terminated": ended},
-            }
-        ]
+        ended = {"exitCode": exit_code, "message": message, "finishedAt": self.time()}
+        states = {"state": self.running(), "lastState": {"terminated": ended}}
+        self.pod(host)["status"]["containerStatuses"] = [{"name": "main", **states}]
 
     def make_room(self, *hosts: int) -> None:
         """Processes of the last incarnation end for the current one."""
         for host in hosts:
             self.crash(host, EXIT_RESTART, "", of=self.status.incarnation - 1)
-
-    def delete(self, host: int, grace: float = 30.0, disruption: str = "") -> None:
-        """Somebody deletes the pod, and it has not ended yet."""
-        pod = self.pod(host)
-        pod["metadata"]["deletionTimestamp"] = format_time(self.now + grace)
-        if disruption:
-            self.disrupt(host, disruption)
-
-    def disrupt(self, host: int, reason: str) -> None:
-        told = {"type": "DisruptionTarget", "status": "True", "reason": reason}
-        self.pod(host)["status"]["conditions"] = [*self.pod(host)["status"].get("conditions", []), told]
-
-    def vanish(self, host: int) -> None:
-        """The pod goes, and nobody saw it terminating."""
-        del self.pods[self.pod(host)["metadata"]["name"]]
 
     # What a test reads
 
@@ -315,7 +186,3 @@ def learning(spec: LearnerUnitSpec = FOUR_HOSTS, **changes: Any) -> Scene:
     scene.hear(step=90)
     assert scene.status.phase == "Learning", scene.status
     return scene
-
-
-def begun(joined: float, stepped: float, compiling: float) -> BeginningReport:
-    return BeginningReport(joined=joined, stepped=stepped, compiling=compiling)

@@ -1,4 +1,4 @@
-"""What a namespace holds, in a form in which two namespaces can be compared: no identities, no times, no figures.
+"""What the memory world holds, in a form in which two worlds can be compared: no identities, no times, no figures.
 
 Where the pods of a gang may run depends on which of them had a node when the others were made, so it is left out.
 """
@@ -9,17 +9,16 @@ import base64
 import datetime
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from cryptography import x509
 
-from atoll_operator.api.group import LABEL_HOLDS, LABEL_POD_GROUP, NODE_POOL
+from atoll_operator.api.group import LABEL_HOLDS, NODE_POOL
 from atoll_operator.certificates.rotation import Life
 from atoll_operator.plan.conditions import FIGURES
 
 Object = dict[str, Any]
-OF_EVERY_NAMESPACE = "kube-root-ca.crt"
 METADATA = ("name", "labels", "annotations", "finalizers", "generation")
 OF_A_MOMENT = FIGURES | {
     "chipSeconds", "completionTime", "healStartTime", "lastHealSeconds", "lastTransitionTime", "node",
@@ -31,22 +30,13 @@ Occasion = tuple[str, str, str]
 """Kind, name and reason of an Event."""
 
 
-def essence(namespace: str, bodies: Mapping[str, list[Object]]) -> dict[str, dict[str, Object]]:
-    """Kind to name to what matters, of objects by kind."""
-    bodies = {kind: found for kind, found in bodies.items() if kind != "Event"}
-    identities = {
-        body["metadata"]["uid"]: f"<uid of {kind} {body['metadata']['name']}>"
-        for kind, found in bodies.items()
-        for body in found
-    }
-    return {
-        kind: {
-            body["metadata"]["name"]: _nameless(_essence(kind, body, bodies), namespace, identities)
-            for body in found
-            if body["metadata"]["name"] != OF_EVERY_NAMESPACE
-        }
-        for kind, found in bodies.items()
-    }
+def essence(bodies: Iterable[Object]) -> dict[str, Object]:
+    """What matters of all objects but Events, by kind and name."""
+    found = {f"{body['kind']} {body['metadata']['name']}": body for body in bodies if body["kind"] != "Event"}
+    text = json.dumps({name: _of(body, found) for name, body in found.items()})
+    for name, body in found.items():
+        text = text.replace(body["metadata"]["uid"], f"<uid of {name}>")
+    return dict(json.loads(text))
 
 
 def occasions(events: Iterable[Object]) -> Counter[Occasion]:
@@ -72,51 +62,30 @@ def differences(expected: Any, found: Any, path: str = "") -> Iterator[str]:
         yield f"{path} is {json.dumps(found)}, not {json.dumps(expected)}"
 
 
-def _nameless(essence: Object, namespace: str, identities: Mapping[str, str]) -> Object:
-    text = json.dumps(essence, sort_keys=True).replace(namespace, "<namespace>")
-    for uid, words in identities.items():
-        text = text.replace(uid, words)
-    return dict(json.loads(text))
-
-
-def _essence(kind: str, body: Object, bodies: Mapping[str, list[Object]]) -> Object:
+def _of(body: Object, bodies: dict[str, Object]) -> Object:
     metadata = {key: body["metadata"][key] for key in METADATA if key in body["metadata"]}
-    if kind == "Pod":
-        metadata["labels"] = _uidless(metadata["labels"])
-        metadata.pop("generation")  # the scheduler's and Kueue's changes count too
-    owners = [
-        (owner["kind"], owner["name"], owner["uid"]) for owner in body["metadata"].get("ownerReferences", [])
-    ]
-    essence = {"metadata": metadata, "owners": owners, "going": "deletionTimestamp" in body["metadata"]}
-    if kind == "Secret":
-        return essence | {
-            "type": body["type"],
-            "keys": sorted(body["data"]),
-            "authority": _authority(body, bodies),
-            "due": _due(body),
-        }
-    if kind == "ConfigMap":
-        return essence | {"data": body["data"]}
+    owners = [(owner["kind"], owner["uid"]) for owner in body["metadata"].get("ownerReferences", [])]
+    essence: Object = {
+        "metadata": metadata,
+        "owners": owners,
+        "going": "deletionTimestamp" in body["metadata"],
+    }
     status = body.get("status", {})
-    if kind == "Pod":
-        restarts = [container["restartCount"] for container in status.get("containerStatuses", [])]
-        return essence | {"spec": _placeless(body["spec"]), "phase": status["phase"], "restarts": restarts}
-    if kind in ("TrainingRun", "LearnerUnit"):
-        return essence | {"spec": body["spec"], "status": _lasting(status)}
-    return essence | {"spec": body["spec"]}
-
-
-def _uidless(labels: Object) -> Object:
-    kept = {key: value for key, value in labels.items() if key != LABEL_HOLDS}
-    if LABEL_POD_GROUP in kept:
-        kept[LABEL_POD_GROUP] = kept[LABEL_POD_GROUP].rpartition("-")[0]
-    return kept
-
-
-def _placeless(spec: Object) -> Object:
-    selector = {key: value for key, value in spec.get("nodeSelector", {}).items() if key != NODE_POOL}
-    kept = {key: value for key, value in spec.items() if key not in ("affinity", "nodeName")}
-    return kept | {"nodeSelector": selector}
+    match body["kind"]:
+        case "Secret":
+            return essence | _secret(body, bodies)
+        case "Pod":
+            metadata["labels"] = {
+                key: value for key, value in metadata["labels"].items() if key != LABEL_HOLDS
+            }
+            metadata.pop("generation")  # the scheduler's and Kueue's changes count too
+            spec = {key: value for key, value in body["spec"].items() if key not in ("affinity", "nodeName")}
+            spec["nodeSelector"] = {**spec.get("nodeSelector", {}), NODE_POOL: ""}
+            restarts = [each["restartCount"] for each in status.get("containerStatuses", [])]
+            return essence | {"spec": spec, "phase": status["phase"], "restarts": restarts}
+        case "TrainingRun" | "LearnerUnit":
+            return essence | {"spec": body["spec"], "status": _lasting(status)}
+    return essence | {"spec": body.get("spec"), "data": body.get("data")}
 
 
 def _lasting(value: Any) -> Any:
@@ -125,17 +94,20 @@ def _lasting(value: Any) -> Any:
     return [_lasting(item) for item in value] if isinstance(value, list) else value
 
 
-def _due(secret: Object) -> list[bool]:
-    """Of each certificate that it holds the key of: whether it is time for another."""
-    data, now = secret["data"], datetime.datetime.now(datetime.UTC)
+def _secret(body: Object, bodies: dict[str, Object]) -> Object:
+    """Who trusts the very same authority, and whether it is time for another certificate."""
+    data, now = body["data"], datetime.datetime.now(datetime.UTC)
     pem = base64.b64decode(data.get("tls.crt") or data["ca.crt"])
-    found = x509.load_pem_x509_certificates(pem)
-    return [Life(one.not_valid_before_utc, one.not_valid_after_utc).due(now) for one in found]
-
-
-def _authority(secret: Object, bodies: Mapping[str, list[Object]]) -> list[str]:
-    """Names of all Secrets that trust the very same authority."""
-    mine = secret["data"].get("ca.crt")
-    return sorted(
-        other["metadata"]["name"] for other in bodies["Secret"] if other["data"].get("ca.crt") == mine
-    )
+    lives = [
+        Life(one.not_valid_before_utc, one.not_valid_after_utc)
+        for one in x509.load_pem_x509_certificates(pem)
+    ]
+    others = [each for each in bodies.values() if each["kind"] == "Secret"]
+    return {
+        "type": body["type"],
+        "keys": sorted(data),
+        "authority": sorted(
+            each["metadata"]["name"] for each in others if each["data"].get("ca.crt") == data.get("ca.crt")
+        ),
+        "due": [life.due(now) for life in lives],
+    }

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from objects import TWO_HOSTS
-from scene import FOUR_HOSTS, NOW, Scene, begun, learning
+from scene import Scene, learning
+from scene_cluster import NOW
 
 from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import Restart
@@ -65,7 +66,7 @@ def test_a_changed_spec_makes_the_next_incarnation_and_sound_pods_have_time_to_e
     assert {removal.grace_seconds for removal in scene.look().remove} == {60}
 
 
-@pytest.mark.parametrize("stop", ["Suspended", "Finished", "no run"])
+@pytest.mark.parametrize("stop", ["Suspended", "Finished", "RunNotFound"])
 @pytest.mark.parametrize("healing", [False, True])
 def test_a_unit_whose_pods_were_taken_away_comes_back_without_a_failure(stop: str, healing: bool) -> None:
     scene = learning()
@@ -73,15 +74,15 @@ def test_a_unit_whose_pods_were_taken_away_comes_back_without_a_failure(stop: st
         scene.fail(1)
         scene.turn()
     before = scene.status
-    scene.stop, scene.has_run = ("" if stop == "no run" else stop), stop != "no run"
+    scene.stop = stop
     scene.rest()
     assert scene.names() == []
-    assert scene.condition("Scheduled")[1] == ("RunNotFound" if stop == "no run" else stop)
+    assert scene.condition("Scheduled")[1] == stop
     assert (scene.status.heal_start_time, scene.status.lost is not None) == (None, healing)
     charged = scene.status.lost
     scene.rest()
     assert scene.status.lost == charged, "once"
-    scene.stop, scene.has_run = "", True
+    scene.stop = ""
     scene.turn()
     assert scene.numbers == (before.incarnation + 1, before.incarnation + 1)
     assert (scene.status.restarts, scene.status.heal_start_time) == (before.restarts, None)
@@ -222,35 +223,26 @@ def test_the_jitter_is_the_same_at_each_look_and_not_for_all_units() -> None:
 
 
 def test_a_heal_ends_with_the_first_merge_and_says_what_it_cost() -> None:
-    scene = learning()
-    scene.hear(step=95, step_seconds=0.5)
+    scene = learning().hear(step=95, step_seconds=0.5)
     scene.fail(1)
     failed = scene.now
     scene.now += 1
-    scene.rest()
-    scene.bind(1, "red-1")
-    scene.start(1)
+    scene.place()
     scene.make_room(0, 2, 3)
-    old = scene.report
     assert scene.rest().plan.healed_seconds is None, "merges of the old incarnation are none of it"
-    assert old is not None and scene.condition("PodsReady")[0] == "True" and scene.status.phase == "Healing"
+    assert scene.condition("PodsReady")[0] == "True" and scene.status.phase == "Healing"
     scene.now = failed + 14
     scene.report = UnitReport(
         incarnation=2, hosts=4, state="Learning", step=1, loss=3.0, step_seconds=0.25, seeded_step=40,
-        first_merge_time=failed + 12.5, beginning=begun(failed + 4, failed + 8, 2.0),
+        first_merge_time=failed + 12.5,
     )  # fmt: skip
     scene.turn()
-    assert scene.plan.healed_seconds == 12.5 and scene.plan.heal_stages is not None
-    heal = scene.status.last_heal
-    assert heal is not None
+    heal, lost = scene.status.last_heal, scene.status.lost
+    assert heal is not None and lost is not None and scene.plan.healed_seconds == 12.5
     assert (heal.reason, heal.seconds, heal.chip_seconds, heal.steps) == ("AppError", 12.5, 200.0, 50)
-    assert scene.status.lost is not None and scene.status.lost.by_reason["AppError"].steps == 50
+    assert lost.by_reason["AppError"].steps == 50
     assert scene.condition("Seeded")[2] == "from the global checkpoint of step 40"
-    assert (scene.status.phase, scene.status.merged_incarnation, scene.status.heal_reason) == (
-        "Learning",
-        2,
-        "",
-    )
+    assert (scene.status.phase, scene.status.merged_incarnation) == ("Learning", 2)
     scene.turn()
     assert scene.plan.healed_seconds is None
 
@@ -403,13 +395,7 @@ def test_a_unit_in_a_queue_says_so_and_no_deadline_runs() -> None:
 def test_a_pod_that_kueue_stops_is_preempted_with_its_words_and_the_next_group_is_another() -> None:
     scene = learning(**QUEUED)
     scene.delete(1)
-    target = {
-        "type": "TerminationTarget",
-        "status": "True",
-        "reason": "Any",
-        "message": "a more important one came",
-    }
-    scene.pod(1)["status"] |= {"conditions": [target]}
+    scene.condition_of(1, "TerminationTarget", reason="Any", message="a more important one came")
     scene.rest()
     assert scene.reason == "Preempted" and scene.status.last_failure is not None
     assert scene.status.last_failure.message == "a more important one came"
@@ -428,79 +414,6 @@ def test_a_group_has_a_name_that_a_label_can_hold_and_that_a_later_unit_does_not
     unit = names.unit_name("r" * (names.NAMES_LIMIT - 10), "p" * 10, 255)
     assert len(names.pod_group(unit, names.MAX_INCARNATION, "3fa9c0de")) <= 63
     assert names.pod_group("r-two-0", 1, "3fa9c0de") != names.pod_group("r-two-0", 1, "77aac0de")
-
-
-# At random
-
-LOSSES = ("crash", "fail", "delete", "vanish", "silence", "maintain", "room", "place", "hear", "deaf")
-EVENTS = st.one_of(
-    st.tuples(st.just("turn"), st.integers(0, 5)),
-    st.tuples(st.sampled_from(LOSSES), st.integers(0, 3)),
-    st.tuples(st.just("wait"), st.integers(0, 400)),
-)
-
-
-def happen(scene: Scene, kind: str, number: int) -> None:
-    hosts = {int(pod["metadata"]["labels"]["atoll.dev/host"]) for pod in scene.pods.values()}
-    host = sorted(hosts)[number % len(hosts)] if hosts else None
-    running = host is not None and scene.pod(host)["status"]["phase"] == "Running"
-    if kind == "turn":
-        scene.turn(number)
-    elif kind == "wait":
-        scene.now += number
-    elif kind == "hear" and len(hosts) == 4 and scene.told() == {str(scene.status.incarnation)}:
-        scene.report = UnitReport(incarnation=scene.status.incarnation, hosts=4, state="Joining")
-    elif kind == "deaf":
-        scene.report = None
-    elif host is None:
-        return
-    elif kind == "place" and not running:
-        scene.bind(host, f"red-{host}")
-        scene.start(host)
-    elif kind in ("delete", "vanish") or (running and kind in ("crash", "fail")):
-        getattr(scene, kind)(host)
-    elif running and kind == "room":
-        scene.crash(host, 66, "")
-    elif running:
-        changes: dict[str, Any] = (
-            {"ready": "Unknown"} if kind == "silence"
-            else {"labels": {"cloud.google.com/active-node-maintenance": "ONGOING"}}
-        )  # fmt: skip
-        scene.change_node(host, **changes)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.booleans(), st.booleans(), st.lists(EVENTS, max_size=40))
-def test_whatever_fails_and_whenever_the_operator_dies_each_host_ends_with_one_pod(
-    force: bool, queued: bool, events: list[tuple[str, int]]
-) -> None:
-    scene = Scene(FOUR_HOSTS, recovery={"force_delete": force}, **(QUEUED if queued else {}))
-    last = scene.numbers
-    for kind, number in events:
-        happen(scene, kind, number)
-        assert scene.numbers >= last and scene.status.placement <= scene.status.incarnation
-        last = scene.numbers
-    scene.report = None
-    for number in range(4):
-        for pool in ("red", "blue"):
-            scene.put_node(f"{pool}-{number}", pool)
-    for _ in range(20):
-        scene.now += 400  # past every back-off
-        for pod in list(scene.pods.values()):
-            if "deletionTimestamp" in pod["metadata"]:
-                del scene.pods[pod["metadata"]["name"]]
-        scene.place("red")
-        for host in range(4):
-            if f"-{host}" in "".join(scene.names()) and scene.status.placement < scene.status.incarnation:
-                scene.make_room(host)
-    if scene.status.phase == "Failed":
-        return
-    assert len(scene.pods) == 4, scene.names()
-    assert scene.told() == {str(scene.status.incarnation)}
-    assert {pod["metadata"]["labels"]["atoll.dev/placement"] for pod in scene.pods.values()} == {
-        str(scene.status.placement)
-    }
-    assert len({pod["spec"]["hostname"] for pod in scene.pods.values()}) == 4
 
 
 def test_another_image_of_the_run_reaches_a_unit_with_its_next_hosts() -> None:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from objects import TWO_HOSTS
-from scene import NOW, TWO_SLICES, Object, Scene, learning
+from scene import TWO_SLICES, Scene, learning
+from scene_cluster import NOW, Object
 
 from atoll_operator.api.group import NODE_POOL
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.unit.placement import (
     GIVE_WAY_SECONDS,
     HOSTS_SECONDS,
@@ -224,7 +224,7 @@ def test_slices_that_are_held_are_given_back_in_time_and_others_go_first() -> No
     assert len(scene.look(after=GIVE_WAY_SECONDS).create) == 2
 
 
-class World:
+class Crowd:
     """Units of two-host slices that share node pools, and a scheduler that reads nothing but the pods' own specs.
 
     Args:
@@ -232,87 +232,74 @@ class World:
     """
 
     def __init__(self, units: int, pools: int, slices: int, blind: bool, seed: int) -> None:
-        self.now, self.random = NOW, Random(seed)
-        self.nodes: dict[str, NodeView] = {}
-        self.newest_first = False
-        self.units: dict[str, Scene] = {}
+        self.now, self.random, self.newest_first = NOW, Random(seed), False
+        self.units: list[Scene] = []
         for index in range(units):
             unit = Scene(TWO_HOSTS, name=f"u{index}", slices=slices, sees_nodes=not blind)
-            unit.recovery = RecoverySpec(max_restarts=1000)
-            unit.nodes = self.nodes
-            self.units[unit.name] = unit
+            unit.recovery, unit.nodes = RecoverySpec(max_restarts=1000), {}
+            self.units.append(unit)
+        self.nodes = self.units[0].nodes
         for index in range(pools):
             for host in range(2):
-                self.units["u0"].put_node(f"p{index}-{host}", f"p{index}")
+                self.units[0].put_node(f"p{index}-{host}", f"p{index}")
 
-    def pods(self) -> dict[str, Object]:
-        return {name: pod for unit in self.units.values() for name, pod in unit.pods.items()}
+    def pods(self) -> list[tuple[Scene, Object]]:
+        return [(unit, pod) for unit in self.units for pod in unit.pods.values()]
 
-    def reconcile(self, name: str, writes: int = 100) -> bool:
+    def reconcile(self, unit: Scene, writes: int = 100) -> bool:
         """One pass of an operator that dies after so many writes, and that may not have heard of some nodes."""
-        unit = self.units[name]
         unit.now = self.now
         unit.nodes = {each: node for each, node in self.nodes.items() if self.random.random() < 0.9}
-        try:
-            return unit.turn(writes)
-        finally:
-            unit.nodes = self.nodes
+        return unit.turn(writes)
 
     def act(self, kind: str, number: int) -> None:
-        found = sorted(self.pods())
-        name = found[number % len(found)] if found else ""
+        unit, found = self.units[number % len(self.units)], self.pods()
+        _, pod = found[number % len(found)] if found else (unit, {})
         if kind in ("reconcile", "crash"):
-            self.reconcile(f"u{number % len(self.units)}", number % 4 if kind == "crash" else 100)
+            self.reconcile(unit, number % 4 if kind == "crash" else 100)
         elif kind == "kubelets":
             self.kubelets()
         elif kind == "wait":
             self.now += number
-        elif name and kind == "schedule":
-            self.schedule(self.pods()[name])
-        elif name:
-            pod = self.pods()[name]
-            if kind == "delete":
-                pod["metadata"]["deletionTimestamp"] = format_time(self.now + 1)
-            elif "nodeName" in pod["spec"]:
-                pod["status"] = {"phase": "Failed"} | self.random.choice([{"reason": "Evicted"}, FAILED])
+        elif pod and kind == "schedule":
+            self.schedule(pod)
+        elif pod and kind == "delete":
+            pod["metadata"]["deletionTimestamp"] = format_time(self.now + 1)
+        elif pod and "nodeName" in pod["spec"]:
+            pod["status"] = {"phase": "Failed"} | self.random.choice([{"reason": "Evicted"}, FAILED])
 
     def kubelets(self) -> None:
         """What is terminating is gone."""
-        for unit in self.units.values():
-            for name in [name for name, pod in unit.pods.items() if "deletionTimestamp" in pod["metadata"]]:
-                del unit.pods[name]
+        for unit in self.units:
+            unit.pods = {
+                name: pod for name, pod in unit.pods.items() if "deletionTimestamp" not in pod["metadata"]
+            }
 
     def schedule(self, pod: Object) -> None:
         """Binds a pod to any node that fits, or says that there is none."""
         if "nodeName" in pod["spec"] or "deletionTimestamp" in pod["metadata"]:
             return
-        fitting = [node for node in self.nodes if self._fits(pod, node)]
-        condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": format_time(self.now)}
+        fitting, time = [node for node in self.nodes if self._fits(pod, node)], format_time(self.now)
+        condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": time}
         if fitting:
             pod["spec"]["nodeName"] = self.random.choice(fitting)
-            running = {"name": "main", "state": {"running": {"startedAt": format_time(self.now)}}}
-            ready = {"type": "Ready", "status": "True"}
-            pod["status"] = {
-                "phase": "Running",
-                "containerStatuses": [running],
-                "conditions": [condition, ready],
-            }
+            running = {"name": "main", "state": {"running": {"startedAt": time}}}
+            conditions = [condition, {"type": "Ready", "status": "True"}]
+            pod["status"] = {"phase": "Running", "containerStatuses": [running], "conditions": conditions}
         elif "conditions" not in pod["status"]:
             told = {"status": "False", "reason": "Unschedulable", "message": "no node fits"}
             pod["status"]["conditions"] = [condition | told]
 
     def bound(self, pool: str) -> list[Object]:
-        there = [pod for pod in self.pods().values() if pod["status"]["phase"] != "Failed"]
+        there = [pod for _, pod in self.pods() if pod["status"]["phase"] != "Failed"]
         return [pod for pod in there if pod["spec"].get("nodeName", "").startswith(f"{pool}-")]
 
     def _fits(self, pod: Object, node: str) -> bool:
         pool = self.nodes[node].pool
-        there = self.bound(pool)
+        there, apart = self.bound(pool), "podAntiAffinity"
         if any(other["spec"]["nodeName"] == node for other in there) or pool_of(pod) not in ("", pool):
             return False
-        if any(
-            selects(pod, "podAntiAffinity", each) or selects(each, "podAntiAffinity", pod) for each in there
-        ):
+        if any(selects(pod, apart, each) or selects(each, apart, pod) for each in there):
             return False
         if not terms(pod, "podAffinity"):
             return True
@@ -334,28 +321,18 @@ class World:
 
     def whole(self) -> int:
         """Units all of whose hosts run on their hosts of now."""
-        found = 0
-        for unit in self.units.values():
-            running = {
-                pod["metadata"]["labels"]["atoll.dev/host"]
-                for pod in unit.pods.values()
-                if pod["metadata"]["labels"]["atoll.dev/placement"] == str(unit.status.placement)
-                and pod["status"]["phase"] == "Running"
-                and "deletionTimestamp" not in pod["metadata"]
-            }
-            found += len(running) == unit.hosts
-        return found
+        return sum(len(_running(unit)) == unit.hosts for unit in self.units)
 
     def settle(self, seconds: float, wanted: int) -> None:
         """Nothing fails any more: turns of 10 s until so many units are whole."""
         end = self.now + seconds
         while self.whole() < wanted:
             assert self.now < end, f"{self.whole()} units of {wanted} are whole after {seconds} s"
-            for name in self.random.sample(sorted(self.units), len(self.units)):
+            for unit in self.random.sample(self.units, len(self.units)):
                 for _ in range(5):
-                    if not self.reconcile(name):
+                    if not self.reconcile(unit):
                         break
-                waiting = list(reversed(self.pods().values()))
+                waiting = [pod for _, pod in reversed(self.pods())]
                 if not self.newest_first:
                     self.random.shuffle(waiting)
                 for each in waiting:
@@ -365,25 +342,33 @@ class World:
             self.now += 10
 
 
+def _running(unit: Scene) -> set[str]:
+    """Hosts of the placement of now."""
+    return {
+        pod["metadata"]["labels"]["atoll.dev/host"]
+        for pod in unit.pods.values()
+        if pod["metadata"]["labels"]["atoll.dev/placement"] == str(unit.status.placement)
+        and pod["status"]["phase"] == "Running"
+        and "deletionTimestamp" not in pod["metadata"]
+    }
+
+
 FAILED = {"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 1}}}]}
 
 
 def selects(one: Object, kind: str, other: Object) -> bool:
     """Whether a required term of this kind in `one` matches `other`; all pods are in one namespace."""
     labels = other["metadata"]["labels"]
-    for term in terms(one, kind):
-        selector = term["labelSelector"]
-        exact = all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
-        rules = selector.get("matchExpressions", [])
-        known = all(
-            rule["key"] in labels
-            if rule["operator"] == "Exists"
-            else labels.get(rule["key"]) not in rule["values"]
-            for rule in rules
-        )
-        if exact and known:
-            return True
-    return False
+
+    def holds(rule: Object) -> bool:
+        key = rule["key"]
+        return key in labels if rule["operator"] == "Exists" else labels.get(key) not in rule["values"]
+
+    return any(
+        term["labelSelector"].get("matchLabels", {}).items() <= labels.items()
+        and all(map(holds, term["labelSelector"].get("matchExpressions", [])))
+        for term in terms(one, kind)
+    )
 
 
 ACTS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 99)), max_size=60)
@@ -400,7 +385,7 @@ ACTS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 99)), max_size=
 def test_whatever_happens_no_pool_is_shared_and_every_pool_is_used_in_the_end(
     acts: list[tuple[str, int]], units: int, pools: int, blind: bool, seed: int
 ) -> None:
-    world = World(units, pools, 1, blind, seed)
+    world = Crowd(units, pools, 1, blind, seed)
     for kind, number in acts:
         world.act(kind, number)
         world.check()
@@ -410,17 +395,17 @@ def test_whatever_happens_no_pool_is_shared_and_every_pool_is_used_in_the_end(
 @settings(max_examples=25, deadline=None)
 @given(units=st.integers(2, 3), pools=st.integers(2, 5), seed=st.integers(0, 2**32))
 def test_units_of_two_slices_do_not_wait_for_each_other_for_ever(units: int, pools: int, seed: int) -> None:
-    World(units, pools, 2, False, seed).settle(24 * 3600, min(units, pools // 2))
+    Crowd(units, pools, 2, False, seed).settle(24 * 3600, min(units, pools // 2))
 
 
 def test_two_units_that_hold_what_the_other_wants_part_in_time() -> None:
-    world = World(2, 2, 2, False, 0)
+    world = Crowd(2, 2, 2, False, 0)
     world.newest_first = True
-    for name, unit in world.units.items():
-        world.reconcile(name)
-        world.reconcile(name)
+    for unit in world.units:
+        world.reconcile(unit)
+        world.reconcile(unit)
         world.schedule(unit.pod(0))
-    for unit in world.units.values():
+    for unit in world.units:
         world.schedule(unit.pod(2))
         assert "nodeName" not in unit.pod(2)["spec"]
     world.settle(3 * SLICES_SECONDS, 1)

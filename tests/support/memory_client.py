@@ -1,0 +1,49 @@
+"""The operator's client, with the API server in the same process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NoReturn
+
+from memory_apiserver import Fault, Object, Server
+
+from atoll_operator.cluster import Cluster
+from atoll_operator.kube.errors import Unreachable
+
+
+class MemoryCluster(Cluster):
+    """Its requests are late, and some are lost, as the server's weather has it."""
+
+    def __init__(self, server: Server, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.server = server
+        self.dead = False
+        """The process that uses this client was killed: nothing of it reaches the server any more."""
+
+    async def _call(self, request: Any) -> Object:
+        server, weather = self.server, self.server.weather
+        async with self._slots:
+            await self._travel(weather.lost_requests, "lost on its way")
+            fault, writes = server.fault, request.method != "GET"
+            strikes = writes and fault is not None and fault.strikes(request.method, request.path)
+            if fault is not None and strikes and fault.when == "before":
+                self._die(fault)
+            answer = server.answer(
+                request.method, request.path, request.body or {}, request.parameters, request.content_type
+            )
+            if fault is not None and strikes:
+                self._die(fault)
+            await self._travel(weather.lost_answers if writes else 0.0, "its answer is lost")
+            return answer
+
+    async def _travel(self, lost: float, how: str) -> None:
+        """One way over the network."""
+        await asyncio.sleep(self.server.random.uniform(0, self.server.weather.request_seconds))
+        if self.dead:
+            raise asyncio.CancelledError
+        if self.server.random.random() < lost:
+            raise Unreachable(how)
+
+    def _die(self, fault: Fault) -> NoReturn:
+        fault.kill()
+        raise asyncio.CancelledError

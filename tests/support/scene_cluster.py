@@ -1,0 +1,120 @@
+"""Pods and nodes of one unit as Kubernetes JSON, and what happens to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atoll_operator.api.group import ACCELERATOR, NODE_POOL, TOPOLOGY, TPU
+from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.plan.clock import format_time
+from atoll_operator.plan.nodes import NodeView, gone, view_node
+
+Object = dict[str, Any]
+NOW = 1_700_000_000.0
+HOSTS = {"2x2": 1, "2x4": 2, "4x4": 4}
+
+
+class SceneCluster:
+    """Two node pools, red and blue, of one slice each. Time stands still unless a test moves it."""
+
+    def __init__(self, spec: LearnerUnitSpec) -> None:
+        self.now = NOW
+        self.spec = spec
+        self.size = HOSTS[spec.topology]
+        self.pods: dict[str, Object] = {}
+        self.nodes: dict[str, NodeView] = {}
+        self.uids = 0
+        for pool in ("red", "blue"):
+            for host in range(self.size):
+                self.put_node(f"{pool}-{host}", pool)
+
+    def put_node(self, name: str, pool: str, **changes: Any) -> None:
+        labels = {NODE_POOL: pool, ACCELERATOR: self.spec.accelerator, TOPOLOGY: self.spec.topology}
+        body = {
+            "metadata": {"name": name, "labels": {**labels, **changes.pop("labels", {})}},
+            "spec": changes.pop("spec", {}),
+            "status": {
+                "allocatable": {TPU: "4"},
+                "conditions": [{"type": "Ready", "status": changes.pop("ready", "True")}],
+            },
+        }
+        self.nodes[name] = view_node(body, self.nodes.get(name), self.now)
+
+    def node_of(self, host: int) -> str:
+        return str(self.pod(host)["spec"]["nodeName"])
+
+    def change_node(self, host: int, **changes: Any) -> None:
+        name = self.node_of(host)
+        self.put_node(name, self.nodes[name].pool, **changes)
+
+    def delete_node(self, host: int) -> None:
+        name = self.node_of(host)
+        self.nodes[name] = gone(self.nodes[name])
+
+    def create(self, pod: Object) -> None:
+        name, metadata = pod["metadata"]["name"], pod["metadata"]
+        assert name not in self.pods, f"{name} is there already"
+        self.uids += 1
+        metadata = {**metadata, "uid": f"{self.uids}", "annotations": {**metadata["annotations"]}}
+        self.pods[name] = {
+            **pod,
+            "metadata": metadata,
+            "spec": {**pod["spec"]},
+            "status": {"phase": "Pending"},
+        }
+
+    def remove(self, name: str, grace: int) -> None:
+        """A kubelet that is there removes the pod; on a silent node it stays terminating."""
+        pod = self.pods[name]
+        node = self.nodes.get(pod["spec"].get("nodeName", ""))
+        if grace and node is not None and not node.sound:
+            pod["metadata"]["deletionTimestamp"] = self.time(grace)
+        else:
+            del self.pods[name]
+
+    def pod(self, host: int) -> Object:
+        """The newest pod of a host."""
+        ours = [pod for pod in self.pods.values() if pod["metadata"]["labels"]["atoll.dev/host"] == str(host)]
+        return max(ours, key=lambda pod: int(pod["metadata"]["uid"]))
+
+    def time(self, after: float = 0.0) -> str:
+        return format_time(self.now + after)
+
+    def running(self) -> Object:
+        return {"running": {"startedAt": self.time()}}
+
+    def condition_of(self, host: int, kind: str, status: str = "True", **more: str) -> None:
+        """A condition of the pod."""
+        known = self.pod(host)["status"].setdefault("conditions", [])
+        known[:] = [each for each in known if each["type"] != kind]
+        known.append({"type": kind, "status": status, "lastTransitionTime": self.time(), **more})
+
+    def bind(self, host: int, node: str) -> None:
+        self.pod(host)["spec"]["nodeName"] = node
+        self.condition_of(host, "PodScheduled")
+
+    def unschedulable(self, host: int) -> None:
+        self.condition_of(host, "PodScheduled", "False", reason="Unschedulable", message="0/4 nodes")
+
+    def start(self, host: int) -> None:
+        """The container runs, and the pod is ready."""
+        self.condition_of(host, "Ready")
+        main = {"name": "main", "state": self.running()}
+        self.pod(host)["status"] |= {"phase": "Running", "containerStatuses": [main]}
+
+    def fail(self, host: int, exit_code: int | None = 1, **status: Any) -> None:
+        """The pod ends."""
+        ended = {"exitCode": exit_code, "finishedAt": self.time()}
+        main = [{"name": "main", "state": {"terminated": ended}}] if exit_code is not None else []
+        changed = {"phase": "Failed" if exit_code != 0 else "Succeeded", "containerStatuses": main, **status}
+        self.pod(host)["status"] |= changed
+
+    def delete(self, host: int, grace: float = 30.0, disruption: str = "") -> None:
+        """Somebody deletes the pod, and it has not ended yet."""
+        self.pod(host)["metadata"]["deletionTimestamp"] = self.time(grace)
+        if disruption:
+            self.condition_of(host, "DisruptionTarget", reason=disruption)
+
+    def vanish(self, host: int) -> None:
+        """The pod goes, and nobody saw it terminating."""
+        del self.pods[self.pod(host)["metadata"]["name"]]
