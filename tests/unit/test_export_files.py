@@ -17,9 +17,7 @@ from atoll_runtime.checkpoint import Cut, GlobalStore, Part, Slice
 from atoll_runtime.contract import Dimensions, ModelSpec
 from atoll_runtime.data.importer import Order, run_import, sources
 from atoll_runtime.data.tokenizer import from_path
-from atoll_runtime.export import Export, ExportError, Theta, read_back
-from atoll_runtime.export.facts import Facts
-from atoll_runtime.export.vocabulary import read_vocabulary
+from atoll_runtime.export import Export, ExportError, Theta, read_back, read_vocabulary
 from atoll_runtime.model import describe
 
 SMALL = ModelSpec(dimensions=Dimensions(layers=2, width=16, heads=2, kv_heads=1, hidden=24))
@@ -326,9 +324,10 @@ def test_a_file_of_another_program_is_no_export(run, tmp_path, capsys):
     file = tmp_path / "other.safetensors"
     save_file({"w": np.zeros(3)}, file, {"format": "pt"})
     assert f"{file}: not written by atoll export" in refused(capsys, "--check", file, run)
-    header = Facts(version="9", step=1, model=SMALL, checkpoint="", layout="atoll", dtype="float32").header()
-    save_file({"w": np.zeros(3)}, file, header | {"atoll.layout": "float32"})
-    words = "atoll.layout: Value error, 'float32' is none of atoll, llama, qwen2-moe"
+    header = {"version": "9", "step": "1", "checkpoint": "", "layout": "float32", "dtype": "float32"}
+    header["model"] = SMALL.model_dump_json(by_alias=True, exclude_none=True)
+    save_file({"w": np.zeros(3)}, file, {f"atoll.{key}": value for key, value in header.items()})
+    words = "atoll.layout: Input should be 'atoll', 'llama' or 'qwen2-moe'"
     assert words in refused(capsys, "--check", file, run)
 
 

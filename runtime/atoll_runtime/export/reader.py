@@ -6,19 +6,42 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
+import ml_dtypes
 import numpy as np
-from safetensors import safe_open
+from pydantic import BaseModel, ConfigDict, Json, ValidationError
+from safetensors import SafetensorError, safe_open
 
-from atoll_runtime.export.entries import Entry
-from atoll_runtime.export.errors import ExportError
-from atoll_runtime.export.facts import Facts
-from atoll_runtime.export.files import CHUNK, DTYPES, open_file, pieces
-from atoll_runtime.export.layouts import LAYOUTS
+from atoll_runtime.contract import ModelSpec
+from atoll_runtime.export.layouts import LAYOUTS, Entry, ExportError
 from atoll_runtime.export.theta import Theta
-from atoll_runtime.export.writer import INDEX, SINGLE
 from atoll_runtime.model import resolve
 from atoll_runtime.model.parameters import shapes
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+PREFIX = "atoll."
+DTYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype(np.float32),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+}
+"""By their names here. Rounding to bf16 is to nearest, ties to even."""
+
+
+class Facts(BaseModel):
+    """Where an export came from, and how it is written: the header of each file, keys with PREFIX."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: str
+    """Atoll's."""
+    step: int
+    """Global step of the checkpoint."""
+    model: Json[ModelSpec]
+    checkpoint: str
+    """`sha256:…` of the checkpoint's manifests."""
+    layout: Literal["atoll", "llama", "qwen2-moe"]
+    dtype: Literal["float32", "bf16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +57,24 @@ class Export:
         """Opens a file, or a folder of them.
 
         Raises:
-            ExportError: there is none, a file of it is missing or cut short, or another program wrote it.
+            ExportError: there is none, a file of it is missing or truncated, or another program wrote it.
         """
-        opened = {each: open_file(each) for each in _paths(path)}
-        files = {name: file for file in opened.values() for name in file.keys()}  # noqa: SIM118  # no mapping
-        first, file = next(iter(opened.items()))
-        return cls(Facts.of_header(file.metadata() or {}, first), files)
+        paths = _paths(path)
+        opened = []
+        for each in paths:
+            try:
+                opened.append(safe_open(each, "np"))
+            except (OSError, SafetensorError) as error:
+                raise ExportError(f"{each}: not a whole safetensors file: {error}") from error
+        files = {name: file for file in opened for name in file.keys()}  # noqa: SIM118  # no mapping
+        header = (opened[0].metadata() or {}).items()
+        try:
+            facts = Facts.model_validate({key.removeprefix(PREFIX): value for key, value in header})
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = f"{PREFIX}{'.'.join(map(str, first['loc']))}"
+            raise ExportError(f"{paths[0]}: not written by atoll export: {field}: {first['msg']}") from error
+        return cls(facts, files)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Of one tensor, without its values."""
@@ -58,18 +93,18 @@ class Comparison:
     tensors: int
     """Of the export."""
     difference: str | None
-    """The first tensor that is not what the checkpoint says, and how; None: every bit agrees."""
+    """The first tensor that differs from the checkpoint, and how; None: every bit agrees."""
 
 
 def read_back(path: Path) -> dict[str, np.ndarray]:
-    """Θ by flat name, float32, from an export in any layout; what bf16 rounded off does not come back.
+    """Θ by flat name, float32, from an export in any layout; bf16 stays rounded.
 
     Raises:
         ExportError: see `Export.open`; a tensor is missing, or has another shape than the model's.
     """
     export = Export.open(path)
     facts = export.facts
-    if facts.model.task is not None:  # whose shapes its own code alone could tell
+    if facts.model.task is not None:  # only its own code could tell the shapes
         known = {name: export.shape(name) for name in export.files}
     else:
         known = shapes(resolve(facts.model))
@@ -89,37 +124,32 @@ def compare(theta: Theta, export: Export) -> Comparison:
         ExportError: the checkpoint's model has no such layout.
         StoreError: the checkpoint cannot be read.
     """
-    entries = LAYOUTS[export.facts.layout](theta.model, theta.shapes).entries
-    wanted = {entry.name for entry in entries}
-    count = len(export.files)
+    entries = {entry.name: entry for entry in LAYOUTS[export.facts.layout](theta.model, theta.shapes).entries}
     for name in export.files:
-        if name not in wanted:
-            return Comparison(count, f"{name}: the checkpoint's model has no such tensor")
-    for entry in entries:
-        difference = _differs(entry, theta, export)
-        if difference is not None:
-            return Comparison(count, f"{entry.name}: {difference}")
-    return Comparison(count, None)
+        if name not in entries:
+            return Comparison(len(export.files), f"{name}: the checkpoint's model has no such tensor")
+    for name, entry in entries.items():
+        if difference := _difference(entry, theta, export):
+            return Comparison(len(export.files), f"{name}: {difference}")
+    return Comparison(len(export.files), None)
 
 
-def _differs(entry: Entry, theta: Theta, export: Export) -> str | None:
+def _difference(entry: Entry, theta: Theta, export: Export) -> str:
     if entry.name not in export.files:
         return "is missing"
     if export.shape(entry.name) != entry.shape:
         return f"has shape {export.shape(entry.name)}, not {entry.shape}"
-    found = export.tensor(entry.name)
-    if found.dtype != DTYPES[export.facts.dtype][1]:
+    found, dtype = export.tensor(entry.name), DTYPES[export.facts.dtype]
+    if found.dtype != dtype:
         return f"is {found.dtype}, where the file says {export.facts.dtype}"
-    for number, piece in enumerate(pieces(entry.value(theta.tensor), export.facts.dtype)):
-        start = number * CHUNK
-        own = found.reshape(-1)[start : start + piece.size]
-        bits = f"u{piece.dtype.itemsize}"
-        unequal = np.flatnonzero(own.view(bits) != piece.view(bits))
-        if unequal.size:
-            at = int(unequal[0])
-            where = tuple(int(i) for i in np.unravel_index(start + at, entry.shape))
-            return f"is {own[at]} at {where}, where the checkpoint has {piece[at]}"
-    return None
+    wanted = np.asarray(entry.value(theta.tensor), dtype, order="C").reshape(-1)
+    bits = f"u{dtype.itemsize}"
+    unequal = np.flatnonzero(found.reshape(-1).view(bits) != wanted.view(bits))
+    if not unequal.size:
+        return ""
+    at = int(unequal[0])
+    where = tuple(int(i) for i in np.unravel_index(at, entry.shape))
+    return f"is {found.reshape(-1)[at]} at {where}, where the checkpoint has {wanted[at]}"
 
 
 def _paths(path: Path) -> list[Path]:
@@ -130,8 +160,7 @@ def _paths(path: Path) -> list[Path]:
         return [path / SINGLE]
     try:
         index = json.loads((path / INDEX).read_bytes())
-        names = sorted(set(index["weight_map"].values()))
-        return [path / name for name in names or [SINGLE]]
+        return [path / name for name in sorted(set(index["weight_map"].values())) or [SINGLE]]
     except OSError as error:
         raise ExportError(f"{path}: no export here: neither {SINGLE} nor {INDEX}") from error
     except (ValueError, KeyError, AttributeError, TypeError) as error:

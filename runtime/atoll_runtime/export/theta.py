@@ -9,7 +9,7 @@ import numpy as np
 
 from atoll_runtime.checkpoint import Bucket, StoreError, layout, manifest, parts
 from atoll_runtime.contract import ModelSpec
-from atoll_runtime.export.errors import ExportError
+from atoll_runtime.export.layouts import ExportError
 
 
 class Theta:

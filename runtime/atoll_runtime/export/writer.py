@@ -1,4 +1,4 @@
-"""Writes an export under a scratch name, a tensor at a time, and renames it into place when it is whole."""
+"""Writes an export under a temporary name, and renames it when it is whole."""
 
 from __future__ import annotations
 
@@ -7,45 +7,54 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from atoll_runtime import files
-from atoll_runtime.export.entries import Entry, Plan
-from atoll_runtime.export.errors import ExportError
-from atoll_runtime.export.facts import Facts
-from atoll_runtime.export.files import DTYPES, write_file
-from atoll_runtime.export.layouts import LAYOUTS
-from atoll_runtime.export.theta import Theta
-from atoll_runtime.export.vocabulary import Vocabulary
+import numpy as np
+from safetensors.numpy import save_file
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+from atoll_runtime.checkpoint import Bucket
+from atoll_runtime.data import open_catalogue
+from atoll_runtime.data.tokenizer import HuggingFace, of_data
+from atoll_runtime.export.layouts import LAYOUTS, Entry, ExportError, Plan
+from atoll_runtime.export.reader import DTYPES, INDEX, PREFIX, SINGLE
+from atoll_runtime.export.theta import Theta
+
 OURS = (SINGLE, INDEX, "model-*-of-*.safetensors", "config.json", "tokenizer*.json", "tokenizer.model")
-"""Names of what an export consists of; a folder with anything else in it is never replaced."""
-SHARD_BYTES = 5_000_000_000
-CONTEXT = 2048
-"""As in Llama's own defaults: rotary positions know no limit, but readers ask for one."""
+"""Names of an export's files; a folder with anything else in it is never replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a data set says of its tokens."""
+
+    size: int
+    """Every token is less than this."""
+    separator: int
+    """Ends a document."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """The tokenizer's, by name; bytes need none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is to be written, and where."""
+    """What to write, and where."""
 
     out: Path
     """A folder; or one file, where the name ends in .safetensors."""
     layout: str = "atoll"
     dtype: str = "float32"
-    shard_bytes: int = SHARD_BYTES
-    """Of a file's tensors; one that is larger has a file of its own."""
-    context: int = CONTEXT
-    """`max_position_embeddings` of `config.json`."""
+    shard_bytes: int = 5_000_000_000
+    """Of a file's tensors; a larger tensor has a file of its own."""
+    context: int = 2048
+    """`max_position_embeddings` of `config.json`. Rotary positions have no limit; the default is Llama's."""
     vocabulary: Vocabulary | None = None
-    """Of the data set, whose tokenizer goes beside the model."""
+    """Of the data set, whose tokenizer is written beside the model."""
     force: bool = False
-    """Replace an export that stands there."""
+    """Replace an existing export."""
 
     @property
     def single(self) -> bool:
@@ -64,10 +73,10 @@ class Written:
 
 
 def write(theta: Theta, order: Order, tell: Callable[[str, int], None] = lambda name, size: None) -> Written:
-    """Writes Θ as `order` says. Memory holds one tensor of the checkpoint and what reading it takes.
+    """Writes Θ as `order` says. Memory holds the tensors of one file.
 
     Args:
-        tell: called with the name and the bytes of each file of tensors that stands.
+        tell: called with the name and the bytes of each file of tensors once it is written.
 
     Raises:
         ExportError: the order cannot be carried out; nothing was written.
@@ -77,34 +86,57 @@ def write(theta: Theta, order: Order, tell: Callable[[str, int], None] = lambda 
     _check_place(order)
     plan = LAYOUTS[order.layout](theta.model, theta.shapes)
     beside = _beside(plan, order)
-    facts = Facts(
-        version=version("atoll"),
-        step=theta.step,
-        model=theta.model,
-        checkpoint=f"sha256:{theta.digest}",
-        layout=order.layout,
-        dtype=order.dtype,
-    )
-    width = DTYPES[order.dtype][1].itemsize
-    shards = [plan.entries] if order.single else list(_shards(plan.entries, order.shard_bytes // width))
+    header = {
+        "version": version("atoll"),
+        "step": str(theta.step),
+        "model": theta.model.model_dump_json(by_alias=True, exclude_none=True),
+        "checkpoint": f"sha256:{theta.digest}",
+        "layout": order.layout,
+        "dtype": order.dtype,
+    }
+    metadata = {PREFIX + key: value for key, value in header.items()}
+    if order.layout != "atoll":
+        metadata["format"] = "pt"  # `transformers` refuses a file without it
+    dtype = DTYPES[order.dtype]
+    shards = [plan.entries] if order.single else _shards(plan.entries, order.shard_bytes // dtype.itemsize)
     names = [order.out.name] if order.single else _names(len(shards))
-    sizes = [sum(entry.size for entry in shard) * width for shard in shards]
-
+    sizes = [sum(entry.size for entry in shard) * dtype.itemsize for shard in shards]
     if len(names) > 1:
-        index = {
-            "metadata": {"total_size": sum(sizes)},
-            "weight_map": {
-                entry.name: name for name, shard in zip(names, shards, strict=True) for entry in shard
-            },
-        }
-        beside[INDEX] = _json(index)
+        weights = {entry.name: name for name, shard in zip(names, shards, strict=True) for entry in shard}
+        beside[INDEX] = _json({"metadata": {"total_size": sum(sizes)}, "weight_map": weights})
     with _staged(order) as scratch:
         for name, shard, size in zip(names, shards, sizes, strict=True):
-            write_file(scratch / name, shard, facts.header(), order.dtype, theta.tensor)
+            save_file(
+                {entry.name: np.asarray(entry.value(theta.tensor), dtype, order="C") for entry in shard},
+                scratch / name,
+                metadata,
+            )
             tell(name, size)
         for name, content in beside.items():
-            files.replace(scratch / name, content)
+            (scratch / name).write_bytes(content)
     return Written((*names, *beside), len(plan.entries), sum(sizes))
+
+
+def read_vocabulary(uri: str) -> Vocabulary:
+    """Reads a data set's tokenizer.
+
+    Raises:
+        DataError: no data set is there, or its tokenizer cannot be read.
+        StoreError: the bucket does not answer.
+    """
+    bucket = Bucket(uri)
+    found = of_data(bucket, open_catalogue(bucket))
+    files: dict[str, bytes] = {}
+    if isinstance(found, HuggingFace):
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": found.name(found.separator),
+            "model_input_names": ["input_ids", "attention_mask"],  # neither model takes token types
+        }
+        files = {"tokenizer.json": found.file, "tokenizer_config.json": json.dumps(config, indent=2).encode()}
+    elif found.kind == "sentencepiece":
+        files = {"tokenizer.model": found.file}
+    return Vocabulary(found.vocabulary, found.separator, files)
 
 
 def _check_place(order: Order) -> None:
@@ -123,7 +155,7 @@ def _check_place(order: Order) -> None:
 
 
 def _beside(plan: Plan, order: Order) -> dict[str, bytes]:
-    """The files that go beside those of tensors."""
+    """Files beside those of tensors."""
     if order.single and (plan.config is not None or order.vocabulary is not None):
         what = "tokenizer" if plan.config is None else "config.json"
         raise ExportError(f"{order.out}: {what} goes beside the weights, so a folder is wanted")
@@ -132,7 +164,7 @@ def _beside(plan: Plan, order: Order) -> dict[str, bytes]:
         config: dict[str, Any] = {
             **plan.config,
             "max_position_embeddings": order.context,
-            "torch_dtype": DTYPES[order.dtype][1].name,
+            "torch_dtype": DTYPES[order.dtype].name,
         }
         if order.vocabulary is not None:
             if order.vocabulary.size > config["vocab_size"]:
@@ -145,17 +177,14 @@ def _beside(plan: Plan, order: Order) -> dict[str, bytes]:
     return files | dict(order.vocabulary.files if order.vocabulary else {})
 
 
-def _shards(entries: Sequence[Entry], limit: int) -> Iterator[tuple[Entry, ...]]:
-    """Entries in their order, `limit` elements in each file at most, or one entry alone."""
-    shard: list[Entry] = []
-    filled = 0
+def _shards(entries: Sequence[Entry], limit: int) -> list[list[Entry]]:
+    """Entries in their order, at most `limit` elements in each file, or one entry alone."""
+    shards: list[list[Entry]] = [[]]
     for entry in entries:
-        if shard and filled + entry.size > limit:
-            yield tuple(shard)
-            shard, filled = [], 0
-        shard.append(entry)
-        filled += entry.size
-    yield tuple(shard)
+        if shards[-1] and sum(each.size for each in shards[-1]) + entry.size > limit:
+            shards.append([])
+        shards[-1].append(entry)
+    return shards
 
 
 def _names(count: int) -> list[str]:
@@ -172,7 +201,7 @@ def _json(content: Mapping[str, Any]) -> bytes:
 def _staged(order: Order) -> Iterator[Path]:
     """A folder beside the target; what was written there takes the target's name at the end, or is removed.
 
-    The target of a link is replaced, not the link. Where the last step fails, what stood there stands there again.
+    The target of a link is replaced, not the link. Where the last rename fails, the old export is put back.
     """
     out = order.out.resolve()
     fresh, old = (out.parent / f".{out.name}.{os.getpid()}.{what}" for what in ("partial", "replaced"))
@@ -182,22 +211,16 @@ def _staged(order: Order) -> Iterator[Path]:
         _check_place(order)  # another one may have come meanwhile
         if order.single:
             (fresh / order.out.name).replace(out)
-        else:
-            _exchange(fresh, out, old)
+            return
+        replaced = out.exists()
+        if replaced:
+            out.rename(old)
+        try:
+            fresh.rename(out)
+        except OSError:
+            if replaced:
+                old.rename(out)
+            raise
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    if old.exists():
-        shutil.rmtree(old)
-
-
-def _exchange(fresh: Path, out: Path, old: Path) -> None:
-    """Gives `fresh` the name `out`, and what had it the name `old`."""
-    replaced = out.exists()
-    if replaced:
-        out.rename(old)
-    try:
-        fresh.rename(out)
-    except OSError:
-        if replaced:
-            old.rename(out)
-        raise
+    shutil.rmtree(old, ignore_errors=True)
