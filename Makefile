@@ -89,13 +89,16 @@ parity-device: setup ## Its larger sizes, on an accelerator
 bench-device: setup ## FLOPs utilisation of the inner step, on an accelerator
 	$(BIN)/atoll bench step --json --preset 125m --batch 64 --length 512 --peak-tflops 989 $(ARGS)
 
-lint: setup ## Style, types, imports, generated files, chart
+lint: setup ## Style, types, imports, generated files, chart, workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m atoll_operator.crd.generate --check
+	$(BIN)/python .ci/chart.py --check
 	$(BIN)/python -m atoll_local helm lint --strict charts/atoll
+	$(BIN)/python -m atoll_local actionlint
+	$(BIN)/zizmor --offline --quiet .github/workflows
 
 format: setup ## Put the code into its style
 	$(BIN)/ruff check --fix .

@@ -1,4 +1,4 @@
-"""`python -m atoll_local up|down|status|images|programs|helm …|kubectl …`."""
+"""`python -m atoll_local up|down|status|images|programs|helm …|kubectl …|actionlint …`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from atoll_local.images import build_images
 from atoll_local.paths import claim
 from atoll_local.programs import find, find_all
 
-PASSED_ON = ("helm", "kubectl")
+PASSED_ON = ("helm", "kubectl", "actionlint")
 """Programs that this command runs with the arguments as they are."""
 
 

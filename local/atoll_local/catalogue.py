@@ -1,4 +1,4 @@
-"""The programs of a cluster: versions, and the three routes to each (PATH, official download, Go module)."""
+"""Programs of a cluster, and one of `make lint`: versions, and three routes (PATH, official download, Go module)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ HELM = "4.3.1"
 KWOK = "0.8.0"
 KUEUE = "0.19.2"
 FAKE_GCS = "1.56.1"
+ACTIONLINT = "1.7.12"
 
 ARCH = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
@@ -145,6 +146,21 @@ PROGRAMS: dict[str, Program] = {
             linker_flags=(f"-X sigs.k8s.io/kueue/pkg/version.GitVersion=v{KUEUE}",),
             own_sums=True,
             # Released as an image and manifests, not as a program.
+        ),
+        Program(
+            name="actionlint",
+            version=ACTIONLINT,
+            module="github.com/rhysd/actionlint",
+            package="github.com/rhysd/actionlint/cmd/actionlint",
+            version_args=("-version",),
+            linker_flags=(f"-X github.com/rhysd/actionlint.version={ACTIONLINT}",),
+            download=Download(
+                url=f"{_GITHUB}/rhysd/actionlint/releases/download/v{ACTIONLINT}/"
+                f"actionlint_{ACTIONLINT}_linux_{ARCH}.tar.gz",
+                checksum_url=f"{_GITHUB}/rhysd/actionlint/releases/download/v{ACTIONLINT}/"
+                f"actionlint_{ACTIONLINT}_checksums.txt",
+                member="actionlint",
+            ),
         ),
         Program(
             name="fake-gcs-server",

@@ -58,7 +58,7 @@ def render(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 def template(*options: str) -> Objects:
-    done = render(*options)
+    done = render("--skip-tests", *options)
     assert done.returncode == 0, done.stderr
     return by_name(done.stdout)
 
@@ -279,6 +279,45 @@ def test_the_operators_pods_take_labels_annotations_and_a_priority() -> None:
     assert pod["metadata"]["labels"] == {**plain["metadata"]["labels"], "team": "a"}
     assert pod["metadata"]["annotations"] == {"a/b": "c"}
     assert pod["spec"] == {**plain["spec"], "priorityClassName": "high"}
+
+
+def test_the_operators_pods_take_affinity_spread_and_variables() -> None:
+    spread = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]
+    pod = operator_pod(
+        template(
+            '--set-json=affinity={"nodeAffinity":{"a":1}}',
+            f"--set-json=topologySpreadConstraints={json.dumps(spread)}",
+            '--set-json=extraEnv=[{"name":"HTTPS_PROXY","value":"http://p"}]',
+        )
+    )
+    assert pod["spec"]["affinity"] == {"nodeAffinity": {"a": 1}}
+    [constraint] = pod["spec"]["topologySpreadConstraints"]
+    selector = constraint.pop("labelSelector")["matchLabels"]
+    assert constraint == spread[0]
+    assert selector.items() <= pod["metadata"]["labels"].items()
+    assert {"name": "HTTPS_PROXY", "value": "http://p"} in pod["spec"]["containers"][0]["env"]
+    ours = render('--set-json=extraEnv=[{"name":"ATOLL_NAMESPACES","value":"x"}]')
+    assert ours.returncode and "extraEnv" in ours.stderr
+    budget = template("--set=replicas=3,podDisruptionBudget.minAvailable=2")
+    assert budget["PodDisruptionBudget", "atoll-system", "atoll-operator"]["spec"]["minAvailable"] == 2
+
+
+def test_helm_test_asks_the_operator_whether_it_is_ready_and_has_no_rights() -> None:
+    command = ("template", "atoll", CHART, "--namespace", "atoll-system")
+    key = ("Pod", "atoll-system", "atoll-operator-ready")
+    pod, plain = by_name(run(find("helm"), *command))[key], template()
+    assert key not in plain
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    operator = operator_pod(plain)["spec"]
+    service = plain["Service", "atoll-system", "atoll-operator"]
+    assert not service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    [container] = pod["spec"]["containers"]
+    port = service["spec"]["ports"][0]["port"]
+    assert f"atoll-operator.atoll-system.svc:{port}/readyz" in container["command"][-1]
+    assert container["image"] == operator["containers"][0]["image"]
+    assert container["securityContext"] == operator["containers"][0]["securityContext"]
+    assert pod["spec"]["securityContext"] == operator["securityContext"]
+    assert pod["spec"]["automountServiceAccountToken"] is False
 
 
 def keys(values: Any, path: str = "") -> list[str]:
