@@ -5,11 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cpu_mesh import all_results, coordinator, start
+from pod_kinds import all_pods, gang, values
 
-from atoll_operator.api.learnerunit import LearnerUnitSpec
-from atoll_operator.plan.pods.affinity import PodPlacement
-from atoll_operator.plan.pods.gang import Gang
-from atoll_operator.plan.pods.template import PodSettings
 from atoll_runtime.contract import ENV_UNIT, dump, parse_unit
 
 WORKER = Path(__file__).with_name("slices_worker.py")
@@ -21,21 +18,9 @@ pytestmark = pytest.mark.timeout(
 
 def contracts(slices, topology, machine, address):
     """Of the unit's pods; names do not resolve here, so that the coordinator is on this machine."""
-    unit = Gang(
-        namespace="ns",
-        unit="r-p-0",
-        uid="u",
-        placement=1,
-        incarnation=1,
-        spec=LearnerUnitSpec(
-            run="r", pool="p", accelerator="tpu-v6e-slice", topology=topology, machine_type=machine, slices=slices,
-            batch=8, stream=0, streams=1,
-        ),
-        settings=PodSettings(run="r", image="i", pull_policy="Always", environment={}),
-    )  # fmt: skip
-    for pod in unit.pods(dict.fromkeys(range(unit.hosts), PodPlacement())):
-        environment = {item["name"]: item.get("value") for item in pod["spec"]["containers"][0]["env"]}
-        yield parse_unit(environment[ENV_UNIT]).model_copy(update={"coordinator": address})
+    unit = gang(number=1, accelerator="tpu-v6e-slice", topology=topology, machine_type=machine, slices=slices)
+    for pod in all_pods(unit):
+        yield parse_unit(values(pod)[ENV_UNIT]).model_copy(update={"coordinator": address})
 
 
 @pytest.fixture(scope="module")

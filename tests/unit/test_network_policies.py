@@ -4,34 +4,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from objects import TWO_HOSTS
+from pod_kinds import kinds
 
-from atoll_operator.api.group import EVALUATOR, LEARNER, SYNCER
-from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
-from atoll_operator.plan.pods import evaluator, syncer
-from atoll_operator.plan.pods.affinity import PodPlacement
-from atoll_operator.plan.pods.gang import Gang
-from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.api.group import EVALUATOR, LEARNER, SYNCER, Object
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICIES = list(yaml.safe_load_all((ROOT / "manifests" / "networkpolicies.yaml").read_text()))
-SETTINGS = PodSettings(run="r", image="i", pull_policy="Always", environment={})
-Object = dict[str, Any]
 
 
 def pods() -> dict[str, Object]:
     """One of each component; the learner of a unit of several slices, which has the most ports."""
-    spec = TWO_HOSTS.model_copy(update={"slices": 2})
-    gang = Gang(namespace="n", unit="u", uid="u", placement=1, incarnation=1, spec=spec, settings=SETTINGS)
-    return {
-        SYNCER: syncer.objects(SETTINGS, "n", [], SyncerSpec(), 1, 0)[1]["spec"]["template"],
-        EVALUATOR: evaluator.objects(SETTINGS, "n", [], EvaluatorSpec(), 1)[1]["spec"]["template"],
-        LEARNER: gang.pods({0: PodPlacement()})[0],
-    }
+    return kinds(slices=2)
 
 
 def listens(pod: Object) -> set[int]:

@@ -9,33 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from objects import RUN, TWO_HOSTS
+from objects import RUN
+from pod_kinds import kinds, workloads
 from run_scene import RunScene
 
 from atoll_cli.simulate.admission import faults
-from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
-from atoll_operator.plan.pods import evaluator, syncer
-from atoll_operator.plan.pods.affinity import PodPlacement
-from atoll_operator.plan.pods.gang import Gang
-from atoll_operator.plan.pods.template import PodSettings
 from atoll_runtime.contract import TERMINATION_LOG
 
-SETTINGS = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={})
-GANG = Gang(
-    namespace="ns",
-    unit="r-two-0",
-    uid="3fa9c0de",
-    placement=3,
-    incarnation=3,
-    spec=TWO_HOSTS,
-    settings=SETTINGS,
-)
-SYNCER = syncer.objects(SETTINGS, "ns", [], SyncerSpec(), 1, 0)[1]["spec"]
-PODS = [
-    GANG.pods({0: PodPlacement()})[0]["spec"],
-    SYNCER["template"]["spec"],
-    evaluator.objects(SETTINGS, "ns", [], EvaluatorSpec(), 1)[1]["spec"]["template"]["spec"],
-]
+SYNCER = workloads()["syncer"]["spec"]
+PODS = [pod["spec"] for pod in kinds().values()]
 """One of each kind, with what the operator itself gives them."""
 NAMES = sorted(
     {volume["name"] for pod in PODS for volume in pod["volumes"]}

@@ -6,33 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pod_kinds import workloads
 from run_scene import NOW, RunScene
 
-from atoll_operator.api.sections import EvaluatorSpec, RecoverySpec, SyncerSpec
+from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.nodes import NodeView
-from atoll_operator.plan.pods import evaluator, syncer
-from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.removal import LOST_GRACE_SECONDS, STUCK_SECONDS, Removal
 from atoll_operator.plan.run.plan import RunPlan
 
-SETTINGS = PodSettings(run="r", image="i", pull_policy="Always", environment={})
 LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 THEIRS = {"key": "dedicated", "operator": "Exists"}
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param(
-            syncer.objects(SETTINGS, "n", [], SyncerSpec(tolerations=(THEIRS,)), 1, 0)[1], id="syncer"
-        ),
-        pytest.param(
-            evaluator.objects(SETTINGS, "n", [], EvaluatorSpec(tolerations=(THEIRS,)), 1)[1],
-            id="evaluator",
-        ),
-    ],
-)
+@pytest.mark.parametrize("body", workloads(tolerations=(THEIRS,)).values(), ids=["syncer", "evaluator"])
 def test_pods_leave_a_lost_node_after_half_a_minute_in_place_of_five(body: dict[str, Any]) -> None:
     tolerations = body["spec"]["template"]["spec"]["tolerations"]
     assert {item["key"]: item["tolerationSeconds"] for item in tolerations[:-1]} == dict.fromkeys(LOST, 30)

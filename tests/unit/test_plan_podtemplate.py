@@ -1,19 +1,13 @@
-"""What a run adds to its pods: it is in all of them, and never in the place of what the operator gives them."""
+"""What pods are given: additions of the run, never in the place of what the operator gives; chips, and rights."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from objects import TWO_HOSTS
+from pod_kinds import all_pods, container, gang, kinds, settings, values, variables
 
-from atoll_operator.api.group import Object
-from atoll_operator.api.podtemplate import PodTemplate
-from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
-from atoll_operator.plan.pods import evaluator, syncer
-from atoll_operator.plan.pods.affinity import PodPlacement
-from atoll_operator.plan.pods.gang import Gang
-from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.api.group import TPU, Object
+from atoll_operator.plan.pods.topology import GENERATIONS
+from atoll_runtime.contract import ENV_LOCK_MEMORY, ENV_UNIT, parse_unit
 
 TEMPLATE: Object = {
     "labels": {"team": "llm"},
@@ -35,43 +29,13 @@ TEMPLATE: Object = {
 }
 
 
-def settings(template: Object, **environment: str) -> PodSettings:
-    return PodSettings(
-        run="r",
-        image="runtime",
-        pull_policy="IfNotPresent",
-        environment=environment,
-        template=PodTemplate.model_validate(template),
-    )
-
-
-def pods(which: PodSettings, spec: Any = TWO_HOSTS) -> dict[str, Object]:
-    """A pod of each kind."""
-    gang = Gang(
-        namespace="ns", unit="r-two-0", uid="3fa9c0de", placement=3, incarnation=3, spec=spec, settings=which
-    )
-    (learner,) = gang.pods({0: PodPlacement()})
-    return {
-        "learner": learner,
-        "syncer": syncer.objects(which, "ns", [], SyncerSpec(), 1, 0, "c")[1]["spec"]["template"],
-        "evaluator": evaluator.objects(which, "ns", [], EvaluatorSpec(), 1)[1]["spec"]["template"],
-    }
-
-
-def variables(pod: Object) -> dict[str, Object]:
-    found = pod["spec"]["containers"][0]["env"]
-    names = [item["name"] for item in found]
-    assert len(names) == len(set(names)), "a name stands once"
-    return {item["name"]: item for item in found}
-
-
 def mounts(pod: Object) -> list[Object]:
     return list(pod["spec"]["containers"][0]["volumeMounts"])
 
 
 @pytest.mark.parametrize("kind", ["learner", "syncer", "evaluator"])
 def test_every_pod_of_the_run_has_what_its_template_says(kind: str) -> None:
-    plain, pod = pods(settings({}))[kind], pods(settings(TEMPLATE))[kind]
+    plain, pod = kinds(settings({}))[kind], kinds(settings(TEMPLATE))[kind]
     assert pod["metadata"]["labels"] == plain["metadata"]["labels"] | TEMPLATE["labels"]
     assert pod["metadata"]["annotations"].items() >= TEMPLATE["annotations"].items()
     assert variables(pod) == variables(plain) | {item["name"]: item for item in TEMPLATE["env"]}
@@ -87,27 +51,54 @@ def test_every_pod_of_the_run_has_what_its_template_says(kind: str) -> None:
 
 def test_a_variable_of_the_run_beats_that_of_the_installation_and_gives_way_to_that_of_the_pod() -> None:
     template = {"env": [{"name": name, "value": "run"} for name in ("HOME", "XLA_FLAGS", "JAX_PLATFORMS")]}
-    found = pods(settings(template, XLA_FLAGS="chart", OTHER="chart"))
-    values = {
-        kind: {name: item.get("value") for name, item in variables(pod).items()}
-        for kind, pod in found.items()
-    }
-    for kind in values:
-        assert (values[kind]["XLA_FLAGS"], values[kind]["OTHER"]) == ("run", "chart")
-        assert values[kind]["HOME"] == "/tmp"
-    assert values["evaluator"]["JAX_PLATFORMS"] == "cpu", "it has no accelerator"
-    assert values["learner"]["JAX_PLATFORMS"] == "run"
+    found = kinds(settings(template, XLA_FLAGS="chart", OTHER="chart"))
+    told = {kind: values(pod) for kind, pod in found.items()}
+    for each in told.values():
+        assert (each["XLA_FLAGS"], each["OTHER"], each["HOME"]) == ("run", "chart", "/tmp")
+    platforms = {kind: each["JAX_PLATFORMS"] for kind, each in told.items()}
+    assert platforms == {"learner": "run", "syncer": "cpu", "evaluator": "cpu"}, "these have no accelerator"
 
 
 def test_flags_of_libtpu_come_after_those_that_slices_need() -> None:
-    several = TWO_HOSTS.model_copy(update={"slices": 2})
     template = {"env": [{"name": "LIBTPU_INIT_ARGS", "value": "--mine"}]}
-    value = variables(pods(settings(template, LIBTPU_INIT_ARGS="--chart"), several)["learner"])[
-        "LIBTPU_INIT_ARGS"
-    ]
-    assert value["value"].startswith("--megascale") and value["value"].endswith(" --mine")
+    pod = kinds(settings(template, LIBTPU_INIT_ARGS="--chart"), slices=2)["learner"]
+    flags = values(pod)["LIBTPU_INIT_ARGS"]
+    assert flags.startswith("--megascale") and flags.endswith(" --mine")
 
 
 def test_labels_that_pods_are_found_by_cannot_be_taken_away() -> None:
-    for pod in pods(settings({"labels": {"atoll.dev/run": "other", "atoll.dev/unit": "x"}})).values():
+    for pod in kinds(settings({"labels": {"atoll.dev/run": "other", "atoll.dev/unit": "x"}})).values():
         assert pod["metadata"]["labels"]["atoll.dev/run"] == "r"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "machine", "topology"),
+    [
+        pytest.param(generation.accelerator, machine.name, machine.topologies[0], id=machine.name)
+        for generation in GENERATIONS
+        for machine in generation.machines
+    ],
+)
+def test_a_learner_is_told_of_as_many_chips_as_its_container_is_given(
+    accelerator: str, machine: str, topology: str
+) -> None:
+    pod = all_pods(gang(accelerator=accelerator, machine_type=machine, topology=topology))[0]
+    told = parse_unit(values(pod)[ENV_UNIT])
+    assert str(told.chips) == container(pod)["resources"]["limits"][TPU]
+
+
+def rights(pod: Object) -> Object:
+    return dict(container(pod)["securityContext"])
+
+
+def test_a_learner_alone_may_lock_memory_and_only_where_the_administrator_said_so() -> None:
+    plain = rights(kinds()["learner"])
+    by_user = settings({"env": [{"name": ENV_LOCK_MEMORY, "value": "true"}]})
+    by_administrator = kinds(settings(**{ENV_LOCK_MEMORY: "true"}))
+    for pod in (kinds(by_user)["learner"], by_administrator["syncer"], by_administrator["evaluator"]):
+        assert rights(pod) == plain
+    assert plain["capabilities"] == {"drop": ["ALL"]} and "runAsUser" not in plain
+    raised = rights(by_administrator["learner"])
+    assert raised["capabilities"] == {"drop": ["ALL"], "add": ["SYS_RESOURCE"]}
+    assert (raised["runAsUser"], raised["runAsNonRoot"]) == (0, False), "only root keeps a capability"
+    assert (raised["allowPrivilegeEscalation"], raised["readOnlyRootFilesystem"]) == (False, True)

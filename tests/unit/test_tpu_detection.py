@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pod_kinds import all_pods, gang, values
 
-from atoll_operator.api.learnerunit import LearnerUnitSpec
-from atoll_operator.plan.pods.affinity import PodPlacement
-from atoll_operator.plan.pods.gang import Gang
-from atoll_operator.plan.pods.template import PodSettings
 from atoll_runtime.contract import ENV_UNIT, UnitContract, parse_unit
 
 PROBE = Path(__file__).resolve().parents[1] / "support" / "detect_cluster.py"
@@ -35,36 +32,20 @@ UNITS = [
 ]
 
 
-def gang(
-    index: int, accelerator: str, topology: str, machine: str | None, slices: int, number: int = 3
-) -> Gang:
-    return Gang(
-        namespace="ns",
-        unit=f"r-p-{index}",
-        uid=f"u{index}",
-        placement=number,
-        incarnation=number,
-        spec=LearnerUnitSpec(
-            run="r", pool="p", accelerator=accelerator, topology=topology, machine_type=machine, slices=slices, batch=8,
-            stream=index, streams=16,
-        ),
-        settings=PodSettings(run="r", image="i", pull_policy="Always", environment={}),
+def environments(index: int, number: int = 3, unit: int | None = None) -> list[dict[str, str]]:
+    """Of the pods of a unit like `UNITS[index]` in order of hosts; `unit` is its number in its pool."""
+    accelerator, topology, machine, slices = UNITS[index]
+    made = gang(
+        number=number, unit=f"r-p-{index if unit is None else unit}", accelerator=accelerator, topology=topology,
+        machine_type=machine, slices=slices,
     )  # fmt: skip
-
-
-def environments(unit: Gang) -> list[dict[str, str]]:
-    """Of the unit's pods in order of hosts."""
-    pods = unit.pods(dict.fromkeys(range(unit.hosts), PodPlacement()))
-    return [
-        {item["name"]: item["value"] for item in pod["spec"]["containers"][0]["env"] if "value" in item}
-        for pod in pods
-    ]
+    return [values(pod) for pod in all_pods(made)]
 
 
 @pytest.fixture(scope="module")
 def pods() -> list[dict[str, str]]:
     """The environment of every pod of all units."""
-    return [each for index, unit in enumerate(UNITS) for each in environments(gang(index, *unit))]
+    return [each for index in range(len(UNITS)) for each in environments(index)]
 
 
 @pytest.fixture(scope="module")
@@ -122,10 +103,8 @@ def test_each_cluster_that_jax_finds_is_one_whole_unit(
 
 @pytest.mark.parametrize("index", range(len(UNITS)))
 def test_nothing_of_a_unit_is_named_by_another_or_by_its_own_next_gang(index: int) -> None:
-    own = environments(gang(index, *UNITS[index]))
-    others = [gang(index + 100, *UNITS[index]), gang(index, *UNITS[index], number=4)]
-    addresses = {name for each in own for name in each["TPU_WORKER_HOSTNAMES"].split(",")}
-    for other in others:
-        for each in environments(other):
+    addresses = {name for each in environments(index) for name in each["TPU_WORKER_HOSTNAMES"].split(",")}
+    for other in (environments(index, unit=index + 100), environments(index, number=4)):
+        for each in other:
             assert addresses.isdisjoint(each["TPU_WORKER_HOSTNAMES"].split(","))
             assert each.get("MEGASCALE_COORDINATOR_ADDRESS") not in addresses

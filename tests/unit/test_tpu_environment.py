@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pod_kinds import all_pods, container, gang, settings, values
 
 from atoll_operator.api.group import LABEL_SLICE
-from atoll_operator.api.learnerunit import LearnerUnitSpec
-from atoll_operator.plan.pods.affinity import PodPlacement
 from atoll_operator.plan.pods.environment import LIBTPU_ARGUMENTS, tpu_environment
 from atoll_operator.plan.pods.gang import Gang
-from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.topology import GENERATIONS, slice_of
 from atoll_runtime.contract import ENV_UNIT, parse_unit
 
@@ -27,19 +25,10 @@ def names_of(hosts: int) -> tuple[str, ...]:
     return tuple(f"u-1-{host}.u.ns.svc" for host in range(hosts))
 
 
-def gang(topology: str, slices: int, namespace: str = "ns", unit: str = "r-p-0", **environment: str) -> Gang:
-    spec = LearnerUnitSpec(
-        run="r",
-        pool="p",
-        accelerator="tpu-v5p-slice",
-        topology=topology,
-        slices=slices,
-        batch=8,
-        stream=0,
-        streams=1,
-    )
-    own = PodSettings(run="r", image="i", pull_policy="Always", environment=environment)
-    return Gang(namespace=namespace, unit=unit, uid="u", placement=1, incarnation=1, spec=spec, settings=own)
+def v5p(topology: str, slices: int, *, arguments: str = "", **changes: str) -> Gang:
+    own = settings(**({LIBTPU_ARGUMENTS: arguments} if arguments else {}))
+    given = {"accelerator": "tpu-v5p-slice", "topology": topology, "slices": slices, "unit": "r-p-0"}
+    return gang(own, 1, **(given | changes))
 
 
 @given(shape=st.sampled_from(SHAPES), slices=st.integers(1, 6))
@@ -75,34 +64,30 @@ def test_a_unit_of_one_slice_is_told_nothing_of_others(shape) -> None:
 
 
 def test_a_hang_between_slices_ends_the_processes_and_the_administrators_flags_come_last() -> None:
-    unit = gang("2x2x2", 2, **{LIBTPU_ARGUMENTS: "--mine=true"})
-    (pod,) = unit.pods({3: PodPlacement()})
-    environment = {item["name"]: item["value"] for item in pod["spec"]["containers"][0]["env"]}
-    assert environment[LIBTPU_ARGUMENTS].split() == [
+    pod = all_pods(v5p("2x2x2", 2, arguments="--mine=true"))[3]
+    assert values(pod)[LIBTPU_ARGUMENTS].split() == [
         "--megascale_error_reporter_abort_on_hang=true",
         "--megascale_error_reporter_abort_on_error=true",
         "--mine=true",
     ]
-    (alone,) = gang("2x2x2", 1, **{LIBTPU_ARGUMENTS: "--mine=true"}).pods({1: PodPlacement()})
-    assert {"name": LIBTPU_ARGUMENTS, "value": "--mine=true"} in alone["spec"]["containers"][0]["env"]
+    alone = all_pods(v5p("2x2x2", 1, arguments="--mine=true"))[1]
+    assert values(alone)[LIBTPU_ARGUMENTS] == "--mine=true"
 
 
 def test_the_pods_of_a_unit_are_numbered_through_and_labelled_by_slice() -> None:
-    unit = gang("2x2x4", 3)
-    pods = unit.pods(dict.fromkeys(range(unit.hosts), PodPlacement()))
+    pods = all_pods(v5p("2x2x4", 3))
     assert [pod["metadata"]["name"] for pod in pods] == [f"r-p-0-1-{host}" for host in range(12)]
     assert [pod["metadata"]["labels"][LABEL_SLICE] for pod in pods] == [*"000011112222"]
     for host, pod in enumerate(pods):
-        environment = {item["name"]: item["value"] for item in pod["spec"]["containers"][0]["env"]}
-        contract = parse_unit(environment[ENV_UNIT])
+        contract = parse_unit(values(pod)[ENV_UNIT])
         assert (contract.host, contract.hosts) == (host, 12)
         assert contract.coordinator == "r-p-0-1-0.r-p-0.ns.svc:8476"
-        ports = [port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]]
+        ports = [port["containerPort"] for port in container(pod)["ports"]]
         assert 8080 in ports
         assert len(set(ports)) == len(ports)
 
 
 def test_the_largest_slice_needs_names_that_fit_into_a_variable() -> None:
-    gang("16x20x28", 1).check()
+    v5p("16x20x28", 1).check()
     with pytest.raises(ValueError, match=r"2240 hosts have \d+ characters.*131071.*shorter names"):
-        gang("16x20x28", 1, namespace="n" * 40).check()
+        v5p("16x20x28", 1, namespace="n" * 40).check()

@@ -403,6 +403,8 @@ def test_the_pod_that_ended_first_is_the_failure() -> None:
     [
         ({"reason": "Terminated"}, "HostMaintenance", "Terminated"),
         ({"reason": "Preempting"}, "Preempted", "Preempting"),
+        ({"reason": "NodeShutdown"}, "HostMaintenance", "NodeShutdown"),
+        ({"reason": "TaintToleration"}, "AdmissionRejected", "TaintToleration"),
         ({"reason": "Evicted", "message": "low on disk"}, "Evicted", "low on disk"),
         ({"reason": "UnexpectedAdmissionError", "message": "no devices"}, "AdmissionRejected", "no devices"),
         ({}, "NodeLost", "without an exit status"),

@@ -295,6 +295,16 @@ def test_a_unit_that_is_given_up_is_charged_the_heal_that_came_to_nothing() -> N
     assert scene.status.lost.by_reason["AppError"].seconds == 30.0
 
 
+def test_an_image_that_cannot_be_pulled_is_a_condition_and_no_failure() -> None:
+    scene = Scene().rest()
+    scene.bind(0, "red-0")
+    for reason, told in (("ImagePullBackOff", "ImagePull"), ("ContainerCreating", "Placing")):
+        waiting = {"waiting": {"reason": reason, "message": "not found"}}
+        scene.pod(0)["status"]["containerStatuses"] = [{"name": "main", "state": waiting}]
+        scene.rest()
+        assert (scene.condition("Scheduled")[1], scene.status.incarnation) == (told, 1)
+
+
 def test_while_the_syncer_is_silent_what_was_known_stays() -> None:
     scene = learning()
     scene.answering_since = None

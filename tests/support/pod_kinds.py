@@ -1,0 +1,75 @@
+"""The pods of a run as the plans make them, one of each kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from objects import TWO_HOSTS
+
+from atoll_operator.api.group import EVALUATOR, LEARNER, SYNCER, Object
+from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.api.podtemplate import PodTemplate
+from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
+from atoll_operator.plan.pods import evaluator, syncer
+from atoll_operator.plan.pods.affinity import PodPlacement
+from atoll_operator.plan.pods.gang import Gang
+from atoll_operator.plan.pods.template import PodSettings
+
+
+def settings(template: Object | None = None, **environment: str) -> PodSettings:
+    """With the run's `podTemplate` and the operator's variables."""
+    own = PodTemplate.model_validate(template or {})
+    return PodSettings(
+        run="r", image="runtime", pull_policy="IfNotPresent", environment=environment, template=own
+    )
+
+
+def gang(which: PodSettings | None = None, number: int = 3, **changes: Any) -> Gang:
+    """A unit of two hosts, or one with other fields of its spec or of the gang."""
+    own = {name: changes.pop(name) for name in ("namespace", "unit", "uid") if name in changes}
+    if "topology" in changes:
+        changes = {"machine_type": None, **changes}
+    return Gang(
+        **{"namespace": "ns", "unit": "r-two-0", "uid": "3fa9c0de", **own},
+        placement=number,
+        incarnation=number,
+        spec=LearnerUnitSpec.model_validate(TWO_HOSTS.model_dump() | changes),
+        settings=which or settings(),
+    )
+
+
+def all_pods(unit: Gang) -> tuple[Object, ...]:
+    return unit.pods(dict.fromkeys(range(unit.hosts), PodPlacement()))
+
+
+def workloads(which: PodSettings | None = None, **fields: Any) -> dict[str, Object]:
+    """The StatefulSets; `fields` are of both sections of the spec."""
+    given: tuple[PodSettings, str, list[Object]] = (which or settings(), "ns", [])
+    return {
+        SYNCER: syncer.objects(*given, SyncerSpec(**fields), 1, 0, "c")[1],
+        EVALUATOR: evaluator.objects(*given, EvaluatorSpec(**fields), 1, "c")[1],
+    }
+
+
+def kinds(which: PodSettings | None = None, **changes: Any) -> dict[str, Object]:
+    """A pod of each component."""
+    made = {name: body["spec"]["template"] for name, body in workloads(which).items()}
+    return {LEARNER: all_pods(gang(which, **changes))[0], **made}
+
+
+def container(pod: Object) -> Object:
+    """Its only one."""
+    [main] = pod["spec"]["containers"]
+    return dict(main)
+
+
+def variables(pod: Object) -> dict[str, Object]:
+    found = container(pod)["env"]
+    names = [item["name"] for item in found]
+    assert len(names) == len(set(names)), "a name stands once"
+    return {item["name"]: item for item in found}
+
+
+def values(pod: Object) -> dict[str, str]:
+    """Of the variables that have one."""
+    return {name: item["value"] for name, item in variables(pod).items() if "value" in item}
