@@ -17,7 +17,7 @@ from atoll_local.bucket import FakeGcs
 from atoll_runtime.checkpoint import Bucket
 from atoll_runtime.data import Prefetch, Reader, Stream
 from atoll_runtime.data.catalogue import META, Catalogue, Split
-from atoll_runtime.data.writer import write_shard
+from atoll_runtime.data.writer import ShardWriter
 
 SHARDS = 4
 SHARD_TOKENS = 32_000_000
@@ -92,15 +92,14 @@ def measure(setting: Setting, latencies: Sequence[float]) -> Iterator[DataFigure
 def write(uri: str) -> None:
     """Random tokens."""
     random, bucket = np.random.default_rng(0), Bucket(uri)
-    shards = []
-    for number in range(SHARDS):
-        tokens = random.integers(0, VOCABULARY, SHARD_TOKENS, np.uint16).astype("<u2")
-        shards.append(write_shard(bucket, "train", number, tokens.tobytes(), tokens.itemsize))
+    writer = ShardWriter(bucket, "train", 2, 2 * SHARD_TOKENS)
+    for _ in range(SHARDS):
+        writer.add(random.integers(0, VOCABULARY, SHARD_TOKENS, np.uint16).astype("<u2").tobytes())
     catalogue = Catalogue(
         dtype="uint16",
         tokenizer="bytes",
         vocabulary=VOCABULARY,
-        splits={"train": Split(shards=tuple(shards))},
+        splits={"train": Split(shards=writer.end())},
     )
     bucket.write(META, catalogue.model_dump_json().encode())
 

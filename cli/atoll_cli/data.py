@@ -21,29 +21,22 @@ if TYPE_CHECKING:  # the runtime is imported when the command is called
 P = ParamSpec("P")
 EVERY = 2.0
 """Seconds between two lines of progress."""
-FIELD, SPLIT = "text", "train"
-FORMATS = ("text", "lines", "jsonl", "parquet", "arrayrecord", "datasets")
+FIELD = "text"
+FORMATS = ("text", "lines", "jsonl", "parquet")
 
 
 def add_options(data: argparse.ArgumentParser) -> None:
     """The three commands and their options."""
     actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
-    load = actions.add_parser(
-        "import",
-        help="text into a data set; killed and called again, it goes on",
-        allow_abbrev=False,
-    )
+    load = actions.add_parser("import", help="text into a data set", allow_abbrev=False)
     load.add_argument("uri", metavar="URI", help="where the data set is written: gs://… or file:///…")
-    load.add_argument("sources", metavar="SOURCE", nargs="+", help="files, folders, globs; a data set's name")
+    load.add_argument("sources", metavar="SOURCE", nargs="+", help="files, folders, globs")
     load.add_argument(
         "--format",
         choices=FORMATS,
-        help="of every source; default: by the file's name. text: a file is a document; lines: a line is; "
-        "datasets: names for Hugging Face's load_dataset",
+        help="of every source; default: by the file's name. text: a file is a document; lines: a line is",
     )
     load.add_argument("--field", metavar="NAME", help=f"field or column; default {FIELD}")
-    load.add_argument("--config", metavar="NAME", help="configuration, with --format datasets")
-    load.add_argument("--split", metavar="NAME", help=f"with --format datasets; default {SPLIT}")
     load.add_argument(
         "--tokenizer",
         default="bytes",
@@ -98,7 +91,7 @@ def _import(options: argparse.Namespace) -> int:
     order = _order(options)
     size = amount(sum(source.size for source in order.sources), "B")
     print(f"{counted(len(order.sources), 'source')}, {size}", file=sys.stderr)
-    catalogue = run_import(options.uri, order, _paced(_tell_import), _tell_found)
+    catalogue = run_import(options.uri, order, _paced(_tell_import))
     _tell_result(options.uri, catalogue, as_json=options.json)
     return 0
 
@@ -109,37 +102,21 @@ def _order(options: argparse.Namespace) -> Order:
 
     held_out = plain("--held-out", options.held_out, 0, 0.5)
     shard = plain("--shard", options.shard, 0.001, 1000)
-    for option in ("field", "config", "split"):
-        if getattr(options, option) == "":
-            raise UsageError(f"--{option} '': a name is wanted")
+    if options.field == "":
+        raise UsageError("--field '': a name is wanted")
     if "" in options.sources:
-        raise UsageError("SOURCE '': a file, a folder, a glob or a data set's name is wanted")
+        raise UsageError("SOURCE '': a file, a folder or a glob is wanted")
     field = options.field or FIELD
-    config, split = options.config or "", ""
-    if options.format == "datasets":
-        split = options.split or SPLIT
-        found = [sources.dataset(name, config, split, field) for name in options.sources]
-    elif given := [name for name in ("config", "split") if getattr(options, name) is not None]:
-        raise UsageError(f"--{given[0]} {getattr(options, given[0])!r} goes with --format datasets")
-    else:
-        found = sources.files(options.sources, options.format, field)
-    if options.field is not None and not any(getattr(source, "field", None) for source in found):
-        raise UsageError(f"--field {field!r} goes with jsonl, parquet and datasets; no SOURCE is one")
+    found = sources.files(options.sources, options.format, field)
+    if options.field is not None and not any(source.format in ("jsonl", "parquet") for source in found):
+        raise UsageError(f"--field {field!r} goes with jsonl and parquet; no SOURCE is one")
     return Order(
         found,
         tokenizer.from_path(options.tokenizer, options.separator),
-        format=options.format or "",
-        field=field,
-        config=config,
-        split=split,
         held_out=held_out,
         shard_bytes=round(shard * 1e6),
         title=options.title or ", ".join(options.sources),
     )
-
-
-def _tell_found() -> None:
-    print("already imported; nothing was read", file=sys.stderr)
 
 
 def _tell_import(standing: Standing) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 
-QUIET = ("asyncio", "datasets", "fsspec", "gcsfs", "google.auth", "huggingface_hub")
-VERBOSITY = ("DATASETS_VERBOSITY", "HF_HUB_VERBOSITY")
-"""These two packages print unless they are told not to."""
+QUIET = ("asyncio", "fsspec", "gcsfs", "google.auth")
 NO_CREDENTIALS = "default credentials were not found"
 """Google's wording, in any package's message."""
 
@@ -31,8 +28,6 @@ def quiet() -> None:
         logger = logging.getLogger(name)
         logger.addHandler(_kept)
         logger.propagate = False
-    for name in VERBOSITY:
-        os.environ.setdefault(name, "error")
 
 
 def advice() -> str:

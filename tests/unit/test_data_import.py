@@ -1,4 +1,4 @@
-"""Imports: documents of many kinds become a data set, the same bytes however often the import was killed."""
+"""Imports: text, lines, JSON lines and parquet become a data set."""
 
 import gzip
 import json
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from import_killer import Killer
 
 from atoll_cli.__main__ import main
 from atoll_runtime.checkpoint import Bucket, StoreError
@@ -36,16 +35,6 @@ def order(folder):
     return Order(sources.files([str(folder)], None, "text"), Bytes(), shard_bytes=8000)
 
 
-def everything(uri):
-    bucket = Bucket(uri)
-    return {name: bucket.read(name) for name in bucket.list()}
-
-
-def beside(folder):
-    """What a killed write left, which no list of the bucket tells."""
-    return [str(path.relative_to(folder)) for path in folder.rglob("*.partial")]
-
-
 def documents(uri, split):
     """What a split holds, by its separators."""
     bucket = Bucket(uri)
@@ -55,94 +44,33 @@ def documents(uri, split):
     return [text.decode() for text in texts]
 
 
-@pytest.fixture(scope="module")
-def killer():
-    with Killer() as one:
-        yield one
-
-
-@pytest.mark.parametrize("half", [False, True])
-def test_killed_at_any_write_and_started_again_it_writes_the_same_bytes(killer, order, tmp_path, half):
+def test_an_import_that_broke_off_leaves_no_data_set_and_is_made_anew(order, tmp_path, monkeypatch):
+    uri = f"file://{tmp_path}/set"
     run_import(f"file://{tmp_path}/whole", order)
-    expected = everything(f"file://{tmp_path}/whole")
-    for write in range(1000):
-        uri = f"file://{tmp_path}/{write}"
-        killed = killer.killed_at(write, half, uri, order)
-        assert bool(beside(tmp_path / str(write))) == killed
-        run_import(uri, order)
-        assert everything(uri) == expected
-        assert beside(tmp_path / str(write)) == []
-        if not killed:
-            break
-    shards = [name for name in expected if name.endswith(".tokens")]
-    assert write >= 2 * len(shards), "each shard and the record after it"
+    for writes in range(1, 5):
+        failing(monkeypatch, writes)
+        with pytest.raises(StoreError, match="refused"):
+            run_import(uri, order)
+        monkeypatch.undo()
+        with pytest.raises(DataError, match=r"no data set here: meta\.json is missing"):
+            open_catalogue(Bucket(uri))
+    (tmp_path / "set" / "train" / f".00000.tokens.{'0' * 32}.partial").touch()
+    run_import(uri, order)
+    names = {path.relative_to(tmp_path / "set") for path in (tmp_path / "set").rglob("*")}
+    for name in names:
+        if (tmp_path / "set" / name).is_file():
+            assert (tmp_path / "set" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert check(uri)[1] == []
 
 
-def test_killed_at_its_every_third_write_it_ends_all_the_same(killer, order, tmp_path):
-    run_import(f"file://{tmp_path}/whole", order)
-    uri, kills = f"file://{tmp_path}/cut", 0
-    while killer.killed_at(3, True, uri, order):
-        kills += 1
-        assert kills < 200
-    assert kills > 3
-    assert everything(uri) == everything(f"file://{tmp_path}/whole")
-
-
-def test_an_import_that_was_done_before_leaves_nothing_of_a_killed_write_either(order, tmp_path):
+def test_a_data_set_is_never_written_over(order, tmp_path):
     uri = f"file://{tmp_path}/set"
     run_import(uri, order)
-    mine = tmp_path / "set" / "mine"
-    mine.mkdir()
-    for folder in ("", "train", "heldout", "mine"):
-        (tmp_path / "set" / folder / f".00000.tokens.{'0' * 32}.partial").touch()
-    run_import(uri, order)
-    assert beside(tmp_path / "set") == [f"mine/.00000.tokens.{'0' * 32}.partial"], (
-        "that is none of the import's"
-    )
-
-
-@pytest.mark.parametrize("half", [False, True])
-def test_an_import_of_less_than_a_shard_leaves_no_record_wherever_it_was_killed(killer, tmp_path, half):
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    order = Order(sources.files([str(tmp_path / "in.jsonl")], None, "text"), Bytes())
-    for write in range(5):
-        uri = f"file://{tmp_path}/{write}"
-        killed = killer.killed_at(write, half, uri, order)
-        if not killed:
-            (tmp_path / str(write) / "import").mkdir()
-            (tmp_path / str(write) / "import" / "00000000.json").write_text("{}")
-        run_import(uri, order)
-        assert check(uri)[1] == [], f"killed at write {write}"
-    assert not killed
-
-
-def test_a_damaged_meta_json_of_a_whole_import_is_told_and_not_written_over(order, tmp_path):
-    uri = f"file://{tmp_path}/set"
-    run_import(uri, order)
-    Bucket(uri).write("meta.json", b"{")
-    with pytest.raises(DataError, match=r"meta.json: JSON: "):
-        run_import(uri, order)
-
-
-def test_what_is_done_is_not_done_again(killer, order, tmp_path):
-    uri = f"file://{tmp_path}/set"
-    reads = []
-
-    class Counted:
-        name, size, digest = order.sources[0].name, order.sources[0].size, order.sources[0].digest
-
-        def documents(self, place):
-            for found in order.sources[0].documents(place):
-                reads.append(found[1])
-                yield found
-
-    counted = replace(order, sources=[Counted(), *order.sources[1:]], held_out=0.0)
-    assert killer.killed_at(6, False, uri, replace(order, held_out=0.0))
-    run_import(uri, counted)
-    assert len(reads) < 120, "reading goes on within the file"
-    reads.clear()
-    run_import(uri, counted)
-    assert not reads, "a whole import is left alone"
+    with pytest.raises(
+        DataError, match=r"meta.json: a data set is here already; delete it, or import elsewh"
+    ):
+        run_import(uri, replace(order, shard_bytes=6000))
+    assert check(uri)[1] == []
 
 
 @settings(max_examples=15)
@@ -151,25 +79,14 @@ def test_what_is_done_is_not_done_again(killer, order, tmp_path):
         st.text(max_size=40).filter(lambda text: "\0" not in text), min_size=3, max_size=40
     ).filter(any),
     shard=st.integers(1, 60),
-    kills=st.lists(st.integers(1, 6), max_size=8),
 )
-def test_every_document_comes_once_in_its_order_whatever_fails(tmp_path_factory, texts, shard, kills):
+def test_every_document_comes_once_in_its_order(tmp_path_factory, texts, shard):
     folder = tmp_path_factory.mktemp("property")
     (folder / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    order = Order(
-        sources.files([str(folder / "in.jsonl")], None, "text"), Bytes(), held_out=0, shard_bytes=shard
-    )
+    given = sources.files([str(folder / "in.jsonl")], None, "text")
     uri = f"file://{folder}/set"
-    with pytest.MonkeyPatch.context() as patch:
-        for count in kills:
-            failing(patch, count)
-            try:
-                run_import(uri, order)
-            except StoreError:
-                continue
-            finally:
-                patch.undo()
-    run_import(uri, order)
+    catalogue = run_import(uri, Order(given, Bytes(), held_out=0, shard_bytes=shard))
+    assert all(each.tokens <= shard for each in catalogue.splits["train"].shards)
     assert documents(uri, "train") == [text for text in texts if text]
     assert check(uri)[1] == []
 
@@ -203,14 +120,6 @@ def write_parquet(path):
     parquet.write_table(pyarrow.table({"text": TEXTS, "n": range(300)}), path, row_group_size=70)
 
 
-def write_records(path):
-    module = pytest.importorskip("array_record.python.array_record_module")
-    writer = module.ArrayRecordWriter(str(path), "group_size:1")
-    for text in TEXTS:
-        writer.write(text.encode())
-    writer.close()
-
-
 FILES = {
     "in.txt": lambda path: path.write_text(TEXTS[20]),
     "lines.txt": lambda path: path.write_text("\n\n".join(TEXTS)),
@@ -219,87 +128,17 @@ FILES = {
         gzip.compress("\n".join(json.dumps({"text": text}) for text in TEXTS).encode())
     ),
     "in.parquet": write_parquet,
-    "in.arrayrecord": write_records,
 }
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_each_kind_of_file_gives_its_documents_from_any_place_on(name, tmp_path):
+def test_each_kind_of_file_gives_its_documents(name, tmp_path):
     FILES[name](tmp_path / name)
     form = "lines" if name == "lines.txt" else None
     (source,) = sources.files([str(tmp_path / name)], form, "text")
-    found = list(source.documents(0))
-    assert [text for text, _, _ in found] == ([TEXTS[20]] if name == "in.txt" else TEXTS)
-    for number in (0, len(found) // 2, len(found) - 1):
-        assert list(source.documents(found[number][1])) == found[number + 1 :]
-
-
-@pytest.fixture
-def kept(tmp_path, monkeypatch):
-    """Where `datasets` keeps what it has loaded."""
-    package = pytest.importorskip("datasets")
-    monkeypatch.setattr(package.config, "HF_DATASETS_CACHE", tmp_path / "kept")
-
-
-@pytest.mark.usefixtures("kept")
-def test_a_folder_of_a_hugging_face_data_set_is_read_by_column(tmp_path):
-    (tmp_path / "train.jsonl").write_text("\n".join(json.dumps({"body": text}) for text in TEXTS))
-    source = sources.dataset(str(tmp_path), "", "train", "body")
-    assert [text for text, _, _ in source.documents(0)] == TEXTS
-    assert [text for text, _, _ in source.documents(290)] == TEXTS[290:]
-
-
-def write_configurations(folder, **texts):
-    """A folder of a Hugging Face data set with a configuration for each name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    names = "".join(f"- config_name: {name}\n  data_files: {name}.jsonl\n" for name in texts)
-    (folder / "README.md").write_text(f"---\nconfigs:\n{names}---\n")
-    for name, text in texts.items():
-        (folder / f"{name}.jsonl").write_text(
-            "".join(json.dumps({"text": f"{text} {n}"}) + "\n" for n in range(9))
-        )
-
-
-def import_of(uri, folder, *options):
-    return main(["data", "import", uri, str(folder), "--format", "datasets", "--held-out", "0", *options])
-
-
-@pytest.mark.usefixtures("kept")
-def test_a_configuration_of_a_hugging_face_data_set_is_chosen_by_its_name(tmp_path, capsys):
-    folder, uri = tmp_path / "hub", f"file://{tmp_path}/set"
-    write_configurations(folder, one="first", two="other")
-    for options, named in (
-        (
-            [],
-            "no --config, --split 'train': Config name is missing. Please pick one among the available configs",
-        ),
-        (["--config", "three"], "--config 'three', --split 'train': BuilderConfig 'three' not found."),
-    ):
-        assert import_of(uri, folder, *options) == 2
-        err = capsys.readouterr().err
-        assert named in err and err.count("\n") == 1
-    assert import_of(uri, folder, "--config", "two") == 0
-    assert documents(uri, "train") == [f"other {n}" for n in range(9)]
-    capsys.readouterr()
-    assert import_of(uri, folder, "--config", "one") == 2
-    assert "imported with --config two, this one has one; delete it" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("kept")
-def test_a_folder_of_a_hugging_face_data_set_is_read_as_it_is_now_and_not_as_datasets_has_kept_it(
-    tmp_path, capsys
-):
-    for number, text in enumerate(("first", "other")):
-        write_configurations(tmp_path / str(number) / "hub", one=text)
-        uri = f"file://{tmp_path}/{number}/set"
-        assert import_of(uri, tmp_path / str(number) / "hub") == 0
-        assert documents(uri, "train")[0] == f"{text} 0", "a folder of the same name is another folder"
-    (tmp_path / "1" / "hub" / "one.jsonl").touch()
-    assert import_of(uri, tmp_path / "1" / "hub") == 0
-    assert "already imported; nothing was read\n" in capsys.readouterr().err
-    write_configurations(tmp_path / "1" / "hub", one="third")
-    assert import_of(uri, tmp_path / "1" / "hub") == 2
-    assert "imported with a SOURCE of other content; delete it" in capsys.readouterr().err
+    found = list(source.documents())
+    assert [text for text, _ in found] == ([TEXTS[20]] if name == "in.txt" else TEXTS)
+    assert found[-1][1] == (0.0 if name.endswith(".gz") else 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -414,11 +253,9 @@ def test_an_option_that_cannot_be_is_named(options, named, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--split", "test"], "--split 'test' goes with --format datasets"),
-        (["--config", "one"], "--config 'one' goes with --format datasets"),
-        (["--config", ""], "--config '': a name is wanted"),
-        ([""], "SOURCE '': a file, a folder, a glob or a data set's name is wanted"),
-        (["--format", "lines", "--field", "body"], "--field 'body' goes with jsonl, parquet and datasets"),
+        (["--field", ""], "--field '': a name is wanted"),
+        ([""], "SOURCE '': a file, a folder or a glob is wanted"),
+        (["--format", "lines", "--field", "body"], "--field 'body' goes with jsonl and parquet"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(options, named, tmp_path, capsys):
@@ -433,13 +270,13 @@ def test_a_byte_order_mark_is_no_text(name, tmp_path):
     text = '{"text": "one"}' if name == "a.jsonl" else "one"
     (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
     (source,) = sources.files([str(tmp_path / name)], None, "text")
-    assert [found for found, _, _ in source.documents(0)] == ["one"]
+    assert [found for found, _ in source.documents()] == ["one"]
 
 
 def test_a_number_of_any_length_may_stand_in_another_field(tmp_path):
     (tmp_path / "a.jsonl").write_text(f'{{"n": {"7" * 5000}, "text": "one"}}')
     (source,) = sources.files([str(tmp_path / "a.jsonl")], None, "text")
-    assert [found for found, _, _ in source.documents(0)] == ["one"]
+    assert [found for found, _ in source.documents()] == ["one"]
 
 
 def test_a_null_text_is_no_document(tmp_path):
@@ -511,62 +348,6 @@ def test_a_uri_that_is_none_is_told_before_anything_else(action, uri, named, fol
     assert capsys.readouterr() == ("", f"atoll: {named}\n")
 
 
-def test_the_title_alone_may_be_another_when_an_import_goes_on(killer, order, tmp_path):
-    uri = f"file://{tmp_path}/set"
-    assert killer.killed_at(9, False, uri, order)
-    assert run_import(uri, replace(order, title="books")).source == "books"
-
-
-def test_another_import_in_the_same_place_is_refused_with_what_differs(killer, order, tmp_path):
-    uri = f"file://{tmp_path}/set"
-    assert killer.killed_at(9, False, uri, order)
-    with pytest.raises(DataError, match=r"import: .* had --shard 0.008, this one has 0.006"):
-        run_import(uri, replace(order, shard_bytes=6000))
-    run_import(uri, order)
-    with pytest.raises(
-        DataError,
-        match=r"meta.json: another data set is here, imported with --shard 0.008, this one has 0.006",
-    ):
-        run_import(uri, replace(order, shard_bytes=6000))
-
-
-@pytest.mark.parametrize("size", [1, 3 << 20])
-def test_changed_text_of_the_same_name_and_size_is_never_taken_for_what_was_imported(tmp_path, capsys, size):
-    path, uri = tmp_path / "a.txt", f"file://{tmp_path}/set"
-    given = ["data", "import", uri, str(path), "--format", "lines", "--held-out", "0"]
-    lines = "".join(f"{text}\n" for text in TEXTS)
-    path.write_text(lines * (1 + size // len(lines)))
-    assert main(given) == 0
-    before = everything(uri)
-    path.touch()
-    capsys.readouterr()
-    assert main(given) == 0
-    assert capsys.readouterr().err.endswith("already imported; nothing was read\n")
-    text = path.read_text()
-    for changed in ("D" + text[1:], text[:-2] + "X\n"):
-        path.write_text(changed)
-        assert main(given) == 2
-        assert "another data set is here, imported with a SOURCE of other content; delete it" in (
-            capsys.readouterr().err
-        )
-        assert everything(uri) == before
-
-
-def test_an_import_goes_on_with_no_other_text_than_it_began_with(killer, tmp_path):
-    path, uri = tmp_path / "a.txt", f"file://{tmp_path}/set"
-    path.write_text("".join(f"{text}\n" for text in TEXTS))
-    order = Order(sources.files([str(path)], "lines", "text"), Bytes(), shard_bytes=8000)
-    assert killer.killed_at(9, False, uri, order)
-    text = path.read_text()
-    path.write_text(text[:-2] + "X\n")
-    with pytest.raises(DataError, match=r"had a SOURCE of other content; go on as before, delete what is "):
-        run_import(uri, order)
-    path.write_text(text)
-    run_import(uri, order)
-    run_import(f"file://{tmp_path}/whole", order)
-    assert everything(uri) == everything(f"file://{tmp_path}/whole")
-
-
 def test_check_finds_every_object_that_is_not_what_it_was(order, tmp_path, capsys):
     uri = f"file://{tmp_path}/set"
     run_import(uri, order)
@@ -608,9 +389,9 @@ def test_the_command_imports_and_shows_an_example_as_text(folder, tmp_path, caps
 def test_files_are_taken_once_and_in_an_order_that_does_not_depend_on_where_they_lie(folder, tmp_path):
     (tmp_path / "other").symlink_to(folder)
     given = [str(folder / "b.jsonl"), str(folder), str(folder / "a*")]
-    assert [source.name for source in sources.files(given, None, "text")] == ["b.jsonl", "a.jsonl"]
+    assert [source.path.name for source in sources.files(given, None, "text")] == ["b.jsonl", "a.jsonl"]
     names = [
-        [each.name for each in sources.files([str(where)], None, "text")]
+        [each.path.name for each in sources.files([str(where)], None, "text")]
         for where in (folder, tmp_path / "other")
     ]
     assert names[0] == names[1] == ["a.jsonl", "b.jsonl"]
@@ -618,7 +399,7 @@ def test_files_are_taken_once_and_in_an_order_that_does_not_depend_on_where_they
     (tmp_path / "deep" / "b.txt").write_text("b")
     (tmp_path / "deep" / "model.bin").write_text("c")
     found = sources.files([str(tmp_path / "**")], None, "text")
-    assert [source.name for source in found] == ["b.txt", "a.jsonl", "b.jsonl"], "a glob is as a folder"
+    assert [source.path.name for source in found] == ["b.txt", "a.jsonl", "b.jsonl"], "a glob is as a folder"
     with pytest.raises(
         DataError, match=r"m\*: no name of its files \(1\) tells a format; name it with --format"
     ):

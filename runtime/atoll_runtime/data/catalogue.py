@@ -65,26 +65,6 @@ class TokenizerFile(Part):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Plan(Part):
-    """All that the bytes of an imported data set depend on."""
-
-    sources: int
-    listing: str
-    """Digest of the sources' names and sizes, in their order."""
-    content: str
-    """Of what was looked at of their text."""
-    format: str
-    field: str
-    config: str
-    split: str
-    """These two of a Hugging Face data set."""
-    tokenizer: TokenizerKind
-    tokenizer_sha256: str
-    separator: int
-    held_out: float
-    shard_bytes: int
-
-
 class Catalogue(Part):
     """`meta.json`. The defaults are those of bytes."""
 
@@ -99,8 +79,6 @@ class Catalogue(Part):
     """The token that ends each document, and stands nowhere else."""
     source: str = ""
     """What the text is, for people."""
-    plan: Plan | None = None
-    """What `atoll data import` was asked for; None where the data came otherwise."""
     splits: dict[SplitName, Split]
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import google_crc32c
@@ -59,21 +59,17 @@ def write_text(
     for name, path in documents:
         parts["heldout" if held_out(name) else "train"].append((name, path))
     done = 0
-
-    def texts(split: SplitName) -> Iterator[bytes]:
-        nonlocal done
-        for _, path in parts[split]:
-            yield path.read_bytes().replace(SEPARATOR, b"") + SEPARATOR
-            done += 1
-            if progress:
-                progress(done, len(documents))
-
     splits: dict[SplitName, Split] = {}
     for split, members in parts.items():
         if not members:
             raise DataError(f"{bucket.uri}: split {split} is empty: {len(documents)} documents are too few")
-        shards = tuple(_write_shards(bucket, split, texts(split), shard_bytes))
-        splits[split] = Split(shards=shards)
+        writer = ShardWriter(bucket, split, 1, shard_bytes)
+        for _, path in members:
+            writer.add(path.read_bytes().replace(SEPARATOR, b"") + SEPARATOR)
+            done += 1
+            if progress:
+                progress(done, len(documents))
+        splits[split] = Split(shards=writer.end())
     catalogue = Catalogue(dtype="uint8", tokenizer="bytes", source=source, splits=splits)
     bucket.write(META, catalogue.model_dump_json(indent=1).encode())
     return catalogue
@@ -84,21 +80,31 @@ def held_out(name: str) -> bool:
     return hashlib.sha256(name.encode()).digest()[0] < HELD_OUT_OF_256
 
 
-def write_shard(bucket: Bucket, split: SplitName, number: int, data: bytes, width: int) -> Shard:
-    """Writes one shard of tokens of `width` bytes; raises `StoreError`."""
-    file = f"{split}/{number:05d}.tokens"
-    bucket.write(file, data)
-    return Shard(file=file, tokens=len(data) // width, crc32c=google_crc32c.value(data))
+class ShardWriter:
+    """Writes the tokens of one split as shards."""
 
+    def __init__(self, bucket: Bucket, split: SplitName, width: int, shard_bytes: int) -> None:
+        """`width`: bytes of a token."""
+        self._bucket, self._split, self._width = bucket, split, width
+        self._limit = max(1, shard_bytes // width) * width
+        self._pending = bytearray()
+        self._shards: list[Shard] = []
 
-def _write_shards(bucket: Bucket, split: SplitName, texts: Iterator[bytes], limit: int) -> Iterator[Shard]:
-    pending = bytearray()
-    count = 0
-    for text in texts:
-        pending += text
-        while len(pending) >= limit:
-            yield write_shard(bucket, split, count, bytes(pending[:limit]), 1)
-            del pending[:limit]
-            count += 1
-    if pending:
-        yield write_shard(bucket, split, count, bytes(pending), 1)
+    def add(self, tokens: bytes) -> None:
+        """Raises `StoreError`."""
+        self._pending += tokens
+        while len(self._pending) >= self._limit:
+            self._write(self._limit)
+
+    def end(self) -> tuple[Shard, ...]:
+        """Writes the rest; all shards. Raises `StoreError`."""
+        if self._pending:
+            self._write(len(self._pending))
+        return tuple(self._shards)
+
+    def _write(self, size: int) -> None:
+        data = bytes(self._pending[:size])
+        file = f"{self._split}/{len(self._shards):05d}.tokens"
+        self._bucket.write(file, data)
+        self._shards.append(Shard(file=file, tokens=size // self._width, crc32c=google_crc32c.value(data)))
+        del self._pending[:size]

@@ -1,4 +1,4 @@
-"""Documents to shards. Killed at any point and started again, it writes the same bytes as if it had not been."""
+"""Documents to shards. `meta.json` is written last, so an import that was killed leaves no data set."""
 
 from __future__ import annotations
 
@@ -15,24 +15,34 @@ from atoll_runtime.data.catalogue import (
     META,
     Catalogue,
     DataError,
-    Plan,
     Split,
     SplitName,
     TokenizerFile,
-    open_catalogue,
+    TokenType,
 )
-from atoll_runtime.data.importer.differences import differences
-from atoll_runtime.data.importer.journal import Journal, Mark
-from atoll_runtime.data.importer.kinds import Source, Text
-from atoll_runtime.data.importer.order import Order
-from atoll_runtime.data.importer.track import Track, width_of
+from atoll_runtime.data.importer.documents import Source
 from atoll_runtime.data.tokenizer import Tokenizer
+from atoll_runtime.data.writer import ShardWriter
 
-LEAST_SHARD = 4096
-"""Bytes."""
+SHARD_BYTES = 64_000_000
+"""An object store likes tens of megabytes."""
+HELD_OUT = 0.05
 BATCH_CHARACTERS = 1 << 20
 """Of the documents that are handed to the tokenizer at once, which spreads them over all cores."""
 BATCH_DOCUMENTS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to import."""
+
+    sources: Sequence[Source]
+    tokenizer: Tokenizer
+    held_out: float = HELD_OUT
+    """Fraction of the documents that is kept for evaluation, by the hash of their text: equal ones stay together."""
+    shard_bytes: int = SHARD_BYTES
+    title: str = ""
+    """What the text is, for people."""
 
 
 @dataclass(slots=True)
@@ -40,139 +50,101 @@ class Standing:
     """How far the import is."""
 
     documents: int = 0
-    """Read by this process."""
     characters: int = 0
-    """Of them."""
     tokens: int = 0
-    """In all splits, those of a process before this one included."""
     fraction: float = 0.0
     """Of all sources, by their bytes."""
     started: float = field(default_factory=time.monotonic)
-    began: float | None = None
-    """The fraction at which this process began."""
 
     @property
     def seconds(self) -> float:
-        """Since this process began."""
+        """Since the start."""
         return time.monotonic() - self.started
 
     @property
     def left(self) -> float | None:
-        """Seconds, if it goes on as fast; None as long as nobody can tell."""
-        done = self.fraction - (self.began or 0.0)
-        return self.seconds * (1 - self.fraction) / done if done > 0 else None
+        """Seconds, at the same speed; None where that is not known."""
+        return self.seconds * (1 - self.fraction) / self.fraction if self.fraction > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A text and where it stands."""
-
-    at: tuple[int, int]
-    text: str
-    fraction: float
-    """Of all sources, up to its end."""
-
-
-def run_import(
-    uri: str,
-    order: Order,
-    report: Callable[[Standing], None] | None = None,
-    found: Callable[[], None] | None = None,
-) -> Catalogue:
-    """Imports, or goes on with an import that was cut short; one that was done before is returned.
+def run_import(uri: str, order: Order, report: Callable[[Standing], None] | None = None) -> Catalogue:
+    """Writes all documents as a data set.
 
     Args:
         report: called after each batch of documents.
-        found: called where it was done before.
 
     Raises:
-        DataError: a source or a document cannot be used, a split stays empty, or another data set is in the way.
+        DataError: a source or a document cannot be used, a split stays empty, or a data set is there already.
         StoreError: the bucket cannot be used.
     """
-    bucket, plan = Bucket(uri), order.plan
-    journal = Journal(bucket, plan)
-    marks = journal.resume()
-    if not marks:
-        done = _done(bucket, plan, under_way=journal.stands)
-        if done is not None:
-            _end(bucket, journal)  # an import may have been killed when all but this was done
-            if found:
-                found()
-            return done
-        _check(order)
-        _begin(bucket, journal)
-    names = [name for name in get_args(SplitName) if name == "train" or order.held_out > 0]
-    tracks = {
-        name: Track(bucket, name, order.tokenizer, _limit(name, order), marks.get(name, Mark()))
-        for name in names
-    }
-    standing = Standing(tokens=sum(track.tokens for track in tracks.values()))
-    begin = min(track.mark.at for track in tracks.values())
-    for batch in _batches(_documents(order.sources, begin)):
-        chosen = [(document, tracks[_split(document.text, order.held_out)]) for document in batch]
-        wanted = [(document, track) for document, track in chosen if document.at >= track.mark.at]
-        texts = order.tokenizer.encode([document.text for document, _ in wanted])
-        for (document, track), tokens in zip(wanted, texts, strict=True):
-            if track.add(document.at, np.append(tokens, order.tokenizer.separator)):
-                journal.record({name: each.mark for name, each in tracks.items()})
+    bucket = Bucket(uri)
+    try:
+        return _run(bucket, order, report)
+    except MissingObject as error:
+        raise StoreError(f"{bucket.uri}: cannot be written: there is no such bucket or folder") from error
+    finally:
+        for folder in ("", *get_args(SplitName)):
+            bucket.tidy(folder)  # partial files, of a killed import too
+
+
+def _run(bucket: Bucket, order: Order, report: Callable[[Standing], None] | None) -> Catalogue:
+    if not 0 <= order.held_out < 1:
+        raise DataError(f"held-out {order.held_out:g}: a fraction of the documents, below 1, is wanted")
+    if META in bucket.list():
+        raise DataError(f"{bucket.address(META)}: a data set is here already; delete it, or import elsewhere")
+    tokenizer = order.tokenizer
+    dtype = width_of(tokenizer)
+    names: list[SplitName] = ["train", "heldout"] if order.held_out > 0 else ["train"]
+    splits = {name: ShardWriter(bucket, name, np.dtype(dtype).itemsize, order.shard_bytes) for name in names}
+    standing = Standing()
+    for batch in _batches(_documents(order.sources)):
+        for (text, _), tokens in zip(batch, tokenizer.encode([text for text, _ in batch]), strict=True):
+            ended = np.append(tokens, tokenizer.separator).astype(np.dtype(dtype).newbyteorder("<"))
+            splits[_split(text, order.held_out)].add(ended.tobytes())
+            standing.tokens += ended.size
         standing.documents += len(batch)
-        standing.characters += sum(len(document.text) for document in batch)
-        standing.tokens = sum(track.tokens for track in tracks.values())
-        standing.began = batch[0].fraction if standing.began is None else standing.began
-        standing.fraction = batch[-1].fraction
+        standing.characters += sum(len(text) for text, _ in batch)
+        standing.fraction = batch[-1][1]
         if report:
             report(standing)
-    for track in tracks.values():
-        track.end()
-    if not all(track.shards for track in tracks.values()):
-        for track in tracks.values():
-            track.remove()
-        _end(bucket, journal)
-        raise DataError(f"{bucket.uri}: {_empty(tracks, order)}")
+    shards = {name: writer.end() for name, writer in splits.items()}
+    if not all(shards.values()):
+        for found in shards.values():
+            for shard in found:
+                bucket.delete(shard.file)
+        raise DataError(
+            f"{bucket.uri}: {_empty({name: bool(found) for name, found in shards.items()}, order)}"
+        )
     catalogue = Catalogue(
-        dtype=width_of(order.tokenizer),
-        tokenizer=order.tokenizer.kind,
-        tokenizer_file=_keep(bucket, order.tokenizer),
-        vocabulary=order.tokenizer.vocabulary,
-        separator=order.tokenizer.separator,
+        dtype=dtype,
+        tokenizer=tokenizer.kind,
+        tokenizer_file=_keep(bucket, tokenizer),
+        vocabulary=tokenizer.vocabulary,
+        separator=tokenizer.separator,
         source=order.title,
-        plan=plan,
-        splits={name: Split(shards=tuple(track.shards)) for name, track in tracks.items()},
+        splits={name: Split(shards=found) for name, found in shards.items()},
     )
     bucket.write(META, catalogue.model_dump_json(indent=1).encode())
-    _end(bucket, journal)
     return catalogue
 
 
-def _limit(name: SplitName, order: Order) -> int:
-    """Bytes of a shard; a held-out one is as much smaller as its split, so that both splits' marks keep together."""
-    if name == "train":
-        return order.shard_bytes
-    return max(LEAST_SHARD, int(order.shard_bytes * order.held_out / (1 - order.held_out)))
-
-
-def _documents(sources: Sequence[Source], begin: tuple[int, int]) -> Iterator[Document]:
-    """From `begin` on, a (source, place)."""
+def _documents(sources: Sequence[Source]) -> Iterator[tuple[str, float]]:
+    """Texts that are not empty, and the fraction of all sources up to their end."""
     total = sum(source.size for source in sources)
-    first, place = begin
-    before = sum(source.size for source in sources[:first])
-    for number in range(first, len(sources)):
-        source = sources[number]
-        for text, after, fraction in source.documents(place):
+    before = 0
+    for source in sources:
+        for text, fraction in source.documents():
             if text:
-                done = (before + fraction * source.size) / total if total else 0.0
-                yield Document((number, place), text, done)
-            place = after
-        place = 0
+                yield text, (before + fraction * source.size) / total
         before += source.size
 
 
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    batch: list[Document] = []
+def _batches(documents: Iterable[tuple[str, float]]) -> Iterator[list[tuple[str, float]]]:
+    batch: list[tuple[str, float]] = []
     characters = 0
     for document in documents:
         batch.append(document)
-        characters += len(document.text)
+        characters += len(document[0])
         if characters >= BATCH_CHARACTERS or len(batch) >= BATCH_DOCUMENTS:
             yield batch
             batch, characters = [], 0
@@ -185,6 +157,13 @@ def _split(text: str, held_out: float) -> SplitName:
     return "heldout" if number < held_out * 2**64 else "train"
 
 
+def width_of(tokenizer: Tokenizer) -> TokenType:
+    """The narrowest type that holds every token."""
+    if tokenizer.vocabulary <= 1 << 8:
+        return "uint8"
+    return "uint16" if tokenizer.vocabulary <= 1 << 16 else "uint32"
+
+
 def _keep(bucket: Bucket, tokenizer: Tokenizer) -> TokenizerFile | None:
     """Stores the tokenizer's file beside the shards."""
     if not tokenizer.file:
@@ -194,55 +173,16 @@ def _keep(bucket: Bucket, tokenizer: Tokenizer) -> TokenizerFile | None:
     return TokenizerFile(file=name, sha256=hashlib.sha256(tokenizer.file).hexdigest())
 
 
-def _done(bucket: Bucket, plan: Plan, *, under_way: bool) -> Catalogue | None:
-    """The data set that this very import made before; while one is under way, a torn `meta.json` is none."""
-    try:
-        bucket.read(META)
-    except MissingObject:
-        return None
-    try:
-        found = open_catalogue(bucket)
-    except DataError:
-        if under_way:
-            return None
-        raise
-    if found.plan == plan:
-        return found
-    how = "" if found.plan is None else f", imported with {next(differences(found.plan, plan))}"
-    raise DataError(f"{bucket.address(META)}: another data set is here{how}; delete it, or import elsewhere")
-
-
-def _begin(bucket: Bucket, journal: Journal) -> None:
-    try:
-        journal.record({"train": Mark()})
-    except MissingObject as error:
-        raise StoreError(f"{bucket.uri}: cannot be written: there is no such bucket or folder") from error
-
-
-def _end(bucket: Bucket, journal: Journal) -> None:
-    """Leaves the data set alone in its place."""
-    journal.end()
-    for folder in ("", *get_args(SplitName)):
-        bucket.tidy(folder)
-
-
-def _empty(tracks: Mapping[SplitName, Track], order: Order) -> str:
-    """Why a split has nothing in it, and what would be right."""
-    if not any(track.shards for track in tracks.values()):
+def _empty(filled: Mapping[SplitName, bool], order: Order) -> str:
+    """Why a split is empty, and what would be right."""
+    if not any(filled.values()):
         return "no document of the sources has any text"
     held_out = f"--held-out {order.held_out:g}"
-    if not tracks["train"].shards:
+    if not filled["train"]:
         return f"{held_out}: every document is held out; a smaller fraction, or 0, is wanted"
-    whole = any(isinstance(source, Text) for source in order.sources)
+    whole = any(source.format == "text" for source in order.sources)
     lines = ", such as with --format lines, where each line is one" if whole else ""
     return (
         f"{held_out}: no document is held out, by the hash of its text; a larger fraction, 0 (no evaluation), or more "
         f"documents that differ are wanted{lines}"
     )
-
-
-def _check(order: Order) -> None:
-    if not 0 <= order.held_out < 1:
-        raise DataError(f"held-out {order.held_out:g}: a fraction of the documents, below 1, is wanted")
-    if not order.sources:
-        raise DataError("sources: there is none")

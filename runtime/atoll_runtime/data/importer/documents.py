@@ -1,0 +1,112 @@
+"""Documents of one file: text, lines, JSON lines or parquet."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal, cast
+
+from atoll_runtime.data.catalogue import DataError
+from atoll_runtime.data.extras import extra
+
+Format = Literal["text", "lines", "jsonl", "parquet"]
+ROWS = 256
+"""Rows of a parquet file that are decoded at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file of documents."""
+
+    path: Path
+    size: int
+    """Bytes."""
+    format: Format
+    field: str
+    """Of a JSON object, or column of a parquet file."""
+
+    def documents(self) -> Iterator[tuple[str, float]]:
+        """Text, and the fraction of the file up to its end; 0 where that is not known.
+
+        Raises:
+            DataError: the file cannot be read, or a document is not what it must be.
+        """
+        if self.format == "parquet":
+            return self._rows()
+        return self._whole() if self.format == "text" else self._lines()
+
+    def _whole(self) -> Iterator[tuple[str, float]]:
+        with _reading(self.path) as file:
+            yield self._decoded(file.read(), 1), 1.0
+
+    def _lines(self) -> Iterator[tuple[str, float]]:
+        read = 0
+        with _reading(self.path) as file:
+            for number, line in enumerate(file, 1):
+                read += len(line)
+                if line.strip():
+                    text = self._decoded(line, number)
+                    found = text.rstrip("\r\n") if self.format == "lines" else self._value(text, number)
+                    yield found, 0.0 if self.path.suffix == ".gz" else read / self.size
+
+    def _decoded(self, raw: bytes, line: int) -> str:
+        """Without the byte order mark that some editors put at the start of a file."""
+        try:
+            return raw.removeprefix(BOM_UTF8 if line == 1 else b"").decode()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{self.path}: line {line}: not UTF-8: {error}") from error
+
+    def _value(self, text: str, line: int) -> str:
+        where = f"{self.path}: line {line}"
+        try:  # no number is used, and Python would refuse one of thousands of digits
+            value = json.loads(text, parse_int=lambda _: 0)
+        except ValueError as error:
+            raise DataError(f"{where}: not JSON: {error}") from error
+        except RecursionError as error:
+            raise DataError(f"{where}: its brackets are nested too deeply") from error
+        if not isinstance(value, dict) or self.field not in value:
+            there = ", ".join(map(repr, value)) if isinstance(value, dict) else type(value).__name__
+            raise DataError(f"{where}: field {self.field!r} is missing; there is {there}")
+        return _text(value[self.field], f"{where}: field {self.field!r}")
+
+    def _rows(self) -> Iterator[tuple[str, float]]:
+        arrow = extra("pyarrow", str(self.path))
+        parquet = extra("pyarrow.parquet", str(self.path))
+        try:
+            with parquet.ParquetFile(self.path) as file:
+                if self.field not in file.schema_arrow.names:
+                    there = ", ".join(map(repr, file.schema_arrow.names))
+                    raise DataError(f"{self.path}: column {self.field!r} is missing; there is {there}")
+                row = 0
+                for batch in file.iter_batches(ROWS, columns=[self.field]):
+                    for value in batch.column(0).to_pylist():
+                        row += 1
+                        where = f"{self.path}: row {row}: column {self.field!r}"
+                        yield _text(value, where), row / file.metadata.num_rows
+        except (arrow.ArrowException, OSError) as error:
+            raise DataError(f"{self.path}: {' '.join(str(error).split())}") from error
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[IO[bytes]]:
+    """The file, decompressed; errors name it."""
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            yield cast(IO[bytes], file)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def _text(value: Any, where: str) -> str:
+    """Text that can be UTF-8: a lone surrogate, which JSON can express, becomes U+FFFD; null is an empty text."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise DataError(f"{where}: a text is wanted, not {type(value).__name__}")
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
