@@ -45,11 +45,6 @@ def wanted(plan: RunPlan) -> int | None:
     return replicas(plan, "r-evaluator")
 
 
-def main_container(plan: RunPlan) -> dict[str, Any]:
-    template = plan.apply_evaluator[1]["spec"]["template"]
-    return {**template["spec"]["containers"][0], "pod": template["spec"]}
-
-
 def deleted(plan: RunPlan) -> list[tuple[str, str]]:
     return [(item.kind, item.name) for item in plan.delete]
 
@@ -61,18 +56,18 @@ def test_run_without_the_section_has_neither_pod_nor_condition() -> None:
     assert plan.status.evaluation is None
 
 
-def test_pod_has_the_contract_and_the_place_of_the_spec() -> None:
+def test_pod_has_the_contract_and_the_place_of_the_spec_and_other_pods_do_not_depend_on_it() -> None:
     evaluation = {
         "split": "train", "tokens": 4096, "sequenceLength": 256, "image": "mine:2",
         "resources": {"limits": {"cpu": "4"}}, "nodeSelector": {"pool": "cpu"},
         "tolerations": [{"key": "spare", "operator": "Exists"}],
     }  # fmt: skip
     plan = evaluated_run(evaluation).plan()
-    main = main_container(plan)
     assert (wanted(plan), plan.poll_evaluator) == (1, True)
+    pod = plan.apply_evaluator[1]["spec"]["template"]["spec"]
+    [main] = pod["containers"]
     assert main["command"] == ["python", "-m", "atoll_runtime.evaluator"]
     assert (main["image"], main["resources"]["limits"]) == ("mine:2", {"cpu": "4"})
-    pod = main["pod"]
     assert (pod["nodeSelector"], pod["tolerations"][-1]["key"]) == ({"pool": "cpu"}, "spare")
     assert {volume["name"] for volume in pod["volumes"]} == {"run", "tls", "tmp"}
     environment = {item["name"]: item["value"] for item in main["env"]}
@@ -80,13 +75,10 @@ def test_pod_has_the_contract_and_the_place_of_the_spec() -> None:
     contract = parse_evaluation(environment["ATOLL_EVALUATION"])
     assert (contract.split, contract.tokens, contract.sequence_length) == ("train", 4096, 256)
     assert contract.status_port == 7401
-
-
-def test_run_image_is_the_default_and_other_pods_do_not_depend_on_the_evaluation() -> None:
-    plan = evaluated_run({"tokens": 4096}).plan()
-    assert main_container(plan)["image"] == "runtime:1"
-    assert plan.apply == evaluated_run().change(evaluation=None).plan().apply
-    assert "evaluation" not in json.loads(plan.apply[0]["data"]["run.json"])
+    plain = evaluated_run({"tokens": 4096}).plan()
+    assert plain.apply_evaluator[1]["spec"]["template"]["spec"]["containers"][0]["image"] == "runtime:1"
+    assert plain.apply == evaluated_run().change(evaluation=None).plan().apply
+    assert "evaluation" not in json.loads(plain.apply[0]["data"]["run.json"])
 
 
 UNSCHEDULED = replace(POD, unschedulable="0/3 nodes: cpu")
@@ -94,46 +86,27 @@ NO_POD = "no pod r-evaluator-0: see kubectl describe statefulset r-evaluator"
 OF = "nats per token over 65536 tokens of split heldout"
 
 
-@pytest.mark.parametrize(
-    ("observed", "expected"),
-    [
-        pytest.param({}, ("False", "EvaluatorStarting", ""), id="not-polled-yet"),
-        pytest.param({"evaluator": REFUSED}, ("False", "EvaluatorStarting", "refused"), id="no-answer-yet"),
-        pytest.param(
-            {"evaluator": REFUSED, "evaluator_pods": ()}, ("False", "EvaluatorStarting", NO_POD), id="no-pod"
-        ),
-        pytest.param(
-            {"evaluator": REFUSED, "evaluator_pods": (UNSCHEDULED,)},
-            ("False", "EvaluatorStarting", "r-evaluator-0: 0/3 nodes: cpu"), id="no-node",
-        ),
-        pytest.param(
-            {"evaluator": replace(reports(RESULT), reason=UNAVAILABLE, message="refused")},
-            ("False", UNAVAILABLE, "refused"), id="down",
-        ),
-        pytest.param(
-            {"evaluator": EvaluatorState(None, "EvaluatorCertificateInvalid", "another's")},
-            ("False", "EvaluatorCertificateInvalid", "another's"), id="certificate",
-        ),
-        pytest.param(
-            {"evaluator": REFUSED, "evaluator_pods": (CRASHING,)},
-            ("False", "EvaluatorFailed", "r-evaluator-0 ended: DataInvalid: splits: 'heldout' is missing"),
-            id="crashing",
-        ),
-        pytest.param({"evaluator": reports(message="waits")}, ("False", "NoResult", "waits"), id="no-checkpoint"),
-        pytest.param(
-            {"evaluator": reports(RESULT, error="global step 60 is not evaluated: checksum")},
-            ("False", "EvaluationFailed", "global step 60 is not evaluated: checksum"), id="damaged",
-        ),
-        pytest.param(
-            {"evaluator": reports(RESULT.model_copy(update={"loss": None}))},
-            ("False", "LossNotFinite", f"global step 50: not finite {OF}"), id="not-finite",
-        ),
-        pytest.param(
-            {"evaluator": reports(RESULT, "Evaluating"), "evaluator_pods": (replace(CRASHING, ready=True),)},
-            ("True", "Evaluated", f"global step 50: 3.2500 {OF}"), id="evaluated",
-        ),
-    ],
-)  # fmt: skip
+STARTING, FALSE = ("False", "EvaluatorStarting"), "False"
+CONDITIONS: list[tuple[dict[str, Any], tuple[str, str, str]]] = [
+    ({}, (*STARTING, "")),
+    ({"evaluator": REFUSED}, (*STARTING, "refused")),
+    ({"evaluator": REFUSED, "evaluator_pods": ()}, (*STARTING, NO_POD)),
+    ({"evaluator": REFUSED, "evaluator_pods": (UNSCHEDULED,)}, (*STARTING, "r-evaluator-0: 0/3 nodes: cpu")),
+    ({"evaluator": replace(reports(RESULT), reason=UNAVAILABLE, message="refused")}, (FALSE, UNAVAILABLE, "refused")),
+    ({"evaluator": EvaluatorState(None, "EvaluatorCertificateInvalid", "another's")},
+     (FALSE, "EvaluatorCertificateInvalid", "another's")),
+    ({"evaluator": REFUSED, "evaluator_pods": (CRASHING,)},
+     (FALSE, "EvaluatorFailed", "r-evaluator-0 ended: DataInvalid: splits: 'heldout' is missing")),
+    ({"evaluator": reports(message="waits")}, (FALSE, "NoResult", "waits")),
+    ({"evaluator": reports(RESULT, error="step 60: checksum")}, (FALSE, "EvaluationFailed", "step 60: checksum")),
+    ({"evaluator": reports(RESULT.model_copy(update={"loss": None}))},
+     (FALSE, "LossNotFinite", f"global step 50: not finite {OF}")),
+    ({"evaluator": reports(RESULT, "Evaluating"), "evaluator_pods": (replace(CRASHING, ready=True),)},
+     ("True", "Evaluated", f"global step 50: 3.2500 {OF}")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("observed", "expected"), CONDITIONS, ids=[row[1][1] for row in CONDITIONS])
 def test_condition_of_a_run_that_trains(observed: dict[str, Any], expected: tuple[str, str, str]) -> None:
     assert evaluated_run(**observed).condition(EVALUATED) == expected
 

@@ -1,14 +1,23 @@
-"""Figures of a status: traffic, shares, what failures cost."""
+"""Figures of a status: traffic, shares, and sums that never fall when units or syncer pods are deleted."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from run_scene import NOW, RunScene, unit_status
 
 from atoll_operator.api.common import MAX_REASONS, Cost, CostStatus
+from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.plan import cost, ledger
+from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.run.shards import combine
 from atoll_operator.plan.run.syncer_state import SyncerState, heard
 from atoll_runtime.contract import LedgerReport, SyncerStatus
+
+HEAL = cost.of_heal(0.1, chips=4, step_seconds=0.1)
 
 
 def report(time: float, received: int, sent: int = 0, shard: int = 0) -> SyncerStatus:
@@ -17,30 +26,21 @@ def report(time: float, received: int, sent: int = 0, shard: int = 0) -> SyncerS
     )
 
 
-def after(reports: list[SyncerStatus]) -> SyncerState:
+def after(*reports: SyncerStatus) -> SyncerState:
     state = SyncerState()
     for each in reports:
         state = heard(state, each, each.time, each.time)
     return state
 
 
-def test_traffic_is_a_mean_that_follows_a_steady_rate() -> None:
-    steady = [report(2.0 * i, 500_000_000 * i, 250_000_000 * i) for i in range(120)]
-    state = after(steady)
-    assert state.traffic.into == pytest.approx(2.0, rel=0.01)  # 0.25 GB/s
-    assert state.traffic.out == pytest.approx(1.0, rel=0.01)
-
-
-def test_a_shard_that_starts_anew_has_no_negative_traffic_and_the_same_report_changes_nothing() -> None:
-    before = after([report(0, 0), report(2, 10**9)])
-    assert heard(before, report(4, 10), 4, 4).traffic == before.traffic
-    assert heard(before, report(2, 10**9), 3, 3).traffic == before.traffic
-
-
-def test_the_traffic_of_shards_that_answer_is_added_up() -> None:
-    one, two = (after([report(0, 0, shard=s), report(2, 10**9, shard=s)]) for s in (0, 1))
-    both = combine([one, two])
-    assert both.traffic.into == pytest.approx(2 * one.traffic.into)
+def test_traffic_is_a_mean_of_a_steady_rate_and_a_sum_over_shards_that_answer() -> None:
+    state = after(*(report(2.0 * i, 500_000_000 * i, 250_000_000 * i) for i in range(120)))
+    assert (state.traffic.into, state.traffic.out) == (pytest.approx(2, rel=0.01), pytest.approx(1, rel=0.01))
+    before = after(report(0, 0), report(2, 10**9))
+    assert heard(before, report(4, 10), 4, 4).traffic == before.traffic, "it counts from zero again"
+    assert heard(before, report(2, 10**9), 3, 3).traffic == before.traffic, "the same report"
+    one, two = (after(report(0, 0, shard=s), report(2, 10**9, shard=s)) for s in (0, 1))
+    assert combine([one, two]).traffic.into == pytest.approx(2 * one.traffic.into)
     silent = SyncerState(status=two.status, reason="SyncerUnavailable", traffic=two.traffic)
     assert combine([one, silent]).traffic.into == pytest.approx(one.traffic.into)
 
@@ -54,24 +54,97 @@ def test_shares_are_of_the_tokens_that_were_merged() -> None:
     assert ledger.share(LedgerReport(trained=5, merged=0), 0) is None
 
 
-def test_the_cost_of_failures_adds_up_in_all_and_by_reason() -> None:
-    first = cost.of_heal(30.0, chips=16, step_seconds=0.5)
+def test_the_cost_of_failures_adds_up_by_reason_and_reasons_without_room_are_one() -> None:
+    first, second = (
+        cost.of_heal(30.0, chips=16, step_seconds=0.5),
+        cost.of_heal(10.0, chips=16, step_seconds=0.0),
+    )
     assert first == Cost(failures=1, seconds=30.0, chip_seconds=480.0, steps=60)
-    second = cost.of_heal(10.0, chips=16, step_seconds=0.0)
-    both = cost.with_heal(cost.with_heal(None, "Hang", first), "NodeLost", second)
-    assert both.by_reason == {"Hang": first, "NodeLost": second}
+    lost = cost.with_heal(cost.with_heal(None, "Hang", first), "NodeLost", second)
+    assert lost.by_reason == {"Hang": first, "NodeLost": second}
     whole = {"failures": 2, "seconds": 40.0, "chip_seconds": 640.0, "steps": 60}
-    assert both.model_dump(exclude={"by_reason"}) == whole
+    assert lost.model_dump(exclude={"by_reason"}) == whole
     assert cost.total([], ()) == CostStatus()
-
-
-def test_more_reasons_than_have_room_are_one_and_names_stay() -> None:
-    one = cost.of_heal(1.0, chips=1, step_seconds=1.0)
-    lost: CostStatus | None = None
-    for number in range(20):
-        lost = cost.with_heal(lost, f"Reason{number:02}", one)
-    lost = cost.with_heal(lost, "Reason03", one)
-    assert lost is not None
-    assert len(lost.by_reason) == MAX_REASONS
+    lost = CostStatus()
+    for number in (*range(20), 3):
+        lost = cost.with_heal(lost, f"Reason{number:02}", first)
+    assert (len(lost.by_reason), lost.failures) == (MAX_REASONS, 21)
     assert (lost.by_reason["Reason03"].failures, lost.by_reason["Other"].failures) == (2, 5)
-    assert lost.failures == 21
+
+
+def failed(status: LearnerUnitStatus, *reasons: str) -> LearnerUnitStatus:
+    """The unit after a restart and a heal for each reason."""
+    lost = status.lost
+    for reason in reasons:
+        lost = cost.with_heal(lost, reason, HEAL)
+    return status.model_copy(update={"restart_count": status.restart_count + len(reasons), "lost": lost})
+
+
+def fail(scene: RunScene, name: str, *reasons: str) -> None:
+    scene.unit(name, failed(scene.units[name].status, *reasons))
+
+
+def figures(lost: CostStatus | None) -> dict[str, float]:
+    """All figures, in all and by reason."""
+    parts = {"": lost, **lost.by_reason} if lost is not None else {}
+    fields = ("failures", "seconds", "chip_seconds", "steps")
+    return {f"{name}.{field}": getattr(part, field) for name, part in parts.items() for field in fields}
+
+
+ACTS = st.tuples(
+    st.sampled_from(["fail", "fail", "scale down", "scale up", "delete", "delete unseen"]),
+    st.sampled_from(["r-p-0", "r-p-1", "r-p-2"]),
+    st.sampled_from(["Hang", "NodeLost", "AppError"]),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(ACTS, max_size=30))
+def test_restarts_and_costs_include_deleted_units_and_never_fall(acts: list[tuple[str, str, str]]) -> None:
+    scene, failures = RunScene({"p": 3}), 0
+    scene.step()
+    for act, name, reason in acts:
+        before = scene.status
+        if act == "fail" and name in scene.units:
+            fail(scene, name, reason)
+            failures += 1
+        elif act.startswith("scale"):
+            scene.change({"p": 1 if act == "scale down" else 3})
+        elif act.startswith("delete"):
+            scene.units.pop(name, None)
+        for _ in range(1 if act == "delete unseen" else 2):
+            scene.step()
+        old, new = figures(before.lost), figures(scene.status.lost)
+        assert all(new[key] >= value for key, value in old.items())
+        assert scene.status.restarts == new.get(".failures", 0) == failures
+        assert new.get(".chip_seconds", 0.0) == pytest.approx(0.4 * failures)
+
+
+def test_deleted_part_is_shown_its_reasons_keep_their_names_and_foreign_units_add_nothing() -> None:
+    scene, early = RunScene({"p": 2}), [f"Early{number}" for number in range(MAX_REASONS - 2)]
+    scene.step()
+    fail(scene, "r-p-1", *early)
+    fail(scene, "r-p-0", "Late1")
+    scene.step()
+    fail(scene, "r-p-0", "Late0")
+    scene.step()
+    scene.change({"p": 1}).step()
+    scene.step()
+    status = scene.status
+    assert (status.restarts, status.deleted_units.restarts) == (MAX_REASONS, MAX_REASONS - 2)
+    assert set(status.deleted_units.lost.by_reason) == set(early)
+    assert (status.lost.by_reason["Late1"].failures, status.lost.by_reason["Other"].failures) == (1, 1)
+    heals = unit_status(False, heal_start_time=format_time(NOW - 9), heal_reason="Hang", chips=4)
+    earlier: Any = {"owned": False, "ours": False}
+    scene = RunScene().unit("r-p-0", failed(unit_status(), "Hang"), **earlier).unit("r-p-1", heals)
+    status = scene.step().status
+    assert (status.restarts, status.lost, status.deleted_units) == (0, None, None)
+
+
+def test_bytes_stay_when_a_syncer_pod_begins_to_count_from_zero() -> None:
+    scene, told = RunScene(), []
+    for raw in (0, 500, 800, 20, 60, 60):
+        scene.syncer(bytes_in=raw, bytes_out=2 * raw).step()
+        told.append((scene.status.bytes_in, scene.status.bytes_out))
+    assert told == [(raw, 2 * raw) for raw in (0, 500, 800, 800, 840, 840)]
+    assert (scene.status.earlier_bytes_in, scene.status.earlier_bytes_out) == (780, 1560)

@@ -80,41 +80,20 @@ def shard(step: int, newest: int | None = None, current: bool = False, orderable
     return SyncerState(status=status, answering_since=NOW)
 
 
-@pytest.mark.parametrize(
-    ("shards", "old", "wanted"),
-    [
-        pytest.param([shard(42, 40)], None, 42, id="the-step-reached"),
-        pytest.param([shard(41), shard(42)], None, 42, id="of-the-shard-ahead"),
-        pytest.param([shard(42, 42)], None, 43, id="the-one-of-this-step-lacks-something"),
-        pytest.param([shard(42, 42, current=True)], None, 42, id="it-exists-already"),
-        pytest.param([shard(42, 42, current=True), shard(42)], CheckpointOrder(42), 43, id="a-part-lacks-something"),
-        pytest.param([shard(42, 40)], CheckpointOrder(43), 43, id="it-is-under-way"),
-        pytest.param([shard(44, 40)], CheckpointOrder(43), 44, id="something-was-merged-since"),
-        pytest.param([shard(42, 40, orderable=45), shard(42)], None, 45, id="a-shard-has-recorded-a-later-one"),
-        pytest.param([shard(42, 40, orderable=46)], CheckpointOrder(45), 46, id="it-cannot-record-that-one-again"),
-        pytest.param([shard(42), SyncerState()], None, None, id="a-shard-is-silent"),
-    ],
-)  # fmt: skip
-def test_checkpoint_before_a_suspension_is_of_a_step_that_holds_everything(
-    shards: list[SyncerState], old: CheckpointOrder | None, wanted: int | None
-) -> None:
-    assert next_checkpoint_step(shards, old) == wanted
+STEPS: list[tuple[list[SyncerState], CheckpointOrder | None, int | None]] = [
+    ([shard(42, 40)], None, 42),
+    ([shard(41), shard(42)], None, 42),
+    ([shard(42, 42)], None, 43),  # that of this step lacks something
+    ([shard(42, 42, current=True)], None, 42),
+    ([shard(42, 42, current=True), shard(42)], CheckpointOrder(42), 43),  # a part lacks something
+    ([shard(42, 40)], CheckpointOrder(43), 43),  # it is under way
+    ([shard(44, 40)], CheckpointOrder(43), 44),  # something was merged since
+    ([shard(42, 40, orderable=45), shard(42)], None, 45),  # a shard has recorded a later one
+    ([shard(42, 40, orderable=46)], CheckpointOrder(45), 46),  # it cannot record that one again
+    ([shard(42), SyncerState()], None, None),
+]
 
 
-@pytest.mark.parametrize(
-    ("value", "newest", "wanted"),
-    [
-        ("42", None, 42),
-        ("42", 41, 42),
-        ("42", 42, None),
-        ("0", 0, None),
-        ("", None, None),
-        ("-1", None, None),
-    ],
-)
-def test_a_requested_checkpoint_is_wanted_until_one_of_its_step_stands(
-    value: str, newest: int | None, wanted: int | None
-) -> None:
-    scene = RunScene({"a": 1}).syncer(global_step=45, checkpoint={"uri": "gs://b", "newestStep": newest})
-    plan = scene.see(annotations={"atoll.dev/checkpoint": value}).plan()
-    assert (plan.wanted_checkpoint, plan.save_checkpoint) == (wanted, False)
+def test_checkpoint_before_a_suspension_is_of_a_step_that_holds_everything() -> None:
+    for shards, old, wanted in STEPS:
+        assert next_checkpoint_step(shards, old) == wanted, (shards, old)

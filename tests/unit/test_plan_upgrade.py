@@ -52,36 +52,30 @@ def test_operator_with_other_defaults_leaves_a_run_as_it_is_once_the_status_name
     )
 
 
-def test_new_run_has_the_image_and_variables_of_its_operator() -> None:
-    scene = run_of(NEW)
-    main = statefulsets(scene)["r-syncer"]["spec"]["containers"][0]
-    assert main["image"] == "runtime:2"
-    assert {"name": "B", "value": "3"} in main["env"]
-    assert {spec["image"] for spec in specs(scene.plan()).values()} == {"runtime:2"}
+CHOICES = [
+    (None, None, ("runtime:2", "2")),
+    (None, "own", ("own", "2")),
+    (("runtime:1", ""), None, ("runtime:1", "1")),
+    (("own", "own"), "own", ("own", "1")),
+    (("runtime:1", ""), "own", ("own", "2")),
+    (("own", "own"), None, ("runtime:2", "2")),
+    (("runtime:1", ""), "runtime:1", ("runtime:1", "1")),
+    (("runtime:2", "runtime:2"), None, ("runtime:2", "1")),
+]
+"""Image and `spec.image` of the status, `spec.image` now; image and variable of the pods."""
 
 
-@pytest.mark.parametrize(
-    ("held", "asked", "expected"),
-    [
-        pytest.param(None, None, ("runtime:2", "2"), id="new"),
-        pytest.param(None, "own", ("own", "2"), id="new-with-its-own"),
-        pytest.param(("runtime:1", ""), None, ("runtime:1", "1"), id="kept"),
-        pytest.param(("own", "own"), "own", ("own", "1"), id="its-own-is-kept"),
-        pytest.param(("runtime:1", ""), "own", ("own", "2"), id="named"),
-        pytest.param(("own", "own"), None, ("runtime:2", "2"), id="no-longer-named"),
-        pytest.param(("runtime:1", ""), "runtime:1", ("runtime:1", "1"), id="the-same-is-named"),
-        pytest.param(("runtime:2", "runtime:2"), None, ("runtime:2", "1"), id="the-default-was-named"),
-    ],
-)
-def test_image_and_variables_change_together_and_only_by_the_user(
-    held: tuple[str, str] | None, asked: str | None, expected: tuple[str, str]
-) -> None:
-    scene = run_of(NEW, image=asked)
-    if held is not None:
-        known = RuntimeStatus(image=held[0], asked=held[1], environment={"A": "1"})
-        scene.status = scene.status.model_copy(update={"runtime": known})
-    settings = scene.run().settings
-    assert (settings.image, settings.environment["A"]) == expected
+def test_image_and_variables_change_together_and_only_by_the_user() -> None:
+    for held, asked, expected in CHOICES:
+        scene = run_of(NEW, image=asked)
+        if held is not None:
+            known = RuntimeStatus(image=held[0], asked=held[1], environment={"A": "1"})
+            scene.status = scene.status.model_copy(update={"runtime": known})
+        plan = scene.plan()
+        main = statefulsets(scene)["r-syncer"]["spec"]["containers"][0]
+        values = {item["name"]: item.get("value") for item in main["env"]}
+        assert (main["image"], values["A"]) == expected, (held, asked)
+        assert {spec["image"] for spec in specs(plan).values()} == {expected[0]}
 
 
 def test_contract_names_no_field_at_its_default() -> None:
@@ -115,20 +109,15 @@ def test_digest_of_a_run_is_that_of_every_version_before() -> None:
     assert syncer_digest(run_of(OLD, **bare).run()) == "9ef2a7d06a478ba1"
 
 
-@pytest.mark.parametrize(
-    ("spec", "changes"),
-    [
-        pytest.param({"image": "runtime:3"}, True, id="image"),
-        pytest.param({"quorum": {"min": 2}}, True, id="quorum"),
-        pytest.param({"podTemplate": {"env": [{"name": "X", "value": "1"}]}}, True, id="variable"),
-        pytest.param({"syncer": {"nodeSelector": {"a": "b"}}}, True, id="node-selector"),
-        pytest.param({"serviceAccountName": "other"}, True, id="service-account"),
-        pytest.param({"syncer": {"storage": "9Gi", "shards": 3}}, False, id="volume-and-number"),
-        pytest.param({"units": 1, "recovery": {"maxRestarts": 3}}, False, id="units"),
-    ],
-)
-def test_syncer_pods_are_replaced_for_what_they_are_made_of(spec: dict[str, Any], changes: bool) -> None:
-    assert (syncer_digest(run_of(OLD, **spec).run()) != syncer_digest(run_of(OLD).run())) is changes
+def test_syncer_pods_are_replaced_for_what_they_are_made_of() -> None:
+    old = syncer_digest(run_of(OLD).run())
+    changes: list[dict[str, Any]] = [
+        {"image": "runtime:3"}, {"quorum": {"min": 2}}, {"podTemplate": {"env": [{"name": "X", "value": "1"}]}},
+        {"syncer": {"nodeSelector": {"a": "b"}}}, {"serviceAccountName": "other"},
+    ]  # fmt: skip
+    assert [spec for spec in changes if syncer_digest(run_of(OLD, **spec).run()) == old] == []
+    for spec in ({"syncer": {"storage": "9Gi", "shards": 3}}, {"units": 1, "recovery": {"maxRestarts": 3}}):
+        assert syncer_digest(run_of(OLD, **spec).run()) == old
 
 
 def pod(number: int, contract: str = "new", **changes: Any) -> PodView:
@@ -137,26 +126,22 @@ def pod(number: int, contract: str = "new", **changes: Any) -> PodView:
     return PodView(name=name, uid=f"{name}-{contract}", contract=contract, **values)
 
 
-@pytest.mark.parametrize(
-    ("pods", "due"),
-    [
-        pytest.param([pod(0), pod(1), pod(2)], [], id="none"),
-        pytest.param([pod(2, "old"), pod(10, "old"), pod(1)], ["r-syncer-10"], id="the-last-first"),
-        pytest.param([pod(0, "old"), pod(1, "old"), pod(2, ready=False)], [], id="the-new-one-is-not-ready"),
-        pytest.param([pod(0, "old"), pod(1, "old")], [], id="one-is-missing"),
-        pytest.param([pod(0, "old"), pod(1), pod(2, deletion_time=NOW)], [], id="one-is-being-deleted"),
-        pytest.param(
-            [pod(0, "old"), pod(1, "old", ready=False), pod(2, "old", ready=False)],
-            ["r-syncer-1", "r-syncer-2"],
-            id="those-with-nothing-to-lose",
-        ),
-        pytest.param([pod(0, "old", deletion_time=NOW), pod(1), pod(2)], [], id="deleted-once"),
-        pytest.param([pod(0), pod(1), pod(2, "", ready=False)], [], id="somebody-elses"),
-    ],
-)
-def test_outdated_pods_are_replaced_one_by_one(pods: list[PodView], due: list[str]) -> None:
-    assert [each.name for each in outdated(pods, "new", 3)] == due
-    assert outdated(pods, "new", 0) == ()
+DUE: list[tuple[list[PodView], list[str]]] = [
+    ([pod(0), pod(1), pod(2)], []),
+    ([pod(2, "old"), pod(10, "old"), pod(1)], ["r-syncer-10"]),
+    ([pod(0, "old"), pod(1, "old"), pod(2, ready=False)], []),
+    ([pod(0, "old"), pod(1, "old")], []),
+    ([pod(0, "old"), pod(1), pod(2, deletion_time=NOW)], []),
+    ([pod(0, "old"), pod(1, "old", ready=False), pod(2, "old", ready=False)], ["r-syncer-1", "r-syncer-2"]),
+    ([pod(0, "old", deletion_time=NOW), pod(1), pod(2)], []),
+    ([pod(0), pod(1), pod(2, "", ready=False)], []),
+]
+
+
+def test_outdated_pods_are_replaced_one_by_one() -> None:
+    for pods, due in DUE:
+        assert [each.name for each in outdated(pods, "new", 3)] == due
+        assert outdated(pods, "new", 0) == ()
 
 
 @given(
