@@ -17,10 +17,10 @@ from atoll_operator.api.common import (
     Resources,
     Tolerations,
     Topology,
+    slice_rules,
 )
 from atoll_operator.api.conditions import Conditions, Message, Time
 from atoll_operator.api.podtemplate import PodTemplate
-from atoll_operator.api.slices import slice_rules
 from atoll_runtime.contract import Report, Section
 from atoll_runtime.contract.rules import WHOLE, cel, checked, immutable, immutable_field, rule
 

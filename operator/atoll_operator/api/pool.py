@@ -14,9 +14,9 @@ from atoll_operator.api.common import (
     Resources,
     Toleration,
     Topology,
+    slice_rules,
 )
 from atoll_operator.api.learnerunit import MAX_SLICES
-from atoll_operator.api.slices import slice_rules
 from atoll_runtime.contract import Section
 from atoll_runtime.contract.rules import WHOLE, cel, checked, immutable, immutable_field, rule
 

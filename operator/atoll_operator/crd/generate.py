@@ -49,46 +49,32 @@ class Resource:
 
 RESOURCES = (
     Resource(
-        TrainingRun,
-        "trainingruns",
-        "trun",
+        TrainingRun, "trainingruns", "trun",
         (
-            column("Phase", ".status.phase"),
-            column("Units", ".status.unitsSummary"),
-            column("Step", ".status.globalStep", "integer"),
-            column("Progress", ".status.progressPercent", "integer"),
-            column("Loss", ".status.loss", "number"),
-            column("Restarts", ".status.restarts", "integer"),
-            column("LastHeal", ".status.lastHealSeconds", "number"),
-            column("Quorum", ".status.quorum", wide=True),
+            column("Phase", ".status.phase"), column("Units", ".status.unitsSummary"),
+            column("Step", ".status.globalStep", "integer"), column("Progress", ".status.progressPercent", "integer"),
+            column("Loss", ".status.loss", "number"), column("Restarts", ".status.restarts", "integer"),
+            column("LastHeal", ".status.lastHealSeconds", "number"), column("Quorum", ".status.quorum", wide=True),
             column("Tokens/s", ".status.tokensPerSecond", "number", wide=True),
             column("Checkpoint", ".status.checkpoint.step", "integer", wide=True),
             column("HeldOut", ".status.evaluation.loss", "number", wide=True),
-            column("Image", ".status.runtime.image", wide=True),
-            AGE,
+            column("Image", ".status.runtime.image", wide=True), AGE,
         ),
         {
-            "specReplicasPath": ".spec.units",
-            "statusReplicasPath": ".status.units",
+            "specReplicasPath": ".spec.units", "statusReplicasPath": ".status.units",
             "labelSelectorPath": ".status.selector",
         },
     ),
     Resource(
-        LearnerUnit,
-        "learnerunits",
-        "lu",
+        LearnerUnit, "learnerunits", "lu",
         (
-            column("Phase", ".status.phase"),
-            column("Pool", ".spec.pool"),
-            column("Incarnation", ".status.incarnation", "integer"),
-            column("Step", ".status.step", "integer"),
-            column("Loss", ".status.loss", "number"),
-            column("Restarts", ".status.restartCount", "integer"),
-            column("LastHeal", ".status.lastHealSeconds", "number"),
-            AGE,
+            column("Phase", ".status.phase"), column("Pool", ".spec.pool"),
+            column("Incarnation", ".status.incarnation", "integer"), column("Step", ".status.step", "integer"),
+            column("Loss", ".status.loss", "number"), column("Restarts", ".status.restartCount", "integer"),
+            column("LastHeal", ".status.lastHealSeconds", "number"), AGE,
         ),
     ),
-)
+)  # fmt: skip
 
 
 def definition(resource: Resource) -> dict[str, Any]:
@@ -98,35 +84,27 @@ def definition(resource: Resource) -> dict[str, Any]:
         tell(schema["properties"][part])
     drop_defaults_in_lists(schema["properties"]["spec"])
     kind = resource.model.__name__
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}, **({"scale": dict(resource.scale)} if resource.scale else {})},
+        "additionalPrinterColumns": list(resource.columns),
+        "schema": {"openAPIV3Schema": schema},
+    }
+    names = {
+        "kind": kind,
+        "listKind": f"{kind}List",
+        "plural": resource.plural,
+        "singular": kind.lower(),
+        "shortNames": [resource.short],
+        "categories": ["atoll"],
+    }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": f"{resource.plural}.{GROUP}"},
-        "spec": {
-            "group": GROUP,
-            "scope": "Namespaced",
-            "names": {
-                "kind": kind,
-                "listKind": f"{kind}List",
-                "plural": resource.plural,
-                "singular": kind.lower(),
-                "shortNames": [resource.short],
-                "categories": ["atoll"],
-            },
-            "versions": [
-                {
-                    "name": VERSION,
-                    "served": True,
-                    "storage": True,
-                    "subresources": {
-                        "status": {},
-                        **({"scale": dict(resource.scale)} if resource.scale else {}),
-                    },
-                    "additionalPrinterColumns": list(resource.columns),
-                    "schema": {"openAPIV3Schema": schema},
-                }
-            ],
-        },
+        "spec": {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [version]},
     }
 
 

@@ -48,9 +48,8 @@ def drop_defaults_in_lists(schema: Schema) -> None:
 
 def _convert(node: Schema, definitions: dict[str, Schema], place: str) -> Schema:
     if "$ref" in node:
-        return _convert(
-            _merged(definitions[node["$ref"].rsplit("/", 1)[-1]], node, "$ref"), definitions, place
-        )
+        model = definitions[node["$ref"].rsplit("/", 1)[-1]]
+        return _convert(_merged(model, node, "$ref"), definitions, place)
     if "anyOf" in node:
         options = [option for option in node["anyOf"] if option.get("type") != "null"]
         if len(options) != 1:
@@ -65,27 +64,21 @@ def _convert(node: Schema, definitions: dict[str, Schema], place: str) -> Schema
         result["description"] = " ".join(result["description"].split())
     if "const" in node:
         result["enum"] = [node["const"]]
-    for bound in ("minimum", "maximum"):
-        exclusive = "exclusive" + bound.capitalize()
-        if exclusive in node:
-            result[bound] = node[exclusive]
-            result[exclusive] = True
+    for bound in ("Minimum", "Maximum"):
+        if f"exclusive{bound}" in node:
+            result |= {bound.lower(): node[f"exclusive{bound}"], f"exclusive{bound}": True}
     if result.get("type") == "integer":
         result["format"] = "int64"
     if KEY in node:
         result[KEY] = [{name: with_tables(text) for name, text in rule.items()} for rule in node[KEY]]
-    if "properties" in node:
-        result["properties"] = {
-            key: _convert(value, definitions, f"{place}.{key}") for key, value in node["properties"].items()
-        }
-        if required := node.get("required"):
-            result["required"] = list(required)
-    elif isinstance(node.get("additionalProperties"), dict):
-        values = _convert(node["additionalProperties"], definitions, f"{place}.*")
-        result["additionalProperties"] = values
-        if "maxProperties" in node or "maxLength" in node:
-            result["maxProperties"] = node.get("maxProperties", node.get("maxLength"))
-            result.pop("maxLength", None)
+    children = node.get("properties", {})
+    if children:
+        parts = {name: _convert(part, definitions, f"{place}.{name}") for name, part in children.items()}
+        result |= {"properties": parts} | ({"required": [*node["required"]]} if "required" in node else {})
+    elif isinstance(values := node.get("additionalProperties"), dict):
+        result["additionalProperties"] = _convert(values, definitions, f"{place}.*")
+        if (most := result.pop("maxLength", node.get("maxProperties"))) is not None:
+            result["maxProperties"] = most
     if "items" in node:
         result["items"] = _convert(node["items"], definitions, f"{place}[]")
     return result

@@ -12,35 +12,32 @@ from atoll_operator.plan.pods.names import evaluator
 from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.run.elastic import places
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
-from atoll_operator.polling.evaluator import EvaluatorPoller
-from atoll_operator.polling.syncer import SyncerPoller
+from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.inventory import Inventory
-from atoll_operator.settings import Settings
 
 
 def observe_run(
-    inventory: Inventory,
-    settings: Settings,
-    syncers: SyncerPoller,
-    evaluators: EvaluatorPoller,
-    body: Object,
-    status: TrainingRunStatus,
-    seen: float,
+    context: ControllerContext, body: Object, status: TrainingRunStatus, seen: float
 ) -> RunObserved:
     """Raises ValidationError if this version cannot read the spec.
 
     Args:
         seen: Unix seconds when this operator saw the run first.
     """
-    key, uid, spec = key_of("TrainingRun", body), body["metadata"]["uid"], inventory.run_spec(body)
-    syncer_pods, evaluator_pods = inventory.syncer_pods(key), inventory.evaluator_pods(key)
+    inventory, settings = context.inventory, context.settings
+    key, metadata, spec = key_of("TrainingRun", body), body["metadata"], inventory.run_spec(body)
+    uid, syncer_pods, evaluator_pods = (
+        metadata["uid"],
+        inventory.syncer_pods(key),
+        inventory.evaluator_pods(key),
+    )
     names = {unit.name for unit in inventory.unit_keys(key)} | places(key.name, spec).keys()
     units = (inventory.get(Key("LearnerUnit", key.namespace, name)) for name in names)
     return RunObserved(
         name=key.name,
         namespace=key.namespace,
         uid=uid,
-        generation=body["metadata"]["generation"],
+        generation=metadata["generation"],
         spec=spec,
         status=status,
         settings=pod_settings(
@@ -52,13 +49,13 @@ def observe_run(
             pull_policy=settings.pull_policy,
         ),
         units={unit["metadata"]["name"]: _unit_facts(inventory, unit, uid) for unit in units if unit},
-        annotations=body["metadata"].get("annotations", {}),
+        annotations=metadata.get("annotations", {}),
         syncer_pods=syncer_pods,
         nodes=inventory.nodes_of((*syncer_pods, *evaluator_pods)),
-        syncer=syncers.state(key, uid),
+        syncer=context.syncers.state(key, uid),
         seen=seen,
-        order=syncers.order(key, uid),
-        evaluator=evaluators.state(key, uid),
+        order=context.syncers.order(key, uid),
+        evaluator=context.evaluators.state(key, uid),
         evaluator_pods=evaluator_pods,
         evaluator_exists=inventory.get(Key("StatefulSet", key.namespace, evaluator(key.name))) is not None,
     )
@@ -72,14 +69,15 @@ def _unit_facts(inventory: Inventory, body: Object, run: str) -> UnitFacts:
     else:
         status, spec = unit.status, unit.spec
     metadata, controller = body["metadata"], controller_uid(body)
+    stays = "deletionTimestamp" not in metadata
     return UnitFacts(
         name=metadata["name"],
         run=body["spec"]["run"],
         status=status,
         spec=spec,
         uid=metadata["uid"],
-        owned=controller == run and "deletionTimestamp" not in metadata,
-        by_hand=controller == "" and "deletionTimestamp" not in metadata,
+        owned=controller == run and stays,
+        by_hand=controller == "" and stays,
         ours=controller in ("", run),
         generation=metadata["generation"],
     )

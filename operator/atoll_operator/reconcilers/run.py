@@ -55,7 +55,7 @@ class RunReconciler:
     """The work queue calls it with the key of a run, never twice at the same time for one key."""
 
     def __init__(self, context: ControllerContext) -> None:
-        self._settings = context.settings
+        self._context = context
         self._cluster = context.cluster
         self._inventory = context.inventory
         self._queue = context.queue
@@ -75,9 +75,7 @@ class RunReconciler:
         memory = self._remember(key, uid, now)
         old = TrainingRunStatus.model_validate(body.get("status", {}))
         try:
-            run = observe_run(
-                self._inventory, self._settings, self._syncers, self._evaluators, body, old, memory.seen
-            )
+            run = observe_run(self._context, body, old, memory.seen)
         except ValidationError as error:
             status = invalid(old, body["metadata"]["generation"], problems(error), now)
             await self._status.write(key, body, document(status), memory.status)
@@ -98,13 +96,7 @@ class RunReconciler:
         if not await self._status.write(key, body, document(status), memory.status):
             return
         self._recorder.tell(body, plan.notices, now)
-        self._wake_units(key, run, status, memory)
-        if plan.poll_syncer:
-            self._keep_fresh(key)
-        if plan.again:
-            self._queue.add(key)
-        if plan.wake is not None:
-            self._queue.add_after(key, plan.wake - now)
+        self._wake(key, run, plan, memory, now)
         if refusal or evaluator_refusal:
             raise Retry(REFUSED_SECONDS, refusal or evaluator_refusal)
 
@@ -182,22 +174,23 @@ class RunReconciler:
         with contextlib.suppress(NotFound, Conflict):
             await self._cluster.delete("LearnerUnit", run.namespace, unit.name, unit.uid)
 
-    def _wake_units(self, key: Key, run: RunObserved, status: TrainingRunStatus, memory: RunMemory) -> None:
-        """Wake the units if the run is first seen, stops, resumes, ends, or changes how units recover."""
-        over = status.phase in ("Complete", "Failed")
-        orders = over, run.spec.suspend, run.spec.recovery
-        if memory.orders == orders:
-            return
-        memory.orders = orders
-        for unit in self._inventory.unit_keys(key):
-            self._queue.add(unit)
-        if over:
-            self._queue.add(key)
+    def _wake(self, key: Key, run: RunObserved, plan: RunPlan, memory: RunMemory, now: float) -> None:
+        """Enqueue the run and its units for what comes next.
 
-    def _keep_fresh(self, key: Key) -> None:
-        """Write progress figures of the run and its units again after a while."""
-        for each in (key, *self._inventory.unit_keys(key)):
+        The units are due now if the run is first seen, stops, resumes, ends, or changes how units recover. While the
+        syncer is polled, progress figures are written again after a while.
+        """
+        units, over = self._inventory.unit_keys(key), plan.status.phase in ("Complete", "Failed")
+        orders = over, run.spec.suspend, run.spec.recovery
+        changed, memory.orders = memory.orders != orders, orders
+        for unit in units if changed else ():
+            self._queue.add(unit)
+        for each in (key, *units) if plan.poll_syncer else ():
             self._queue.add_after(each, FIGURES_SECONDS[each.kind])
+        if plan.again or (changed and over):
+            self._queue.add(key)
+        if plan.wake is not None:
+            self._queue.add_after(key, plan.wake - now)
 
     def _forget(self, key: Key) -> None:
         """The run was deleted: the garbage collector deletes its objects. Units of users stay without pods."""

@@ -46,17 +46,12 @@ def plan_evaluation(
     """Plan the evaluation; `over`: how the run ended, in this pass or before."""
     if run.spec.evaluation is None:
         return EvaluationPlan(remove=run.evaluator_exists)
-    status = _status(run)
-    replicas: int | None = 1
-    wake = None
+    status, verdict, wake = _status(run), state(False, "RunFailed"), None
+    replicas: int | None = None
     if over == "Complete":
         replicas, verdict, wake = _after_the_end(run, status, run.spec.evaluation.final_seconds, now)
-    elif over == "Failed":
-        replicas, verdict = None, state(False, "RunFailed")
-    elif suspended:
-        replicas, verdict = 0, state(False, "Suspended")
-    else:
-        verdict = _verdict(run)
+    elif not over:
+        replicas, verdict = (0, state(False, "Suspended")) if suspended else (1, _verdict(run))
     _, reason, message = verdict
     return EvaluationPlan(
         replicas=replicas,
@@ -86,12 +81,12 @@ def _after_the_end(
     end = parse_time(run.status.completion_time or format_time(now)) + limit
     late = f"the final checkpoint, of global step {final}, is not evaluated"
     if now < end:
-        return 1, state(False, "EvaluatesFinal", _with_cause(f"{late} yet", _trouble(run))), end
+        return 1, state(False, "EvaluatesFinal", _trouble(run, f"{late} yet")), end
     known = find(run.status.conditions, EVALUATED)
     if known is not None and known.reason == "FinalNotEvaluated":
         return None, state(False, known.reason, known.message), None
     text = f"{late} after {limit} s (spec.evaluation.finalSeconds)"
-    return None, state(False, "FinalNotEvaluated", _with_cause(text, _trouble(run))), None
+    return None, state(False, "FinalNotEvaluated", _trouble(run, text)), None
 
 
 def _verdict(run: RunObserved) -> State:
@@ -120,14 +115,12 @@ def _result(report: EvaluationReport) -> State:
     return state(True, "Evaluated", f"global step {report.step}: {report.loss:.4f} {mean}")
 
 
-def _trouble(run: RunObserved) -> str:
-    """Why there is no result: from its report while it answers, otherwise from its pod."""
+def _trouble(run: RunObserved, text: str = "") -> str:
+    """Why there is no result, after `text`: from its report while it answers, otherwise from its pod."""
     known = run.evaluator
     if known.status is not None and not known.reason:
-        return known.status.error
-    missing = int(known.reason == UNAVAILABLE)
-    return hindrances(evaluator(run.name), missing, run.evaluator_pods) or known.message
-
-
-def _with_cause(text: str, why: str) -> str:
-    return f"{text}: {why}" if why else text
+        why = known.status.error
+    else:
+        missing = int(known.reason == UNAVAILABLE)
+        why = hindrances(evaluator(run.name), missing, run.evaluator_pods) or known.message
+    return ": ".join(filter(None, (text, why)))
