@@ -1,8 +1,9 @@
-"""The Secrets of a run against a small real HTTP server: each is read once a day, and again when it changed."""
+"""Authorities and certificates of a run: who trusts whom, when they are renewed, and the Secrets that hold them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import ssl
 from collections.abc import AsyncIterator
@@ -11,8 +12,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 from answering import answering
+from hypothesis import given
+from hypothesis import strategies as st
 
+from atoll_operator.certificates.authority import Authorities, Authority, client_context, load_pair
 from atoll_operator.certificates.members import RunOwner, members
+from atoll_operator.certificates.rotation import AUTHORITY_LIFE, DELIVERY, LEAF_LIFE, Life, succession
 from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.cluster import Cluster
 from atoll_operator.kube.client import AT_ONCE
@@ -22,7 +27,7 @@ from atoll_operator.metrics.process import Metrics
 from atoll_operator.reconcilers.inventory import Inventory
 
 RUN = RunOwner("ns", "r", "run")
-NOW = datetime.datetime(2026, 11, 24, 12, tzinfo=datetime.UTC)
+NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
 DAY = datetime.timedelta(days=1)
 
 
@@ -103,3 +108,120 @@ async def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left(secrets
     assert "PATCH" not in dict(await secrets.ensure(1, NOW + 59 * DAY))
     renewed = [name for method, name in await secrets.ensure(1, NOW + 60 * DAY) if method == "PATCH"]
     assert sorted(renewed) == ["r-one-0-tls", "r-syncer-tls"]
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None:
+    """A whole TLS handshake in memory; raises what either side raises."""
+    one, two = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [client.wrap_bio(one, two, server_hostname=name), server.wrap_bio(two, one, server_side=True)]
+    done = [False, False]
+    for _ in range(10):
+        for index, side in enumerate(sides):
+            if not done[index]:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+                    done[index] = True
+    with contextlib.suppress(ssl.SSLWantReadError):
+        sides[0].read(1)
+    assert all(done)
+
+
+def server_context(authorities: Authorities, trust: Authorities) -> ssl.SSLContext:
+    pair = authorities.signer.issue("r-syncer", "spiffe://atoll.dev/x", ["r-syncer.ns.svc"], NOW)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=trust.bundle.decode())
+    load_pair(context, pair.certificate, pair.key)
+    return context
+
+
+def equipped(authorities: Authorities) -> ssl.SSLContext:
+    context = client_context()
+    authorities.equip(context, authorities.signer.issue("operator", "spiffe://atoll.dev/o", (), NOW))
+    return context
+
+
+def test_members_of_one_run_trust_each_other_and_no_other_run() -> None:
+    ours, theirs = Authorities.of("r", (), NOW), Authorities.of("other", (), NOW)
+    client = equipped(ours)
+    handshake(server_context(ours, ours), client, "r-syncer.ns.svc")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(server_context(theirs, ours), client, "r-syncer.ns.svc")
+    with pytest.raises(ssl.SSLError):
+        handshake(server_context(ours, theirs), client, "r-syncer.ns.svc")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(server_context(ours, ours), client, "elsewhere.ns.svc")
+
+
+def test_a_context_in_use_follows_a_succession() -> None:
+    old = Authorities.of("r", [Authority.new("r", NOW - 900 * DAY)], NOW)
+    client = equipped(Authorities([old.trusted[0]], old.signer))
+    new = Authorities.of("r", old.trusted, NOW + 2 * DAY)
+    assert new.signer is old.trusted[1]
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(server_context(new, new), client, "r-syncer.ns.svc")
+    new.equip(client, new.signer.issue("operator", "spiffe://atoll.dev/o", (), NOW))
+    handshake(server_context(new, new), client, "r-syncer.ns.svc")
+
+
+def test_authorities_sign_the_same_after_they_were_stored() -> None:
+    made = Authorities.of("r", [Authority.new("r", NOW - 900 * DAY)], NOW)
+    read = Authorities.of("r", Authorities.load(made.bundle, made.keys), NOW)
+    assert (read.bundle, read.keys, len(read.trusted)) == (made.bundle, made.keys, 2)
+    pair = made.signer.issue("u", "spiffe://atoll.dev/u", ["u"], NOW)
+    assert read.accept(pair.certificate, ["u"], NOW)
+    with pytest.raises(ValueError, match="no certificate"):
+        Authorities.load(b"", b"")
+    with pytest.raises(ValueError, match="zip"):
+        Authorities.load(made.bundle, made.signer.pair.key)
+
+
+def test_a_certificate_is_accepted_for_its_names_by_its_authority_for_two_thirds_of_its_life() -> None:
+    ours, theirs = Authorities.of("r", (), NOW), Authorities.of("r", (), NOW)
+    certificate = ours.signer.issue("r-syncer", "spiffe://atoll.dev/x", ["one"], NOW).certificate
+    assert ours.accept(certificate, ["one"], NOW + 59 * DAY)
+    assert not ours.accept(certificate, ["one"], NOW + 60 * DAY)
+    assert not ours.accept(certificate, ["one", "two"], NOW)
+    assert not ours.accept(ours.bundle, ["one"], NOW)
+    assert not ours.accept(b"no certificate", [], NOW)
+    assert not theirs.accept(certificate, ["one"], NOW)
+
+
+def test_a_new_run_gets_an_authority_that_signs_at_once() -> None:
+    plan = succession([], NOW)
+    assert (plan.trusted, plan.signer, plan.successor) == ((), None, True)
+    only = succession([Life(NOW, NOW + AUTHORITY_LIFE)], NOW)
+    assert (only.trusted, only.signer, only.successor) == ((0,), 0, False)
+
+
+def test_a_successor_is_trusted_a_day_before_it_signs() -> None:
+    due = NOW + 2 * AUTHORITY_LIFE / 3
+    lives = [Life(NOW, NOW + AUTHORITY_LIFE)]
+    assert succession(lives, due).successor
+    lives.append(Life(due, due + AUTHORITY_LIFE))
+    soon, later = succession(lives, due), succession(lives, due + DELIVERY)
+    assert (soon.trusted, soon.signer, soon.successor) == ((0, 1), 0, False)
+    assert (later.trusted, later.signer) == ((0, 1), 1)
+    assert succession(lives, NOW + AUTHORITY_LIFE).trusted == (1,)
+
+
+@given(st.lists(st.floats(min_value=0.01, max_value=29.0), min_size=1, max_size=400))
+def test_no_certificate_in_use_is_ever_without_its_authority(pauses: list[float]) -> None:
+    """An operator looks at random moments, never more than 29 days apart; a leaf is signed at each where it is due."""
+    now, authorities = NOW, [Life(NOW, NOW + AUTHORITY_LIFE)]
+    leaf, signer = Life(NOW, NOW + LEAF_LIFE), authorities[0]
+    known = [authorities[0]]  # what a pod trusted a day ago
+    for pause in pauses:
+        now += pause * DAY
+        assert leaf.ends > now and signer.ends > now
+        plan = succession(authorities, now)
+        authorities = [authorities[place] for place in plan.trusted]
+        if plan.successor:
+            authorities.append(Life(now, now + AUTHORITY_LIFE))
+        assert signer in authorities and len(authorities) <= 2
+        if leaf.due(now):
+            assert plan.signer is not None
+            signer = authorities[plan.signer]
+            assert signer.begins + DELIVERY <= now or signer in known
+            leaf = Life(now, min(now + LEAF_LIFE, signer.ends))
+        known = authorities

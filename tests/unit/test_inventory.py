@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Key, Object
-from atoll_operator.kube.errors import Refused, Retry
 from atoll_operator.reconcilers.inventory import Inventory, parent_key
 from atoll_operator.reconcilers.wakeups import RUN_SECONDS, STARTING_SECONDS, wakeups
 
@@ -171,30 +169,3 @@ def test_the_parent_of_an_object_is_in_its_labels(
     kind: str, labels: dict[str, str], parent: Key | None
 ) -> None:
     assert parent_key(kind, thing(1, labels=labels)) == parent
-
-
-OWNED = {"kind": "LearnerUnit", "uid": "mine"}
-
-
-@pytest.mark.parametrize(
-    ("owner", "labels", "inherit", "expected"),
-    [
-        pytest.param("mine", {}, False, None, id="ours"),
-        pytest.param("", {}, False, Refused, id="of-nobody"),
-        pytest.param("theirs", {}, False, Refused, id="of-others"),
-        pytest.param("earlier", OURS, False, Retry, id="of-an-earlier-unit"),
-        pytest.param("earlier", OURS, True, None, id="inherited"),
-        pytest.param("theirs", {}, True, Refused, id="of-others-is-not-inherited"),
-        pytest.param("", OURS, True, Refused, id="of-nobody-is-not-inherited"),
-    ],
-)
-def test_an_object_that_is_not_ours_is_refused_with_what_to_do(
-    owner: str, labels: dict[str, str], inherit: bool, expected: type[Exception] | None
-) -> None:
-    found = thing(1, owner=owner, labels=labels)
-    if expected is None:
-        check_owner(found, "Service", OWNED, OURS, inherit)
-        return
-    with pytest.raises(expected, match="Service 'x'") as refusal:
-        check_owner(found, "Service", OWNED, OURS, inherit)
-    assert expected is Retry or "delete it, or use another name for the LearnerUnit" in str(refusal.value)

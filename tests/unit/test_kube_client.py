@@ -1,0 +1,233 @@
+"""Login and the client, against a small real HTTP server: tries again, gives up, tells errors apart."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from answering import answering
+from leaping import leap
+
+from atoll_operator.certificates.authority import Authority
+from atoll_operator.cluster import Cluster
+from atoll_operator.kube import client
+from atoll_operator.kube.errors import (
+    AlreadyExists,
+    Conflict,
+    CredentialsError,
+    NotFound,
+    NotLeading,
+    Refused,
+    Unreachable,
+)
+from atoll_operator.kube.gather import START_SECONDS, wait_for_api
+from atoll_operator.kube.login import Credentials, load
+from atoll_operator.metrics.process import Metrics
+
+POD = {"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}}
+PATH = "/api/v1/namespaces/n/pods"
+
+
+class Server:
+    """Answers what the test says and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.answers: Iterator[tuple[int, dict[str, Any]]] = iter(())
+        self.requests: list[str] = []
+        self.tokens: list[str] = []
+        self.headers: dict[str, str] = {}
+        self.address = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.requests.append(f"{request.method} {request.path}")
+        self.tokens.append(request.headers.get("Authorization", ""))
+        status, body = next(self.answers, (200, {}))
+        return web.json_response(body, status=status, headers=self.headers if status >= 400 else {})
+
+    def cluster(self, token: Callable[[], str] = str, **options: Any) -> Cluster:
+        return Cluster(Credentials(self.address, ssl.create_default_context(), token), Metrics(), **options)
+
+
+@pytest.fixture
+async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
+    monkeypatch.setattr(client, "BACK_OFF_SECONDS", 0.001)
+    one = Server()
+    async with answering(one.handle) as one.address:
+        yield one
+
+
+def says(status: int, reason: str = "", **body: Any) -> tuple[int, dict[str, Any]]:
+    return status, {"reason": reason, "message": f"because {reason}", **body}
+
+
+@pytest.mark.parametrize("status", [401, 429, 500, 503])
+async def test_a_busy_server_is_asked_again_and_given_up_after_some_tries(
+    server: Server, status: int
+) -> None:
+    async with server.cluster() as cluster:
+        server.answers = iter([says(status), says(status), says(200, name="x")])
+        assert (await cluster.get("Pod", "n", "p"))["name"] == "x"
+        assert len(server.requests) == 3
+        server.answers = iter([says(status, "Broken")] * 10)
+        with pytest.raises(Unreachable, match="because Broken"):
+            await cluster.get("Pod", "n", "p")
+        assert len(server.requests) == 3 + client.TRIES
+
+
+async def test_nobody_listening_is_unreachable(server: Server) -> None:
+    server.address = "http://127.0.0.1:1"
+    async with server.cluster() as cluster:
+        with pytest.raises(Unreachable, match=f"GET {PATH}/p"):
+            await cluster.get("Pod", "n", "p")
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_server_that_asks_for_patience_gets_it_within_bounds(server: Server, status: int) -> None:
+    server.answers, server.headers = iter([says(status)]), {"Retry-After": "3600"}
+    async with server.cluster(longest_wait=0.1) as cluster:
+        began = asyncio.get_running_loop().time()
+        await cluster.get("Pod", "n", "p")
+    assert 0.1 <= asyncio.get_running_loop().time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "error"),
+    [
+        (404, "NotFound", NotFound),
+        (409, "AlreadyExists", AlreadyExists),
+        (409, "Conflict", Conflict),
+        (422, "Invalid", Refused),
+        (403, "Forbidden", Refused),
+    ],
+)
+async def test_a_no_is_told_apart_and_not_asked_again(
+    server: Server, status: int, reason: str, error: type[Exception]
+) -> None:
+    server.answers = iter([says(status, reason)])
+    async with server.cluster() as cluster:
+        with pytest.raises(error, match=f"because {reason}"):
+            await cluster.create(POD)
+    assert len(server.requests) == 1
+
+
+async def test_nothing_is_written_when_another_operator_may_lead_by_now(server: Server) -> None:
+    leads = True
+    async with server.cluster(may_write=lambda: leads) as cluster:
+        await cluster.create(POD)
+
+        def lose() -> Iterator[tuple[int, dict[str, Any]]]:
+            nonlocal leads
+            leads = False
+            yield 503, {}
+
+        server.answers = lose()
+        with pytest.raises(NotLeading, match=f"POST {PATH}"):
+            await cluster.create(POD)
+        await cluster.get("Pod", "n", "p")
+    assert server.requests == [f"POST {PATH}", f"POST {PATH}", f"GET {PATH}/p"]
+
+
+async def test_the_token_is_read_again_for_each_try(server: Server) -> None:
+    tokens = iter(["Bearer old", "Bearer new"])
+    server.answers = iter([says(401)])
+    async with server.cluster(lambda: next(tokens)) as cluster:
+        await cluster.get("Pod", "n", "p")
+    assert server.tokens == ["Bearer old", "Bearer new"]
+
+
+async def test_a_list_is_read_page_by_page(server: Server) -> None:
+    pages = [({"continue": "2", "resourceVersion": "7"}, [1, 2]), ({"resourceVersion": "7"}, None)]
+    server.answers = iter([says(200, metadata=metadata, items=items) for metadata, items in pages])
+    async with server.cluster() as cluster:
+        assert await cluster.list("Pod", "n") == ([1, 2], 7)
+
+
+async def test_an_operator_without_its_definitions_says_which_are_missing(server: Server) -> None:
+    served = [[{"name": "trainingruns"}], [{"name": "trainingruns"}, {"name": "learnerunits"}]]
+    server.answers = iter([says(404, "NotFound"), *(says(200, resources=each) for each in served)])
+    async with server.cluster() as cluster:
+        for missing in ("learnerunits, trainingruns", "learnerunits"):
+            with pytest.raises(Unreachable, match=f"does not serve {missing}; apply crds/ first"):
+                await cluster.check_served()
+        await cluster.check_served()
+
+
+@pytest.mark.parametrize(("up_after", "ends"), [(8.0, 8.0), (1e9, START_SECONDS)], ids=["late", "never"])
+def test_an_api_server_that_comes_up_late_is_waited_for_within_bounds(up_after: float, ends: float) -> None:
+    async def ask() -> None:
+        if asyncio.get_running_loop().time() < up_after:
+            raise Unreachable("nobody answers")
+
+    async def ended() -> tuple[float, bool]:
+        try:
+            await wait_for_api(ask)
+        except Unreachable:
+            return asyncio.get_running_loop().time(), False
+        return asyncio.get_running_loop().time(), True
+
+    time, up = leap(ended())
+    assert ends <= time <= ends + 1 and up == (up_after < START_SECONDS)
+
+
+API = "client.authentication.k8s.io/v1"
+EXEC = {
+    "apiVersion": API,
+    "command": "echo",
+    "args": [json.dumps({"apiVersion": API, "kind": "ExecCredential", "status": {"token": "x1"}})],
+    "interactiveMode": "Never",
+}
+
+
+def kubeconfig(folder: Path, user: dict[str, object], context: str = "here") -> dict[str, str]:
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": context,
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1/"}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+    }
+    (folder / "config").write_text(json.dumps(content))
+    return {"KUBECONFIG": str(folder / "config")}
+
+
+@pytest.mark.parametrize(
+    ("user", "token"),
+    [
+        pytest.param({"token": "secret"}, "Bearer secret", id="token"),
+        pytest.param({"exec": EXEC}, "Bearer x1", id="exec-plugin"),
+    ],
+)
+def test_a_kubeconfig_logs_in(tmp_path: Path, user: dict[str, object], token: str) -> None:
+    access = load(kubeconfig(tmp_path, user))
+    assert (access.server, access.headers()) == ("https://127.0.0.1:1", {"Authorization": token})
+
+
+def test_a_kubeconfig_that_is_not_there_or_lacks_its_context_is_an_error_that_names_it(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(CredentialsError, match="nowhere"):
+        load({"KUBECONFIG": str(tmp_path / "nowhere")})
+    with pytest.raises(CredentialsError, match="there"):
+        load(kubeconfig(tmp_path, {"token": "secret"}, context="there"))
+
+
+def test_a_pod_logs_in_with_its_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = "kubernetes.config.incluster_config"
+    environment = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    (tmp_path / "token").write_text("one\n")
+    authority = Authority.new("r", datetime.datetime.now(datetime.UTC))
+    (tmp_path / "ca.crt").write_bytes(authority.pair.certificate)
+    monkeypatch.setattr(f"{loader}.InClusterConfigLoader.__init__.__defaults__", (True, environment))
+    monkeypatch.setattr(f"{loader}.SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(f"{loader}.SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    access = load({})
+    assert access.server == "https://kubernetes.default.svc"
+    assert access.headers() == {"Authorization": "bearer one"}

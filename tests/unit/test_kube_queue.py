@@ -1,0 +1,186 @@
+"""The work queue: which key is handled when, and how long one waits that fails. Time leaps."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable
+
+import pytest
+from leaping import leap
+
+from atoll_operator.kube.errors import NamespaceEnding, Retry, Unreachable, of_status
+from atoll_operator.kube.gather import gather_bounded
+from atoll_operator.kube.logs import LOG
+from atoll_operator.kube.queue import WorkQueue
+
+QUOTA, NO_ANSWER = Retry(5.0, "exceeded quota: chips"), Unreachable("nobody answers")
+Outcome = Callable[[int], Exception | None]
+"""By the number of a pass, from 1: what it raises."""
+
+
+class World:
+    """A queue that notes the time of each pass over the key `a`; a pass takes `seconds`."""
+
+    def __init__(self, outcome: Outcome = lambda count: None, seconds: float = 0.0) -> None:
+        self.times: list[float] = []
+        self.queue: WorkQueue[str] = WorkQueue(self._handle, workers=2)
+        self._outcome, self._seconds = outcome, seconds
+
+    async def _handle(self, key: str) -> None:
+        self.times.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(self._seconds)
+        if error := self._outcome(len(self.times)):
+            raise error
+
+    def run(self, seconds: float, *steps: tuple[float, Callable[[WorkQueue[str]], None]]) -> list[float]:
+        """The times of the passes; each step is taken at its time."""
+
+        async def work() -> None:
+            for at, step in steps:
+                asyncio.get_running_loop().call_at(at, step, self.queue)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.queue.run(), seconds)
+            assert self.queue.oldest_seconds() == 0
+
+        leap(work())
+        return self.times
+
+
+def add(queue: WorkQueue[str]) -> None:
+    queue.add("a")
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        pytest.param([(0, add), (0, add), (0, add)], [0], id="many-adds-one-pass"),
+        pytest.param([(0, add), (0.5, add), (0.6, add)], [0, 1], id="again-after-the-pass-that-runs"),
+        pytest.param(
+            [(0, lambda q: q.add_spaced("a", 9)), (2, add)], [0, 2], id="a-first-pass-is-not-spaced"
+        ),
+        pytest.param(
+            [(0, add), (5, lambda q: q.add_spaced("a", 9))], [0, 10], id="spaced-from-the-last-pass"
+        ),
+        pytest.param([(0, add), (0.5, lambda q: q.add_spaced("a", 9))], [0, 9.5], id="spaced-while-handled"),
+        pytest.param(
+            [(0, add), (3, lambda q: q.add_spaced("a", 9)), (4, add)], [0, 4, 10], id="an-add-is-not-spaced"
+        ),
+        pytest.param(
+            [(0, lambda q: q.add_after("a", 8)), (1, lambda q: q.add_after("a", 3))],
+            [4],
+            id="earliest-time-wins",
+        ),
+        pytest.param(
+            [(0, lambda q: q.add_after("a", 8)), (1, lambda q: q.forget("a"))],
+            [],
+            id="forgotten-with-its-timer",
+        ),
+    ],
+)
+def test_a_key_is_handled_as_often_and_as_soon_as_it_was_asked_for(
+    steps: list[tuple[float, Callable[[WorkQueue[str]], None]]], expected: list[float]
+) -> None:
+    assert World(seconds=1.0).run(100, *steps) == pytest.approx(expected)
+
+
+def test_two_keys_are_handled_at_the_same_time_and_the_oldest_is_known() -> None:
+    async def work() -> None:
+        for key in ("a", "b", "c"):
+            queue.add(key)
+        assert queue.depth == 3
+        working = asyncio.create_task(queue.run())
+        await asyncio.sleep(4)
+        assert (queue.depth, queue.oldest_seconds(), sorted(active)) == (1, 4, ["a", "b"])
+        await asyncio.sleep(4)
+        assert (queue.depth, queue.oldest_seconds(), active) == (0, 3, ["c"])
+        working.cancel()
+
+    active: list[str] = []
+
+    async def handle(key: str) -> None:
+        active.append(key)
+        await asyncio.sleep(5)
+        active.remove(key)
+
+    queue: WorkQueue[str] = WorkQueue(handle, workers=2)
+    leap(work())
+
+
+@pytest.mark.parametrize(
+    ("error", "longest"),
+    [
+        pytest.param(QUOTA, (5, 10, 20, 40, 60, 60, 60), id="put-off"),
+        pytest.param(NO_ANSWER, (0.25, 0.5, 1, 2, 4, 8, 16, 32, 60, 60), id="no-answer"),
+        pytest.param(KeyError("a bug"), (0.25, 0.5, 1, 2, 4, 8, 16, 32, 60, 60), id="a-bug"),
+    ],
+)
+def test_the_waits_of_a_key_that_fails_again_and_again_grow_up_to_a_minute(
+    error: Exception, longest: tuple[float, ...]
+) -> None:
+    times = World(lambda count: error).run(3600, (0, add))
+    waits = [after - before for before, after in itertools.pairwise(times)]
+    for wait, most in itertools.zip_longest(waits, longest, fillvalue=60):
+        assert 0.8 * most <= wait <= most
+
+
+@pytest.mark.parametrize(
+    ("step", "wait"),
+    [
+        pytest.param(add, 5, id="a-change"),
+        pytest.param(lambda q: q.add_spaced("a", 1), 5, id="a-calm-change"),
+        pytest.param(WorkQueue.retry_failed, 60, id="the-api-server-is-back"),
+    ],
+)
+def test_a_key_that_waits_long_is_tried_at_once_after_news_and_after_a_change_soon_again(
+    step: Callable[[WorkQueue[str]], None], wait: float
+) -> None:
+    times = World(lambda count: QUOTA).run(1200, (0, add), (390.0, step))
+    at = times.index(390.0)
+    assert times[at - 1] - times[at - 2] > 40
+    assert 0.8 * wait <= times[at + 1] - 390.0 <= wait
+
+
+def test_a_pass_that_succeeds_forgets_the_failures_before_it() -> None:
+    times = World(lambda count: None if count == 8 else QUOTA).run(1200, (0, add), (600.0, add))
+    assert times[8] == 600.0 and times[9] - 600.0 <= 5
+
+
+def test_a_failure_is_told_once_for_each_reason(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        World(lambda count: QUOTA if count < 5 else NO_ANSWER).run(600, (0, add))
+    told = [(record.levelno, record.fields["error"]) for record in caplog.records if record.name == LOG.name]
+    assert told == [(logging.INFO, str(QUOTA)), (logging.WARNING, str(NO_ANSWER))]
+
+
+def test_a_key_of_a_namespace_that_is_being_deleted_does_not_come_back() -> None:
+    ending = of_status(403, "Forbidden", "it is being terminated", "NamespaceTerminating")
+    assert isinstance(ending, NamespaceEnding)
+    assert World(lambda count: ending).run(1000, (0, add)) == [0]
+
+
+@pytest.mark.parametrize(
+    ("errors", "at_once", "done"),
+    [
+        pytest.param({"b": ValueError("b"), "c": ValueError("c")}, None, ["a", "c", "d", "b"], id="all-end"),
+        pytest.param({"b": ValueError("b"), "c": NO_ANSWER}, 2, ["a", "c", "b"], id="nothing-more-is-begun"),
+    ],
+)
+def test_of_several_failures_the_first_in_order_is_raised_whichever_came_first(
+    errors: dict[str, Exception], at_once: int | None, done: list[str]
+) -> None:
+    """Where the API server does not answer, hundreds of requests one after the other take longer than a pass may."""
+    ended: list[str] = []
+
+    async def work(name: str, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        ended.append(name)
+        if name in errors:
+            raise errors[name]
+
+    works = (work(name, seconds) for name, seconds in (("a", 1), ("b", 9), ("c", 2), ("d", 3)))
+    with pytest.raises(ValueError, match="b"):
+        leap(gather_bounded(works, at_once))
+    assert ended == done
