@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -114,16 +116,10 @@ def of_units(count: int) -> SyncerStatus:
     )
 
 
-@pytest.mark.parametrize(
-    "status",
-    [
-        pytest.param(of_units(1000), id="syncer-of-1000-units"),
-        pytest.param(EvaluatorStatus(run_uid="u", phase="Waiting", message="waits"), id="evaluator"),
-    ],
-)
-async def test_status_that_comes_in_two_parts_is_read_whole(read: Any, status: Any) -> None:
+async def test_status_that_comes_in_two_parts_is_read_whole(read: Any) -> None:
+    status = of_units(1000)
     body = dump(status).encode()
-    assert await read(body[: len(body) // 2], body[len(body) // 2 :], type(status)) == status
+    assert await read(body[: len(body) // 2], body[len(body) // 2 :], SyncerStatus) == status
 
 
 @pytest.mark.parametrize("kind", [SyncerStatus, EvaluatorStatus])
@@ -153,39 +149,71 @@ async def poll(serve: Serve, contexts: Any) -> AsyncIterator[Callable[..., Await
         await poller.close()
 
 
+@dataclass
+class Answers:
+    """A syncer's answers in turn: a status code with this run's report, or another report. The last one stays."""
+
+    script: list[Any]
+    asked: int = 0
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def handle(self, _: web.Request) -> web.Response:
+        if self.asked >= len(self.script):
+            self.over.set()
+        said = self.script[min(self.asked, len(self.script) - 1)]
+        self.asked += 1
+        return answer(said) if isinstance(said, SyncerStatus) else answer(of_units(1), said)
+
+
+OTHER_RUN = SyncerStatus(run_uid="other", phase="Running")
+OTHER_SHARD = SyncerStatus(run_uid="u", phase="Running", shard=1, shards=2)
+
+
 @pytest.mark.parametrize(
-    ("codes", "expected"),
+    ("script", "states", "warnings"),
     [
-        pytest.param([200, 503, 200, 503, 200], [(True, "")], id="each-second-poll-fails"),
+        pytest.param([200, 503, 200, 503, 200], [""], [], id="each-second-poll-fails"),
         pytest.param(
-            [200, 503, 503, 200],
-            [(True, ""), (False, "SyncerUnavailable"), (True, "")],
-            id="two-in-a-row-fail",
+            [200, 503, 503, 200], ["", "SyncerUnavailable", ""], ["SyncerUnavailable"], id="two-in-a-row-fail"
         ),
-        pytest.param([503, 200], [(True, "")], id="the-first-poll-fails"),
+        pytest.param([503, 503, 200], ["SyncerUnavailable", ""], [], id="it-has-yet-to-come"),
+        pytest.param(
+            [OTHER_RUN, 200],
+            ["SyncerOfAnotherRun", ""],
+            ["SyncerOfAnotherRun"],
+            id="another-run-answers-first",
+        ),
+        pytest.param(
+            [200, OTHER_SHARD, OTHER_SHARD, 200],
+            ["", "SyncerShardMismatch", ""],
+            ["SyncerShardMismatch"],
+            id="another-shard-answers",
+        ),
     ],
 )
-async def test_syncer_is_unavailable_after_two_failed_polls_in_a_row(
-    poll: Any, codes: list[int], expected: list[tuple[bool, str]]
+async def test_a_syncer_is_unavailable_after_two_failed_polls_in_a_row_and_its_loss_is_a_warning(
+    poll: Any,
+    script: list[Any],
+    states: list[str],
+    warnings: list[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    answers, over = iter(codes), asyncio.Event()
-    seen: list[tuple[bool, str]] = []
-
-    async def handle(_: web.Request) -> web.Response:
-        code = next(answers, 0)
-        if not code:
-            over.set()
-        return answer(of_units(1), code or codes[-1])
+    answers, seen = Answers(script), []
 
     def changed(run: Key, diff: StatusDiff) -> None:
         if diff.run:
             state = poller.state(run, "u")
-            seen.append((state.answers, state.reason))
+            assert state.answers is (not state.reason)
+            seen.append(state.reason)
 
-    poller = await poll(changed, handle)
+    poller = await poll(changed, answers.handle)
     async with asyncio.timeout(30):
-        await over.wait()
-    assert seen == expected
+        await answers.over.wait()
+    assert seen == states
+    told = [
+        record for record in caplog.records if record.name == "atoll" and record.levelno == logging.WARNING
+    ]
+    assert [record.fields["reason"] for record in told] == warnings
 
 
 async def test_silent_syncer_of_many_units_is_polled_again_soon(poll: Any) -> None:
