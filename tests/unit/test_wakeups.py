@@ -1,15 +1,35 @@
-"""What is known of runs, units, pods and nodes, and which key is reconciled after which change."""
+"""What is known of runs, units, pods and nodes, and which key is reconciled when."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
+import ssl
+from collections import Counter
 from typing import Any
 
 import pytest
+from leaping import leap
 
-from atoll_operator.kube.cache import Key, Object
+from atoll_operator.cluster import Cluster
+from atoll_operator.controller import TURN_SECONDS, Controller
+from atoll_operator.kube.cache import Change, Key, Object
+from atoll_operator.kube.login import Credentials
+from atoll_operator.metrics.process import Metrics
+from atoll_operator.plan.run.status_diff import StatusDiff
 from atoll_operator.reconcilers.inventory import Inventory, parent_key
-from atoll_operator.reconcilers.wakeups import RUN_SECONDS, STARTING_SECONDS, wakeups
+from atoll_operator.reconcilers.wakeups import (
+    FIGURES_SECONDS,
+    RUN_SECONDS,
+    STARTING_SECONDS,
+    report_wakeups,
+    wakeups,
+)
+from atoll_operator.settings import Settings
 
+UNITS = 400
+SLOW_RUN, SLOW_UNIT = FIGURES_SECONDS["TrainingRun"], FIGURES_SECONDS["LearnerUnit"]
 RUN, UNIT = Key("TrainingRun", "n", "r"), Key("LearnerUnit", "n", "u")
 OURS = {"app.kubernetes.io/managed-by": "atoll"}
 OF_UNIT = {"atoll.dev/run": "r", "atoll.dev/unit": "u"}
@@ -35,44 +55,35 @@ class World:
         self.inventory = Inventory()
 
     def put(self, kind: str, body: Object) -> dict[Key, float]:
-        change = self.inventory.put(kind, body)
-        return {} if change is None else dict(wakeups(change, self.inventory))
+        return self._woken(self.inventory.put(kind, body))
 
     def drop(self, kind: str, body: Object) -> dict[Key, float]:
-        change = self.inventory.drop(kind, body)
-        return {} if change is None else dict(wakeups(change, self.inventory))
+        return self._woken(self.inventory.drop(kind, body))
 
     def keep(self, kind: str, names: set[tuple[str, str]], version: int) -> dict[Key, float]:
-        changes = self.inventory.keep(kind, "", names, version)
-        return {
-            key: delay for change in changes for key, delay in wakeups(change, self.inventory, listed=True)
-        }
+        return self._woken(*self.inventory.keep(kind, "", names, version), listed=True)
+
+    def _woken(self, *changes: Change | None, listed: bool = False) -> dict[Key, float]:
+        found = (wakeups(change, self.inventory, listed) for change in changes if change is not None)
+        return dict(itertools.chain.from_iterable(found))
 
 
 def test_a_run_has_the_pods_of_its_syncer_and_of_its_evaluator_apart() -> None:
     world = World()
-    for component, name in (
-        ("syncer", "r-syncer-0"),
-        ("syncer", "r-syncer-1"),
-        ("evaluator", "r-evaluator-0"),
-    ):
+    names = ["r-syncer-0", "r-syncer-1", "r-evaluator-0"]
+    for component, name in zip(("syncer", "syncer", "evaluator"), names, strict=True):
         labels = {"atoll.dev/run": "r", "atoll.dev/component": component}
         assert world.put("Pod", thing(1, name, labels=labels)) == {RUN: 0.0}
-    assert [pod.name for pod in world.inventory.syncer_pods(RUN)] == ["r-syncer-0", "r-syncer-1"]
-    assert [pod.name for pod in world.inventory.evaluator_pods(RUN)] == ["r-evaluator-0"]
+    assert [pod.name for pod in world.inventory.syncer_pods(RUN)] == names[:2]
+    assert [pod.name for pod in world.inventory.evaluator_pods(RUN)] == names[2:]
 
 
-def test_a_unit_has_the_pods_that_it_owns() -> None:
-    world = World()
-    world.put("Pod", thing(1, "a"))
-    world.put("Pod", thing(2, "b", owner="an-earlier-unit"))
-    assert [pod.name for pod in world.inventory.pods_of(UNIT, "unit")] == ["a"]
-
-
-def test_a_fresh_list_of_a_units_pods_replaces_what_was_known() -> None:
+def test_a_unit_has_the_pods_that_it_owns_until_a_fresh_list_lacks_them() -> None:
     world = World()
     world.put("Pod", thing(5, "a"))
-    world.inventory.replace_pods(UNIT, [thing(6, "b")])
+    world.put("Pod", thing(6, "c", owner="an-earlier-unit"))
+    assert [pod.name for pod in world.inventory.pods_of(UNIT, "unit")] == ["a"]
+    world.inventory.replace_pods(UNIT, [thing(7, "b")])
     assert [pod.name for pod in world.inventory.pods_of(UNIT, "unit")] == ["b"]
 
 
@@ -169,3 +180,57 @@ def test_the_parent_of_an_object_is_in_its_labels(
     kind: str, labels: dict[str, str], parent: Key | None
 ) -> None:
     assert parent_key(kind, thing(1, labels=labels)) == parent
+
+
+@pytest.mark.parametrize(
+    ("diff", "expected"),
+    [
+        pytest.param(StatusDiff(), [], id="figures-alone"),
+        pytest.param(StatusDiff(run=True), ["r"], id="the-run-changed"),
+        pytest.param(StatusDiff(run=True, units=frozenset({"a"})), ["r", "a"], id="one-unit-changed"),
+        pytest.param(StatusDiff(run=True, every_unit=True), ["r", "a", "b"], id="the-syncer-came"),
+    ],
+)
+def test_a_report_wakes_at_once_what_changed(diff: StatusDiff, expected: list[str]) -> None:
+    inventory = Inventory()
+    for version, name in enumerate(("a", "b"), 1):
+        metadata = {"name": name, "namespace": "n", "uid": name, "resourceVersion": str(version)}
+        inventory.put("LearnerUnit", {"metadata": metadata, "spec": {"run": "r"}})
+    assert [key.name for key in report_wakeups(RUN, diff, inventory)] == expected
+
+
+class Passes(Controller):
+    """A term whose passes are noted with their time, and do nothing."""
+
+    def __init__(self, resync_seconds: float) -> None:
+        self.times: dict[Key, list[float]] = {}
+        store, metrics = Inventory(), Metrics()
+        for kind, name in [("TrainingRun", "r"), *(("LearnerUnit", f"r-p-{n}") for n in range(UNITS))]:
+            store.put(kind, thing(1, name, spec={"run": "r"}))
+        settings = Settings(runtime_image="i", resync_seconds=resync_seconds)
+        access = Credentials("http://127.0.0.1:1", ssl.create_default_context())
+        super().__init__(settings, Cluster(access, metrics), store, metrics)
+
+    async def _reconcile(self, key: Key) -> None:
+        self.times.setdefault(key, []).append(asyncio.get_running_loop().time())
+
+    async def work(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.run(()), seconds)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 10.0, 300.0])
+def test_each_object_is_looked_at_once_in_the_time_of_a_resync(seconds: float) -> None:
+    passes = Passes(seconds)
+    leap(passes.work(2.0 * seconds + TURN_SECONDS / 4))
+    assert len(passes.times) == 1 + UNITS
+    for first, second in passes.times.values():
+        assert first <= seconds + 1e-6 and second - first == pytest.approx(seconds)
+
+
+def test_a_failure_never_waits_behind_a_resync_of_all_units() -> None:
+    passes = Passes(300.0)
+    leap(passes.work(300.0 + TURN_SECONDS / 4))
+    in_turns = Counter(round(time / TURN_SECONDS) for times in passes.times.values() for time in times)
+    assert max(in_turns.values()) < UNITS / 20
+    assert min(in_turns) >= 0.8 * 300.0 / TURN_SECONDS, "most of the time an operator without news rests"
