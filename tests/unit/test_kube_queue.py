@@ -131,7 +131,7 @@ def test_the_waits_of_a_key_that_fails_again_and_again_grow_up_to_a_minute(
     [
         pytest.param(add, 5, id="a-change"),
         pytest.param(lambda q: q.add_spaced("a", 1), 5, id="a-calm-change"),
-        pytest.param(WorkQueue.retry_failed, 60, id="the-api-server-is-back"),
+        pytest.param(WorkQueue.retry_failed, 35, id="the-api-server-is-back"),
     ],
 )
 def test_a_key_that_waits_long_is_tried_at_once_after_news_and_after_a_change_soon_again(
