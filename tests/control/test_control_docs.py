@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ CHANGES = ("apply", "annotate", "create", "delete", "label", "patch", "scale")
 """Are tried without effect."""
 EXCUSES = (
     "NotFound", "not found", "AlreadyExists", "no matching resources", "timed out waiting for the condition",
+    "no TrainingRun is called", "no pod has the labels",  # of kubectl atoll
     'resource type "workload"',  # Kueue's, which is not installed
 )  # fmt: skip
 """What may be said of an object that does not exist, or exists, or stays as it is."""
@@ -52,6 +55,8 @@ def arguments(command: str, namespace: str) -> list[str]:
     command = re.sub(r"\b(run|first)\.yaml\b", MINIMAL, command)
     command = command.replace("overlay/", "manifests/")  # the overlay is laid over it
     words = shlex.split(command, comments=True)[1:]
+    if words[0] == "atoll":
+        return words
     if any(word in CHANGES for word in words):
         words.append("--dry-run=server")
     if "-w" in words:
@@ -65,9 +70,14 @@ def arguments(command: str, namespace: str) -> list[str]:
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_a_command_of_the_docs_can_be_typed(command: str, plane: ControlPlane, bench: Bench) -> None:
-    words = arguments(command, bench.namespace)
-    program = [str(find("kubectl")), f"--kubeconfig={plane.kubeconfig}", *words]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    words, kubectl = arguments(command, bench.namespace), str(find("kubectl"))
+    program = [kubectl, *words]
+    if words[0] == "atoll":  # as kubectl calls its plugin
+        program = [sys.executable, "-m", "atoll_cli.plugin", *words[1:]]
+    environment = {**os.environ, "KUBECONFIG": str(plane.kubeconfig), "ATOLL_KUBECTL": kubectl}
+    done = subprocess.run(
+        program, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     complaints = done.stderr.strip().splitlines() if done.returncode else []
     if "-w" in words:
         complaints = [line for line in complaints if "Timeout" not in line and "deadline" not in line]
@@ -81,6 +91,11 @@ def test_a_wait_says_for_how_long() -> None:
 
 
 def test_a_wrong_command_would_be_noticed(plane: ControlPlane, bench: Bench) -> None:
-    for wrong in ("kubectl get trainingruns,learnerunits -w", "kubectl delete -f crds/", "kubectl get truns"):
+    for wrong in (
+        "kubectl get trainingruns,learnerunits -w",
+        "kubectl delete -f crds/",
+        "kubectl get truns",
+        "kubectl atoll x",
+    ):
         with pytest.raises(AssertionError):
             test_a_command_of_the_docs_can_be_typed(wrong, plane, bench)
