@@ -17,7 +17,7 @@ from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.plan import RunPlan
 from atoll_operator.plan.run.status import with_refusal
 from atoll_operator.plan.run.syncer_state import CheckpointOrder
-from atoll_runtime.contract import LedgerReport, RunContract, parse_run
+from atoll_runtime.contract import LedgerReport, parse_run
 
 TERMINAL = PodView(name="r-syncer-1", exit_code=64, exit_message="LayoutMismatch: no")
 POOLS = [
@@ -36,19 +36,13 @@ def scene(learning: bool = True, **spec: Any) -> RunScene:
     return made
 
 
-def contract(plan: RunPlan) -> RunContract:
-    config = next(body for body in plan.apply if body["kind"] == "ConfigMap")
-    return parse_run(config["data"]["run.json"])
-
-
-def syncer_set(plan: RunPlan) -> dict[str, Any]:
-    return next(body["spec"] for body in plan.apply if body["kind"] == "StatefulSet")
-
-
-def environment(plan: RunPlan) -> dict[str, Any]:
-    """Variables of the syncer."""
-    found = syncer_set(plan)["template"]["spec"]["containers"][0]["env"]
-    return {each["name"]: each.get("value", each.get("valueFrom")) for each in found}
+def journal(plan: RunPlan) -> str:
+    """Folder of the syncer's journal."""
+    syncer = next(body["spec"] for body in plan.apply if body["kind"] == "StatefulSet")
+    variables = syncer["template"]["spec"]["containers"][0]["env"]
+    return str(
+        next(each["value"] for each in variables if each["name"] == "ATOLL_JOURNAL_DIR").rpartition("/")[2]
+    )
 
 
 def test_units_have_streams_batches_and_capacity_of_their_pools_in_any_order() -> None:
@@ -61,29 +55,23 @@ def test_units_have_streams_batches_and_capacity_of_their_pools_in_any_order() -
     assert RunScene(POOLS[::-1]).plan().apply_units == plan.apply_units
 
 
-def test_contract_and_pods_of_one_and_of_several_shards() -> None:
-    one = contract(scene().plan())
-    assert (one.uid, one.quorum.min, one.seed, one.tape) == ("u", 2, "Checkpoint", "Decisions")
-    assert [shard.host for shard in one.shards] == ["r-syncer-0.r-syncer.ns.svc"]
+def test_contract_has_the_sections_of_the_spec_and_an_address_for_each_shard() -> None:
     plan = scene(syncer={"shards": 2, "tape": "Contributions"}, recovery={"seed": "Peer"}).plan()
-    two = contract(plan)
-    assert (two.seed, two.tape, two.shards[1].host) == (
-        "Peer",
-        "Contributions",
-        "r-syncer-1.r-syncer.ns.svc",
-    )
-    assert (replicas(plan), syncer_set(plan)["serviceName"]) == (2, "r-syncer")
-    field = environment(plan)["ATOLL_SHARD"]["fieldRef"]["fieldPath"]
-    assert field == "metadata.labels['apps.kubernetes.io/pod-index']"
+    config = next(body for body in plan.apply if body["kind"] == "ConfigMap")
+    found = parse_run(config["data"]["run.json"])
+    assert (found.uid, found.quorum.min, found.seed, found.tape) == ("u", 2, "Peer", "Contributions")
+    assert [shard.host for shard in found.shards] == [
+        f"r-syncer-{index}.r-syncer.ns.svc" for index in range(2)
+    ]
+    assert replicas(plan) == 2
 
 
 def test_each_number_of_shards_has_a_new_journal_folder() -> None:
     run, folders = scene(suspend=True), []
     for shards in (2, 2, 1, 1, 2):
         run.change(syncer={"shards": shards})
-        folder = environment(run.plan())["ATOLL_JOURNAL_DIR"]
-        assert environment(run.plan(1))["ATOLL_JOURNAL_DIR"] == folder, "the status was not written"
-        folders.append(folder.rpartition("/")[2])
+        folders.append(journal(run.plan()))
+        assert journal(run.plan(1)) == folders[-1], "the status was not written"
         run.step()
     assert folders == ["layout-0", "layout-0", "layout-1", "layout-1", "layout-2"]
     assert (run.status.syncer_shards, run.status.syncer_layout) == (2, 2)
@@ -98,45 +86,50 @@ def test_all_conditions_are_present_from_the_first_pass_and_a_second_one_changes
     assert run.plan().status == status
 
 
-CONDITIONS: list[tuple[str, Any, str, str, str]] = [
-    ("quorum", lambda s: s, "Ready", "True", "QuorumLearning"),
-    ("too-few", lambda s: s.only("r-a-0"), "Ready", "False", "QuorumNotMet"),
-    ("no-answer-yet", lambda s: s.unknown(), "Ready", "False", "SyncerStarting"),
-    ("starting", lambda s: s.syncer("Starting", message="bucket"), "Ready", "False", "SyncerStarting"),
-    ("certificate", lambda s: s.unknown().silent("SyncerCertificateInvalid"), "Degraded", "True",
-     "SyncerCertificateInvalid"),
-    ("checkpoint", lambda s: s.syncer(checkpoint={"error": "no"}), "Degraded", "True", "CheckpointFailed"),
-    ("healing", lambda s: s.unit("r-a-0", unit_status(phase="Healing")), "Degraded", "True", "UnitHealing"),
-    ("failed-unit", lambda s: s.unit("r-a-0", unit_status(phase="Failed")), "Degraded", "True", "UnitFailed"),
-    ("taken", lambda s: s.unit("r-a-0", run="other"), "Degraded", "True", "NameTaken"),
-    ("finished", lambda s: s.syncer("Finished"), "Complete", "True", "TargetReached"),
-    ("finished-is-ready", lambda s: s.syncer("Finished"), "Ready", "True", "TargetReached"),
-    ("syncer-failed", lambda s: s.syncer("Failed", message="x"), "Failed", "True", "SyncerFailed"),
-    ("stalled", lambda s: s.syncer("Failed"), "Stalled", "True", "SyncerFailed"),
-    ("terminal", lambda s: s.see(syncer_pods=(PodView(name="r-syncer-0"), TERMINAL)), "Failed", "True",
-     "LayoutMismatch"),
-    ("shard-down", lambda s: s.syncer(down=DOWN), "Degraded", "True", "SyncerShardDown"),
-    ("shard-down-goes-on", lambda s: s.syncer(down=DOWN), "Progressing", "True", "Merging"),
-    ("shard-starts", lambda s: s.syncer(down=DOWN, global_step=0), "Degraded", "False", "AsExpected"),
-    ("suspended", lambda s: s.unknown().change(suspend=True), "Suspended", "True", "Suspended"),
-]  # fmt: skip
+def holds(reason: str, part: str = "Scheduled") -> Any:
+    return lambda s: s.unit(
+        "r-a-0", unit_status(conditions=transition((), {part: state(False, reason, "why")}, 1, NOW))
+    )
 
 
-@pytest.mark.parametrize(("act", "name", "status", "reason"), [row[1:] for row in CONDITIONS],
-                         ids=[row[0] for row in CONDITIONS])  # fmt: skip
-def test_condition(act: Any, name: str, status: str, reason: str) -> None:
-    assert act(scene()).condition(name)[:2] == (status, reason)
+CONDITIONS: list[tuple[Any, str, str, str]] = [
+    (lambda s: s, "Ready", "True", "QuorumLearning"),
+    (lambda s: s.only("r-a-0"), "Ready", "False", "QuorumNotMet"),
+    (lambda s: s.unknown(), "Ready", "False", "SyncerStarting"),
+    (lambda s: s.syncer("Starting", message="bucket"), "Ready", "False", "SyncerStarting"),
+    (
+        lambda s: s.unknown().silent("SyncerCertificateInvalid"),
+        "Degraded",
+        "True",
+        "SyncerCertificateInvalid",
+    ),
+    (lambda s: s.syncer(checkpoint={"error": "no"}), "Degraded", "True", "CheckpointFailed"),
+    (lambda s: s.unit("r-a-0", unit_status(phase="Healing")), "Degraded", "True", "UnitHealing"),
+    (lambda s: s.unit("r-a-0", unit_status(phase="Failed")), "Degraded", "True", "UnitFailed"),
+    (lambda s: s.unit("r-a-0", run="other"), "Degraded", "True", "NameTaken"),
+    (holds("SpecInvalid"), "Degraded", "True", "SpecInvalid"),
+    (holds("ObjectRefused"), "Degraded", "True", "ObjectRefused"),
+    (holds("CapacityUnavailable"), "Degraded", "True", "CapacityUnavailable"),
+    (holds("ImagePull", "PodsReady"), "Degraded", "True", "ImagePull"),
+    (lambda s: s.syncer("Finished"), "Complete", "True", "TargetReached"),
+    (lambda s: s.syncer("Finished"), "Ready", "True", "TargetReached"),
+    (lambda s: s.syncer("Failed", message="x"), "Failed", "True", "SyncerFailed"),
+    (lambda s: s.syncer("Failed"), "Stalled", "True", "SyncerFailed"),
+    (lambda s: s.see(syncer_pods=(PodView(name="r-syncer-0"), TERMINAL)), "Failed", "True", "LayoutMismatch"),
+    (lambda s: s.syncer(down=DOWN), "Degraded", "True", "SyncerShardDown"),
+    (lambda s: s.syncer(down=DOWN), "Progressing", "True", "Merging"),
+    (lambda s: s.syncer(down=DOWN, global_step=0), "Degraded", "False", "AsExpected"),
+    (lambda s: s.unknown().change(suspend=True), "Suspended", "True", "Suspended"),
+]
 
 
 @pytest.mark.parametrize(
-    ("part", "reason"),
-    [("Scheduled", "SpecInvalid"), ("Scheduled", "ObjectRefused"), ("Scheduled", "CapacityUnavailable"),
-     ("PodsReady", "ImagePull")],
-)  # fmt: skip
-def test_unit_that_waits_for_a_user_degrades_the_run_with_its_message(part: str, reason: str) -> None:
-    held = transition((), {part: state(False, reason, "why")}, 1, NOW)
-    run = scene().unit("r-a-0", unit_status(conditions=held))
-    assert run.condition("Degraded") == ("True", reason, "r-a-0: why")
+    ("act", "name", "status", "reason"), CONDITIONS, ids=[f"{r[1]}-{r[3]}" for r in CONDITIONS]
+)
+def test_condition(act: Any, name: str, status: str, reason: str) -> None:
+    found = act(scene()).condition(name)
+    assert found[:2] == (status, reason)
+    assert "why" not in found[2] or found[2] == "r-a-0: why"
 
 
 def test_lost_syncer_degrades_the_run_and_figures_stay() -> None:
@@ -185,13 +178,9 @@ def test_end_is_written_before_anything_is_deleted_and_then_the_run_itself() -> 
     ]
     assert (second.status, second.wake) == (first.status, NOW + 60)
     assert run.plan(61).delete_run
-
-
-def test_failed_run_keeps_its_journal() -> None:
-    run = scene().syncer("Failed", message="x")
-    run.step()
-    plan = run.plan()
-    assert (replicas(plan), plan.delete) == (0, ())
+    failed = scene().syncer("Failed", message="x")
+    failed.step()
+    assert (replicas(failed.plan()), failed.plan().delete) == (0, ()), "it keeps its journal"
 
 
 def test_deadline_fails_the_run_but_excludes_suspension() -> None:
@@ -208,33 +197,20 @@ def test_deadline_fails_the_run_but_excludes_suspension() -> None:
     assert [run.plan(later).status.phase for later in (3669, 3670)] == ["Running", "Failed"]
 
 
-@pytest.mark.parametrize(
-    "act",
-    [
-        pytest.param(lambda s: s, id="sound"),
-        pytest.param(lambda s: s.syncer(checkpoint={"error": "no"}), id="degraded"),
-        pytest.param(lambda s: s.only("r-a-0"), id="below-quorum"),
-        pytest.param(lambda s: s.unknown().silent("SyncerCertificateInvalid"), id="lost"),
-    ],
-)
-def test_new_operator_believes_the_status_until_it_has_polled(act: Any) -> None:
-    run = act(scene())
-    found = run.step().status
-    run.unknown()
-    for later, seen in ((60.0, None), (60.0, NOW + 60), (89.0, NOW + 60)):
-        status = run.see(seen=seen).plan(later).status
-        for name in ("Ready", "Progressing", "Degraded"):
-            assert find(status.conditions, name) == find(found.conditions, name)
-        assert (status.phase, status.message) == (found.phase, found.message)
-
-
-def test_new_operator_that_hears_nothing_reports_that_after_half_a_minute() -> None:
-    run = scene()
-    run.step()
-    run.unknown().see(seen=NOW + 60)
-    assert run.condition("Ready", 91)[0] == "False"
-    assert run.condition("Degraded", 91)[:2] == ("True", "SyncerUnavailable")
-    assert run.silent().condition("Ready", 61)[0] == "False"
+def test_new_operator_believes_the_status_until_it_has_polled_for_half_a_minute_at_most() -> None:
+    sound, degraded = scene(), scene().syncer(checkpoint={"error": "no"})
+    lost = scene().unknown().silent("SyncerCertificateInvalid")
+    for run in (sound, degraded, scene().only("r-a-0"), lost):
+        found = run.step().status
+        run.unknown()
+        for later, seen in ((60.0, None), (60.0, NOW + 60), (89.0, NOW + 60)):
+            status = run.see(seen=seen).plan(later).status
+            for name in ("Ready", "Progressing", "Degraded"):
+                assert find(status.conditions, name) == find(found.conditions, name)
+            assert (status.phase, status.message) == (found.phase, found.message)
+    assert sound.condition("Ready", 91)[0] == "False"
+    assert sound.condition("Degraded", 91)[:2] == ("True", "SyncerUnavailable")
+    assert sound.silent().condition("Ready", 61)[0] == "False"
 
 
 def test_missing_or_waiting_syncer_pods_are_named() -> None:
@@ -286,15 +262,11 @@ def test_syncer_that_answered_once_is_missed_at_once(begin: Any) -> None:
     assert (plan.status.phase, condition(plan.status, "Degraded")[1]) == ("Running", "AsExpected")
     degraded = run.silent().condition("Degraded", 30)
     assert degraded[1:] == ("SyncerUnavailable", "no route; units train on without merges")
-
-
-def test_wrong_certificate_of_a_starting_run_is_reported_at_once() -> None:
-    run = resumed_run()
-    run.step()
-    run.silent("SyncerCertificateInvalid")
-    assert {run.condition(name, 3)[1] for name in ("Ready", "Progressing", "Degraded")} == {
-        "SyncerCertificateInvalid"
-    }
+    wrong = begin()
+    wrong.step()
+    wrong.silent("SyncerCertificateInvalid")
+    found = {wrong.condition(name, 3)[1] for name in ("Ready", "Progressing", "Degraded")}
+    assert found == {"SyncerCertificateInvalid"}, "no time to start is given to it"
 
 
 def test_late_shard_degrades_a_resumed_run_once_units_learn_without_it() -> None:
