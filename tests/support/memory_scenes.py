@@ -10,8 +10,6 @@ from memory_apiserver import Object
 from memory_failures import SEED, UNIT, WITNESS, begin
 from memory_world import SPEC, World, played
 
-from atoll_operator.plan.clock import parse_time
-
 Scene = Callable[[World], Coroutine[None, None, None]]
 SCENES: dict[str, Scene] = {}
 
@@ -88,22 +86,6 @@ async def unit_made_anew_waits_until_the_syncer_tells_its_last_incarnation(world
 
 
 @scene
-async def two_restarts_in_place_without_a_merge_make_the_third_a_new_gang(world: World) -> None:
-    before = world.uids(UNIT)
-    world.syncer.silent = True
-    for incarnation in (2, 3, 4):
-        world.cluster.fail_container(world.pods(UNIT)[1])
-        await world.until("restarted", lambda number=incarnation: world.unit(UNIT)["incarnation"] == number)
-        if incarnation < 4:
-            await asyncio.sleep(10)  # both processes restart
-            assert world.uids(UNIT) == before
-    world.syncer.silent = False
-    await world.until("it learns", lambda: learns(world, 4, UNIT))
-    assert not set(before) & set(world.uids(UNIT))
-    assert [item["inPlace"] for item in world.unit(UNIT)["restarts"]] == [True, True, False]
-
-
-@scene
 async def operator_that_starts_again_does_not_report_a_sound_run_as_ill(world: World) -> None:
     await world.until("ready", lambda: ready(world)[0] == "True")
     before = run(world)["conditions"]
@@ -114,21 +96,6 @@ async def operator_that_starts_again_does_not_report_a_sound_run_as_ill(world: W
         await asyncio.sleep(0.5)
         found = {each["type"]: each["lastTransitionTime"] for each in run(world)["conditions"]}
         assert found == {each["type"]: each["lastTransitionTime"] for each in before}
-
-
-@scene
-async def unit_in_its_back_off_leaves_a_host_at_once_and_comes_back_after_it(world: World) -> None:
-    world.cluster.fail_pod(world.pods(UNIT)[1], 1)
-    await world.until("healed", lambda: learns(world, 2, UNIT))
-    world.cluster.taint_node(world.pods(UNIT)[0])
-    await world.until("it drains", lambda: world.condition("LearnerUnit", UNIT, "Draining")[0] == "True", 5)
-    await world.until("it learns elsewhere", lambda: learns(world, 3, UNIT))
-    failed, moved = world.unit(UNIT)["restarts"]
-    assert (moved["reason"], world.condition("LearnerUnit", UNIT, "Draining")[0]) == (
-        "HostMaintenance",
-        "False",
-    )
-    assert parse_time(moved["time"]) - parse_time(failed["time"]) >= 4, "5 s, more or less a fifth"
 
 
 @scene

@@ -12,7 +12,7 @@ from scene_cluster import NOW, SceneCluster
 
 from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.group import ANNOTATION_INCARNATION
-from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
+from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, Restart
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.conditions import find
 from atoll_operator.plan.nodes import sound_chips
@@ -147,6 +147,12 @@ class Scene(SceneCluster):
         ended = {"exitCode": exit_code, "message": message, "finishedAt": self.time()}
         states = {"state": self.running(), "lastState": {"terminated": ended}}
         self.pod(host)["status"]["containerStatuses"] = [{"name": "main", **states}]
+
+    def note_restart(self, ago: float = 0.0, reason: str = "AppError", **changes: Any) -> None:
+        """The status has a restart that was so many seconds ago."""
+        restart = Restart(time=self.time(-ago), reason=reason, in_place=changes.pop("in_place", False))
+        update = {"restarts": (*self.status.restarts, restart), **changes}
+        self.status = self.status.model_copy(update=update)
 
     def make_room(self, *hosts: int) -> None:
         """Processes of the last incarnation end for the current one."""

@@ -7,7 +7,7 @@ from typing import Any
 from atoll_operator.api.group import ACCELERATOR, NODE_POOL, TOPOLOGY, TPU
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.nodes import NodeView, gone, view_node
+from atoll_operator.plan.nodes import IMPENDING_TERMINATION, NodeView, gone, view_node
 
 Object = dict[str, Any]
 NOW = 1_700_000_000.0
@@ -46,6 +46,15 @@ class SceneCluster:
     def change_node(self, host: int, **changes: Any) -> None:
         name = self.node_of(host)
         self.put_node(name, self.nodes[name].pool, **changes)
+
+    def silence(self, host: int, seconds: float = 0.0) -> None:
+        """The host's node says nothing, for so long already."""
+        self.change_node(host, ready="Unknown")
+        self.now += seconds
+
+    def announce(self, host: int) -> None:
+        """The host's node is about to be taken away."""
+        self.change_node(host, spec={"taints": [{"key": IMPENDING_TERMINATION, "effect": "NoSchedule"}]})
 
     def delete_node(self, host: int) -> None:
         name = self.node_of(host)

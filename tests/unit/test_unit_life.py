@@ -90,7 +90,7 @@ def test_a_unit_whose_pods_were_taken_away_comes_back_without_a_failure(stop: st
 
 def test_a_suspension_does_not_wait_for_the_pod_of_a_lost_node() -> None:
     scene = learning()
-    scene.change_node(1, ready="Unknown")
+    scene.silence(1)
     scene.stop = "Suspended"
     scene.turn()
     scene.turn()
@@ -114,7 +114,7 @@ def test_a_unit_that_cannot_be_made_says_why_and_does_nothing(changes: dict[str,
 def test_a_stuck_pod_is_removed_by_force_only_where_that_is_wanted() -> None:
     for force in (False, True):
         scene = learning(recovery={"force_delete": force})
-        scene.change_node(1, ready="Unknown")
+        scene.silence(1)
         scene.now += 4
         scene.rest()
         scene.now += 40
@@ -179,8 +179,8 @@ def test_a_back_off_doubles_has_a_bound_and_a_jitter_of_a_fifth(count: int, shar
 
 def test_a_unit_of_another_version_is_tried_for_ever_and_charged_nothing() -> None:
     scene = learning(recovery={"max_restarts": 1})
-    past = tuple(Restart(time=format_time(scene.now - 600), reason="VersionMismatch") for _ in range(39))
-    scene.status = scene.status.model_copy(update={"restarts": past})
+    for _ in range(39):
+        scene.note_restart(600, "VersionMismatch")
     scene.crash(1, EXIT_VERSION, "VersionMismatch: give both the same image")
     scene.turn()
     assert (scene.status.phase, scene.reason, scene.numbers[0]) == ("Healing", "VersionMismatch", 2)
