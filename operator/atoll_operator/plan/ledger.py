@@ -13,14 +13,12 @@ OTHER = "Other"
 
 def add(reports: Iterable[LedgerReport]) -> LedgerReport:
     """The sum of several ledgers. It balances if each of them does."""
-    trained = merged = in_flight = 0
+    parts = tuple(reports)
     discarded: Counter[str] = Counter()
-    for report in reports:
-        trained += report.trained
-        merged += report.merged
-        in_flight += report.in_flight
-        discarded.update(report.discarded)
-    return LedgerReport(trained=trained, merged=merged, discarded=dict(discarded), in_flight=in_flight)
+    for part in parts:
+        discarded.update(part.discarded)
+    sums = {name: sum(getattr(part, name) for part in parts) for name in ("trained", "merged", "in_flight")}
+    return LedgerReport(**sums, discarded=dict(discarded))
 
 
 def merged(reports: Iterable[LedgerReport]) -> int:
@@ -41,10 +39,5 @@ def shown(report: LedgerReport, fragments: int) -> LedgerStatus:
     rest = sum(report.discarded[reason] for reason in reasons if reason not in discarded)
     if rest:
         discarded[OTHER] = discarded.get(OTHER, 0) + rest
-    return LedgerStatus(
-        fragments=fragments,
-        trained=report.trained,
-        merged=report.merged,
-        in_flight=report.in_flight,
-        discarded=discarded,
-    )
+    sums = report.model_dump(include={"trained", "merged", "in_flight"})
+    return LedgerStatus(fragments=fragments, **sums, discarded=discarded)

@@ -37,7 +37,14 @@ def tpu_environment(
     """
     number, worker = divmod(host, shape.hosts)
     own = names[number * shape.hosts : (number + 1) * shape.hosts]
-    result = {
+    several = {
+        "MEGASCALE_NUM_SLICES": str(slices),
+        "MEGASCALE_SLICE_ID": str(number),
+        "MEGASCALE_COORDINATOR_ADDRESS": names[0],
+        "MEGASCALE_PORT": str(MEGASCALE_PORT),
+        LIBTPU_ARGUMENTS: f"{ABORT} {arguments}".rstrip(),
+    }
+    return {
         "TPU_WORKER_ID": str(worker),
         "TPU_WORKER_HOSTNAMES": ",".join(own),
         "TPU_PROCESS_ADDRESSES": _addresses(own),
@@ -49,16 +56,8 @@ def tpu_environment(
         "TPU_CHIPS_PER_HOST_BOUNDS": shape.chip_bounds,
         "TPU_SKIP_MDS_QUERY": "true",
         "JAX_COORDINATOR_PORT": str(COORDINATOR_PORT),
+        **(several if slices > 1 else {}),
     }
-    if slices > 1:
-        result |= {
-            "MEGASCALE_NUM_SLICES": str(slices),
-            "MEGASCALE_SLICE_ID": str(number),
-            "MEGASCALE_COORDINATOR_ADDRESS": names[0],
-            "MEGASCALE_PORT": str(MEGASCALE_PORT),
-            LIBTPU_ARGUMENTS: f"{ABORT} {arguments}".rstrip(),
-        }
-    return result
 
 
 def check_names(shape: Slice, names: Sequence[str]) -> None:

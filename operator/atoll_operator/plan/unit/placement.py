@@ -7,8 +7,7 @@ its pool, which costs the scheduler next to nothing (docs/decisions/placement.md
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from atoll_operator.api.group import NODE_POOL
 from atoll_operator.plan.clock import earliest, parse_time
@@ -18,6 +17,7 @@ from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE
 from atoll_operator.plan.unit.incarnation import jitter
 from atoll_operator.plan.unit.unit import UnitObserved
 
+Pods = Sequence[PodView]
 RETURN_SECONDS = 15.0
 """How long a replaced pod may be unschedulable in its slice's pool before the unit leaves its place."""
 AVOIDED = 100
@@ -31,40 +31,35 @@ GIVE_WAY_SECONDS = 30.0
 a new one at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
-    """The pods of a unit."""
+def place(unit: UnitObserved, kept: Pods, outgoing: Pods, stale: Pods) -> dict[int, PodPlacement]:
+    """The pods that may be created now, by host.
 
-    kept: tuple[PodView, ...]
-    """Pods of the placement that stay."""
-    outgoing: tuple[PodView, ...]
-    """Pods of the placement that are replaced."""
-    stale: tuple[PodView, ...]
-    """All other pods of the unit. They have their hosts until they have ended."""
-
-
-def place(unit: UnitObserved, members: Members) -> dict[int, PodPlacement]:
-    """The pods that may be created now, by host."""
+    Args:
+        kept, outgoing: pods of the placement that stay, and that are replaced.
+        stale: all other pods of the unit. They have their hosts until they have ended.
+    """
     if unit.now < _gives_way_until(unit):
         return {}
-    exist = {pod.host for pod in members.kept}
+    exist = {pod.host for pod in kept}
     size, places = unit.gang.slice.hosts, dict[int, PodPlacement]()
     for first in range(0, unit.gang.hosts, size):
         hosts = range(first, first + size)
-        wanted = {first: PodPlacement()} if size == 1 else _place_slice(unit, members, hosts)
+        here, gone = ([pod for pod in pods if pod.host in hosts] for pods in (kept, outgoing))
+        wanted = {first: PodPlacement()} if size == 1 else _place_slice(unit, hosts, here, gone, stale)
         places |= {host: place for host, place in wanted.items() if host not in exist}
     return places
 
 
-def _place_slice(unit: UnitObserved, members: Members, hosts: range) -> dict[int, PodPlacement]:
-    here = [pod for pod in members.kept if pod.host in hosts]
+def _place_slice(
+    unit: UnitObserved, hosts: range, here: Pods, gone: Pods, stale: Pods
+) -> dict[int, PodPlacement]:
     leader = next((pod for pod in here if pod.host == hosts[0]), None)
     if leader is not None and leader.node:
         pool = unit.pool_of(leader)
         return dict.fromkeys(hosts, PodPlacement(pool) if pool else PodPlacement(near=True))
     pool = next((pod.pool for pod in here if pod.pool), "") or unit.spec.node_selector.get(NODE_POOL, "")
     if not pool and not here:  # all pods are replaced: in their pool, if they were in one
-        pools = {unit.pool_of(pod) for pod in members.outgoing if pod.host in hosts}
+        pools = {unit.pool_of(pod) for pod in gone}
         pool = pools.pop() if len(pools) == 1 else ""
     if pool:
         return dict.fromkeys(hosts, PodPlacement(pool, holds=True))
@@ -72,11 +67,11 @@ def _place_slice(unit: UnitObserved, members: Members, hosts: range) -> dict[int
     at_once = unit.spec.queue_name is not None or not unit.sees_nodes
     if at_once or (here and leader is None):
         return dict.fromkeys(hosts, PodPlacement(holds=True, near=True))
-    avoid = (*_crowded(unit, members.stale), *unit.poor_pools)[:AVOIDED]
+    avoid = (*_crowded(unit, stale), *unit.poor_pools)[:AVOIDED]
     return {hosts[0]: PodPlacement(holds=True, avoid=avoid)}
 
 
-def _crowded(unit: UnitObserved, stale: Iterable[PodView]) -> list[str]:
+def _crowded(unit: UnitObserved, stale: Pods) -> list[str]:
     """Pools in which old pods of the unit still run."""
     known = (unit.nodes.get(pod.node) for pod in stale if not pod.ended)
     return sorted({node.pool for node in known if node is not None and node.pool})
@@ -90,7 +85,7 @@ def _gives_way_until(unit: UnitObserved) -> float:
     return parse_time(last.time) + GIVE_WAY_SECONDS
 
 
-def overdue(unit: UnitObserved, members: Members) -> tuple[str, float | None]:
+def overdue(unit: UnitObserved, kept: Pods, stale: Pods) -> tuple[str, float | None]:
     """Why the unit should leave its place for want of room, or nothing; and when to look again.
 
     A host that a replaced pod wants may be taken by now. And two units of several slices may each hold what the other
@@ -99,11 +94,12 @@ def overdue(unit: UnitObserved, members: Members) -> tuple[str, float | None]:
     way = _gives_way_until(unit)
     wake = way if unit.now < way else None
     size, kinds = unit.gang.slice.hosts, len(unit.sound_chips)
-    placed = [pod for pod in members.kept if pod.node]
+    placed = [pod for pod in kept if pod.node]
     bound = {pod.host // size for pod in placed}
     held = max((pod.scheduled_at or 0.0 for pod in placed), default=0.0)
     ours = NODE_POOL not in unit.spec.node_selector  # else the user chose the pool
-    for pod in members.kept:
+    crowded = _crowded(unit, stale)
+    for pod in kept:
         if (since := pod.unschedulable_since) is None:
             continue
         number, host = divmod(pod.host, size)
@@ -113,7 +109,7 @@ def overdue(unit: UnitObserved, members: Members) -> tuple[str, float | None]:
             end, why = since + RETURN_SECONDS, "its host is not available any more"
         elif host and ours and pod.pool in unit.poor_pools and len(unit.poor_pools) < kinds:
             end, why = since + HOSTS_SECONDS, f"node pool {pod.pool} lacks hosts, and another one does not"
-        elif host and ours and kinds > 1 and pod.pool in _crowded(unit, members.stale):
+        elif host and ours and kinds > 1 and pod.pool in crowded:
             end = since + HOSTS_SECONDS
             why = f"an old pod of the unit still has a host of node pool {pod.pool}"
         elif host == 0 and bound - {number}:

@@ -8,7 +8,6 @@ crash between any two writes is harmless: what a slot needs follows from the sto
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from atoll_operator.plan import nodes
@@ -18,7 +17,7 @@ from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.removal import DRAIN_SECONDS, removals
 from atoll_operator.plan.unit import deadlines, drain, failure, inactive, incarnation, placement, requests
 from atoll_operator.plan.unit.failure import POD_DELETED, Action, Cause, classify
-from atoll_operator.plan.unit.placement import Members
+from atoll_operator.plan.unit.placement import Pods
 from atoll_operator.plan.unit.status import describe
 from atoll_operator.plan.unit.unit import UnitObserved, UnitPlan
 
@@ -72,41 +71,35 @@ def plan_unit(unit: UnitObserved) -> UnitPlan:
         return replace(plan, doubtful=unit.met and len(pods) < len(slots))
     if move is not None and drain.may_begin(unit, budget):
         return drain.begin(unit, move)
-    members = _members(unit, slots)
-    no_room, patience = placement.overdue(unit, members)
+    replace_pod, uids = Action.REPLACE_POD, {pod.uid for pod in pods}
+    kept = [slot.pod for slot in slots if slot.pod is not None and slot.action is not replace_pod]
+    outgoing = [slot.pod for slot in slots if slot.pod is not None and slot.action is replace_pod]
+    stale = [pod for pod in unit.pods if pod.uid not in uids]
+    no_room, patience = placement.overdue(unit, kept, stale)
     if no_room and budget.not_before <= unit.now:
         return incarnation.for_capacity(unit, no_room, budget)
     later = budget.not_before if move is not None or no_room else None
-    plan = _reconcile(unit, members)
+    plan = _reconcile(unit, kept, outgoing, stale)
     return replace(plan, wake=earliest(plan.wake, wake, patience, later))
 
 
-def _members(unit: UnitObserved, slots: Sequence[Slot]) -> Members:
-    there = [(slot.pod, slot.action is Action.REPLACE_POD) for slot in slots if slot.pod is not None]
-    uids = {pod.uid for pod, _ in there}
-    return Members(
-        kept=tuple(pod for pod, replaced in there if not replaced),
-        outgoing=tuple(pod for pod, replaced in there if replaced),
-        stale=tuple(pod for pod in unit.pods if pod.uid not in uids),
-    )
-
-
-def _reconcile(unit: UnitObserved, members: Members) -> UnitPlan:
+def _reconcile(unit: UnitObserved, kept: Pods, outgoing: Pods, stale: Pods) -> UnitPlan:
     """Bring each slot about by itself. A pod that is replaced keeps its chips and its DNS name until it has ended."""
     # Hosts of a failed unit wait for each other; pods that give way to a new spec end in peace.
     grace = DRAIN_SECONDS if unit.status.heal_start_time is None else 1
-    old = (*members.outgoing, *members.stale)
-    remove, stuck = removals(old, grace, unit.recovery.force_delete, unit.now)
-    taken = {pod.host for pod in members.outgoing if not pod.ended}
-    places = {host: where for host, where in placement.place(unit, members).items() if host not in taken}
+    remove, stuck = removals((*outgoing, *stale), grace, unit.recovery.force_delete, unit.now)
+    taken = {pod.host for pod in outgoing if not pod.ended}
+    places = {
+        host: where
+        for host, where in placement.place(unit, kept, outgoing, stale).items()
+        if host not in taken
+    }
     return replace(
-        describe(unit, members.kept),
+        describe(unit, kept),
         service=unit.gang.service(),
         create=() if unit.finishing else unit.gang.pods(places),
         remove=remove,
-        renew=tuple(
-            pod for pod in members.kept if pod.incarnation < unit.status.incarnation and not pod.leaves
-        ),
+        renew=tuple(pod for pod in kept if pod.incarnation < unit.status.incarnation and not pod.leaves),
         wake=stuck,
     )
 
