@@ -6,6 +6,8 @@ from atoll_operator.api.learnerunit import NAMED, QUEUE_OF_PRIORITY
 from atoll_runtime.contract.rules import immutable_field, rule
 
 NEW_RUN = "make a new TrainingRun"
+CUT = ("outer.fragments", "syncer.shards")
+"""Into how many parts a model is cut, in both ways."""
 RUN_RULES = (
     rule(
         "self.quorum.min <= self.pools.map(p, p.units).sum()",
@@ -46,15 +48,13 @@ RUN_RULES = (
         "must divide the experts of the preset: PRESET_EXPERTS",
         "inner.mesh.expert",
     ),
-    rule(
-        "!has(self.model.preset) || self.outer.fragments <= PRESET_PIECES[self.model.preset]",
-        "must be at most the pieces of the preset: PRESET_PIECES",
-        "outer.fragments",
-    ),
-    rule(
-        "!has(self.model.preset) || self.syncer.shards <= PRESET_PIECES[self.model.preset]",
-        "must be at most the pieces of the preset: PRESET_PIECES",
-        "syncer.shards",
+    *(
+        rule(
+            f"!has(self.model.preset) || self.{field} <= PRESET_PIECES[self.model.preset]",
+            "must be at most the pieces of the preset: PRESET_PIECES",
+            field,
+        )
+        for field in CUT
     ),
     rule(
         "!has(self.model.dimensions) || [self.model.dimensions].all(d, "
@@ -68,19 +68,15 @@ RUN_RULES = (
         "must divide experts of model.dimensions, and be 1 without experts",
         "inner.mesh.expert",
     ),
-    rule(
-        "!has(self.model.dimensions) || [self.model.dimensions].all(d, "
-        "self.outer.fragments <= d.layers * (d.experts > 0 ? 13 : 9) + (d.tied ? 2 : 3))",
-        "must be at most the pieces of the model: 9 for each layer of model.dimensions (13 with experts) and 2 more "
-        "(3 if not tied)",
-        "outer.fragments",
-    ),
-    rule(
-        "!has(self.model.dimensions) || [self.model.dimensions].all(d, "
-        "self.syncer.shards <= d.layers * (d.experts > 0 ? 13 : 9) + (d.tied ? 2 : 3))",
-        "must be at most the pieces of the model: 9 for each layer of model.dimensions (13 with experts) and 2 more "
-        "(3 if not tied)",
-        "syncer.shards",
+    *(
+        rule(
+            "!has(self.model.dimensions) || [self.model.dimensions].all(d, "
+            f"self.{field} <= d.layers * (d.experts > 0 ? 13 : 9) + (d.tied ? 2 : 3))",
+            "must be at most the pieces of the model: 9 for each layer of model.dimensions (13 with experts) and 2 "
+            "more (3 if not tied)",
+            field,
+        )
+        for field in CUT
     ),
     # What cannot be changed.
     rule(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from atoll_operator.plan.pods.names import EVALUATED_LIMIT, NAMES_LIMIT, UNIT_NAME_LIMIT
@@ -26,52 +26,47 @@ def with_tables(text: str) -> str:
     return re.sub(r"\b[A-Z]+_?[A-Z_]*[A-Z]\b", lambda name: _TEXTS.get(name[0], name[0]), text)
 
 
-def _small(generation: Generation) -> tuple[str, ...]:
-    """Topologies that are not made of whole cubes."""
-    return tuple(dict.fromkeys(name for machine in generation.machines for name in machine.topologies))
-
-
-def _offers(generation: Generation) -> str:
-    """Topologies with their machine types, in words."""
-    words = (
-        f"{topology} ({' or '.join(each.name for each in generation.machines if topology in each.topologies)})"
-        for topology in _small(generation)
-    )
-    cubes = (
-        f"AxBxC in multiples of {CUBE} with A <= B <= C and at most {each.cubes} cubes ({each.name})"
-        for each in generation.machines
-        if each.cubes
-    )
-    return ", ".join((*words, *cubes))
-
-
-def _one_host(generation: Generation) -> Iterator[str]:
-    for machine in generation.machines:
-        for topology in machine.topologies:
-            if machine.hosts(topology) == 1:
-                yield f"{generation.accelerator} {topology} {machine.name}"
-                if topology not in generation.ambiguous():
-                    yield f"{generation.accelerator} {topology}"
-
-
 _SLICES = [
     (generation, machine, topology)
     for generation in GENERATIONS
     for machine in generation.machines
     for topology in machine.topologies
 ]
-_CUBES = [
-    (generation, machine) for generation in GENERATIONS for machine in generation.machines if machine.cubes
-]
+_CUBES = [(each, machine) for each in GENERATIONS for machine in each.machines if machine.cubes]
 _FLEXIBLE = [generation for generation in GENERATIONS if generation.flex_start]
+
+
+def _offers(generation: Generation) -> str:
+    """Topologies with their machine types, in words."""
+    machines: dict[str, list[str]] = {}
+    for _, machine, topology in (each for each in _SLICES if each[0] is generation):
+        machines.setdefault(topology, []).append(machine.name)
+    words = [f"{topology} ({' or '.join(names)})" for topology, names in machines.items()]
+    words += [
+        f"AxBxC in multiples of {CUBE} with A <= B <= C and at most {machine.cubes} cubes ({machine.name})"
+        for each, machine in _CUBES
+        if each is generation
+    ]
+    return ", ".join(words)
+
+
+def _one_host(generations: Iterable[Generation]) -> Iterator[str]:
+    """Slices of one host: with the machine type, and without it where there is only one."""
+    for generation, machine, topology in _SLICES:
+        if generation in generations and machine.hosts(topology) == 1:
+            yield f"{generation.accelerator} {topology} {machine.name}"
+            if topology not in generation.ambiguous():
+                yield f"{generation.accelerator} {topology}"
+
+
 TABLES: dict[str, Any] = {
     "TOPOLOGIES": list(dict.fromkeys(f"{each.accelerator} {topology}" for each, _, topology in _SLICES)),
     "MACHINES": [f"{each.accelerator} {topology} {machine.name}" for each, machine, topology in _SLICES],
     "AMBIGUOUS": [f"{each.accelerator} {topology}" for each in GENERATIONS for topology in each.ambiguous()],
     "CUBE_CHIPS": {each.accelerator: machine.cubes * CUBE**3 for each, machine in _CUBES},
     "CUBE_MACHINES": [f"{each.accelerator} {machine.name}" for each, machine in _CUBES],
-    "ONE_HOST": [text for each in GENERATIONS for text in _one_host(each)],
-    "FLEX_START": [text for each in _FLEXIBLE for text in _one_host(each)],
+    "ONE_HOST": list(_one_host(GENERATIONS)),
+    "FLEX_START": list(_one_host(_FLEXIBLE)),
     "FLEX_ACCELERATORS": [each.accelerator for each in _FLEXIBLE],
     "OFFERS": {each.accelerator: _offers(each) for each in GENERATIONS},
     "TWO_DEVICES_PER_CHIP": [each.accelerator for each in GENERATIONS if each.devices_per_chip == 2],
