@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from atoll_operator.api.group import FIELD_MANAGER, GROUP, LABEL_MANAGER, MANAGER, VERSION, Object
-from atoll_operator.kube.client import ApiClient, Resource
+from atoll_operator.api.group import FIELD_MANAGER, GROUP, LABEL_MANAGER, MANAGER, VERSION
+from atoll_operator.kube.client import ApiClient, Request, Resource
 from atoll_operator.kube.errors import NotFound, Unreachable
 from atoll_operator.kube.login import Credentials
 from atoll_operator.metrics.process import Metrics
@@ -37,13 +37,8 @@ class Cluster(ApiClient):
         prefix = f"/apis/{GROUP}/{VERSION}"
         wanted = {resource.plural for resource in RESOURCES.values() if resource.group == GROUP}
         try:
-            missing = wanted - await self.served(prefix)
+            served = {each["name"] for each in (await self._call(Request("GET", prefix)))["resources"]}
         except NotFound:
-            missing = wanted
-        if missing:
+            served = set()
+        if missing := wanted - served:
             raise Unreachable(f"{prefix} does not serve {', '.join(sorted(missing))}; apply crds/ first")
-
-    async def pods(self, namespace: str, selector: str) -> list[Object]:
-        """A consistent list, newer than any watch."""
-        bodies, _ = await self.list("Pod", namespace, selector)
-        return bodies

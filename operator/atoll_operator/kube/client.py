@@ -104,10 +104,6 @@ class ApiClient:
         if self._session is not None:
             await self._session.close()
 
-    async def served(self, prefix: str) -> set[str]:
-        """Plurals that the API server serves in a group and version. Raises NotFound."""
-        return {item["name"] for item in (await self._call(Request("GET", prefix)))["resources"]}
-
     async def may_list(self, kind: str) -> bool:
         """Whether the API server allows a list of the whole cluster."""
         try:

@@ -51,7 +51,7 @@ class KopfThread:
         self, client: ApiClient, scopes: Mapping[str, Scope], namespaces: Collection[str], listener: Listener
     ) -> None:
         self._client, self._scopes, self._namespaces, self._listener = client, scopes, namespaces, listener
-        self._http = KopfHttp(client, scopes, self)
+        self._http = KopfHttp(client, scopes, self._page, self._outcome)
         self._main = asyncio.get_running_loop()
         self.ended: asyncio.Future[str] = self._main.create_future()
         """Its result is why kopf ended."""
@@ -115,10 +115,10 @@ class KopfThread:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
             self._main.call_soon_threadsafe(function, *arguments)
 
-    def page(self, scope: Scope, bodies: list[Object], names: Names | None, version: int) -> None:
-        self._in_main(self._listed, scope, bodies, names, version)
+    def _page(self, *page: Any) -> None:
+        self._in_main(self._listed, *page)
 
-    def outcome(self, path: str, code: str, text: str) -> None:
+    def _outcome(self, path: str, code: str, text: str) -> None:
         if code:
             self._client.count_error(code)
         self._in_main(self._listener.outcome, path, code, text)

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -46,26 +46,25 @@ class Scope:
     path: str
 
 
-class Reports(Protocol):
-    """What is called in kopf's thread."""
-
-    def page(self, scope: Scope, bodies: list[Object], names: Names | None, version: int) -> None:
-        """One page of a list at this resource version; the last one comes with the names of all pages."""
-
-    def outcome(self, path: str, code: str, text: str) -> None:
-        """A request failed with this status code, or `unreachable`; an empty code: it succeeded."""
-
-
 class KopfHttp:
     """Makes kopf's session.
 
     Args:
         client: says how to log in.
         scopes: what is watched, by path.
+        page: called with each page of a list and its resource version; with the last one come the names of all pages.
+        outcome: called with the path of each request, and status code and message of a failure; without an answer the
+            code is `unreachable`, after a success empty.
     """
 
-    def __init__(self, client: ApiClient, scopes: Mapping[str, Scope], reports: Reports) -> None:
-        self._client, self._scopes, self._reports = client, scopes, reports
+    def __init__(
+        self,
+        client: ApiClient,
+        scopes: Mapping[str, Scope],
+        page: Callable[[Scope, list[Object], Names | None, int], None],
+        outcome: Callable[[str, str, str], None],
+    ) -> None:
+        self._client, self._scopes, self._page, self._outcome = client, scopes, page, outcome
         self._names: dict[str, Names] = {}
         """What the pages of a list had until now, by path."""
         self.asked = time.monotonic()
@@ -97,12 +96,12 @@ class KopfHttp:
             try:
                 response = await handler(request)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                self._reports.outcome(path, "unreachable", f"{type(error).__name__}: {error}")
+                self._outcome(path, "unreachable", f"{type(error).__name__}: {error}")
                 raise
             if response.status < 400:
-                self._reports.outcome(path, "", "")
+                self._outcome(path, "", "")
                 return response
-            self._reports.outcome(path, str(response.status), _message(await response.text()))
+            self._outcome(path, str(response.status), _message(await response.text()))
             if response.status != 401:
                 return response
             failures += 1  # and try again here: kopf would do so without a back-off
@@ -122,7 +121,7 @@ class KopfHttp:
         names = self._names[scope.path]
         names.update((body["metadata"].get("namespace", ""), body["metadata"]["name"]) for body in bodies)
         whole = None if answer["metadata"].get("continue") else names
-        self._reports.page(scope, bodies, whole, version_of(answer["metadata"]))
+        self._page(scope, bodies, whole, version_of(answer["metadata"]))
         return answer
 
 

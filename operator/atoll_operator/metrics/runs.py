@@ -6,7 +6,7 @@ The finest label is the run, never a pod or a unit. A series disappears with its
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily
@@ -33,28 +33,21 @@ FIGURES = {
 
 
 class RunCollector(Collector):
-    """Computes the metrics at each scrape."""
+    """Computes the metrics at each scrape; none unless this operator leads, because each run would be counted twice."""
 
     def __init__(self, inventory: Inventory, leads: Callable[[], bool]) -> None:
         self._inventory, self._leads = inventory, leads
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """The metrics without samples, for the registration."""
-        return families((), ())
-
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Nothing unless this operator leads; otherwise each run would be counted twice."""
-        if not self._leads():
-            return iter(())
-        return families(self._bodies("TrainingRun"), self._bodies("LearnerUnit"))
+        return (
+            _families(self._bodies("TrainingRun"), self._bodies("LearnerUnit")) if self._leads() else iter(())
+        )
 
-    def _bodies(self, kind: str) -> Iterator[Object]:
-        return (body for key in self._inventory.keys(kind) if (body := self._inventory.get(key)) is not None)
+    def _bodies(self, kind: str) -> list[Object]:
+        return list(self._inventory.cache.values(kind))
 
 
-def families(runs: Iterable[Object], units: Iterable[Object]) -> Iterator[GaugeMetricFamily]:
-    """Gauges of these objects; a gauge without samples where there are none."""
-    runs = tuple(runs)
+def _families(runs: Collection[Object], units: Collection[Object]) -> Iterator[GaugeMetricFamily]:
     phases = GaugeMetricFamily("atoll_runs", "TrainingRuns by phase.", labels=("phase",))
     for phase, count in Counter(_phase(run) for run in runs).items():
         phases.add_metric((phase,), count)

@@ -27,8 +27,11 @@ class EvaluatorPoller(Poller[Poll[EvaluatorState]]):
     """Calls `changed` with a run's key when its evaluator reports something new."""
 
     def __init__(self, settings: Settings, metrics: Metrics, changed: Callable[[Key], None]) -> None:
-        super().__init__(settings, metrics, lambda run, uid, shards: Poll(run, uid, shards, EvaluatorState()))
+        super().__init__(settings, metrics)
         self._changed = changed
+
+    def _new(self, run: Key, uid: str, shards: int) -> Poll[EvaluatorState]:
+        return Poll(run, uid, shards, EvaluatorState())
 
     def state(self, run: Key, uid: str) -> EvaluatorState:
         """What is known; empty before the first answer."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -56,10 +55,8 @@ class Poll(Generic[S]):
 class Poller(Generic[P]):
     """Keeps one poll for each run. Subclasses say how to make a poll and what one round of it does."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, make: Callable[[Key, str, int], P]) -> None:
-        self._settings = settings
-        self._metrics = metrics
-        self._make = make
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._settings, self._metrics = settings, metrics
         self._polls: dict[Key, P] = {}
 
     def ensure(self, run: Key, uid: str, shards: int, context: ssl.SSLContext) -> None:
@@ -68,7 +65,7 @@ class Poller(Generic[P]):
         if poll is not None and poll.shards == shards and poll.task is not None and not poll.task.done():
             return
         self.forget(run)
-        poll = self._polls[run] = self._make(run, uid, shards)
+        poll = self._polls[run] = self._new(run, uid, shards)
         poll.task = asyncio.create_task(self._follow(poll, context), name=f"{type(self).__name__} {run}")
 
     def stop(self, run: Key) -> None:
@@ -98,6 +95,9 @@ class Poller(Generic[P]):
     def _find(self, run: Key, uid: str) -> P | None:
         poll = self._polls.get(run)
         return poll if poll is not None and poll.uid == uid else None
+
+    def _new(self, run: Key, uid: str, shards: int) -> P:
+        raise NotImplementedError
 
     async def _round(self, poll: P, session: aiohttp.ClientSession) -> float:
         """Poll once, keep the new state and report changes; returns the seconds until the next round."""

@@ -58,14 +58,11 @@ class SyncerPoller(Poller[SyncerPoll]):
     def __init__(
         self, settings: Settings, metrics: Metrics, changed: Callable[[Key, StatusDiff], None]
     ) -> None:
-        super().__init__(
-            settings,
-            metrics,
-            lambda run, uid, shards: SyncerPoll(
-                run, uid, shards, SyncerState(), shard_states=[SyncerState()] * shards
-            ),
-        )
+        super().__init__(settings, metrics)
         self._changed = changed
+
+    def _new(self, run: Key, uid: str, shards: int) -> SyncerPoll:
+        return SyncerPoll(run, uid, shards, SyncerState(), shard_states=[SyncerState()] * shards)
 
     def state(self, run: Key, uid: str) -> SyncerState:
         """What is known; empty before the first poll."""
@@ -122,9 +119,8 @@ class SyncerPoller(Poller[SyncerPoll]):
         return max(seconds, min(units * poll.shards / UNITS_PER_SECOND, MAX_SECONDS))
 
     async def _poll(self, poll: SyncerPoll, session: aiohttp.ClientSession, shard: int) -> SyncerState:
-        old, url = poll.shard_states[shard], self._url(poll.run, shard)
+        old, (url, host) = poll.shard_states[shard], self._address(poll.run, shard)
         try:
-            host = shard_host(poll.run.name, poll.run.namespace, shard)
             status = await fetch(session, url, host, poll.uid, SyncerStatus)
             if (status.shard, status.shards) != (shard, poll.shards):
                 answer = f"shard {status.shard} of {status.shards} answers, not {shard} of {poll.shards}"
@@ -155,34 +151,32 @@ class SyncerPoller(Poller[SyncerPoll]):
                 continue
             if shard > 0 and not follows(poll.shard_states[0], step):
                 continue
-            url, host = self._url(poll.run, shard), shard_host(poll.run.name, poll.run.namespace, shard)
-            try:
-                async with session.post(url, server_hostname=host, data=dump(Order(cut=step))) as response:
-                    if response.status < 300:
-                        poll.ordered[shard] = restarts
-                    elif response.status < 500:
-                        poll.order = CheckpointOrder(step, f"it answers {response.status} to the order")
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                tell(logging.WARNING, "a shard cannot be asked for a checkpoint", url=url, error=str(error))
+            code = await self._ask(poll, session, shard, step)
+            if code < 300:
+                poll.ordered[shard] = restarts
+            elif code < 500:
+                poll.order = CheckpointOrder(step, f"it answers {code} to the order")
 
     async def _request(self, poll: SyncerPoll, session: aiohttp.ClientSession, wanted: int) -> None:
         """Ask shard 0 once, and again if it restarted: by the units' markers the other shards record the same one."""
         step, first = next_checkpoint_step(poll.shard_states, None), poll.shard_states[0].status
         if step is None or first is None or poll.requested == (wanted, first.restarts):
             return
-        host = shard_host(poll.run.name, poll.run.namespace, 0)
-        order = dump(Order(cut=max(step, wanted)))
-        try:
-            async with session.post(self._url(poll.run, 0), server_hostname=host, data=order) as response:
-                if response.status < 500:
-                    poll.requested = wanted, first.restarts
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            tell(
-                logging.WARNING,
-                "the syncer cannot be asked for a checkpoint",
-                object=str(poll.run),
-                error=str(error),
-            )
+        if await self._ask(poll, session, 0, max(step, wanted)) < 500:
+            poll.requested = wanted, first.restarts
 
-    def _url(self, run: Key, shard: int) -> str:
-        return self._settings.syncer_url.format(run=run.name, namespace=run.namespace, shard=shard)
+    async def _ask(self, poll: SyncerPoll, session: aiohttp.ClientSession, shard: int, step: int) -> int:
+        """Ask a shard for a checkpoint; returns the status code of its answer, 503 where none came."""
+        url, host = self._address(poll.run, shard)
+        try:
+            async with session.post(url, server_hostname=host, data=dump(Order(cut=step))) as response:
+                return response.status
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            problem = "a shard cannot be asked for a checkpoint"
+            tell(logging.WARNING, problem, object=str(poll.run), url=url, error=str(error))
+            return 503
+
+    def _address(self, run: Key, shard: int) -> tuple[str, str]:
+        """The URL of a shard's report, and the host name in its certificate."""
+        url = self._settings.syncer_url.format(run=run.name, namespace=run.namespace, shard=shard)
+        return url, shard_host(run.name, run.namespace, shard)

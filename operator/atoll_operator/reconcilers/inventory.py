@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
-
-from pydantic import BaseModel
+from functools import cached_property
+from typing import Any
 
 from atoll_operator.api.group import EVALUATOR, LABEL_COMPONENT, LABEL_RUN, LABEL_UNIT, SYNCER, Object
 from atoll_operator.api.learnerunit import LearnerUnit
@@ -18,7 +17,6 @@ from atoll_operator.plan.nodes import NodeView, gone, sound_chips, view_node
 from atoll_operator.plan.pods.names import evaluator, syncer
 from atoll_operator.plan.pods.view import PodView, view
 
-M = TypeVar("M", bound=BaseModel)
 PARENT, NODE = "parent", "node"
 """Indices of the cache."""
 DELETED_NODES = 10_000
@@ -44,9 +42,25 @@ def parent_key(kind: str, body: Object) -> Key | None:
     return Key("TrainingRun", namespace, labels[LABEL_RUN]) if LABEL_RUN in labels else None
 
 
+def _body(body: Object, _: Any) -> Body:
+    return Body(without_managed_fields(body))
+
+
 def _node_of(kind: str, body: Object) -> str | None:
     """The node of a pod."""
     return body.get("spec", {}).get("nodeName") if kind == "Pod" else None
+
+
+class Body(dict[str, Any]):
+    """The body of a run, a unit or a StatefulSet. Its model is made once; ValidationError: another version wrote it."""
+
+    @cached_property
+    def unit(self) -> LearnerUnit:
+        return LearnerUnit.model_validate({"spec": self["spec"], "status": self.get("status", {})})
+
+    @cached_property
+    def run_spec(self) -> TrainingRunSpec:
+        return TrainingRunSpec.model_validate(self["spec"])
 
 
 class Inventory:
@@ -55,16 +69,12 @@ class Inventory:
     def __init__(self) -> None:
         self.cache = Cache(
             project={
-                "TrainingRun": without_managed_fields,
-                "LearnerUnit": without_managed_fields,
-                "StatefulSet": without_managed_fields,
+                **dict.fromkeys(("TrainingRun", "LearnerUnit", "StatefulSet"), _body),
                 "Pod": lambda body, _: view(body),
                 "Node": lambda body, known: view_node(body, known, time.time()),
             },
             indices={PARENT: parent_key, NODE: _node_of},
         )
-        self._models: dict[Key, tuple[Object, BaseModel]] = {}
-        """Of runs and units, with the body that each was made from."""
         self._deleted_nodes: OrderedDict[str, NodeView] = OrderedDict()
         self._chips: Mapping[NodeKind, Mapping[str, int]] | None = None
         """None after a change of a node."""
@@ -99,36 +109,18 @@ class Inventory:
         for body in fresh.values():
             self.put("Pod", body)
 
-    def get(self, key: Key) -> Object | None:
+    def get(self, key: Key) -> Body | None:
         """The body of a run, a unit or a StatefulSet."""
         entry = self.cache.get(key)
         return None if entry is None else entry.value
 
-    def live(self, key: Key) -> Object | None:
+    def live(self, key: Key) -> Body | None:
         """The body, unless the object is being deleted."""
         body = self.get(key)
         return None if body is None or "deletionTimestamp" in body["metadata"] else body
 
     def keys(self, *kinds: str) -> Iterator[Key]:
         return (key for kind in kinds for key in self.cache.keys(kind))
-
-    def unit(self, body: Object) -> LearnerUnit:
-        """The model of a unit's body, made once for each version.
-
-        Raises:
-            ValidationError: another version of the operator wrote it.
-        """
-        return self._model(
-            LearnerUnit, "LearnerUnit", body, {"spec": body["spec"], "status": body.get("status", {})}
-        )
-
-    def run_spec(self, body: Object) -> TrainingRunSpec:
-        """The model of a run's spec, made once for each version.
-
-        Raises:
-            ValidationError: this version of the operator cannot read it.
-        """
-        return self._model(TrainingRunSpec, "TrainingRun", body, body["spec"])
 
     def unit_keys(self, run: Key) -> list[Key]:
         return [entry.key for entry in self.cache.by(PARENT, run, "LearnerUnit")]
@@ -161,7 +153,7 @@ class Inventory:
     def sound_chips(self, kind: NodeKind) -> Mapping[str, int]:
         """By node pool of this accelerator and topology, the chips of the nodes that stay."""
         if self._chips is None:
-            self._chips = sound_chips(self._nodes())
+            self._chips = sound_chips((*self.cache.values("Node"), *self._deleted_nodes.values()))
         return self._chips.get(kind, {})
 
     @property
@@ -170,36 +162,17 @@ class Inventory:
         return bool(self._deleted_nodes or self.cache.keys("Node"))
 
     def _note(self, change: Change | None) -> Change | None:
-        """Keeps what is derived from the cache in step with it."""
-        if change is None:
-            return None
-        key, old, new = change.key, change.old, change.new
-        replaced = old is not None and (new is None or new.uid != old.uid)
-        if key.kind == "Node":
+        """Keeps what is derived from the nodes in step with the cache."""
+        if change is not None and change.key.kind == "Node":
+            name = change.key.name
             self._chips = None
-            self._deleted_nodes.pop(key.name, None)
-            if new is None and old is not None:
-                self._deleted_nodes[key.name] = gone(old.value)
+            self._deleted_nodes.pop(name, None)
+            if change.new is None and change.old is not None:
+                self._deleted_nodes[name] = gone(change.old.value)
                 if len(self._deleted_nodes) > DELETED_NODES:
                     self._deleted_nodes.popitem(last=False)
-        elif replaced and key.kind in ("TrainingRun", "LearnerUnit"):
-            self._models.pop(key, None)
         return change
 
     def _node(self, name: str) -> NodeView | None:
         entry = self.cache.get(Key("Node", "", name))
         return self._deleted_nodes.get(name) if entry is None else entry.value
-
-    def _nodes(self) -> Iterator[NodeView]:
-        yield from self.cache.values("Node")
-        yield from self._deleted_nodes.values()
-
-    def _model(self, model: type[M], kind: str, body: Object, content: Any) -> M:
-        """A version of an object is one body, so identity tells whether the model is of this one."""
-        key = key_of(kind, body)
-        known = self._models.get(key)
-        if known is None or known[0] is not body:
-            known = self._models[key] = (body, model.model_validate(content))
-        made = known[1]
-        assert isinstance(made, model)
-        return made

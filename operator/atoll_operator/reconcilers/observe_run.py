@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from atoll_operator.api.group import Object, controller_uid
+from atoll_operator.api.group import controller_uid
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.kube.cache import Key, key_of
@@ -13,11 +13,11 @@ from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.run.elastic import places
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.reconcilers.context import ControllerContext
-from atoll_operator.reconcilers.inventory import Inventory
+from atoll_operator.reconcilers.inventory import Body
 
 
 def observe_run(
-    context: ControllerContext, body: Object, status: TrainingRunStatus, seen: float
+    context: ControllerContext, body: Body, status: TrainingRunStatus, seen: float
 ) -> RunObserved:
     """Raises ValidationError if this version cannot read the spec.
 
@@ -25,7 +25,7 @@ def observe_run(
         seen: Unix seconds when this operator saw the run first.
     """
     inventory, settings = context.inventory, context.settings
-    key, metadata, spec = key_of("TrainingRun", body), body["metadata"], inventory.run_spec(body)
+    key, metadata, spec = key_of("TrainingRun", body), body["metadata"], body.run_spec
     uid, syncer_pods, evaluator_pods = (
         metadata["uid"],
         inventory.syncer_pods(key),
@@ -48,7 +48,7 @@ def observe_run(
             environment=settings.runtime_environment,
             pull_policy=settings.pull_policy,
         ),
-        units={unit["metadata"]["name"]: _unit_facts(inventory, unit, uid) for unit in units if unit},
+        units={unit["metadata"]["name"]: _unit_facts(unit, uid) for unit in units if unit},
         annotations=metadata.get("annotations", {}),
         syncer_pods=syncer_pods,
         nodes=inventory.nodes_of((*syncer_pods, *evaluator_pods)),
@@ -61,9 +61,9 @@ def observe_run(
     )
 
 
-def _unit_facts(inventory: Inventory, body: Object, run: str) -> UnitFacts:
+def _unit_facts(body: Body, run: str) -> UnitFacts:
     try:
-        unit = inventory.unit(body)
+        unit = body.unit
     except ValidationError:  # another version wrote the spec
         status, spec = LearnerUnitStatus.model_validate(body.get("status", {})), None
     else:

@@ -25,7 +25,7 @@ from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.unit import Pace, UnitObserved, UnitPlan, refused
 from atoll_operator.reconcilers.context import ControllerContext
-from atoll_operator.reconcilers.inventory import Inventory
+from atoll_operator.reconcilers.inventory import Body, Inventory
 
 
 @dataclass(slots=True)
@@ -89,13 +89,13 @@ class UnitReconciler:
         if refusal:
             raise Retry(5.0, refusal)
 
-    async def _confirmed(self, key: Key, body: Object, now: float) -> UnitPlan:
+    async def _confirmed(self, key: Key, body: Body, now: float) -> UnitPlan:
         """The plan by a fresh list of pods: a watch that lags behind another operator must not cost an incarnation."""
-        pods = await self._cluster.pods(key.namespace, f"{LABEL_UNIT}={key.name}")
+        pods, _ = await self._cluster.list("Pod", key.namespace, f"{LABEL_UNIT}={key.name}")
         self._inventory.replace_pods(key, pods)
         return plan_unit(self._observe(key, body, now))
 
-    async def _advance(self, key: Key, body: Object, plan: UnitPlan, now: float) -> None:
+    async def _advance(self, key: Key, body: Body, plan: UnitPlan, now: float) -> None:
         """The new incarnation, or that one is told to go, is durable before anything of the old one is touched."""
         if not await self._status.write(key, body, document(plan.status), self._memory[key].status):
             return
@@ -106,8 +106,8 @@ class UnitReconciler:
         self._queue.add(key)
         self._recorder.tell(body, plan.notices, now)
 
-    def _observe(self, key: Key, body: Object, now: float) -> UnitObserved:
-        unit = self._inventory.unit(body)
+    def _observe(self, key: Key, body: Body, now: float) -> UnitObserved:
+        unit = body.unit
         run_key = Key("TrainingRun", key.namespace, unit.spec.run)
         run = self._inventory.live(run_key)
         if run is not None and controller_uid(body) not in ("", run["metadata"]["uid"]):
@@ -144,11 +144,11 @@ class UnitReconciler:
             sound_chips=self._inventory.sound_chips((unit.spec.accelerator, unit.spec.topology)),
         )
 
-    def _wishes(self, run: Object | None) -> dict[str, Any]:
+    def _wishes(self, run: Body | None) -> dict[str, Any]:
         """What the run wants of its units: fields of `UnitObserved`."""
         if run is None:
             return {"stop": "RunNotFound"}
-        spec, status = self._inventory.run_spec(run), run.get("status", {})
+        spec, status = run.run_spec, run.get("status", {})
         over, held = status.get("phase") in ("Complete", "Failed"), status.get("runtime")
         return {
             "stop": "Finished" if over else "Suspended" if spec.suspend else "",
@@ -164,7 +164,7 @@ class UnitReconciler:
             ),
         }
 
-    async def _act(self, key: Key, body: Object, plan: UnitPlan) -> str:
+    async def _act(self, key: Key, body: Body, plan: UnitPlan) -> str:
         """Creates and deletes at the same time, then tells; returns why the API server refused, or nothing."""
         removes = (
             remove_pod(self._cluster, self._inventory, key.namespace, removal) for removal in plan.remove
