@@ -1,0 +1,110 @@
+"""`kubectl atoll` on a real API server: by the rights of Kubernetes' role `edit`, and carried out by the operator."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from atoll_local.programs import find
+
+pytestmark = [
+    pytest.mark.control,
+    pytest.mark.timeout(900),  # the first call may have to build kubectl
+]
+ROLE = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
+
+
+class Plugin:
+    """The plugin, called by a user with these roles in the namespace."""
+
+    def __init__(self, bench: Any, plane: Any, folder: Path, *roles: str) -> None:
+        self._bench, self._kubeconfig = bench, folder / "kubeconfig"
+        binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding"}
+        user = {"kind": "ServiceAccount", "name": "default", "namespace": bench.namespace}
+        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{bench.namespace}/rolebindings"
+        for role in roles:
+            body = {
+                **binding,
+                "metadata": {"name": role},
+                "subjects": [user],
+                "roleRef": {**ROLE, "name": role},
+            }
+            bench.api.call("POST", path, body)
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        account = f"/api/v1/namespaces/{bench.namespace}/serviceaccounts/default/token"
+        config = yaml.safe_load(plane.kubeconfig.read_text())
+        token = bench.api.call("POST", account, request)["status"]["token"]
+        config["users"][0]["user"] = {"token": token}
+        self._kubeconfig.write_text(yaml.safe_dump(config))
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "atoll_cli.plugin", *arguments, "-n", self._bench.namespace]
+        environment = {"KUBECONFIG": str(self._kubeconfig), "ATOLL_KUBECTL": str(find("kubectl"))}
+        return subprocess.run(
+            command,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def ask(self, *arguments: str) -> str:
+        done = self(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+def test_requests_are_carried_out_once_told_in_events_and_cost_no_budget(
+    bench: Any, plane: Any, tmp_path: Path
+) -> None:
+    bench.operator()
+    _, status = bench.learn(recovery={"maxRestarts": 0})
+    ask = Plugin(bench, plane, tmp_path, "atoll-edit", "atoll-view").ask
+
+    before = bench.uids("r-one-0")
+    assert ask("heal", "lu/r-one-0") == "learnerunit.atoll.dev/r-one-0 is asked to restart\n"
+    bench.until("another incarnation", lambda: bench.unit("r-one-0")["incarnation"] == 2)
+    assert bench.uids("r-one-0") == before, "its pods stay"
+    assert bench.unit("r-one-0")["lastFailure"]["reason"] == "RestartRequested"
+
+    ask("drain", "r-one-1")
+    bench.until("other pods", lambda: set(bench.pods("r-one-1")) == {"r-one-1-2-0"})
+    assert bench.unit("r-one-1")["lastFailure"]["reason"] == "HostMaintenance"
+    path = f"/api/v1/namespaces/{bench.namespace}/events"
+    bench.until(
+        "Events",
+        lambda: (
+            {"RestartRequested", "HostMaintenance"}
+            <= {event["reason"] for event in bench.api.call("GET", path)["items"]}
+        ),
+    )
+
+    ask("checkpoint", "trun/r")
+    saved = bench.until("a checkpoint", lambda: bench.status("TrainingRun", "r")["checkpoint"].get("step"))
+    assert bench.syncers.orders[f"{bench.namespace}/r/0"] == [saved] and saved >= status["globalStep"]
+
+    ask("scale", "r", "--units", "2")
+    bench.until("two units", lambda: bench.names("LearnerUnit") == {"r-one-0", "r-one-1"})
+    ask("suspend", "r")
+    bench.until_condition("TrainingRun", "r", "Suspended", "True")
+    ask("resume", "r")
+    bench.until_condition("TrainingRun", "r", "Suspended", "False")
+    assert {bench.unit(name)["restartCount"] for name in ("r-one-0", "r-one-1")} == {1}
+    assert "r-one-0" in ask("status", "r") and "r-one-0" in ask("top", "r")
+
+
+def test_who_may_only_view_changes_nothing(bench: Any, plane: Any, tmp_path: Path) -> None:
+    bench.run()
+    plugin = Plugin(bench, plane, tmp_path, "atoll-view")
+    assert "r" in plugin.ask("status")
+    refused = plugin("suspend", "r")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "Forbidden" in refused.stderr and 'cannot patch resource "trainingruns"' in refused.stderr
+    assert not bench.get("TrainingRun", "r")["spec"]["suspend"]
