@@ -119,7 +119,7 @@ def test_a_case_can_be_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         ),
         *(
             pytest.param(
-                ("--method", method, *CASE[2:], f"--{name}", "1"),
+                ("--method", method, *CASE[2:], f"--{name}", "0.5" if name == "utilization" else "1"),
                 f"--{name}: not with --method {method}",
                 id=f"{method}-{name}",
             )

@@ -12,8 +12,6 @@ import pytest
 from atoll_cli.simulate.figures import FIGURES, FOLDER, Figure, index, write, write_all
 
 RESULTS = Path(__file__).resolve().parents[2] / FOLDER
-COSTLY = ("policies",)
-"""Those that take a minute; each of the others takes seconds, and is written anew here."""
 
 
 def rows_of(folder: Path, name: str) -> tuple[int, int]:
@@ -58,9 +56,7 @@ def test_what_is_kept_is_whole_and_small(figure: Figure) -> None:
     assert (RESULTS / f"{figure.name}.png").stat().st_size < 150_000
 
 
-@pytest.mark.parametrize(
-    "figure", [each for each in FIGURES if each.name not in COSTLY], ids=lambda figure: figure.name
-)
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
 def test_what_is_kept_is_what_the_code_writes_today(
     figure: Figure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,7 +138,6 @@ def test_a_single_learner_needs_no_number_and_takes_no_other(
         ("--seed-gbps", "0", "--method", "unit"),
         ("--params", "x", "--method", "unit"),
         ("--in-place", "x", "--method", "unit"),
-        ("--patience", "x", "--policies"),
         ("--checkpoint", "1h", "--method", "decoupled"),
         ("--checkpoint", "1h", "--method", "elastic"),
         ("--patience", "1h", "--method", "unit"),
@@ -153,18 +152,3 @@ def test_a_bad_value_is_one_line_that_names_the_option(
     error = capsys.readouterr().err
     assert options[0].split("=")[0] in error
     assert error.count("\n") == 1
-
-
-def test_policies_are_rows_with_their_price_and_a_finding(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    files = ("--csv", str(tmp_path / "rows.csv"), "--plot", str(tmp_path / "policies.svg"))
-    assert main(["simulate", "goodput", "--policies", "--days", "0.02", "--repeats", "4", *files]) == 0
-    assert "The best at M=8" in capsys.readouterr().out
-    assert (tmp_path / "policies.svg").stat().st_size > 10_000
-    with (tmp_path / "rows.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert {row["policy"] for row in rows} >= {"as published", "warm spare", "unit re-created"}
-    for row in rows:
-        assert json.loads(row["lost_chip_hours_a_day"]).keys() >= {"scale_down", "waiting", "lost_work"}
-        assert (float(row["extra_chips"]) > 0) == ("spare" in row["policy"])

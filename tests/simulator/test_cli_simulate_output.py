@@ -138,7 +138,7 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_simulated(
     tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "none" / "out.png"
-    monkeypatch.setattr("atoll_cli.simulate.scavenge.run", unreachable)
+    monkeypatch.setattr("atoll_cli.simulate.scavenge.answer", unreachable)
     assert main(["simulate", "scavenge", f"--{option}", str(path)]) == 2
     told = capsys.readouterr()
     assert told.err == f"atoll: --{option} '{path}': there is no folder {path.parent}\n"

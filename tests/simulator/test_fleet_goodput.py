@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 
 from atoll_runtime.simulate.fleet.account import Account
 from atoll_runtime.simulate.fleet.goodput import Case, Estimate, estimate, repeat, simulate, student
-from atoll_runtime.simulate.fleet.policies import POLICIES, READINGS, compare, finding
 from atoll_runtime.simulate.fleet.published import CALIBRATED, GRID, PUBLISHED, Cell
 from atoll_runtime.simulate.fleet.setting import DAY, YEAR, Fleet, Heal, Method, Recovery, seeding_seconds
 
 METHODS: tuple[Method, ...] = ("rigid", "elastic", "decoupled", "unit")
 CRASH = Recovery(notice=0.0)
+EAGER = Recovery(notice=3.5, pause=13.5, patience=3.5, repair=69.0)
+"""Another set of constants that reproduces the published table: a slice that is back joins at once, and a pause is
+shorter. What only one of the two sets predicts is not known."""
 
 
 def make_account(
@@ -38,9 +40,9 @@ def run_grid(recovery: Recovery) -> dict[Cell, Estimate]:
     return dict(zip(cells, estimate(cases, workers=1), strict=True))
 
 
-@pytest.mark.parametrize("reading", READINGS)
-def test_every_published_cell_is_met_within_four_points_by_one_set_of_constants(reading: str) -> None:
-    answers = run_grid(READINGS[reading])
+@pytest.mark.parametrize("recovery", [pytest.param(Recovery(), id="ours"), pytest.param(EAGER, id="eager")])
+def test_every_published_cell_is_met_within_four_points_by_one_set_of_constants(recovery: Recovery) -> None:
+    answers = run_grid(recovery)
     errors = {cell: 100 * answer.goodput - PUBLISHED[cell] for cell, answer in answers.items()}
     assert max(map(abs, errors.values())) < 4.0, errors
     assert fmean(map(abs, errors.values())) < 2.0, errors
@@ -219,20 +221,18 @@ def test_the_interval_uses_students_t() -> None:
     assert [student(n) for n in (4, 8, 30)] == pytest.approx([3.182, 2.365, 2.045], rel=0.01)
 
 
-def test_what_wins_at_eight_learners_wins_under_both_readings() -> None:
-    cases = [policy.case(recovery, DAY / 8, 0, 2) for policy in POLICIES for recovery in READINGS.values()]
-    rows = {(row.policy.name, row.policy.learners): row for row in compare(cases, workers=1)}
-    base = rows["as published", 8]
-    for name, learners in (
-        ("a slice that is back waits for the next loss", 8),
-        ("warm spare", 8),
-        ("smaller learners", 16),
-        ("unit, peer seed, warm spare", 32),
-    ):
-        row = rows[name, learners]
-        assert row.estimate.goodput > base.estimate.goodput
-        assert row.eager.goodput > base.eager.goodput
-    assert rows["unit re-created", 8].estimate.goodput < 0.7
-    assert rows["warm spare", 8].extra_chips == pytest.approx(8 * 256, rel=0.01)
-    assert rows["smaller learners", 16].gbps == pytest.approx(2 * base.gbps)
-    assert len(finding(list(rows.values()))) == 3
+@pytest.mark.parametrize("recovery", [pytest.param(Recovery(), id="ours"), pytest.param(EAGER, id="eager")])
+def test_spares_and_smaller_learners_win_with_both_sets_of_constants(recovery: Recovery) -> None:
+    def goodput(method: Method = "decoupled", heal: Heal | None = None, **fleet: int) -> float:
+        setting = Fleet(**{"chips": 1_200_000, "learners": 8, **fleet})
+        case = Case(
+            fleet=setting, method=method, recovery=recovery, heal=heal or Heal(), seconds=DAY / 8, repeats=2
+        )
+        return estimate([case], workers=1)[0].goodput
+
+    published = goodput()
+    assert goodput(spare_slices=1) > published
+    assert goodput(learners=16) > published
+    peer = Heal(restore=seeding_seconds(5e9, 200.0), catch_up=0.0)
+    assert goodput("unit", peer, learners=32, spare_slices=1) > published
+    assert goodput("unit") < 0.7

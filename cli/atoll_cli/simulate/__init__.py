@@ -1,4 +1,4 @@
-"""`atoll simulate`: what a planner asks before renting chips. Each question has a file of its own."""
+"""`atoll simulate`: what a planner asks before renting chips. Each question is a module with OPTIONS and `answer`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from atoll_cli.errors import lacking
+from atoll_cli.simulate.output import add_output_options, check_output, deliver
+from atoll_cli.simulate.question import add, read
 
 QUESTIONS = {
     "goodput": "useful share of the chips' time under failures",
@@ -32,13 +34,14 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_options(simulate: argparse.ArgumentParser) -> None:
-    """The questions and their options; each file reads and checks its own values."""
+    """The questions and their options; all take those of the output."""
     questions = simulate.add_subparsers(
         dest="question", required=True, metavar="QUESTION", parser_class=Parser
     )
     for name, what in QUESTIONS.items():
         question = questions.add_parser(name, help=what, description=what, allow_abbrev=False)
-        import_module(f"atoll_cli.simulate.{name}").add_options(question)
+        add(question, import_module(f"atoll_cli.simulate.{name}").OPTIONS)
+        add_output_options(question)
 
 
 def run_simulate(options: argparse.Namespace) -> int:
@@ -47,11 +50,11 @@ def run_simulate(options: argparse.Namespace) -> int:
     Raises:
         UsageError: an option's value cannot be used, or the runtime's packages are not there.
     """
-    from atoll_cli.simulate.output import check_output
-
+    question = import_module(f"atoll_cli.simulate.{options.question}")
     check_output(options)
+    found = read(options, question.OPTIONS)
     try:
-        status: int = import_module(f"atoll_cli.simulate.{options.question}").run(options)
+        deliver(question.answer(found), options)
     except ModuleNotFoundError as error:
         raise lacking(error, "simulate needs numpy and, for plots, matplotlib", "simulate") from error
-    return status
+    return 0

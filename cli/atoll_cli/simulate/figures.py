@@ -33,9 +33,6 @@ class Figure:
 
 FIGURES = (
     Figure("goodput", "goodput over chips and learners, published beside ours", ("goodput",)),
-    Figure(
-        "policies", "what raises goodput above the published 88 %, and its price", ("goodput", "--policies")
-    ),
     Figure("bandwidth", "Gbit/s for a compute utilisation, published beside ours", ("bandwidth",)),
     Figure(
         "heterogeneity", "quorum and grace on unequal learners, published beside ours", ("heterogeneity",)

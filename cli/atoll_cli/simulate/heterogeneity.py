@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from atoll_cli import values
 from atoll_cli.errors import CommandError, UsageError
-from atoll_cli.simulate.output import Column, Report, add_output_options, deliver
-from atoll_cli.values import choice, count, number, numbers
+from atoll_cli.simulate.output import Column, Report
+from atoll_cli.simulate.question import Option, Values, choice, count, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SPEEDS = "1,1,1,1,1.18,1.18,1.18,1.18"
 """The published mix: two TPU generations, the slower one by 18 % (arXiv 2604.21428, §4.4)."""
-JITTER = "0.1"
+JITTER = 0.1
 """The variance that was injected there."""
 MOST_LEARNERS = 128
 MOST_APART = 20.0
@@ -45,76 +45,67 @@ PUBLISHED_ROWS = ((8, True, True, 0.84), (1, False, False, 1.0), (1, True, False
 """K, adaptive grace, a synchronous control, goodput (arXiv 2604.21428, §4.4)."""
 
 
-def add_options(question: argparse.ArgumentParser) -> None:
-    """Adds what only this question takes."""
-    question.add_argument("--speeds", metavar="LIST", help=f"relative step times (default {SPEEDS})")
-    question.add_argument("--jitter", metavar="SHARE", help=f"spread of each one's pace (default {JITTER})")
-    question.add_argument("--quorum", metavar="K", help="learners that a merge needs (default 1)")
-    question.add_argument("--grace", metavar="0|auto", help="wait for more than K (default auto)")
-    question.add_argument(
-        "--wait", metavar="published|never", help="learners wait for merges; default: published where K = M"
-    )
-    for name, letter, default, what in (
-        ("--fragments", "P", 24, "fragments"),
-        ("--interval", "H", 24, "steps between two merges of a fragment"),
-        ("--overlap", "T", 2, "rounds in flight"),
-        ("--steps", "N", STEPS, "global steps"),
-        ("--drift-steps", "N", 24, "inner steps for which a learner keeps a drawn pace"),
-        ("--seed", "S", 0, "of the paces that are drawn"),
-    ):
-        question.add_argument(
-            name, metavar=letter, default=str(default), help=f"{what} (default %(default)s)"
+def _speeds(option: str, text: str) -> tuple[float, ...]:
+    speeds = tuple(values.numbers(option, text, least=0.01, most=100))
+    if len(speeds) > MOST_LEARNERS:
+        raise UsageError(f"{option}: {len(speeds)} learners; at most {MOST_LEARNERS} are taken")
+    if (apart := max(speeds) / min(speeds)) > MOST_APART:
+        raise UsageError(
+            f"{option} {text!r}: the slowest takes {apart:g} times the fastest's time; at most {MOST_APART:g} is wanted"
         )
-    add_output_options(question)
+    return speeds
 
 
-def run(options: argparse.Namespace) -> int:
-    """Simulates the rows that were asked for.
+OPTIONS = (
+    Option("--speeds", "LIST", _speeds, f"relative step times (default {SPEEDS})"),
+    Option("--jitter", "SHARE", number(0, 0.5), f"spread of each one's pace (default {JITTER})"),
+    Option("--quorum", "K", count(), "learners that a merge needs (default 1)"),
+    Option("--grace", "0|auto", choice("0", "auto"), "wait for more than K (default auto)"),
+    Option("--wait", "published|never", choice("published", "never"),
+           "learners wait for merges; default: published where K = M"),
+    Option("--fragments", "P", count(), "fragments", default="24"),
+    Option("--interval", "H", count(1, 10_000), "steps between two merges of a fragment", default="24"),
+    Option("--overlap", "T", count(), "rounds in flight", default="2"),
+    Option("--steps", "N", count(1, 1_000_000), "global steps", default=str(STEPS)),
+    Option("--drift-steps", "N", count(1, 1_000_000), "inner steps that a learner keeps a drawn pace", default="24"),
+    Option("--seed", "N", count(0), "of the random numbers", default="0"),
+)  # fmt: skip
+
+
+def answer(found: Values) -> Report:
+    """A row for what was asked for, or the published rows.
 
     Raises:
         UsageError: an option's value cannot be used.
         CommandError: the clock stands still.
     """
-    jitter = number("--jitter", JITTER if options.jitter is None else options.jitter, most=0.5)
-    asked = (options.speeds, options.jitter, options.quorum, options.grace, options.wait)
-    if any(value is not None for value in asked):
-        settings: Sequence[Setting] = (_setting(options, jitter),)
+    for name, least, most in (
+        ("fragments", 1, found["interval"]),
+        ("overlap", 1, found["interval"]),
+        ("steps", 2 * found["interval"], 1_000_000),
+    ):
+        values.count(f"--{name}", str(found[name]), least, most)
+    jitter = JITTER if found["jitter"] is None else found["jitter"]
+    speeds = found["speeds"] or _speeds("--speeds", SPEEDS)
+    if any(found[name] is not None for name in ("speeds", "jitter", "quorum", "grace", "wait")):
+        settings = [_setting(found, speeds, jitter)]
     else:
-        settings = [Setting(_speeds(SPEEDS), jitter, *row) for row in PUBLISHED_ROWS]
-    simulate = _simulator(options)
-    rows = tuple(simulate(setting) for setting in settings)
-    notes = _notes(settings, options.drift_steps, simulate) if not options.json else ()
-    deliver(Report(_title(settings[0]), COLUMNS, rows, notes, lambda figure: _draw(figure, rows)), options)
-    return 0
-
-
-def _speeds(text: str) -> tuple[float, ...]:
-    speeds = tuple(numbers("--speeds", text, least=0.01, most=100))
-    if len(speeds) > MOST_LEARNERS:
-        raise UsageError(f"--speeds: {len(speeds)} learners; at most {MOST_LEARNERS} are taken")
-    if (apart := max(speeds) / min(speeds)) > MOST_APART:
-        raise UsageError(
-            f"--speeds {text!r}: the slowest takes {apart:g} times the fastest's time; at most {MOST_APART:g} is wanted"
-        )
-    return speeds
-
-
-def _setting(options: argparse.Namespace, jitter: float) -> Setting:
-    speeds = _speeds(SPEEDS if options.speeds is None else options.speeds)
-    quorum = count("--quorum", "1" if options.quorum is None else options.quorum)
-    if quorum > len(speeds):
-        raise UsageError(f"--quorum {options.quorum!r}: at most the {len(speeds)} learners of --speeds")
-    grace = choice("--grace", "auto" if options.grace is None else options.grace, ("0", "auto")) == "auto"
-    default = "published" if quorum == len(speeds) else "never"
-    waits = (
-        choice("--wait", default if options.wait is None else options.wait, ("published", "never"))
-        == "published"
+        settings = [Setting(speeds, jitter, *row) for row in PUBLISHED_ROWS]
+    rows = tuple(_simulate(found, setting) for setting in settings)
+    return Report(
+        _title(settings[0]), COLUMNS, rows, _notes(settings, found), lambda figure: _draw(figure, rows)
     )
-    return Setting(speeds, jitter, quorum, grace, waits)
 
 
-def _simulator(options: argparse.Namespace) -> Callable[[Setting], dict[str, Any]]:
-    """What all rows have in common is read once."""
+def _setting(found: Values, speeds: tuple[float, ...], jitter: float) -> Setting:
+    quorum = found["quorum"] or 1
+    if quorum > len(speeds):
+        raise UsageError(f"--quorum '{quorum}': at most the {len(speeds)} learners of --speeds")
+    wait = found["wait"] or ("published" if quorum == len(speeds) else "never")
+    return Setting(speeds, jitter, quorum, found["grace"] != "0", wait == "published")
+
+
+def _simulate(found: Values, setting: Setting) -> dict[str, Any]:
     from numpy.random import default_rng
 
     from atoll_runtime.contract import GraceSpec
@@ -122,59 +113,46 @@ def _simulator(options: argparse.Namespace) -> Callable[[Setting], dict[str, Any
     from atoll_runtime.simulate.fleet.scenario import Life, Scenario
     from atoll_runtime.sync.rules import Rules
 
-    interval = count("--interval", options.interval, most=10_000)
-    fragments = count("--fragments", options.fragments, most=interval)
-    overlap = count("--overlap", options.overlap, most=interval)
-    steps = count("--steps", options.steps, least=2 * interval, most=1_000_000)
-    drift = count("--drift-steps", options.drift_steps, most=1_000_000)
-    seed = count("--seed", options.seed, least=0)
     spec = GraceSpec()
-
-    def simulate(setting: Setting) -> dict[str, Any]:
-        rules = Rules(
-            fragments=fragments,
-            interval=interval,
-            overlap=overlap,
-            quorum=setting.quorum,
-            grace_fraction=spec.fraction if setting.grace else 0.0,
-            grace_steps=spec.max_steps,
-            target_steps=steps,
-            target_tokens=None,
-            cut_interval=NO_CUTS,
-        )
-        fastest = min(setting.speeds)
-        lives = tuple(Life(f"unit-{i:03}", speed / fastest) for i, speed in enumerate(setting.speeds))
-        scenario = Scenario(rules, lives, setting.jitter, drift, setting.waits)
-        try:
-            found = outcome(scenario, default_rng(seed))
-        except Stalled as error:
-            raise CommandError(f"simulate heterogeneity: {error}") from error
-        return {
-            "quorum": setting.quorum,
-            "grace": "auto" if setting.grace else "0",
-            "wait": "published" if setting.waits else "never",
-            "goodput": found.goodput,
-            "published_goodput": setting.published,
-            "merged_share": found.merged_share,
-            "discarded": found.discarded,
-            "in_flight": found.in_flight,
-            "merges": found.merges,
-            "mean_members": found.mean_members,
-            "learners": len(setting.speeds),
-            "real_interval": found.real_interval,
-            "staleness": found.staleness,
-            "steps_per_second": steps / found.seconds,
-            "speeds": list(setting.speeds),
-            "jitter": setting.jitter,
-            "drift_steps": drift,
-            "fragments": fragments,
-            "interval": interval,
-            "overlap": overlap,
-            "steps": steps,
-            "seed": seed,
-        }
-
-    return simulate
+    rules = Rules(
+        fragments=found["fragments"],
+        interval=found["interval"],
+        overlap=found["overlap"],
+        quorum=setting.quorum,
+        grace_fraction=spec.fraction if setting.grace else 0.0,
+        grace_steps=spec.max_steps,
+        target_steps=found["steps"],
+        target_tokens=None,
+        cut_interval=NO_CUTS,
+    )
+    fastest = min(setting.speeds)
+    lives = tuple(Life(f"unit-{i:03}", speed / fastest) for i, speed in enumerate(setting.speeds))
+    scenario = Scenario(rules, lives, setting.jitter, found["drift_steps"], setting.waits)
+    try:
+        result = outcome(scenario, default_rng(found["seed"]))
+    except Stalled as error:
+        raise CommandError(f"simulate heterogeneity: {error}") from error
+    return {
+        "quorum": setting.quorum,
+        "grace": "auto" if setting.grace else "0",
+        "wait": "published" if setting.waits else "never",
+        "goodput": result.goodput,
+        "published_goodput": setting.published,
+        "merged_share": result.merged_share,
+        "discarded": result.discarded,
+        "in_flight": result.in_flight,
+        "merges": result.merges,
+        "mean_members": result.mean_members,
+        "learners": len(setting.speeds),
+        "real_interval": result.real_interval,
+        "staleness": result.staleness,
+        "steps_per_second": found["steps"] / result.seconds,
+        "speeds": list(setting.speeds),
+        "jitter": setting.jitter,
+        **{
+            name: found[name] for name in ("drift_steps", "fragments", "interval", "overlap", "steps", "seed")
+        },
+    }
 
 
 def _title(setting: Setting) -> str:
@@ -182,18 +160,16 @@ def _title(setting: Setting) -> str:
     return f"{len(setting.speeds)} learners, the slowest {slowest:.0%} behind, spread {setting.jitter:.0%}"
 
 
-def _notes(
-    settings: Sequence[Setting], drift: str, simulate: Callable[[Setting], dict[str, Any]]
-) -> tuple[str, ...]:
+def _notes(settings: Sequence[Setting], found: Values) -> tuple[str, ...]:
     """What the table does not say; with what this runtime does where the published control waits."""
     notes = [
         "goodput: share of the learners' time in inner steps. merged: share of trained tokens that a merge took.",
-        f"A learner keeps a drawn pace for {drift} steps; a second is a step of the fastest.",
+        f"A learner keeps a drawn pace for {found['drift_steps']} steps; a second is a step of the fastest.",
     ]
     for setting in settings:
         if not setting.waits:
             continue
-        ours = simulate(Setting(setting.speeds, setting.jitter, setting.quorum, setting.grace, waits=False))
+        ours = _simulate(found, replace(setting, waits=False))
         notes += [
             f"K={setting.quorum}, wait published: a control in which a learner makes no step more than "
             f"{ours['overlap']} rounds ahead of the newest merge it has.",
@@ -205,10 +181,6 @@ def _notes(
     return tuple(notes)
 
 
-def _share(value: float) -> str:
-    return f"{value:.1%}"
-
-
 def _discarded(shares: dict[str, float]) -> str:
     return ", ".join(f"{reason} {share:.1%}" for reason, share in shares.items()) or "-"
 
@@ -217,15 +189,15 @@ COLUMNS = (
     Column("quorum", "K"),
     Column("grace", "grace"),
     Column("wait", "wait"),
-    Column("goodput", "goodput", _share),
-    Column("published_goodput", "published", lambda value: f"{value:.0%}"),
-    Column("merged_share", "merged", _share),
+    Column("goodput", "goodput", "{:.1%}".format),
+    Column("published_goodput", "published", "{:.0%}".format),
+    Column("merged_share", "merged", "{:.1%}".format),
     Column("discarded", "discarded", _discarded),
-    Column("in_flight", "in flight", _share),
-    Column("mean_members", "members", lambda value: f"{value:.2f}"),
-    Column("real_interval", "real H", lambda value: f"{value:.1f}"),
-    Column("staleness", "staleness", lambda value: f"{value:.1f}"),
-    Column("steps_per_second", "steps/s", lambda value: f"{value:.2f}"),
+    Column("in_flight", "in flight", "{:.1%}".format),
+    Column("mean_members", "members", "{:.2f}".format),
+    Column("real_interval", "real H", "{:.1f}".format),
+    Column("staleness", "staleness", "{:.1f}".format),
+    Column("steps_per_second", "steps/s", "{:.2f}".format),
 )
 
 

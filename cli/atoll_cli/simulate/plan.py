@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll_cli import values
 from atoll_cli.errors import UsageError
-from atoll_cli.simulate.output import add_output_options, deliver
+from atoll_cli.simulate.output import Report
+from atoll_cli.simulate.question import Option, Read, Values, count, number, seconds
 from atoll_cli.text import amount
 
 if TYPE_CHECKING:
@@ -21,76 +21,82 @@ LEAST_MTBI = 60.0
 """Seconds. A chip that is interrupted more often than it can be replaced trains nothing."""
 
 
-def add_options(question: argparse.ArgumentParser) -> None:
-    """Adds what only this question takes."""
-    question.add_argument("file", type=Path, metavar="RUN.yaml", help="a TrainingRun")
-    question.add_argument(
-        "--price", action="append", default=[], metavar="GEN=DOLLARS", help="of a chip-hour: v6e=2.70"
-    )
-    question.add_argument(
-        "--step-time", action="append", default=[], metavar="[POOL=]TIME", help="of an inner step, measured"
-    )
-    question.add_argument(
-        "--mtbi",
-        action="append",
-        default=[],
-        metavar="[POOL=]TIME",
-        help="between interruptions of a chip (1y)",
-    )
-    question.add_argument("--mfu", metavar="SHARE", help="of the chips' peak that a step reaches (0.4)")
-    question.add_argument("--link-gbps", metavar="G", help="what a unit's link carries each way")
-    question.add_argument(
-        "--seed-gbps", metavar="G", help="at which a healing unit gets its state (checkpoint 32, peer 200)"
-    )
-    question.add_argument(
-        "--repair", metavar="TIME", help="until a lost slice stands again; 0: at once (10m)"
-    )
-    question.add_argument("--seed", default="0", metavar="N", help="of the random numbers (0)")
-    add_output_options(question)
+def _by_pool(least: float) -> Read:
+    """Reads `TIME`, for every pool, or `POOL=TIME`: (pool or "", seconds)."""
+
+    def read(option: str, text: str) -> tuple[str, float]:
+        pool, _, time = text.rpartition("=")
+        value = values.seconds(option, time)
+        if value < least:
+            raise UsageError(f"{option} {text!r}: {least:g}s or more is wanted")
+        return pool, value
+
+    return read
 
 
-def run(options: argparse.Namespace) -> int:
+OPTIONS = (
+    Option("file", "RUN.yaml", lambda _, text: Path(text), "a TrainingRun"),
+    Option("--price", "GEN=DOLLARS", lambda _, text: text, "of a chip-hour: v6e=2.70", many=True),
+    Option("--step-time", "[POOL=]TIME", _by_pool(0.0), "of an inner step, measured", many=True),
+    Option("--mtbi", "[POOL=]TIME", _by_pool(LEAST_MTBI), "between interruptions of a chip (1y)", many=True),
+    Option("--mfu", "SHARE", number(0, 1, above=True), "of the chips' peak that a step reaches (0.4)"),
+    Option("--link-gbps", "G", number(0, MOST_GBPS, above=True), "what a unit's link carries each way"),
+    Option("--seed-gbps", "G", number(0, MOST_GBPS, above=True),
+           "at which a healing unit gets its state (checkpoint 32, peer 200)"),
+    Option("--repair", "TIME", seconds, "until a lost slice stands again; 0: at once (10m)"),
+    Option("--seed", "N", count(0, 2**32 - 1), "of the random numbers", default="0"),
+)  # fmt: skip
+
+
+def answer(found: Values) -> Report:
     """Raises `UsageError`: a file or an option that cannot be used."""
     from atoll_cli.simulate.planview import report
     from atoll_cli.simulate.runfile import planned_run, read_spec
     from atoll_runtime.simulate.planner.choices import choose
 
-    name, spec = read_spec(options.file)
-    planned = planned_run(options.file, name, spec)
-    assumed = assumptions(options, planned)
-    prices = prices_of(options.price, planned)
-    told = any("=" not in text for text in options.mtbi)  # of every pool
+    name, spec = read_spec(found["file"])
+    planned = planned_run(found["file"], name, spec)
+    assumed = assumptions(found, planned)
+    told = any(not pool for pool, _ in found["mtbi"])  # of every pool
     spot = {
         pool.name for pool in spec.pools if pool.capacity == "Spot" and not told
     } - assumed.pool_mtbi.keys()
-    found = report(
-        planned, assumed, prices, choose(planned, assumed), sorted(spot), too_small(spec.syncer, planned)
+    return report(
+        planned,
+        assumed,
+        prices_of(found["price"], planned),
+        choose(planned, assumed),
+        sorted(spot),
+        too_small(spec.syncer, planned),
     )
-    deliver(found, options)
-    return 0
 
 
-def assumptions(options: argparse.Namespace, planned: Run) -> Assumptions:
+def assumptions(found: Values, planned: Run) -> Assumptions:
     """What the options say; what they do not say is the planner's default."""
     from atoll_runtime.simulate.planner.run import Assumptions
 
-    given: dict[str, Any] = {}
-    if options.mfu is not None:
-        given["mfu"] = values.number("--mfu", options.mfu, most=1, above=True)
-    if options.link_gbps is not None:
-        given["link_gbps"] = values.number("--link-gbps", options.link_gbps, most=MOST_GBPS, above=True)
-    if options.seed_gbps is not None:
-        given["seed_gbps"] = values.number("--seed-gbps", options.seed_gbps, most=MOST_GBPS, above=True)
-    if options.repair is not None:
-        given["repair_seconds"] = 0.0 if options.repair == "0" else values.seconds("--repair", options.repair)
-    every, steps = by_pool("--step-time", options.step_time, planned)
+    names = {"mfu": "mfu", "link_gbps": "link_gbps", "seed_gbps": "seed_gbps", "repair": "repair_seconds"}
+    given = {field: found[name] for name, field in names.items() if found[name] is not None}
+    every, steps = _shared("--step-time", found["step_time"], planned)
     if every is not None:
         steps = {pool.name: every for pool in planned.pools} | steps
-    every, mtbi = by_pool("--mtbi", options.mtbi, planned, least=LEAST_MTBI)
+    every, mtbi = _shared("--mtbi", found["mtbi"], planned)
     if every is not None:
         given["mtbi"] = every
-    seed = values.count("--seed", options.seed, least=0, most=2**32 - 1)
-    return Assumptions(step_seconds=steps, pool_mtbi=mtbi, seed=seed, **given)
+    return Assumptions(step_seconds=steps, pool_mtbi=mtbi, seed=found["seed"], **given)
+
+
+def _shared(
+    option: str, times: Sequence[tuple[str, float]], planned: Run
+) -> tuple[float | None, dict[str, float]]:
+    """Seconds for every pool, and those of single pools; the last of each counts."""
+    every, own = None, {}
+    for pool, value in times:
+        if pool:
+            own[values.choice(option, pool, [each.name for each in planned.pools])] = value
+        else:
+            every = value
+    return every, own
 
 
 def too_small(syncer: SyncerSpec, planned: Run) -> list[str]:
@@ -109,23 +115,6 @@ def too_small(syncer: SyncerSpec, planned: Run) -> list[str]:
         for field, (value, least) in given.items()
         if value is not None and quantity(str(value)) < least
     ]
-
-
-def by_pool(
-    option: str, texts: Sequence[str], planned: Run, least: float = 0.0
-) -> tuple[float | None, dict[str, float]]:
-    """Seconds from `TIME`, for every pool, and from `POOL=TIME`; the last of each counts."""
-    every, own = None, {}
-    for text in texts:
-        pool, equals, time = text.rpartition("=")
-        value = values.seconds(option, time)
-        if value < least:
-            raise UsageError(f"{option} {text!r}: {least:g}s or more is wanted")
-        if equals:
-            own[values.choice(option, pool, [pool.name for pool in planned.pools])] = value
-        else:
-            every = value
-    return every, own
 
 
 def prices_of(texts: Sequence[str], planned: Run) -> dict[str, float] | None:

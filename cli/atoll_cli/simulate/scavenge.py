@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from atoll_cli import values
 from atoll_cli.errors import CommandError, UsageError
-from atoll_cli.simulate.output import Column, Report, add_output_options, deliver
-from atoll_cli.values import count, number, numbers, seconds
+from atoll_cli.simulate.output import Column, Report
+from atoll_cli.simulate.question import Option, Values, count, number, numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,25 +21,31 @@ PUBLISHED = {
 }
 """Wall-clock relative to no extra learners, by extra compute at night (arXiv 2604.21428)."""
 HOUR = 3600.0
+TIMES = ("day", "night", "work", "join", "reconfigure", "change")
+"""Fields of the setting, in hours."""
 
 
-def add_options(question: argparse.ArgumentParser) -> None:
-    """Adds what only this question takes."""
-    for name, default, what in (
-        ("--learners", "4", "by day"),
-        ("--extra", "0,1,3", "more at night, as multiples of those"),
-        ("--night-hours", "12", "of 24"),
-        ("--work-hours", "24", "that the day's learners take alone"),
-        ("--join", "3m", "from a learner's start to its first step that counts"),
-        ("--reconfigure", "10m", "data-parallel stands still at a change"),
-        ("--change-every", "23m", "one of the night's learners is exchanged for another"),
-    ):
-        question.add_argument(name, metavar="VALUE", default=default, help=f"{what} (default %(default)s)")
-    add_output_options(question)
+def _exchange(option: str, text: str) -> float:
+    """Seconds; shorter ones would take for ever to compute."""
+    value = values.seconds(option, text)
+    if value < 60:
+        raise UsageError(f"{option} {text!r}: at least 1m is wanted")
+    return value
 
 
-def run(options: argparse.Namespace) -> int:
-    """Computes a row for each method and number of extra learners.
+OPTIONS = (
+    Option("--learners", "VALUE", count(1, 10_000), "by day", default="4"),
+    Option("--extra", "VALUE", numbers(0, 1000), "more at night, as multiples of those", default="0,1,3"),
+    Option("--night-hours", "VALUE", number(0, 24, above=True), "of 24", default="12"),
+    Option("--work-hours", "VALUE", number(0, 10_000, above=True), "that the day's learners take alone", default="24"),
+    Option("--join", "VALUE", values.seconds, "from a learner's start to its first step that counts", default="3m"),
+    Option("--reconfigure", "VALUE", values.seconds, "data-parallel stands still at a change", default="10m"),
+    Option("--change-every", "VALUE", _exchange, "one of the night's learners is exchanged for another", default="23m"),
+)  # fmt: skip
+
+
+def answer(found: Values) -> Report:
+    """A row for each method and number of extra learners.
 
     Raises:
         UsageError: an option's value cannot be used.
@@ -47,16 +53,21 @@ def run(options: argparse.Namespace) -> int:
     """
     from atoll_runtime.simulate.fleet.scavenge import Setting, hours_to_work
 
-    setting = _setting(options)
-    extras = sorted({0.0, *numbers("--extra", options.extra, most=1000)})
+    setting = Setting(
+        learners=found["learners"],
+        day=24 - found["night_hours"],
+        night=found["night_hours"],
+        work=found["work_hours"],
+        join=found["join"] / HOUR,
+        reconfigure=found["reconfigure"] / HOUR,
+        change=found["change_every"] / HOUR,
+    )
     rows = []
     for method in ("data-parallel", "decoupled"):
-        for extra in extras:
+        for extra in sorted({0.0, *found["extra"]}):
             more = round(extra * setting.learners)
             if abs(more - extra * setting.learners) > 1e-6:
-                raise UsageError(
-                    f"--extra {options.extra!r}: {extra:g} times {setting.learners} learners is no whole number"
-                )
+                raise UsageError(f"--extra '{extra:g}': times {setting.learners} learners is no whole number")
             try:
                 hours = hours_to_work(setting, method, more)
             except ValueError as error:
@@ -75,33 +86,12 @@ def run(options: argparse.Namespace) -> int:
                     "relative_time": relative,
                     "published": published,
                     "error": None if published is None else relative - published,
-                    **{f"{name}_hours": getattr(setting, name) for name in ("day", "night", "work", "join")},
-                    **{f"{name}_hours": getattr(setting, name) for name in ("reconfigure", "change")},
+                    **{f"{name}_hours": getattr(setting, name) for name in TIMES},
                     "allreduce": setting.allreduce,
                 }
             )
     title = f"{setting.learners} learners by day, more for the {setting.night:g} hours of the night"
-    report = Report(title, COLUMNS, tuple(rows), _notes(setting), lambda figure: _draw(figure, rows))
-    deliver(report, options)
-    return 0
-
-
-def _setting(options: argparse.Namespace) -> Setting:
-    from atoll_runtime.simulate.fleet.scavenge import Setting
-
-    night = number("--night-hours", options.night_hours, most=24, above=True)
-    change = seconds("--change-every", options.change_every)
-    if change < 60:
-        raise UsageError(f"--change-every {options.change_every!r}: at least 1m is wanted")
-    return Setting(
-        learners=count("--learners", options.learners, most=10_000),
-        day=24 - night,
-        night=night,
-        work=number("--work-hours", options.work_hours, most=10_000, above=True),
-        join=seconds("--join", options.join) / HOUR,
-        reconfigure=seconds("--reconfigure", options.reconfigure) / HOUR,
-        change=change / HOUR,
-    )
+    return Report(title, COLUMNS, tuple(rows), _notes(setting), lambda figure: _draw(figure, rows))
 
 
 def _notes(setting: Setting) -> tuple[str, ...]:
@@ -114,18 +104,14 @@ def _notes(setting: Setting) -> tuple[str, ...]:
     )
 
 
-def _percent(value: float) -> str:
-    return f"+{100 * value:g}%"
-
-
 COLUMNS = (
     Column("method", "method"),
-    Column("extra", "extra", _percent),
+    Column("extra", "extra", lambda value: f"+{100 * value:g}%"),
     Column("learners_night", "at night"),
-    Column("hours", "hours", lambda value: f"{value:.1f}"),
-    Column("relative_time", "relative", lambda value: f"{value:.3f}"),
-    Column("published", "published", lambda value: f"{value:.2f}"),
-    Column("error", "error", lambda value: f"{value:+.3f}"),
+    Column("hours", "hours", "{:.1f}".format),
+    Column("relative_time", "relative", "{:.3f}".format),
+    Column("published", "published", "{:.2f}".format),
+    Column("error", "error", "{:+.3f}".format),
 )
 
 

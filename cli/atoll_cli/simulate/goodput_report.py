@@ -1,30 +1,33 @@
-"""The published goodput table beside ours, as a report; the cells that are not known here are predictions."""
+"""Goodput of one fleet, and the published table beside ours; the cells that are not published are predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from atoll_cli.simulate.goodput_constants import constants, in_words
 from atoll_cli.simulate.output import Column, Report
+from atoll_runtime.contract import GraceSpec, OuterSpec
+from atoll_runtime.simulate.fleet import merging
+from atoll_runtime.simulate.fleet.account import CAUSES
 from atoll_runtime.simulate.fleet.goodput import Case, estimate
 from atoll_runtime.simulate.fleet.published import CALIBRATED, GRID, PUBLISHED
 from atoll_runtime.simulate.fleet.setting import DAY, Fleet, Recovery
+from atoll_runtime.sync.rules import Rules
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def cases(fleet: Fleet, recovery: Recovery, days: float, seed: int, repeats: int) -> list[Case]:
+def cases(fleet: Fleet, recovery: Recovery, seconds: float, seed: int, repeats: int) -> list[Case]:
     """Every cell of the grid, with what is not a cell's own taken from `fleet`."""
     return [
         Case(
             fleet=replace(fleet, chips=cell.chips, learners=cell.learners),
             method=cell.method,
             recovery=recovery,
-            seconds=days * DAY,
+            seconds=seconds,
             seed=seed,
             repeats=repeats,
         )
@@ -118,3 +121,100 @@ def _draw(figure: Figure, rows: Sequence[dict[str, Any]]) -> None:
         "Lines: simulated. Dots: published, squares: published and used to calibrate", fontsize="medium"
     )
     axes.legend(fontsize="small", loc="lower left")
+
+
+def report(case: Case, grace: str | None) -> Report:
+    """One fleet."""
+    found = estimate([case])[0]
+    row = {
+        "method": case.method,
+        "chips": case.fleet.chips,
+        "learners": case.fleet.learners,
+        "goodput": found.goodput,
+        "uptime": found.uptime,
+        "grace": grace,
+        "merged_share": None if grace is None else _merged_share(case.fleet, grace),
+        "interval": list(found.interval),
+        "mtbi": case.fleet.mtbi_seconds,
+        "days": case.seconds / 86_400,
+        "seed": case.seed,
+        "repeats": case.repeats,
+        "allocated_chips": found.allocated_chips,
+        "interruptions_a_day": found.interruptions_a_day,
+        "share": dict(found.share),
+        "lost_chip_hours_a_day": {
+            cause: found.chip_hours_a_day(cause) for cause in CAUSES if cause != "useful"
+        },
+        "constants": constants(case),
+    }
+    spent = [cause for cause in CAUSES if found.share[cause] > 0]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        shown = [cause for cause in spent if cause != "useful"]
+        axes.barh([CAUSES[cause] for cause in shown], [100 * found.share[cause] for cause in shown])
+        axes.invert_yaxis()
+        axes.set_xlabel("lost, % of allocated chip-time")
+        axes.set_title(
+            f"{case.method}, {case.fleet.chips:,} chips, M={case.fleet.learners}: {found.goodput:.1%}"
+        )
+
+    return Report(
+        title="Goodput: useful training's share of allocated chip-time",
+        columns=(
+            Column("method", "METHOD"),
+            Column("learners", "M"),
+            Column("chips", "CHIPS", "{:,}".format),
+            Column("goodput", "GOODPUT", "{:.2%}".format),
+            Column("interval", "95 %", lambda pair: f"{pair[0]:.2%} to {pair[1]:.2%}"),
+            Column("uptime", "UPTIME", "{:.2%}".format),
+            Column("merged_share", "MERGED", "{:.1%}".format),
+            Column("interruptions_a_day", "INTERRUPTIONS/DAY", "{:,.0f}".format),
+        ),
+        rows=(row,),
+        notes=(
+            "  SHARE  CHIP-HOURS/DAY  SPENT ON",
+            *(
+                f"{found.share[cause]:7.2%}  {found.chip_hours_a_day(cause):14,.0f}  {CAUSES[cause]}"
+                for cause in spent
+            ),
+            f"constants, times in seconds: {in_words(constants(case))}",
+        ),
+        draw=draw,
+    )
+
+
+def _merged_share(fleet: Fleet, grace: str) -> float:
+    """0…1, of the tokens of learners that are present, with the published P, H and τ."""
+    outer, spec, kinds = OuterSpec(), GraceSpec(), len(fleet.speeds)
+    rules = Rules(
+        fragments=outer.fragments,
+        interval=outer.interval,
+        overlap=outer.overlap,
+        quorum=fleet.quorum,
+        grace_fraction=spec.fraction if grace == "auto" else 0.0,
+        grace_steps=spec.max_steps,
+        target_steps=None,
+        target_tokens=None,
+    )
+    speeds = [fleet.speeds[number * kinds // fleet.learners] for number in range(fleet.learners)]
+    return merging.merged_share(speeds, rules, fleet.jitter)
+
+
+def constants(case: Case) -> dict[str, Any]:
+    """All that an answer rests on, besides the question's own values; times in seconds."""
+    own = ("chips", "learners", "mtbi_seconds")
+    fleet = {name: value for name, value in asdict(case.fleet).items() if name not in own}
+    unit = case.method == "unit"
+    heal = {f"heal_{name}": value for name, value in asdict(case.heal).items()} if unit else {}
+    return {**fleet, **asdict(case.recovery), **heal}
+
+
+def in_words(used: Mapping[str, Any]) -> str:
+    """Constants in one line."""
+    shown = {
+        name: "/".join(f"{each:g}" for each in (value if isinstance(value, tuple) else (value,)))
+        for name, value in used.items()
+        if value is not None
+    }
+    return ", ".join(f"{name} {value}" for name, value in shown.items())

@@ -1,0 +1,99 @@
+"""Options of a question as a table; each is read and checked by one function."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from atoll_cli import values
+from atoll_cli.errors import UsageError
+
+Read = Callable[[str, str], Any]
+"""Takes an option's name and text; raises `UsageError`."""
+Values = dict[str, Any]
+"""By option, with underscores; None for one that was not given and has no default."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option."""
+
+    name: str
+    metavar: str
+    read: Read
+    """Of a flag not used."""
+    help: str
+    default: str | None = None
+    flag: bool = False
+    many: bool = False
+    """May be given several times; the value is a list of what `read` makes of each."""
+
+    @property
+    def key(self) -> str:
+        """In `Values`."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+
+def add(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
+    """Adds them to a parser."""
+    for option in options:
+        if option.flag:
+            parser.add_argument(option.name, action="store_true", help=option.help)
+            continue
+        default = "" if option.default is None else f" (default {option.default})"
+        parser.add_argument(
+            option.name,
+            metavar=option.metavar,
+            default=[] if option.many else option.default,
+            action="append" if option.many else "store",
+            help=option.help + default,
+        )
+
+
+def read(given: argparse.Namespace, options: Sequence[Option]) -> Values:
+    """Raises `UsageError`."""
+    found: Values = {}
+    for option in options:
+        text = getattr(given, option.key)
+        if option.flag or text is None:
+            found[option.key] = text
+        elif option.many:
+            found[option.key] = [option.read(option.name, each) for each in text]
+        else:
+            found[option.key] = option.read(option.name, text)
+    return found
+
+
+def count(least: int = 1, most: int = 10**12) -> Read:
+    """A whole number."""
+    return partial(values.count, least=least, most=most)
+
+
+def number(least: float = 0.0, most: float = 1e18, *, above: bool = False) -> Read:
+    """A number; `above`: `least` itself is too small."""
+    return partial(values.number, least=least, most=most, above=above)
+
+
+def numbers(least: float = 0.0, most: float = 1e18, *, above: bool = False) -> Read:
+    """Numbers with commas between them."""
+    return partial(values.numbers, least=least, most=most, above=above)
+
+
+def choice(*choices: str) -> Read:
+    """One of a few words."""
+    return partial(values.choice, choices=choices)
+
+
+def seconds(option: str, text: str) -> float:
+    """A time, which may be 0."""
+    return 0.0 if text in ("0", "0s") else values.seconds(option, text)
+
+
+def refuse(found: Values, names: Sequence[str], why: str) -> None:
+    """Raises `UsageError` if one of these options was given."""
+    for name in names:
+        if found[name.replace("-", "_")] not in (None, False):
+            raise UsageError(f"--{name}: {why}")
