@@ -69,18 +69,3 @@ def test_what_others_delete_or_change_is_put_right_and_what_they_add_stays(bench
     written = [bench.patch(*name, added)["metadata"]["resourceVersion"] for name in BELONGINGS]
     assert calm(bench) == written
     assert bench.uids() == pods
-
-
-def test_what_others_make_under_a_name_of_a_complete_run_outlives_its_resyncs(bench: Bench) -> None:
-    operator = bench.operator(ATOLL_RESYNC_SECONDS="1")
-    bench.learn()[1].update(phase="Finished", globalStep=100)
-    bench.until_condition("TrainingRun", "r", "Complete", "True")
-    bench.until("no Service", lambda: "r-syncer" not in bench.names("Service"))
-    spec = {"clusterIP": "None", "selector": {"app": "theirs"}, "ports": [{"port": 80}]}
-    made = bench.create(
-        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "r-syncer"}, "spec": spec}
-    )
-    passes = 'atoll_reconcile_seconds_count{kind="TrainingRun"}'
-    before = operator.figures()[passes]
-    bench.until("two resyncs", lambda: operator.figures()[passes] >= before + 3)
-    assert bench.get("Service", "r-syncer")["metadata"] == made["metadata"]

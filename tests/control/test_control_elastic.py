@@ -1,4 +1,4 @@
-"""A run that changes while it trains: pools, `kubectl scale`, a unit made by hand; and foreign objects in its way."""
+"""A run that changes while it trains: pools, `kubectl scale`; and foreign objects in its way."""
 
 from __future__ import annotations
 
@@ -96,27 +96,6 @@ def test_kubectl_scale_gives_back_every_chip_and_takes_them_again(
     )
     plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(file))
     assert bench.get("TrainingRun", "r")["spec"]["units"] == 4
-
-
-def test_a_unit_made_by_hand_has_a_certificate_and_gives_its_chips_back_when_the_run_goes(
-    bench: Bench,
-) -> None:
-    bench.operator()
-    bench.learn()
-    spec = {"run": "r", "pool": "guests", "accelerator": "tpu-v6e-slice", "topology": "2x2", "batch": 8}
-    guest = {"apiVersion": "atoll.dev/v1alpha1", "kind": "LearnerUnit", "metadata": {"name": "guest"}}
-    uid = bench.create({**guest, "spec": {**spec, "stream": 3, "streams": 6}})["metadata"]["uid"]
-    bench.until("it is counted", lambda: bench.status("TrainingRun", "r")["unitsSummary"].endswith("/4"))
-    bench.until("its pod", lambda: bench.pods("guest"))
-    owner = bench.get("Secret", "guest-tls")["metadata"]["ownerReferences"][0]
-    assert (owner["kind"], owner["uid"]) == ("LearnerUnit", uid)
-    secrets = {pod["spec"]["volumes"][1]["secret"]["secretName"] for pod in bench.pods("guest").values()}
-    assert secrets == {"guest-tls"}
-    bench.change(units=0)
-    units_are(bench, "guest")
-    bench.delete("TrainingRun", "r")
-    bench.until("its chips are given back", lambda: not bench.pods("guest"))
-    bench.until_condition("LearnerUnit", "guest", "Scheduled", "False", "RunNotFound")
 
 
 RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}

@@ -124,28 +124,3 @@ def test_a_syncer_that_is_silent_or_has_another_runs_certificate_is_a_condition_
     bench.syncers.statuses[f"{bench.namespace}/r/0"] = kept
     bench.until_condition("TrainingRun", "r", "Ready", "True")
     assert uids.items() <= bench.uids().items()
-
-
-def test_a_syncer_that_cannot_go_on_fails_the_run_with_its_own_words(bench: Bench) -> None:
-    bench.operator()
-    bench.begin()
-    template = bench.get("StatefulSet", "r-syncer")["spec"]["template"]
-    [container] = template["spec"]["containers"]
-    container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] != "journal"]
-    metadata = {"name": "r-syncer-0", "labels": template["metadata"]["labels"]}
-    bench.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
-    bench.until("it runs", bench.run_pods)
-    ended = {
-        "exitCode": 64,
-        "reason": "Error",
-        "message": "LayoutMismatch: the checkpoint is of another model",
-    }
-    one = {
-        "name": "main", "image": "i", "imageID": "", "restartCount": 1, "ready": False,
-        "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended},
-    }  # fmt: skip
-    bench.kubelet.status(bench.namespace, "r-syncer-0", {"containerStatuses": [one]})
-    bench.until_condition("TrainingRun", "r", "Failed", "True", "LayoutMismatch")
-    assert "the checkpoint is of another model" in bench.status("TrainingRun", "r")["message"]
-    bench.until("the journal is kept", lambda: bench.get("StatefulSet", "r-syncer")["spec"]["replicas"] == 0)
-    bench.until("no learners", lambda: set(bench.pods()) <= {"r-syncer-0"})
