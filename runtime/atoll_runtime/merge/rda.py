@@ -25,7 +25,7 @@ from atoll_runtime.sync.fragments import Array, Fragment, Piece
 _Job: TypeAlias = tuple[Callable[[int, int], bool], int, tuple[int, int]]
 """What to compute, of which piece, and from which element to which."""
 COMBINE_SECONDS = 600.0
-RANGE = 1 << 16
+RANGE = 1 << 17
 """Elements that a thread computes at a time, at most: so many stay in the cache of a core. Sums are cut there."""
 VANISHED = 1e-30
 """A vector shorter than this part of the mean length has no direction: float32 could not hold its factor."""
@@ -57,15 +57,14 @@ class _Arrays:
     """Holds the combined input of a range until the range's outer step."""
     wire: NDArray[np.uint16]
 
-    def combine(self, factors: Sequence[float], low: int, high: int) -> None:
-        """Σ factors[m]·input m."""
+    def combine(self, factors: Sequence[NDArray[np.float32]], low: int, high: int) -> None:
+        """Σ factors·inputs, with factors as of `_grouped`."""
         out = self.new_momentum[low:high]
-        for m in range(0, len(factors), kernels.GROUP):
-            group = [each.bits(low, high) for each in self.inputs[m : m + kernels.GROUP]]
-            missing = kernels.GROUP - len(group)  # one input fills the group, with a factor of zero
-            a, b, c, d = group + [group[0]] * missing
-            weights = np.array([*factors[m : m + kernels.GROUP], *[0.0] * missing], np.float32)
-            kernels.add(out, a, b, c, d, weights, m == 0)
+        bits = [each.bits(low, high) for each in self.inputs]
+        bits += [bits[0]] * (-len(bits) % kernels.GROUP)  # their factors are zero
+        for m, group in enumerate(factors):
+            a, b, c, d = bits[m * kernels.GROUP : (m + 1) * kernels.GROUP]
+            kernels.add(out, a, b, c, d, group, m == 0)
 
     def step(self, scale: float, low: int, high: int) -> bool:
         """The outer step on `scale` times the combined input; returns whether the new Θ is finite."""
@@ -87,8 +86,8 @@ class _PieceMerge:
     """Merges one piece by RDA: combines all its ranges, and steps them once its length is known."""
 
     def __init__(self, arrays: _Arrays, ranges: Sequence[tuple[int, int]], shares: Sequence[float]) -> None:
-        self.arrays, self.ranges, self.shares = arrays, ranges, shares
-        self.factors: Sequence[float] = shares
+        self.arrays, self.ranges, self.shares = arrays, ranges, _grouped(shares)
+        self.factors = self.shares
         self.radius = 0.0
         self.squares: dict[int, float] = {}
         self.combined = Event()
@@ -165,7 +164,8 @@ def merge_step(
         if rule == "Mean" or piece.embedding:
             jobs += [(merge.direct, p, each) for each in ranges]
         else:
-            merge.radius, merge.factors = radial([each[p] for each in norms], shares)
+            merge.radius, factors = radial([each[p] for each in norms], shares)
+            merge.factors = _grouped(factors)
             jobs += [(merge.combine, p, each) for each in ranges] + steps
             steps = [
                 (merge.step, p, each) for each in ranges
@@ -195,6 +195,12 @@ def warm(codec: Codec) -> None:
     body, one = bytearray(BITS[codec].itemsize), np.zeros(1, np.float32)
     inputs = [Gradient(1.0, (Part(0, body, scan(fragment, body, codec, 0)),))]
     merge_step(fragment, inputs, one, one, codec=codec, rule="RDA", learning_rate=1.0, outer_momentum=0.0)
+
+
+def _grouped(factors: Sequence[float]) -> list[NDArray[np.float32]]:
+    """As many as a kernel adds at a time in each array, with zeros at the end."""
+    padded = [*factors, *[0.0] * (-len(factors) % kernels.GROUP)]
+    return list(np.array(padded, np.float32).reshape(-1, kernels.GROUP))
 
 
 def _compute(jobs: Sequence[_Job], pool: Executor | None, helpers: int) -> list[int]:
