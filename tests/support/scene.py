@@ -165,6 +165,16 @@ class Scene(SceneCluster):
         """Pods without the unit's name, in order: `incarnation-host`."""
         return sorted(name.removeprefix(f"{self.name}-") for name in self.pods)
 
+    def serving(self) -> set[str]:
+        """Hosts whose pods of the current placement run."""
+        labels = (
+            pod["metadata"]["labels"]
+            for pod in self.pods.values()
+            if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+        )
+        placement = str(self.status.placement)
+        return {each["atoll.dev/host"] for each in labels if each["atoll.dev/placement"] == placement}
+
     def told(self) -> set[str]:
         """Incarnations that the pods are told."""
         return {pod["metadata"]["annotations"][ANNOTATION_INCARNATION] for pod in self.pods.values()}

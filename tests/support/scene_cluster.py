@@ -81,8 +81,10 @@ class SceneCluster:
         else:
             del self.pods[name]
 
-    def pod(self, host: int) -> Object:
-        """The newest pod of a host."""
+    def pod(self, host: int | Object) -> Object:
+        """The newest pod of a host, or this one."""
+        if not isinstance(host, int):
+            return host
         ours = [pod for pod in self.pods.values() if pod["metadata"]["labels"]["atoll.dev/host"] == str(host)]
         return max(ours, key=lambda pod: int(pod["metadata"]["uid"]))
 
@@ -92,20 +94,20 @@ class SceneCluster:
     def running(self) -> Object:
         return {"running": {"startedAt": self.time()}}
 
-    def condition_of(self, host: int, kind: str, status: str = "True", **more: str) -> None:
+    def condition_of(self, host: int | Object, kind: str, status: str = "True", **more: str) -> None:
         """A condition of the pod."""
         known = self.pod(host)["status"].setdefault("conditions", [])
         known[:] = [each for each in known if each["type"] != kind]
         known.append({"type": kind, "status": status, "lastTransitionTime": self.time(), **more})
 
-    def bind(self, host: int, node: str) -> None:
+    def bind(self, host: int | Object, node: str) -> None:
         self.pod(host)["spec"]["nodeName"] = node
         self.condition_of(host, "PodScheduled")
 
-    def unschedulable(self, host: int) -> None:
+    def unschedulable(self, host: int | Object) -> None:
         self.condition_of(host, "PodScheduled", "False", reason="Unschedulable", message="0/4 nodes")
 
-    def start(self, host: int) -> None:
+    def start(self, host: int | Object) -> None:
         """The container runs, and the pod is ready."""
         self.condition_of(host, "Ready")
         main = {"name": "main", "state": self.running()}

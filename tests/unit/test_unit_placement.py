@@ -254,7 +254,7 @@ class Crowd:
 
     def act(self, kind: str, number: int) -> None:
         unit, found = self.units[number % len(self.units)], self.pods()
-        _, pod = found[number % len(found)] if found else (unit, {})
+        owner, pod = found[number % len(found)] if found else (unit, {})
         if kind in ("reconcile", "crash"):
             self.reconcile(unit, number % 4 if kind == "crash" else 100)
         elif kind == "kubelets":
@@ -262,7 +262,7 @@ class Crowd:
         elif kind == "wait":
             self.now += number
         elif pod and kind == "schedule":
-            self.schedule(pod)
+            self.schedule(owner, pod)
         elif pod and kind == "delete":
             pod["metadata"]["deletionTimestamp"] = format_time(self.now + 1)
         elif pod and "nodeName" in pod["spec"]:
@@ -275,20 +275,16 @@ class Crowd:
                 name: pod for name, pod in unit.pods.items() if "deletionTimestamp" not in pod["metadata"]
             }
 
-    def schedule(self, pod: Object) -> None:
+    def schedule(self, unit: Scene, pod: Object) -> None:
         """Binds a pod to any node that fits, or says that there is none."""
         if "nodeName" in pod["spec"] or "deletionTimestamp" in pod["metadata"]:
             return
-        fitting, time = [node for node in self.nodes if self._fits(pod, node)], format_time(self.now)
-        condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": time}
-        if fitting:
-            pod["spec"]["nodeName"] = self.random.choice(fitting)
-            running = {"name": "main", "state": {"running": {"startedAt": time}}}
-            conditions = [condition, {"type": "Ready", "status": "True"}]
-            pod["status"] = {"phase": "Running", "containerStatuses": [running], "conditions": conditions}
+        unit.now = self.now
+        if fitting := [node for node in self.nodes if self._fits(pod, node)]:
+            unit.bind(pod, self.random.choice(fitting))
+            unit.start(pod)
         elif "conditions" not in pod["status"]:
-            told = {"status": "False", "reason": "Unschedulable", "message": "no node fits"}
-            pod["status"]["conditions"] = [condition | told]
+            unit.unschedulable(pod)
 
     def bound(self, pool: str) -> list[Object]:
         there = [pod for _, pod in self.pods() if pod["status"]["phase"] != "Failed"]
@@ -321,7 +317,7 @@ class Crowd:
 
     def whole(self) -> int:
         """Units all of whose hosts run on their hosts of now."""
-        return sum(len(_running(unit)) == unit.hosts for unit in self.units)
+        return sum(len(unit.serving()) == unit.hosts for unit in self.units)
 
     def settle(self, seconds: float, wanted: int) -> None:
         """Nothing fails any more: turns of 10 s until so many units are whole."""
@@ -332,25 +328,14 @@ class Crowd:
                 for _ in range(5):
                     if not self.reconcile(unit):
                         break
-                waiting = [pod for _, pod in reversed(self.pods())]
+                waiting = list(reversed(self.pods()))
                 if not self.newest_first:
                     self.random.shuffle(waiting)
-                for each in waiting:
-                    self.schedule(each)
+                for owner, pod in waiting:
+                    self.schedule(owner, pod)
                 self.check()
             self.kubelets()
             self.now += 10
-
-
-def _running(unit: Scene) -> set[str]:
-    """Hosts of the placement of now."""
-    return {
-        pod["metadata"]["labels"]["atoll.dev/host"]
-        for pod in unit.pods.values()
-        if pod["metadata"]["labels"]["atoll.dev/placement"] == str(unit.status.placement)
-        and pod["status"]["phase"] == "Running"
-        and "deletionTimestamp" not in pod["metadata"]
-    }
 
 
 FAILED = {"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 1}}}]}
@@ -404,9 +389,9 @@ def test_two_units_that_hold_what_the_other_wants_part_in_time() -> None:
     for unit in world.units:
         world.reconcile(unit)
         world.reconcile(unit)
-        world.schedule(unit.pod(0))
+        world.schedule(unit, unit.pod(0))
     for unit in world.units:
-        world.schedule(unit.pod(2))
+        world.schedule(unit, unit.pod(2))
         assert "nodeName" not in unit.pod(2)["spec"]
     world.settle(3 * SLICES_SECONDS, 1)
     assert world.now > NOW + SLICES_SECONDS
