@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cpu_mesh import all_results, coordinator, start
-from pod_kinds import all_pods, gang, values
+from pod_kinds import all_pods, learner_unit, values
 
 from atoll_runtime.contract import ENV_UNIT, dump, parse_unit
 
@@ -18,7 +18,9 @@ pytestmark = pytest.mark.timeout(
 
 def contracts(slices, topology, machine, address):
     """Of the unit's pods; names do not resolve here, so that the coordinator is on this machine."""
-    unit = gang(number=1, accelerator="tpu-v6e-slice", topology=topology, machine_type=machine, slices=slices)
+    unit = learner_unit(
+        number=1, accelerator="tpu-v6e-slice", topology=topology, machine_type=machine, slices=slices
+    )
     for pod in all_pods(unit):
         yield parse_unit(values(pod)[ENV_UNIT]).model_copy(update={"coordinator": address})
 

@@ -7,13 +7,13 @@ from typing import Any
 from objects import TWO_HOSTS
 
 from atoll_operator.api.group import EVALUATOR, LEARNER, SYNCER, Object
-from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
-from atoll_operator.plan.pods import evaluator, syncer
+from atoll_operator.plan.pods import evaluator, gang, syncer
 from atoll_operator.plan.pods.affinity import PodPlacement
-from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.unit.unit import UnitObserved
 
 
 def settings(template: Object | None = None, **environment: str) -> PodSettings:
@@ -24,22 +24,25 @@ def settings(template: Object | None = None, **environment: str) -> PodSettings:
     )
 
 
-def gang(which: PodSettings | None = None, number: int = 3, **changes: Any) -> Gang:
-    """A unit of two hosts, or one with other fields of its spec or of the gang."""
-    own = {name: changes.pop(name) for name in ("namespace", "unit", "uid") if name in changes}
+def learner_unit(which: PodSettings | None = None, number: int = 3, **changes: Any) -> UnitObserved:
+    """A unit of two hosts, or one with other fields of its own or of its spec."""
+    own = {name: changes.pop(name) for name in ("namespace", "name", "uid") if name in changes}
     if "topology" in changes:
         changes = {"machine_type": None, **changes}
-    return Gang(
-        **{"namespace": "ns", "unit": "r-two-0", "uid": "3fa9c0de", **own},
-        placement=number,
-        incarnation=number,
+    return UnitObserved(
+        **{"namespace": "ns", "name": "r-two-0", "uid": "3fa9c0de", **own},
+        now=0.0,
+        generation=1,
         spec=LearnerUnitSpec.model_validate(TWO_HOSTS.model_dump() | changes),
+        status=LearnerUnitStatus(placement=number, incarnation=number),
         settings=which or settings(),
+        pods=(),
+        sees_nodes=True,
     )
 
 
-def all_pods(unit: Gang) -> tuple[Object, ...]:
-    return unit.pods(dict.fromkeys(range(unit.hosts), PodPlacement()))
+def all_pods(unit: UnitObserved) -> tuple[Object, ...]:
+    return gang.pods(unit, dict.fromkeys(range(unit.hosts), PodPlacement()))
 
 
 def workloads(which: PodSettings | None = None, **fields: Any) -> dict[str, Object]:
@@ -54,7 +57,7 @@ def workloads(which: PodSettings | None = None, **fields: Any) -> dict[str, Obje
 def kinds(which: PodSettings | None = None, **changes: Any) -> dict[str, Object]:
     """A pod of each component."""
     made = {name: body["spec"]["template"] for name, body in workloads(which).items()}
-    return {LEARNER: all_pods(gang(which, **changes))[0], **made}
+    return {LEARNER: all_pods(learner_unit(which, **changes))[0], **made}
 
 
 def container(pod: Object) -> Object:

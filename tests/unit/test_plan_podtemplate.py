@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pod_kinds import all_pods, container, gang, kinds, settings, values, variables
+from pod_kinds import all_pods, container, kinds, learner_unit, settings, values, variables
 
 from atoll_operator.api.group import TPU, Object
 from atoll_operator.plan.pods.topology import GENERATIONS
@@ -82,7 +82,7 @@ def test_labels_that_pods_are_found_by_cannot_be_taken_away() -> None:
 def test_a_learner_is_told_of_as_many_chips_as_its_container_is_given(
     accelerator: str, machine: str, topology: str
 ) -> None:
-    pod = all_pods(gang(accelerator=accelerator, machine_type=machine, topology=topology))[0]
+    pod = all_pods(learner_unit(accelerator=accelerator, machine_type=machine, topology=topology))[0]
     told = parse_unit(values(pod)[ENV_UNIT])
     assert str(told.chips) == container(pod)["resources"]["limits"][TPU]
 

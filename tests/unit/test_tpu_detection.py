@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pod_kinds import all_pods, gang, values
+from pod_kinds import all_pods, learner_unit, values
 
 from atoll_runtime.contract import ENV_UNIT, UnitContract, parse_unit
 
@@ -35,8 +35,8 @@ UNITS = [
 def environments(index: int, number: int = 3, unit: int | None = None) -> list[dict[str, str]]:
     """Of the pods of a unit like `UNITS[index]` in order of hosts; `unit` is its number in its pool."""
     accelerator, topology, machine, slices = UNITS[index]
-    made = gang(
-        number=number, unit=f"r-p-{index if unit is None else unit}", accelerator=accelerator, topology=topology,
+    made = learner_unit(
+        number=number, name=f"r-p-{index if unit is None else unit}", accelerator=accelerator, topology=topology,
         machine_type=machine, slices=slices,
     )  # fmt: skip
     return [values(pod) for pod in all_pods(made)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pod_kinds import all_pods, container, gang, settings, values
+from pod_kinds import all_pods, container, learner_unit, settings, values
 
 from atoll_operator.api.group import LABEL_SLICE
+from atoll_operator.plan.pods import gang
 from atoll_operator.plan.pods.environment import LIBTPU_ARGUMENTS, tpu_environment
-from atoll_operator.plan.pods.gang import Gang
 from atoll_operator.plan.pods.topology import GENERATIONS, slice_of
+from atoll_operator.plan.unit.unit import UnitObserved
 from atoll_runtime.contract import ENV_UNIT, parse_unit
 
 SHAPES = [
@@ -25,10 +26,10 @@ def names_of(hosts: int) -> tuple[str, ...]:
     return tuple(f"u-1-{host}.u.ns.svc" for host in range(hosts))
 
 
-def v5p(topology: str, slices: int, *, arguments: str = "", **changes: str) -> Gang:
+def v5p(topology: str, slices: int, *, arguments: str = "", **changes: str) -> UnitObserved:
     own = settings(**({LIBTPU_ARGUMENTS: arguments} if arguments else {}))
-    given = {"accelerator": "tpu-v5p-slice", "topology": topology, "slices": slices, "unit": "r-p-0"}
-    return gang(own, 1, **(given | changes))
+    given = {"accelerator": "tpu-v5p-slice", "topology": topology, "slices": slices, "name": "r-p-0"}
+    return learner_unit(own, 1, **(given | changes))
 
 
 @given(shape=st.sampled_from(SHAPES), slices=st.integers(1, 6))
@@ -88,6 +89,6 @@ def test_the_pods_of_a_unit_are_numbered_through_and_labelled_by_slice() -> None
 
 
 def test_the_largest_slice_needs_names_that_fit_into_a_variable() -> None:
-    v5p("16x20x28", 1).check()
+    gang.check(v5p("16x20x28", 1))
     with pytest.raises(ValueError, match=r"2240 hosts have \d+ characters.*131071.*shorter names"):
-        v5p("16x20x28", 1, namespace="n" * 40).check()
+        gang.check(v5p("16x20x28", 1, namespace="n" * 40))

@@ -56,7 +56,7 @@ def overdue(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
             message = f"the last incarnation is still there {when}"
             cause = Cause(STARTUP_TIMED_OUT, message, behind[0].name, behind[0].node)
             return _due(unit, since + RENEWAL_SECONDS, cause)
-    if len(pods) < unit.gang.hosts:  # the API server may refuse them
+    if len(pods) < unit.hosts:  # the API server may refuse them
         return NOTHING
     new = [pod for pod in pods if since is None or pod.made_for == unit.status.incarnation]
     if late := [pod for pod in new if pod.started_at is None]:
@@ -80,7 +80,7 @@ def _not_started(unit: UnitObserved, late: Sequence[PodView]) -> Finding:
     seconds, first = unit.recovery.startup_seconds, late[0]
     message = f"its container has not started {seconds} s after it got its node; others have"
     found = _due(unit, max(times) + seconds, Cause(STARTUP_TIMED_OUT, message, first.name, first.node))
-    return NOTHING if len(late) == unit.gang.hosts and found[0] is not None else found
+    return NOTHING if len(late) == unit.hosts and found[0] is not None else found
 
 
 def _not_connected(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from atoll_operator.plan import nodes
 from atoll_operator.plan.clock import earliest, parse_time
 from atoll_operator.plan.conditions import find, state
+from atoll_operator.plan.pods import gang
 from atoll_operator.plan.removal import DRAIN_SECONDS, removals
 from atoll_operator.plan.unit import heal
 from atoll_operator.plan.unit.deadlines import AGAIN_SECONDS
@@ -35,7 +36,7 @@ def inactive(unit: UnitObserved) -> UnitPlan | None:
         remove, wake = removals(running, 1, unit.recovery.force_delete, unit.now)
         return UnitPlan(status=unit.status, remove=remove, wake=wake)
     try:
-        unit.gang.check()
+        gang.check(unit)
     except ValueError as error:
         return _idle(unit, "SpecInvalid", str(error))
     heard = unit.report is not None or unit.answering_since is not None

@@ -175,7 +175,7 @@ def raise_incarnation(
         update={
             "incarnation": incarnation,
             "placement": status.placement if stays else incarnation,
-            "chips": unit.gang.chips,
+            "chips": unit.chips,
             "seeded_step": None,
             "contributions": 0,
         }

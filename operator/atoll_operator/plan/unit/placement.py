@@ -41,8 +41,8 @@ def place(unit: UnitObserved, kept: Pods, outgoing: Pods, stale: Pods) -> dict[i
     if unit.now < _gives_way_until(unit):
         return {}
     exist = {pod.host for pod in kept}
-    size, places = unit.gang.slice.hosts, dict[int, PodPlacement]()
-    for first in range(0, unit.gang.hosts, size):
+    size, places = unit.slice.hosts, dict[int, PodPlacement]()
+    for first in range(0, unit.hosts, size):
         hosts = range(first, first + size)
         here, gone = ([pod for pod in pods if pod.host in hosts] for pods in (kept, outgoing))
         wanted = {first: PodPlacement()} if size == 1 else _place_slice(unit, hosts, here, gone, stale)
@@ -93,7 +93,7 @@ def overdue(unit: UnitObserved, kept: Pods, stale: Pods) -> tuple[str, float | N
     """
     way = _gives_way_until(unit)
     wake = way if unit.now < way else None
-    size, kinds = unit.gang.slice.hosts, len(unit.sound_chips)
+    size, kinds = unit.slice.hosts, len(unit.sound_chips)
     placed = [pod for pod in kept if pod.node]
     bound = {pod.host // size for pod in placed}
     held = max((pod.scheduled_at or 0.0 for pod in placed), default=0.0)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from atoll_operator.plan import nodes
 from atoll_operator.plan.clock import earliest
+from atoll_operator.plan.pods import gang
 from atoll_operator.plan.pods.names import pod_name
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.removal import DRAIN_SECONDS, removals
@@ -96,8 +97,8 @@ def _reconcile(unit: UnitObserved, kept: Pods, outgoing: Pods, stale: Pods) -> U
     }
     return replace(
         describe(unit, kept),
-        service=unit.gang.service(),
-        create=() if unit.finishing else unit.gang.pods(places),
+        service=gang.service(unit),
+        create=() if unit.finishing else gang.pods(unit, places),
         remove=remove,
         renew=tuple(pod for pod in kept if pod.incarnation < unit.status.incarnation and not pod.leaves),
         wake=stuck,
@@ -106,7 +107,7 @@ def _reconcile(unit: UnitObserved, kept: Pods, outgoing: Pods, stale: Pods) -> U
 
 def observe(unit: UnitObserved) -> tuple[Slot, ...]:
     """All slots in order of hosts."""
-    hosts = unit.gang.hosts
+    hosts = unit.hosts
     newest: dict[int, PodView] = {}
     for pod in sorted(unit.pods, key=lambda pod: pod.made_for):
         if pod.placement == unit.status.placement and pod.host < hosts:
@@ -156,7 +157,7 @@ def _may_replace(unit: UnitObserved, pods: tuple[PodView, ...]) -> bool:
     of a mesh must be made from the same contract; and a pod that is gone may be so because its pool lost a host."""
     if not unit.recovery.in_place or unit.spec.queue_name is not None:
         return False
-    contract = unit.gang.contract
+    contract = unit.contract
     if any(pod.contract != contract for pod in pods if not pod.leaves):
         return False
     return not any(pod.node and unit.pool_of(pod) in unit.poor_pools for pod in pods)

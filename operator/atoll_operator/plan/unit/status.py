@@ -19,7 +19,7 @@ def describe(unit: UnitObserved, pods: Sequence[PodView]) -> UnitPlan:
     Args:
         pods: those that stay, in order of hosts.
     """
-    hosts = unit.gang.hosts
+    hosts = unit.hosts
     wait = waiting.waiting(pods) or waiting.creating(pods, unit.recovery.startup_seconds, unit.now)
     placed = sum(bool(pod.node) for pod in pods)
     fresh = hosts if unit.met else sum(unit.renewed(pod) for pod in pods)
@@ -38,7 +38,7 @@ def describe(unit: UnitObserved, pods: Sequence[PodView]) -> UnitPlan:
     }
     learning = states["Learning"][0] == "True"
     status = _with_figures(with_ledger(unit, unit.status), unit.report)
-    status = status.model_copy(update={"chips": unit.gang.chips})
+    status = status.model_copy(update={"chips": unit.chips})
     healed, notices = None, list[Notice]()
     if learning:
         status = status.model_copy(update={"merged_incarnation": status.incarnation})

@@ -14,8 +14,9 @@ from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import parse_time
 from atoll_operator.plan.conditions import Notice, State, clip, is_true, state, states_of, transition
 from atoll_operator.plan.nodes import NodeView
-from atoll_operator.plan.pods.gang import Gang
-from atoll_operator.plan.pods.template import LEAVE_SECONDS, PodSettings
+from atoll_operator.plan.pods.settings import digest
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.topology import Slice, slice_of
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.removal import Removal
 from atoll_runtime.contract import UnitReport
@@ -92,29 +93,36 @@ class UnitObserved:
     """By node pool of the unit's accelerator and topology, the chips of its sound nodes."""
 
     @cached_property
-    def gang(self) -> Gang:
-        """What the unit's pods are made of; `check` says whether there can be such a unit."""
-        return Gang(
-            namespace=self.namespace,
-            unit=self.name,
-            uid=self.uid,
-            placement=self.status.placement,
-            incarnation=self.status.incarnation,
-            spec=self.spec,
-            settings=replace(
-                self.settings,
-                image=self.spec.image or self.settings.image,
-                template=self.spec.pod_template or self.settings.template,
-            ),
-            # An operator that sees no nodes learns of a lost one by the deletion of its pods. That should come when it
-            # would have judged: the 40 to 55 s until a node is not ready would be over a minute with the default.
-            leave_seconds=LEAVE_SECONDS if self.sees_nodes else self.recovery.node_lost_seconds,
-        )
+    def pod_settings(self) -> PodSettings:
+        """Settings of the unit's pods: those of the run, but for what the unit's spec says."""
+        image, template = self.spec.image, self.spec.pod_template
+        own = self.settings
+        return replace(own, image=image or own.image, template=template or own.template)
+
+    @cached_property
+    def contract(self) -> str:
+        """Digest of what the run says of its pods. All pods of a mesh must have the same."""
+        return digest(self.pod_settings)
+
+    @cached_property
+    def slice(self) -> Slice:
+        """Raises ValueError, as `slice_of`."""
+        return slice_of(self.spec.accelerator, self.spec.topology, self.spec.machine_type)
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts of all slices. The first slice has the first hosts, and so on."""
+        return self.spec.slices * self.slice.hosts
+
+    @property
+    def chips(self) -> int:
+        """Chips of all slices."""
+        return self.hosts * self.slice.chips_per_host
 
     @cached_property
     def poor_pools(self) -> tuple[str, ...]:
         """Node pools of its kind that have too few sound hosts for a slice."""
-        needed = self.gang.slice.hosts * self.gang.slice.chips_per_host
+        needed = self.slice.hosts * self.slice.chips_per_host
         return tuple(sorted(pool for pool, chips in self.sound_chips.items() if chips < needed))
 
     def pool_of(self, pod: PodView) -> str:
@@ -139,7 +147,7 @@ class UnitObserved:
         return is_true(self.status.conditions, "Seeded") or (
             report is not None
             and report.incarnation == self.status.incarnation
-            and report.hosts >= self.gang.hosts
+            and report.hosts >= self.hosts
         )
 
     @property
