@@ -11,7 +11,6 @@ from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods import evaluator, gang, syncer
-from atoll_operator.plan.pods.affinity import PodPlacement
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.unit.unit import UnitObserved
 
@@ -42,7 +41,7 @@ def learner_unit(which: PodSettings | None = None, number: int = 3, **changes: A
 
 
 def all_pods(unit: UnitObserved) -> tuple[Object, ...]:
-    return gang.pods(unit, dict.fromkeys(range(unit.hosts), PodPlacement()))
+    return gang.pods(unit, dict.fromkeys(range(unit.hosts), gang.PodPlacement()))
 
 
 def workloads(which: PodSettings | None = None, **fields: Any) -> dict[str, Object]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from atoll_operator.api.group import (
+    ACCELERATOR,
     ANNOTATION_CONTRACT,
     ANNOTATION_INCARNATION,
     LABEL_COMPONENT,
@@ -18,12 +20,13 @@ from atoll_operator.api.group import (
     LABEL_UNIT,
     LEARNER,
     MANAGER,
+    NODE_POOL,
+    TOPOLOGY,
     TPU,
     UNIT_KIND,
     Object,
     owner,
 )
-from atoll_operator.plan.pods.affinity import PodPlacement, node_choice
 from atoll_operator.plan.pods.environment import (
     LIBTPU_ARGUMENTS,
     LIBTPU_PORT,
@@ -38,6 +41,8 @@ from atoll_operator.plan.pods.template import (
     container,
     container_ports,
     headless,
+    literals,
+    lost_nodes,
     pod_metadata,
     pod_spec,
 )
@@ -74,6 +79,20 @@ _INCARNATION: Object = {
 """The pod's annotation as a file. The kubelet updates it while the pod runs."""
 
 
+@dataclass(frozen=True, slots=True)
+class PodPlacement:
+    """Where one pod may run, beyond what its unit's spec asks of a node."""
+
+    pool: str = ""
+    """The node pool; empty: any."""
+    holds: bool = False
+    """No pod that holds for another slice may be in the same pool."""
+    near: bool = False
+    """In the pool of the slice's other pods, by affinity, because the pool's name is not known."""
+    avoid: tuple[str, ...] = ()
+    """Pools that lack hosts or still run an old pod of the unit; taken only if no other pool has room."""
+
+
 def check(unit: UnitObserved) -> None:
     """Raise ValueError if there can be no such unit. The message names the field and what would be right."""
     check_slices(unit.slice, unit.spec.slices, "slices")
@@ -107,15 +126,11 @@ def _labels(unit: UnitObserved) -> dict[str, str]:
 def _pod(unit: UnitObserved, host: int, place: PodPlacement) -> Object:
     placement, incarnation = unit.status.placement, unit.status.incarnation
     number = str(host // unit.slice.hosts)
-    holder = f"{unit.uid}.{number}"
     peers = {LABEL_UNIT: unit.name, LABEL_PLACEMENT: str(placement), LABEL_SLICE: number}
     labels = {**_labels(unit), **peers, LABEL_HOST: str(host)}
     if place.holds:
-        labels[LABEL_HOLDS] = holder
+        labels[LABEL_HOLDS] = f"{unit.uid}.{number}"
     annotations = {ANNOTATION_INCARNATION: str(incarnation), ANNOTATION_CONTRACT: unit.contract}
-    # An operator that sees no nodes learns of a lost one by the deletion of its pods. That should come when it would
-    # have judged: the 40 to 55 s until a node is not ready would be more than a minute with the default.
-    leave_seconds = LEAVE_SECONDS if unit.sees_nodes else unit.recovery.node_lost_seconds
     spec = pod_spec(unit.pod_settings, unit.name, _container(unit, host))
     spec["volumes"].append({"name": "pod", "downwardAPI": {"items": [_INCARNATION]}})
     spec |= {
@@ -124,7 +139,7 @@ def _pod(unit: UnitObserved, host: int, place: PodPlacement) -> Object:
         "terminationGracePeriodSeconds": DRAIN_SECONDS,
         "hostname": pod_name(unit.name, placement, host),
         "subdomain": unit.name,
-        **node_choice(unit.spec, unit.slice, place, holder, peers, leave_seconds),
+        **_node_choice(unit, place, f"{unit.uid}.{number}", peers),
     }
     pod: Object = {
         "apiVersion": "v1",
@@ -138,6 +153,53 @@ def _pod(unit: UnitObserved, host: int, place: PodPlacement) -> Object:
     }
     enqueue(pod, unit.spec, pod_group(unit.name, placement, unit.uid), unit.hosts)
     return pod
+
+
+def _node_choice(unit: UnitObserved, place: PodPlacement, holder: str, peers: Mapping[str, str]) -> Object:
+    """Node selector, tolerations and affinity.
+
+    Args:
+        holder: value of `LABEL_HOLDS`: names the slice in the whole cluster.
+        peers: labels of the pods of the same slice and placement.
+    """
+    spec = unit.spec
+    selector = {**spec.node_selector, ACCELERATOR: spec.accelerator, TOPOLOGY: spec.topology}
+    if spec.machine_type:
+        selector["node.kubernetes.io/instance-type"] = unit.slice.machine
+    if place.pool:
+        selector[NODE_POOL] = place.pool
+    # An operator that sees no nodes learns of a lost one by the deletion of its pods. That should come when it would
+    # have judged: the 40 to 55 s until a node is not ready would be more than a minute with the default.
+    leave_seconds = LEAVE_SECONDS if unit.sees_nodes else unit.recovery.node_lost_seconds
+    tpus: Object = {"key": TPU, "operator": "Exists"}
+    tolerations = [tpus, *lost_nodes(leave_seconds), *map(literals, spec.tolerations)]
+    affinity: Object = {}
+    if place.holds:
+        # Anti-affinity alone would accept a node without a pool, where the peers cannot follow.
+        in_a_pool = {"matchExpressions": [{"key": NODE_POOL, "operator": "Exists"}]}
+        affinity["nodeAffinity"] = {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [in_a_pool]}
+        }
+        if place.avoid:  # only a preference: a pool that lacks hosts is better than none
+            others = [{"key": NODE_POOL, "operator": "NotIn", "values": list(place.avoid)}]
+            rather = {"weight": 100, "preference": {"matchExpressions": others}}
+            affinity["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] = [rather]
+        # Away from the pods that hold a pool for another slice, in all namespaces. Old pods of this slice do not count.
+        holders = [
+            {"key": LABEL_HOLDS, "operator": "Exists"},
+            {"key": LABEL_HOLDS, "operator": "NotIn", "values": [holder]},
+        ]
+        affinity["podAntiAffinity"] = _in_pool({"matchExpressions": holders}, namespaceSelector={})
+    if place.near:
+        affinity["podAffinity"] = _in_pool({"matchLabels": dict(peers)})
+    choice = {"nodeSelector": selector, "tolerations": tolerations}
+    return choice | ({"affinity": affinity} if affinity else {})
+
+
+def _in_pool(pods: Object, **more: Object) -> Object:
+    """A required term about the node pool of other pods."""
+    term = {"topologyKey": NODE_POOL, "labelSelector": pods, **more}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
 
 
 def _container(unit: UnitObserved, host: int) -> Object:
