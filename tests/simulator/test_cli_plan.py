@@ -19,7 +19,7 @@ from atoll_cli.simulate.planjson import finite
 from atoll_cli.simulate.planview import duration
 from atoll_cli.simulate.runfile import read_run
 from atoll_operator.plan.pods.topology import GENERATIONS
-from atoll_runtime.simulate.planner.chips import CHIPS
+from atoll_runtime.simulate.planner.steps import CHIPS
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted((ROOT / "manifests" / "samples").glob("*.yaml"))

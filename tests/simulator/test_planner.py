@@ -14,10 +14,8 @@ from atoll_runtime.contract import ModelSpec
 from atoll_runtime.model import describe, initial
 from atoll_runtime.simulate.planner.checkpoints import checkpoint_traffic
 from atoll_runtime.simulate.planner.choices import TOLERANCE, choose
-from atoll_runtime.simulate.planner.estimate import expect, link_need
+from atoll_runtime.simulate.planner.estimate import expect, link_need, merged_share
 from atoll_runtime.simulate.planner.heal import timeline
-from atoll_runtime.simulate.planner.merging import merged_share
-from atoll_runtime.simulate.planner.prices import cost
 from atoll_runtime.simulate.planner.quality import points_lost
 from atoll_runtime.simulate.planner.quorum import below, below_while_living, living
 from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
@@ -212,7 +210,7 @@ def test_a_longer_interval_merges_more_of_what_was_trained() -> None:
 
 
 def test_rent_is_paid_for_every_chip_whatever_it_does() -> None:
-    assert cost(RUN, {"v6e": 2.0, "v5e": 1.0}, 10 * HOUR) == 10 * (64 * 2.0 + 64 * 1.0)
+    assert RUN.cost({"v6e": 2.0, "v5e": 1.0}, 10 * HOUR) == 10 * (64 * 2.0 + 64 * 1.0)
 
 
 def test_quality_is_lost_as_the_ablations_say() -> None:

@@ -123,7 +123,7 @@ def prices_of(texts: Sequence[str], planned: Run) -> dict[str, float] | None:
     Raises:
         UsageError: a generation that is unknown, or one of the run's without a price.
     """
-    from atoll_runtime.simulate.planner.chips import CHIPS
+    from atoll_runtime.simulate.planner.steps import CHIPS
 
     if not texts:
         return None

@@ -11,7 +11,6 @@ from atoll_runtime.simulate.fleet.setting import DAY
 from atoll_runtime.simulate.planner.choices import Choice
 from atoll_runtime.simulate.planner.estimate import Expectation, PoolEstimate
 from atoll_runtime.simulate.planner.heal import seed_gbps
-from atoll_runtime.simulate.planner.prices import cost
 from atoll_runtime.simulate.planner.run import Assumptions, Run
 from atoll_runtime.simulate.planner.syncer import syncer_need
 
@@ -123,8 +122,8 @@ def costs(
     if prices is None:
         return None
     return {
-        "per_day": cost(planned, prices, DAY),
-        "to_target": finite(cost(planned, prices, expected.seconds_to_target)),
+        "per_day": planned.cost(prices, DAY),
+        "to_target": finite(planned.cost(prices, expected.seconds_to_target)),
     }
 
 

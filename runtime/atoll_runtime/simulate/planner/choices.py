@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from atoll_runtime.simulate.planner.chips import CHIPS
 from atoll_runtime.simulate.planner.estimate import Expectation, expect
 from atoll_runtime.simulate.planner.quality import ABLATED_UNITS, points_lost
 from atoll_runtime.simulate.planner.run import CODEC_BITS, Assumptions, Run
+from atoll_runtime.simulate.planner.steps import CHIPS
 
 Knob = Literal["as it is", "M", "codec", "H", "K"]
 SPLITS = ((1, 4), (1, 2), (2, 1), (4, 1), (8, 1))

@@ -18,7 +18,7 @@ class Pool:
 
     name: str
     generation: str
-    """A key of `chips.CHIPS`."""
+    """A key of `steps.CHIPS`."""
     units: int
     chips: int
     """Of one unit."""
@@ -109,6 +109,10 @@ class Run:
     @property
     def parameters(self) -> int:
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
+
+    def cost(self, prices: Mapping[str, float], seconds: float) -> float:
+        """Dollars of every rented chip, whether it trains or heals, from dollars a chip-hour by generation."""
+        return sum(pool.all_chips * prices[pool.generation] for pool in self.pools) * seconds / 3600
 
 
 @lru_cache(maxsize=16)
