@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from memory_cluster import PlayedCluster
 
 from atoll_operator.api.group import LABEL_UNIT
+from atoll_operator.plan.pods.evaluator import EvaluatorState
+from atoll_operator.plan.run.syncer_state import (
+    UNAVAILABLE,
+    CheckpointOrder,
+    SyncerState,
+    heard,
+    missed,
+    next_checkpoint_step,
+)
+from atoll_operator.polling.evaluator import EvaluatorPoller
+from atoll_operator.polling.syncer import SyncerPoller
 from atoll_runtime.contract import (
     BeginningReport,
     CheckpointReport,
@@ -15,6 +27,8 @@ from atoll_runtime.contract import (
     SyncerStatus,
     UnitReport,
 )
+
+TICK_SECONDS = 0.2
 
 
 class PlayedSyncer:
@@ -91,3 +105,28 @@ class PlayedSyncer:
             return None
         newest = EvaluationReport(step=50, loss=3.25, tokens=65536, split="heldout", seconds=2.5, time=1.7e9)
         return EvaluatorStatus(run_uid=uid, phase="Waiting", newest=newest, evaluated=1)
+
+
+def pollers(syncer: PlayedSyncer) -> dict[str, Any]:
+    """The operator's pollers, but for the network."""
+
+    class Heard(SyncerPoller):
+        async def _poll(self, poll: Any, session: Any, shard: int) -> SyncerState:
+            old, status = poll.shard_states[shard], syncer.say(poll.uid)
+            if status is None:
+                return missed(old, UNAVAILABLE, "nobody answers")
+            return heard(old, status, time.time(), time.monotonic())
+
+        async def _order(self, poll: Any, session: Any) -> None:
+            if (step := next_checkpoint_step(poll.shard_states, poll.order)) is not None:
+                poll.order, syncer.saved = CheckpointOrder(step), step
+
+    class Evaluated(EvaluatorPoller):
+        async def _round(self, poll: Any, session: Any) -> float:
+            new = EvaluatorState(status=syncer.evaluate(poll.uid))
+            if new != poll.state:
+                poll.state = new
+                self._changed(poll.run)
+            return TICK_SECONDS
+
+    return {"SyncerPoller": Heard, "EvaluatorPoller": Evaluated}

@@ -17,7 +17,7 @@ from leaping import leap
 from memory_apiserver import Object, Server, copied
 from memory_client import MemoryCluster
 from memory_cluster import PlayedCluster
-from memory_syncer import PlayedSyncer
+from memory_syncer import TICK_SECONDS, PlayedSyncer, pollers
 from objects import RUN
 
 from atoll_operator import controller as term_module
@@ -29,17 +29,6 @@ from atoll_operator.kube.session import Watch
 from atoll_operator.kube.watches import ClusterWatches
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.operator import WATCHES
-from atoll_operator.plan.pods.evaluator import EvaluatorState
-from atoll_operator.plan.run.syncer_state import (
-    UNAVAILABLE,
-    CheckpointOrder,
-    SyncerState,
-    heard,
-    missed,
-    next_checkpoint_step,
-)
-from atoll_operator.polling.evaluator import EvaluatorPoller
-from atoll_operator.polling.syncer import SyncerPoller
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.wakeups import Dispatcher
 from atoll_operator.settings import Settings
@@ -47,7 +36,6 @@ from atoll_operator.settings import Settings
 T = TypeVar("T")
 BEGIN = 1_800_000_000.0
 _CREDENTIALS = Credentials("http://nowhere", ssl.create_default_context())
-TICK_SECONDS = 0.2
 SPEC: Object = {
     **RUN["spec"],
     "pools": [
@@ -100,47 +88,10 @@ class World:
     def operate(self) -> None:
         """An operator starts; one that was there dies."""
         self.stop()
-        self._operate()
-
-    def stop(self) -> None:
-        """The operator dies."""
-        if self._client is not None:
-            self._client.dead = True
-        for task in self._operator:
-            task.cancel()
-        self._dead += self._operator
-        self._operator.clear()
-
-    def _operate(self) -> None:
-        self.metrics = Metrics()
-        store, metrics, settings = (
-            Inventory(),
-            self.metrics,
-            Settings(runtime_image="i", resync_seconds=86_400),
-        )
+        store, metrics = Inventory(), Metrics()
+        self.metrics, settings = metrics, Settings(runtime_image="i", resync_seconds=86_400)
         cluster = self._client = MemoryCluster(self.server, _CREDENTIALS, metrics)
-        syncer = self.syncer
-
-        class Heard(SyncerPoller):
-            async def _poll(self, poll: Any, session: Any, shard: int) -> SyncerState:
-                old, status = poll.shard_states[shard], syncer.say(poll.uid)
-                if status is None:
-                    return missed(old, UNAVAILABLE, "nobody answers")
-                return heard(old, status, time.time(), time.monotonic())
-
-            async def _order(self, poll: Any, session: Any) -> None:
-                if (step := next_checkpoint_step(poll.shard_states, poll.order)) is not None:
-                    poll.order, syncer.saved = CheckpointOrder(step), step
-
-        class Evaluated(EvaluatorPoller):
-            async def _round(self, poll: Any, session: Any) -> float:
-                new = EvaluatorState(status=syncer.evaluate(poll.uid))
-                if new != poll.state:
-                    poll.state = new
-                    self._changed(poll.run)
-                return TICK_SECONDS
-
-        with patch.multiple(term_module, SyncerPoller=Heard, EvaluatorPoller=Evaluated):
+        with patch.multiple(term_module, **pollers(self.syncer)):
             term = self.term = Controller(settings, cluster, store, metrics)
         dispatcher = Dispatcher(store)
         dispatcher.queue = term.queue
@@ -153,6 +104,15 @@ class World:
             self._operator.append(asyncio.create_task(told))
         known = store.keys("TrainingRun", "LearnerUnit")
         self._operator.append(asyncio.create_task(term.run(known)))
+
+    def stop(self) -> None:
+        """The operator dies."""
+        if self._client is not None:
+            self._client.dead = True
+        for task in self._operator:
+            task.cancel()
+        self._dead += self._operator
+        self._operator.clear()
 
     async def _play(self) -> None:
         while True:
