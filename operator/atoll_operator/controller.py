@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
-import zlib
 from collections.abc import Iterable
 
 from atoll_operator.cluster import LABELS, Cluster
@@ -23,8 +23,8 @@ from atoll_operator.reconcilers.unit import UnitReconciler
 from atoll_operator.reconcilers.wakeups import report_wakeups, status_writer
 from atoll_operator.settings import Settings
 
-TURN_SECONDS = 1.0
-"""Between two turns of a resync: a failure waits for the keys of one turn at most."""
+RESYNC_SHARES = 0.8, 1.0
+"""After these shares of the resync time an object without events is reconciled again."""
 
 
 class Controller:
@@ -61,31 +61,19 @@ class Controller:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.queue.run(), name="work")
                 group.create_task(self._recorder.run(), name="events")
-                group.create_task(self._resync(), name="resync")
         finally:
             await self._syncers.close()
             await self._evaluators.close()
 
     async def _reconcile(self, key: Key) -> None:
+        # A resync, at its own time for each key, because a failure waits behind all that is enqueued at once. The
+        # reconciler drops it with a deleted object.
+        self.queue.add_after(key, self._settings.resync_seconds * random.uniform(*RESYNC_SHARES))
         started = time.monotonic()
         try:
             await (self._runs if key.kind == "TrainingRun" else self._units)(key)
         finally:
             self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started)
-
-    async def _resync(self) -> None:
-        """Reconciles every run and unit once in the resync time. They are spread over its last fifth, because a failure
-        waits behind all that is enqueued at the same time."""
-        seconds = self._settings.resync_seconds
-        busy = seconds / 5
-        turns = max(1, round(busy / TURN_SECONDS))
-        while True:
-            await asyncio.sleep(seconds - busy)
-            for turn in range(turns):
-                await asyncio.sleep(busy / turns)
-                for key in self._inventory.keys("TrainingRun", "LearnerUnit"):
-                    if zlib.crc32(str(key).encode()) % turns == turn:
-                        self.queue.add(key)
 
     def _polled(self, run: Key, diff: StatusDiff) -> None:
         for key in report_wakeups(run, diff, self._inventory):

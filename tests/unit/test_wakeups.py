@@ -13,12 +13,14 @@ import pytest
 from leaping import leap
 
 from atoll_operator.cluster import Cluster
-from atoll_operator.controller import TURN_SECONDS, Controller
+from atoll_operator.controller import Controller
 from atoll_operator.kube.cache import Change, Key, Object
 from atoll_operator.kube.login import Credentials
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.run.status_diff import StatusDiff
 from atoll_operator.reconcilers.inventory import Inventory, parent_key
+from atoll_operator.reconcilers.run import RunReconciler
+from atoll_operator.reconcilers.unit import UnitReconciler
 from atoll_operator.reconcilers.wakeups import (
     FIGURES_SECONDS,
     RUN_SECONDS,
@@ -199,38 +201,29 @@ def test_a_report_wakes_at_once_what_changed(diff: StatusDiff, expected: list[st
     assert [key.name for key in report_wakeups(RUN, diff, inventory)] == expected
 
 
-class Passes(Controller):
-    """A term whose passes are noted with their time, and do nothing."""
+def test_each_object_is_looked_at_once_in_the_time_of_a_resync_and_never_many_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inventory, metrics, settings = Inventory(), Metrics(), Settings(runtime_image="i", resync_seconds=300)
+    for kind, name in [("TrainingRun", "r"), *(("LearnerUnit", f"r-p-{n}") for n in range(UNITS))]:
+        inventory.put(kind, thing(1, name, spec={"run": "r"}))
+    times: dict[Key, list[float]] = {}
 
-    def __init__(self, resync_seconds: float) -> None:
-        self.times: dict[Key, list[float]] = {}
-        store, metrics = Inventory(), Metrics()
-        for kind, name in [("TrainingRun", "r"), *(("LearnerUnit", f"r-p-{n}") for n in range(UNITS))]:
-            store.put(kind, thing(1, name, spec={"run": "r"}))
-        settings = Settings(runtime_image="i", resync_seconds=resync_seconds)
+    async def note(_: object, key: Key) -> None:
+        times.setdefault(key, []).append(asyncio.get_running_loop().time())
+
+    monkeypatch.setattr(RunReconciler, "__call__", note)
+    monkeypatch.setattr(UnitReconciler, "__call__", note)
+
+    async def work() -> None:
         access = Credentials("http://127.0.0.1:1", ssl.create_default_context())
-        super().__init__(settings, Cluster(access, metrics), store, metrics)
-
-    async def _reconcile(self, key: Key) -> None:
-        self.times.setdefault(key, []).append(asyncio.get_running_loop().time())
-
-    async def work(self, seconds: float) -> None:
+        controller = Controller(settings, Cluster(access, metrics), inventory, metrics)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.run(()), seconds)
+            await asyncio.wait_for(controller.run(inventory.keys("TrainingRun", "LearnerUnit")), 600)
 
-
-@pytest.mark.parametrize("seconds", [1.0, 10.0, 300.0])
-def test_each_object_is_looked_at_once_in_the_time_of_a_resync(seconds: float) -> None:
-    passes = Passes(seconds)
-    leap(passes.work(2.0 * seconds + TURN_SECONDS / 4))
-    assert len(passes.times) == 1 + UNITS
-    for first, second in passes.times.values():
-        assert first <= seconds + 1e-6 and second - first == pytest.approx(seconds)
-
-
-def test_a_failure_never_waits_behind_a_resync_of_all_units() -> None:
-    passes = Passes(300.0)
-    leap(passes.work(300.0 + TURN_SECONDS / 4))
-    in_turns = Counter(round(time / TURN_SECONDS) for times in passes.times.values() for time in times)
-    assert max(in_turns.values()) < UNITS / 20
-    assert min(in_turns) >= 0.8 * 300.0 / TURN_SECONDS, "most of the time an operator without news rests"
+    leap(work())
+    assert len(times) == 1 + UNITS
+    for first, second, third, *_ in times.values():
+        assert first == 0 and 240 <= second <= 300 and 240 <= third - second <= 300
+    in_seconds = Counter(int(passes[1]) for passes in times.values())
+    assert max(in_seconds.values()) < UNITS / 15, "a failure waits for few of them"

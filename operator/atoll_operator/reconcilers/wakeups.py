@@ -19,7 +19,7 @@
 | an evaluator's report changed | its run | none |
 | the API server refused or did not answer | the key itself | back-off (`kube/queue.py`) |
 | a plan names a time (`wake`) | the key itself | until then |
-| resync | every run and unit | once in `resync_seconds`, spread over its last fifth |
+| resync | every run and unit | 80 to 100 % of `resync_seconds` after its last resync |
 """
 
 from __future__ import annotations
