@@ -43,13 +43,6 @@ def test_an_older_state_is_ignored_and_a_newer_one_tells_what_was_before() -> No
     assert entry is not None and entry.value == ("Running", ("Pending", None))
 
 
-def test_a_deleted_object_does_not_come_back() -> None:
-    cache = empty()
-    assert cache.delete("Pod", body("u", 6)) is None
-    assert cache.put("Pod", body("u", 5)) is None
-    assert cache.put("Pod", body("v", 7)) is not None
-
-
 def test_the_deletion_of_an_object_leaves_its_successor() -> None:
     cache = empty()
     cache.put("Pod", body("u", 3, phase="Failed"))

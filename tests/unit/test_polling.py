@@ -79,34 +79,6 @@ def answer(report: SyncerStatus | EvaluatorStatus, status: int = 200) -> web.Res
     return web.Response(status=status, text=dump(report), content_type="application/json")
 
 
-@pytest.fixture
-async def read(serve: Serve, contexts: Any) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
-    """Read a status whose second part is sent after the operator has received the first."""
-    begun = asyncio.Event()
-
-    async def began(*_: object) -> None:
-        begun.set()
-
-    trace = aiohttp.TraceConfig()
-    trace.on_request_end.append(began)
-    connector = aiohttp.TCPConnector(ssl=contexts[1])
-
-    async def fetched(first: bytes, rest: bytes, kind: Any) -> Any:
-        async def handle(request: web.Request) -> web.StreamResponse:
-            response = web.StreamResponse()
-            await response.prepare(request)
-            await response.write(first)
-            async with asyncio.timeout(30):
-                await begun.wait()
-            await response.write(rest)
-            return response
-
-        return await fetch(session, (await serve(handle)).format(shard=0), HOSTS[0], "u", kind)
-
-    async with aiohttp.ClientSession(connector=connector, trace_configs=[trace]) as session:
-        yield fetched
-
-
 def of_units(count: int) -> SyncerStatus:
     report = UnitReport(incarnation=1, hosts=4, state="Learning", step=10**6, tokens=10**12, loss=2.345678901)
     ledger = LedgerReport(trained=10**14, merged=10**14 - 7, discarded={"Missed": 4, "Replaced": 3})
@@ -116,20 +88,31 @@ def of_units(count: int) -> SyncerStatus:
     )
 
 
-async def test_status_that_comes_in_two_parts_is_read_whole(read: Any) -> None:
-    status = of_units(1000)
-    body = dump(status).encode()
-    assert await read(body[: len(body) // 2], body[len(body) // 2 :], SyncerStatus) == status
+@pytest.mark.parametrize(
+    ("report", "padding", "reason"),
+    [
+        pytest.param(of_units(1000), "", "", id="many-packets"),
+        pytest.param(SyncerStatus(run_uid="u", phase="Starting"), " " * BODY_LIMIT, "TooLong", id="too-long"),
+        pytest.param(
+            EvaluatorStatus(run_uid="u", phase="Waiting"), " " * BODY_LIMIT, "TooLong", id="evaluator"
+        ),
+        pytest.param(SyncerStatus(run_uid="u", phase="Starting"), "}", "Invalid", id="no-json"),
+    ],
+)
+async def test_a_report_is_read_whole_up_to_a_limit(
+    serve: Serve, contexts: Any, report: Any, padding: str, reason: str
+) -> None:
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(text=dump(report) + padding)
 
-
-@pytest.mark.parametrize("kind", [SyncerStatus, EvaluatorStatus])
-async def test_status_beyond_the_limit_is_refused(read: Any, kind: Any) -> None:
-    status = dump(kind(run_uid="u", phase="Starting")).encode()
-    longest = status + b" " * (BODY_LIMIT - len(status))
-    assert (await read(longest, b"", kind)).phase == "Starting"
-    with pytest.raises(PollFailed, match=f"status cannot be read: .* more than {BODY_LIMIT} bytes") as caught:
-        await read(longest, b" ", kind)
-    assert caught.value.reason == f"{kind.__name__}TooLong"
+    url = (await serve(handle)).format(shard=0)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=contexts[1])) as session:
+        if not reason:
+            assert await fetch(session, url, HOSTS[0], "u", type(report)) == report
+            return
+        with pytest.raises(PollFailed, match="status cannot be read") as caught:
+            await fetch(session, url, HOSTS[0], "u", type(report))
+    assert caught.value.reason == f"{type(report).__name__}{reason}"
 
 
 @pytest.fixture

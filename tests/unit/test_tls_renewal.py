@@ -10,7 +10,7 @@ import ssl
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import pytest
 
@@ -115,83 +115,68 @@ def mounts(tmp_path: Path, authority: Authority) -> tuple[Mount, Mount]:
     return both
 
 
-@pytest.fixture
-async def served(mounts: tuple[Mount, Mount]) -> AsyncIterator[tuple[Echo, GrpcTransport, int]]:
+class Step(NamedTuple):
+    """One of the two gets a certificate; then a new session shows the unit's identity, or is refused."""
+
+    side: Literal["syncer", "unit"]
+    trusts: str
+    signer: str
+    shown: str
+    """Ends of the identity that the syncer sees; empty: refused."""
+    age: datetime.timedelta = 0 * DAY
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([Step("syncer", "a", "a", "1"), Step("unit", "a", "a", "step-1")], id="renewed"),
+        pytest.param(
+            [Step("unit", "a", "a", "", 91 * DAY), Step("unit", "a", "a", "step-1")], id="a-unit-expired"
+        ),
+        pytest.param(
+            [Step("syncer", "a", "a", "", 91 * DAY), Step("syncer", "a", "a", "1")], id="a-syncer-expired"
+        ),
+        pytest.param(
+            [
+                Step("unit", "ab", "a", "step-0"),
+                Step("syncer", "ab", "b", "step-0"),
+                Step("syncer", "b", "b", ""),
+                Step("unit", "ab", "b", "step-3"),
+            ],
+            id="an-authority-follows-another",
+        ),
+    ],
+)
+async def test_a_new_session_uses_what_is_there_and_a_standing_one_goes_on(
+    steps: list[Step], mounts: tuple[Mount, Mount], authority: Authority
+) -> None:
+    authorities = {"a": authority, "b": Authority.new("r", now())}
     echo = Echo()
     server = GrpcServer(echo, Tls.read(mounts[0].folder), 0)  # type: ignore[arg-type]
     await server.start()
-    transport = GrpcTransport("localhost", server.port, Tls.read(mounts[1].folder))
-    yield echo, transport, server.port
-    await asyncio.to_thread(transport.close)
+    transports: list[GrpcTransport] = []
+
+    async def session() -> Session:
+        transports.append(GrpcTransport("localhost", server.port, Tls.read(mounts[1].folder)))
+        return await Session.open(transports[-1])
+
+    standing = await session()
+    for number, step in enumerate(steps):
+        uri = f"spiffe://{step.side}/step-{number}"
+        pair = authorities[step.signer].issue(step.side, uri, ["localhost"], now() - step.age)
+        bundle = b"".join(authorities[name].pair.certificate for name in step.trusts)
+        mounts[step.side == "unit"].put(bundle, pair)
+        if step.shown:
+            (await session()).close()
+            assert echo.peers[-1] == f"spiffe://unit/{step.shown}"
+        else:
+            with pytest.raises(TransportError):
+                await session()
+    assert isinstance(await standing.answer(), Announce)
+    standing.close()
+    for transport in transports:
+        await asyncio.to_thread(transport.close)
     await server.stop(0)
-
-
-async def test_a_session_outlives_a_renewal_and_the_next_one_shows_the_new_certificate(
-    served: Any, mounts: tuple[Mount, Mount], authority: Authority
-) -> None:
-    echo, transport, _ = served
-    session = await Session.open(transport)
-    for mount, name in zip(mounts, ("syncer", "unit"), strict=True):
-        mount.put(
-            authority.pair.certificate, authority.issue(name, f"spiffe://{name}/2", ["localhost"], now())
-        )
-    assert isinstance(await session.answer(), Announce)
-    session.close()
-    again = await Session.open(transport)
-    assert echo.peers == ["spiffe://unit/1", "spiffe://unit/2"]
-    again.close()
-
-
-async def test_a_certificate_that_has_expired_is_refused_until_it_is_renewed(
-    served: Any, mounts: tuple[Mount, Mount], authority: Authority
-) -> None:
-    echo, transport, _ = served
-    ca = authority.pair.certificate
-    mounts[1].put(ca, authority.issue("unit", "spiffe://unit/old", ["localhost"], now() - 91 * DAY))
-    with pytest.raises(TransportError):
-        await Session.open(transport)
-    mounts[1].put(ca, authority.issue("unit", "spiffe://unit/new", ["localhost"], now()))
-    (await Session.open(transport)).close()
-    assert echo.peers == ["spiffe://unit/new"]
-
-
-async def test_a_server_whose_certificate_has_expired_is_refused_until_it_is_renewed(
-    served: Any, mounts: tuple[Mount, Mount], authority: Authority
-) -> None:
-    _, transport, port = served
-    ca = authority.pair.certificate
-    mounts[0].put(ca, authority.issue("syncer", "spiffe://syncer/old", ["localhost"], now() - 91 * DAY))
-    with pytest.raises(TransportError, match="TLS refused"):
-        await Session.open(transport)
-    mounts[0].put(ca, authority.issue("syncer", "spiffe://syncer/new", ["localhost"], now()))
-    fresh = GrpcTransport("localhost", port, Tls.read(mounts[1].folder))  # without the first one's back-off
-    (await Session.open(fresh)).close()
-    await asyncio.to_thread(fresh.close)
-
-
-async def test_an_authority_follows_another_while_both_are_trusted(
-    served: Any, mounts: tuple[Mount, Mount], authority: Authority
-) -> None:
-    echo, transport, _ = served
-    successor = Authority.new("r", now())
-    both = authority.pair.certificate + successor.pair.certificate
-    session = await Session.open(transport)
-    # The syncer is the first to have a certificate of the successor; the unit knows both, and shows the old one.
-    mounts[0].put(both, successor.issue("syncer", "spiffe://syncer/2", ["localhost"], now()))
-    mounts[1].put(both, authority.issue("unit", "spiffe://unit/1", ["localhost"], now()))
-    assert isinstance(await session.answer(), Announce)
-    session.close()
-    (await Session.open(transport)).close()
-    # Then the old one is trusted no more.
-    mounts[0].put(
-        successor.pair.certificate, successor.issue("syncer", "spiffe://syncer/3", ["localhost"], now())
-    )
-    mounts[1].put(both, authority.issue("unit", "spiffe://unit/late", ["localhost"], now()))
-    with pytest.raises(TransportError):
-        await Session.open(transport)
-    mounts[1].put(both, successor.issue("unit", "spiffe://unit/2", ["localhost"], now()))
-    (await Session.open(transport)).close()
-    assert echo.peers == ["spiffe://unit/1", "spiffe://unit/1", "spiffe://unit/2"]
 
 
 async def test_files_that_do_not_belong_together_leave_the_last_identity_in_place(
