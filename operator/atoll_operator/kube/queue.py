@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from atoll_operator.kube.errors import Conflict, NamespaceEnding, NotLeading, Refused, Retry, Unreachable
+from atoll_operator.kube.errors import ApiError, NamespaceEnding, NotLeading, Retry, Unreachable
 from atoll_operator.kube.logs import LOG, tell
 
 K = TypeVar("K", bound=Hashable)
@@ -142,7 +142,7 @@ class WorkQueue(Generic[K]):
             fields = {"object": str(key), "error": record.reason, "seconds": round(wait, 2)}
             if isinstance(error, Retry):
                 tell(logging.INFO, "put off", **fields)
-            elif isinstance(error, (Conflict, NotLeading, Refused, Unreachable)):
+            elif isinstance(error, (ApiError, NotLeading, Unreachable)):
                 tell(logging.WARNING, "will try again", **fields)
             else:
                 LOG.error("a bug; will try again", exc_info=error, extra={"fields": fields})

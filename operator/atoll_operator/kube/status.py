@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -10,10 +9,6 @@ from dataclasses import dataclass
 
 from atoll_operator.kube.cache import Cache, Key, Object
 from atoll_operator.kube.client import ApiClient
-from atoll_operator.kube.errors import Conflict, NotFound
-from atoll_operator.kube.logs import tell
-
-REFRESH_SECONDS = 0.05
 
 
 @dataclass(slots=True)
@@ -39,35 +34,22 @@ class StatusWriter:
     written: Callable[[Key, Object, bool], None]
     """Called after a write with the key, the answer, and whether only figures changed."""
 
-    async def write(self, key: Key, body: Object, status: Object, memory: StatusMemory) -> bool:
-        """Whether the status is now as planned, or a write of figures was put off.
+    async def write(self, key: Key, body: Object, status: Object, memory: StatusMemory) -> None:
+        """Puts a write of figures off where it is not due.
 
-        False where the object changed meanwhile: it is read again and its key comes back.
+        Raises:
+            Conflict: the object changed meanwhile; the watch tells how.
+            NotFound: it was deleted.
         """
         old = body.get("status", {})
         if status == old:
-            return True
+            return
         figures, now = self.figures(old, status), time.monotonic()
         if figures and now < memory.due:
             self.enqueue(key, memory.due - now)
-            return True
-        try:
-            answer = await self.client.write_status(body, status)
-        except Conflict as error:
-            tell(logging.INFO, "the object changed; reads it again", object=str(key), error=str(error))
-            await self._refresh(key, body)
-            return False
-        except NotFound:
-            return False
+            return
+        answer = await self.client.write_status(body, status)
         # With jitter, because many units begin to train together.
         memory.due = now + self.seconds[key.kind] * random.uniform(0.8, 1.0)
         self.cache.put(key.kind, answer)
         self.written(key, answer, figures)
-        return True
-
-    async def _refresh(self, key: Key, body: Object) -> None:
-        try:
-            self.cache.put(key.kind, await self.client.get(key.kind, key.namespace, key.name))
-        except NotFound:
-            self.cache.delete(key.kind, body)
-        self.enqueue(key, REFRESH_SECONDS)

@@ -93,8 +93,7 @@ class RunReconciler:
         for condition, message in (("Degraded", refusal), (EVALUATED, evaluator_refusal)):
             if message:
                 status = with_refusal(status, old, condition, message, now)
-        if not await self._status.write(key, body, document(status), memory.status):
-            return
+        await self._status.write(key, body, document(status), memory.status)
         self._recorder.tell(body, plan.notices, now)
         self._wake(key, run, plan, memory, now)
         if refusal or evaluator_refusal:

@@ -76,8 +76,7 @@ class UnitReconciler:
             return
         if refusal:
             plan = refused(plan, unit.status, refusal, now)
-        if not await self._status.write(key, body, document(plan.status), self._memory[key].status):
-            return
+        await self._status.write(key, body, document(plan.status), self._memory[key].status)
         self._recorder.tell(body, plan.notices, now)
         if plan.healed_seconds is not None:
             self._metrics.heal_seconds.observe(plan.healed_seconds)
@@ -97,8 +96,7 @@ class UnitReconciler:
 
     async def _advance(self, key: Key, body: Body, plan: UnitPlan, now: float) -> None:
         """The new incarnation, or that one is told to go, is durable before anything of the old one is touched."""
-        if not await self._status.write(key, body, document(plan.status), self._memory[key].status):
-            return
+        await self._status.write(key, body, document(plan.status), self._memory[key].status)
         failure = plan.status.last_failure
         counted = plan.status.restart_count > body.get("status", {}).get("restartCount", 0)
         if failure is not None and counted:
