@@ -35,7 +35,6 @@ class Controller:
         self._inventory = inventory
         self._metrics = metrics
         self.queue: WorkQueue[Key] = WorkQueue(self._reconcile)
-        self.queue.on_error = self._failed
         self._syncers = SyncerPoller(settings, metrics, self._polled)
         self._evaluators = EvaluatorPoller(settings, metrics, self.queue.add)
         self._recorder = Recorder(cluster, "atoll-operator")
@@ -72,12 +71,12 @@ class Controller:
         started = time.monotonic()
         try:
             await (self._runs if key.kind == "TrainingRun" else self._units)(key)
+        except Exception as error:
+            self._metrics.reconcile_errors.labels(key.kind, type(error).__name__).inc()
+            raise
         finally:
             self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started)
 
     def _polled(self, run: Key, diff: StatusDiff) -> None:
         for key in report_wakeups(run, diff, self._inventory):
             self.queue.add(key)
-
-    def _failed(self, key: Key, error: Exception) -> None:
-        self._metrics.reconcile_errors.labels(key.kind, type(error).__name__).inc()

@@ -6,7 +6,6 @@ The generated client refuses plain dictionaries, and its models would add 85 MiB
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -16,13 +15,14 @@ import msgspec
 
 from atoll_operator.kube.cache import Object, version_of
 from atoll_operator.kube.errors import Conflict, NotLeading, Refused, Unreachable, of_status
+from atoll_operator.kube.gather import back_off
 from atoll_operator.kube.login import Credentials
 
 CONNECTIONS = 32
 AT_ONCE = CONNECTIONS // 4
 """Requests that one caller may send at a time for work that is less urgent than pods."""
 TRIES = 5
-BACK_OFF_SECONDS = 0.1
+BACK_OFF_SECONDS = 0.15
 RETRY_AFTER_SECONDS = 10.0
 """Longest wait between two tries, whatever the API server asks for."""
 TIME_OUT = aiohttp.ClientTimeout(total=20, sock_connect=5)
@@ -207,7 +207,7 @@ class ApiClient:
         problem, asked = "", 0.0
         for attempt in range(TRIES):
             if attempt:
-                await asyncio.sleep(max(asked, BACK_OFF_SECONDS * 2**attempt * random.uniform(0.5, 1.0)))
+                await asyncio.sleep(max(asked, back_off(attempt, BACK_OFF_SECONDS, RETRY_AFTER_SECONDS)))
             asked = 0.0
             try:
                 async with self._slots:

@@ -16,7 +16,8 @@ import kopf
 
 from atoll_operator.kube.cache import Object
 from atoll_operator.kube.client import ApiClient
-from atoll_operator.kube.session import KopfHttp, Names, Scope, back_off
+from atoll_operator.kube.gather import back_off
+from atoll_operator.kube.session import BACK_OFF, KopfHttp, Names, Scope
 
 INACTIVITY_SECONDS = 90.0
 """A watch is opened again after this long without an event; bookmarks come every minute."""
@@ -218,7 +219,7 @@ class _BackOffs:
         failures = 0
         while True:
             failures += 1
-            yield back_off(failures)
+            yield back_off(failures, *BACK_OFF)
 
 
 class _NoDiffBase(kopf.DiffBaseStorage):

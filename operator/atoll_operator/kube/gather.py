@@ -1,4 +1,4 @@
-"""Runs several coroutines at the same time, and waits for the API server at the start."""
+"""Several coroutines at the same time, and waits between tries."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from atoll_operator.kube.logs import tell
 
 T = TypeVar("T")
 START_SECONDS = 120.0
+
+
+def back_off(failures: int, first: float, most: float) -> float:
+    """Seconds before the next try after so many failures in a row: doubled each time, with jitter."""
+    return min(first * 2.0 ** min(failures - 1, 16), most) * random.uniform(0.8, 1.0)
 
 
 async def gather_bounded(works: Iterable[Coroutine[None, None, None]], at_once: int | None = None) -> None:

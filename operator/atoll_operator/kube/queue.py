@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from atoll_operator.kube.errors import ApiError, NamespaceEnding, NotLeading, Retry, Unreachable
+from atoll_operator.kube.gather import back_off
 from atoll_operator.kube.logs import LOG, tell
 
 K = TypeVar("K", bound=Hashable)
@@ -32,12 +32,10 @@ class _Record:
     timer: asyncio.TimerHandle | None = None
     last_pass: float = float("-inf")
     """When the last pass ended."""
-    failed: bool = False
-    """Whether the last pass failed."""
-    back_off: float = 0.0
-    """Seconds of the last delay after a failure; 0 after a change."""
+    failures: int = 0
+    """Passes that failed since the last change or success."""
     reason: str = ""
-    """Of the last failure."""
+    """Why the last pass failed."""
 
 
 class WorkQueue(Generic[K]):
@@ -48,18 +46,17 @@ class WorkQueue(Generic[K]):
         self._workers = workers
         self._waiting: asyncio.Queue[K] = asyncio.Queue()
         self._records: dict[K, _Record] = {}
-        self.on_error: Callable[[K, Exception], None] = lambda key, error: None
 
     def add(self, key: K) -> None:
         """Enqueue the key after a change: immediately, or again after the pass that is running."""
         record = self._record(key)
-        record.back_off = 0.0
+        record.failures = 0
         self._enqueue(key, record)
 
     def add_spaced(self, key: K, seconds: float) -> None:
         """Enqueue the key after a change, but not within `seconds` of its last pass (of now while it is handled)."""
         record = self._record(key)
-        record.back_off = 0.0
+        record.failures = 0
         last = record.last_pass if record.handled_since is None else _now()
         self.add_after(key, last + seconds - _now())
 
@@ -76,13 +73,13 @@ class WorkQueue(Generic[K]):
     def retry_failed(self) -> None:
         """Enqueue all keys whose last pass failed, because the cause may be over."""
         for key, record in self._records.items():
-            if record.failed:
+            if record.reason:
                 self._enqueue(key, record)
 
     def forget(self, key: K) -> None:
         """Drop what is known of a deleted object's key."""
         if (record := self._records.get(key)) is not None:
-            record.forgotten, record.failed = True, False
+            record.forgotten, record.reason = True, ""
             if record.timer is not None:
                 record.timer.cancel()
                 record.timer = None
@@ -119,7 +116,7 @@ class WorkQueue(Generic[K]):
             except Exception as error:
                 self._failed(key, record, error)
             else:
-                record.failed, record.back_off, record.reason = False, 0.0, ""
+                record.failures, record.reason = 0, ""
             finally:
                 record.handled_since, record.last_pass = None, _now()
             if record.again:
@@ -129,16 +126,15 @@ class WorkQueue(Generic[K]):
                 del self._records[key]
 
     def _failed(self, key: K, record: _Record, error: Exception) -> None:
-        """Retry after twice the last delay, or after the first one if there was a change since."""
+        """Retry after twice the last delay, or the first one after a change. Log each reason once."""
         if isinstance(error, NamespaceEnding):  # no try can succeed; the object's own end comes as an event
             tell(logging.INFO, "the namespace is being deleted", object=str(key), error=str(error))
             return
-        self.on_error(key, error)
         first = error.seconds if isinstance(error, Retry) else BACK_OFF_SECONDS
-        record.failed, record.back_off = True, min(record.back_off * 2 or first, MAX_BACK_OFF_SECONDS)
-        wait = record.back_off * random.uniform(0.8, 1.0)
-        if record.reason != str(error):
-            record.reason = str(error)
+        record.failures += 1
+        wait = back_off(record.failures, first, MAX_BACK_OFF_SECONDS)
+        if record.reason != (reason := str(error) or type(error).__name__):
+            record.reason = reason
             fields = {"object": str(key), "error": record.reason, "seconds": round(wait, 2)}
             if isinstance(error, Retry):
                 tell(logging.INFO, "put off", **fields)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ import yarl
 
 from atoll_operator.kube.cache import Object, version_of
 from atoll_operator.kube.client import METADATA_LIST, ApiClient
+from atoll_operator.kube.gather import back_off
 
-BACK_OFF_SECONDS = 0.25
-MAX_BACK_OFF_SECONDS = 1.0
-"""Between two tries: after an outage of the API server heals wait for the watches."""
+BACK_OFF = 0.25, 1.0
+"""Seconds between two tries, at first and at most: after an outage of the API server heals wait for the watches."""
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 Names = set[tuple[str, str]]
 """Namespace and name of objects."""
@@ -105,7 +104,7 @@ class KopfHttp:
             if response.status != 401:
                 return response
             failures += 1  # and try again here: kopf would do so without a back-off
-            await asyncio.sleep(back_off(failures))
+            await asyncio.sleep(back_off(failures, *BACK_OFF))
 
     def _decode(self, url: yarl.URL, content: bytes) -> Any:
         """Reports the pages of lists: kopf does not tell its handlers of an empty list, or where one ends."""
@@ -123,12 +122,6 @@ class KopfHttp:
         whole = None if answer["metadata"].get("continue") else names
         self._page(scope, bodies, whole, version_of(answer["metadata"]))
         return answer
-
-
-def back_off(failures: int) -> float:
-    """Seconds before the next try, with jitter."""
-    seconds = min(BACK_OFF_SECONDS * 2.0 ** min(failures - 1, 16), MAX_BACK_OFF_SECONDS)
-    return seconds * random.uniform(0.5, 1.0)
 
 
 def _message(text: str) -> str:

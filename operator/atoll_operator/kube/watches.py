@@ -17,8 +17,9 @@ from atoll_operator.kube.cache import Object
 from atoll_operator.kube.client import ApiClient
 from atoll_operator.kube.errors import ApiError, Unreachable
 from atoll_operator.kube.events import KopfThread
+from atoll_operator.kube.gather import back_off
 from atoll_operator.kube.logs import tell
-from atoll_operator.kube.session import Names, Scope, Watch, back_off
+from atoll_operator.kube.session import BACK_OFF, Names, Scope, Watch
 
 STEADY_SECONDS = 30.0
 """After a run of this length kopf is started again without a growing back-off."""
@@ -90,7 +91,7 @@ class ClusterWatches:
             finally:
                 kopf.stop()
             failures = 1 if time.monotonic() - started > STEADY_SECONDS else failures + 1
-            wait = back_off(failures)
+            wait = back_off(failures, *BACK_OFF)
             tell(
                 logging.WARNING, "the watches ended; starts them again", error=reason, seconds=round(wait, 2)
             )

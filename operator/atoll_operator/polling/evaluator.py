@@ -9,11 +9,12 @@ from dataclasses import replace
 import aiohttp
 
 from atoll_operator.kube.cache import Key
+from atoll_operator.kube.gather import back_off
 from atoll_operator.kube.logs import tell
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.evaluator import EvaluatorState
 from atoll_operator.plan.pods.names import evaluator_host
-from atoll_operator.polling.poller import Poll, Poller, PollFailed, back_off, fetch
+from atoll_operator.polling.poller import Poll, Poller, PollFailed, fetch
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import EvaluatorStatus
 
@@ -55,4 +56,4 @@ class EvaluatorPoller(Poller[Poll[EvaluatorState]]):
         if poll.state != old:
             self._changed(run)
         seconds = self._settings.poll_seconds
-        return back_off(INTERVALS * seconds, poll.failures, MAX_INTERVALS * seconds)
+        return back_off(poll.failures + 1, INTERVALS * seconds, MAX_INTERVALS * seconds)

@@ -20,7 +20,6 @@ TIME_OUT = aiohttp.ClientTimeout(total=5, connect=3)
 BODY_LIMIT = 8 * 2**20
 """Bytes of a report. A unit with the longest name takes 795 with all figures and its ledger (2026-11-22): 3.3 MB for
 the 4,096 units that a run can have; deleted units leave their ledgers."""
-MAX_DOUBLINGS = 8
 CERTIFICATE_ERRORS = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError, ssl.SSLError)
 
 R = TypeVar("R", SyncerStatus, EvaluatorStatus)
@@ -114,11 +113,6 @@ class Poller(Generic[P]):
                 except TimeoutError:
                     continue
                 poll.poked.clear()
-
-
-def back_off(seconds: float, failures: int, most: float) -> float:
-    """The interval doubled for each failure, but no longer than `most` seconds unless it is longer by itself."""
-    return min(seconds * 2.0 ** min(failures, MAX_DOUBLINGS), max(most, seconds))
 
 
 async def fetch(session: aiohttp.ClientSession, url: str, host: str, uid: str, kind: type[R]) -> R:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import aiohttp
 
 from atoll_operator.kube.cache import Key
+from atoll_operator.kube.gather import back_off
 from atoll_operator.kube.logs import tell
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.names import shard_host
@@ -25,7 +26,7 @@ from atoll_operator.plan.run.syncer_state import (
     missed,
     next_checkpoint_step,
 )
-from atoll_operator.polling.poller import Poll, Poller, PollFailed, back_off, fetch
+from atoll_operator.polling.poller import Poll, Poller, PollFailed, fetch
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import Order, SyncerStatus, dump
 
@@ -113,7 +114,7 @@ class SyncerPoller(Poller[SyncerPoll]):
         """Until the next poll: longer without an answer, and longer for large runs unless something is under way."""
         seconds = self._settings.poll_seconds
         if poll.failures:
-            return back_off(seconds, poll.failures, MAX_SECONDS)
+            return back_off(poll.failures + 1, seconds, max(MAX_SECONDS, seconds))
         if poll.saving or any(state.misses for state in poll.shard_states):
             return seconds
         return max(seconds, min(units * poll.shards / UNITS_PER_SECOND, MAX_SECONDS))
