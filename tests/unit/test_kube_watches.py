@@ -201,8 +201,8 @@ async def test_a_list_that_fails_is_tried_again_and_a_refusal_is_shown_meanwhile
 ) -> None:
     world.refusals = [(status, "pods is forbidden")] * 2
     async with world.watched() as watches:
-        await until(lambda: watches._problems)
-        assert watches.refusal == refusal and not watches.filled.is_set()
+        await until(lambda: world.errors and watches.refusal == refusal)
+        assert not watches.filled.is_set()
         await asyncio.wait_for(watches.filled.wait(), 20)
         assert watches.refusal == ""
     assert world.errors == [str(status)] * 2

@@ -1,16 +1,4 @@
-"""The exceptions of this package.
-
-ApiError              the API server refused
-├── NotFound          404
-├── AlreadyExists     409 at a create
-├── Conflict          409: the object changed since it was read
-├── NamespaceEnding   403: the namespace is being deleted and takes nothing new
-└── Refused           400, 403, 422: it will be refused again until somebody changes something
-Unreachable           no answer, or 429 and 5xx to the end of all tries
-NotLeading            our lease has run out: a write was not sent
-Retry                 not now, for a reason that is no error
-CredentialsError      no way to the API server is configured
-"""
+"""The exceptions of this package."""
 
 from __future__ import annotations
 
@@ -24,31 +12,31 @@ class ApiError(Exception):
 
 
 class NotFound(ApiError):
-    """There is no such object."""
+    """404: there is no such object."""
 
 
 class AlreadyExists(ApiError):
-    """The name is taken."""
+    """409 at a create: the name is taken."""
 
 
 class Conflict(ApiError):
-    """The object is newer than the write assumed."""
+    """409: the object is newer than the write assumed."""
 
 
 class NamespaceEnding(ApiError):
-    """Nothing can be created in the namespace, and its objects are deleted without the operator."""
+    """403: nothing can be created in the namespace; its objects are deleted without the operator."""
 
 
 class Refused(ApiError):
-    """Invalid, forbidden, or over quota."""
+    """400, 403, 422: invalid, forbidden, or over quota; refused again until somebody changes something."""
 
 
 class Unreachable(Exception):
-    """The API server does not answer."""
+    """No answer of the API server, or 429 and 5xx to the end of all tries."""
 
 
 class NotLeading(Exception):
-    """This operator does not hold the lease any more."""
+    """This operator does not hold the lease any more: a write was not sent."""
 
 
 class CredentialsError(Exception):
@@ -56,7 +44,7 @@ class CredentialsError(Exception):
 
 
 class Retry(Exception):
-    """Try again after `seconds`, doubled with each further try."""
+    """No error: try again after `seconds`, doubled with each further try."""
 
     def __init__(self, seconds: float, reason: str) -> None:
         super().__init__(reason)

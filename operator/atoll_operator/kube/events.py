@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import aiohttp
 import kopf
@@ -26,32 +26,29 @@ BATCH = 500
 EXIT_SECONDS = 3.0
 
 
-class Listener(Protocol):
-    """Gets what kopf receives, in the main loop."""
-
-    def received(self, kind: str, deleted: bool, body: Object) -> None:
-        """The object has this state, or was deleted in this state."""
-
-    def listed(self, scope: Scope, names: Names, version: int) -> None:
-        """A list had these objects at this resource version; each was received before."""
-
-    def outcome(self, path: str, code: str, text: str) -> None:
-        """A request failed with this status code, or `unreachable`; an empty code: it succeeded."""
-
-
 class KopfThread:
-    """One kopf operator, from its start to its end. The public methods belong to the main loop.
+    """One kopf operator, from its start to its end. Public methods and callbacks belong to the main loop.
 
     Args:
         client: says where the kinds are and how to log in.
         scopes: what to watch, by path.
         namespaces: empty for the whole cluster.
+        received: gets kind, whether the object was deleted, and its body.
+        listed: gets what a list had, at which resource version; each object was received before.
+        outcome: see `KopfHttp`.
     """
 
     def __init__(
-        self, client: ApiClient, scopes: Mapping[str, Scope], namespaces: Collection[str], listener: Listener
+        self,
+        client: ApiClient,
+        scopes: Mapping[str, Scope],
+        namespaces: Collection[str],
+        received: Callable[[str, bool, Object], None],
+        listed: Callable[[Scope, Names, int], None],
+        outcome: Callable[[str, str, str], None],
     ) -> None:
-        self._client, self._scopes, self._namespaces, self._listener = client, scopes, namespaces, listener
+        self._client, self._scopes, self._namespaces = client, scopes, namespaces
+        self._tell_received, self._tell_listed, self._tell_outcome = received, listed, outcome
         self._http = KopfHttp(client, scopes, self._page, self._outcome)
         self._main = asyncio.get_running_loop()
         self.ended: asyncio.Future[str] = self._main.create_future()
@@ -92,7 +89,7 @@ class KopfThread:
         for _ in range(BATCH):
             if self._closed or not self._buffer:
                 return
-            self._listener.received(*self._buffer.popleft())
+            self._tell_received(*self._buffer.popleft())
         self._draining = True
         self._main.call_soon(self._drain)
 
@@ -101,10 +98,10 @@ class KopfThread:
         if self._closed:
             return
         for body in bodies:
-            self._listener.received(scope.watch.kind, False, body)
+            self._tell_received(scope.watch.kind, False, body)
         if names is not None:
             self.listed.add(scope.path)
-            self._listener.listed(scope, names, version)
+            self._tell_listed(scope, names, version)
 
     def _end(self, reason: str) -> None:
         if not self.ended.done():
@@ -122,7 +119,7 @@ class KopfThread:
     def _outcome(self, path: str, code: str, text: str) -> None:
         if code:
             self._client.count_error(code)
-        self._in_main(self._listener.outcome, path, code, text)
+        self._in_main(self._tell_outcome, path, code, text)
 
     def _run(self) -> None:
         reason = "kopf ended"

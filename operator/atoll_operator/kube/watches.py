@@ -84,7 +84,9 @@ class ClusterWatches:
     async def _watch(self) -> None:
         failures = 0
         while True:
-            kopf = KopfThread(self._client, self._scopes, self._namespaces, self)
+            kopf = KopfThread(
+                self._client, self._scopes, self._namespaces, self.received, self._take_list, self._outcome
+            )
             started = time.monotonic()
             try:
                 reason = await self._end_of(kopf)
@@ -119,13 +121,13 @@ class ClusterWatches:
             name = f"{kind} {metadata.get('namespace', '')}/{metadata.get('name', '')}"
             tell(logging.ERROR, f"cannot be read: {type(error).__name__}: {error}", object=name)
 
-    def listed(self, scope: Scope, names: Names, version: int) -> None:
+    def _take_list(self, scope: Scope, names: Names, version: int) -> None:
         self._sink.listed(scope.watch.kind, scope.namespace, names, version)
         self._listed.add(scope.path)
         if len(self._listed) == len(self._scopes):
             self.filled.set()
 
-    def outcome(self, path: str, code: str, text: str) -> None:
+    def _outcome(self, path: str, code: str, text: str) -> None:
         """Logs each problem of a path once."""
         if not code:
             self._problems.pop(path, None)
@@ -143,9 +145,9 @@ class ClusterWatches:
                         watch.kind, scope.namespace, watch.selector, metadata=True
                     )
                 except (ApiError, Unreachable) as error:
-                    self.outcome(scope.path, str(getattr(error, "status", "unreachable")), str(error))
+                    self._outcome(scope.path, str(getattr(error, "status", "unreachable")), str(error))
                     continue
                 metas = (body["metadata"] for body in bodies)
                 names = {(meta.get("namespace", ""), meta["name"]) for meta in metas}
-                self.outcome(scope.path, "", "")
+                self._outcome(scope.path, "", "")
                 self._sink.listed(watch.kind, scope.namespace, names, version)
