@@ -16,7 +16,7 @@ LONG ?=
 PYTEST = SEED=$(SEED) SCHEDULES=$(or $(SCHEDULES),$(if $(LONG),10000)) STORIES=$(STORIES) $(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder $(if $(LONG),,-m "not long")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all parts unit models simulator schedules soak training protocol learning control e2e size figures parity parity-reduced parity-device bench-device lint format crds programs images cluster-up cluster-down clean
+.PHONY: help setup demo test test-all parts unit models simulator schedules soak training protocol learning control e2e size figures parity parity-reduced parity-device bench-device lint format lock crds programs images cluster-up cluster-down clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -104,6 +104,9 @@ lint: setup ## Style, types, imports, generated files, chart, workflows
 format: setup ## Put the code into its style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+lock: ## Pin what the images hold, at today's versions (needs uv; ARGS=--upgrade)
+	.ci/lock $(ARGS)
 
 crds: setup ## Write crds/ and the chart's copies from the models
 	$(BIN)/python -m atoll_operator.crd.generate

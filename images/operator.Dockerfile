@@ -1,17 +1,19 @@
-# The operator: no JAX in it.
+# The operator: no JAX in it. Built twice from one commit and one base, it has the same digest.
 # docker build -f images/operator.Dockerfile . (the local cluster passes a BASE of its own)
 ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS dependencies
-# Dependencies from pyproject.toml, in a layer below the code, so that a code change does not rebuild it.
-COPY pyproject.toml /src/
+# In a layer below the code, so that a code change does not rebuild it. Compiled code names no time of a file.
+ENV PYTHONHASHSEED=0
+COPY images/operator.lock /src/requirements.txt
 RUN python3 -m venv /opt/atoll \
-    && /opt/atoll/bin/python -c 'import tomllib; p = tomllib.load(open("/src/pyproject.toml", "rb"))["project"]; print(*p["dependencies"], *p["optional-dependencies"]["operator"], sep="\n")' > /src/requirements.txt \
-    && /opt/atoll/bin/pip install --no-cache-dir --disable-pip-version-check --quiet -r /src/requirements.txt
+    && /opt/atoll/bin/pip install --require-hashes --no-deps --no-compile --no-cache-dir --disable-pip-version-check --quiet -r /src/requirements.txt \
+    && /opt/atoll/bin/python -m compileall -qq -f --invalidation-mode unchecked-hash /opt/atoll/lib
 
 FROM dependencies AS wheel
-RUN /opt/atoll/bin/pip install --no-cache-dir --disable-pip-version-check --quiet hatchling
-COPY README.md LICENSE NOTICE /src/
+COPY images/build.lock /src/build.txt
+RUN /opt/atoll/bin/pip install --require-hashes --no-deps --no-cache-dir --disable-pip-version-check --quiet -r /src/build.txt
+COPY pyproject.toml README.md LICENSE NOTICE /src/
 COPY operator /src/operator
 COPY runtime /src/runtime
 COPY local /src/local
@@ -20,7 +22,8 @@ RUN /opt/atoll/bin/pip wheel --no-deps --no-build-isolation --no-index --disable
 
 FROM dependencies
 COPY --from=wheel /wheels /wheels
-RUN /opt/atoll/bin/pip install --no-deps --no-index --no-cache-dir --disable-pip-version-check --quiet /wheels/*.whl
-ENV PATH=/opt/atoll/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+RUN /opt/atoll/bin/pip install --no-deps --no-index --no-compile --no-cache-dir --disable-pip-version-check --quiet /wheels/*.whl \
+    && /opt/atoll/bin/python -m compileall -qq -f --invalidation-mode unchecked-hash /opt/atoll/lib/python3*/site-packages/atoll_*
+ENV PATH=/opt/atoll/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONHASHSEED=random
 USER 65532:65532
 CMD ["python", "-m", "atoll_operator"]

@@ -12,8 +12,9 @@ from pathlib import Path
 
 PACKAGES = ("operator", "runtime", "local", "cli")
 _BUILD_TABLES = re.compile(r"(build-system|project|tool\.hatch)(\.|$)")
-_TIME = 1580601600
-"""2020-02-02, as hatchling stamps a wheel: a build's cache must not see when a file was written."""
+TIME = 1580601600
+"""2020-02-02, as hatchling stamps a wheel. Of every file that goes into an image, and of the image: its cache and its
+digest must not depend on when it was built."""
 
 
 def version(root: Path) -> str:
@@ -43,12 +44,13 @@ def write_context(root: Path, dockerfile: str, folder: Path) -> str:
     for name in ("LICENSE", "NOTICE"):
         shutil.copy(root / name, folder)
     shutil.copy(root / "images" / dockerfile, folder / "Dockerfile")
+    shutil.copytree(root / "images", folder / "images", ignore=shutil.ignore_patterns("*.Dockerfile"))
     for package in PACKAGES:
         skip = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
         shutil.copytree(root / package, folder / package, ignore=skip)
     digest = hashlib.sha256()
     for path in _walk(folder):
-        os.utime(path, (_TIME, _TIME))
+        os.utime(path, (TIME, TIME))
         content = path.read_bytes() if path.is_file() else b""
         digest.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()

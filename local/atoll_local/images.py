@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from atoll_local import base
 from atoll_local.addons import COREDNS_IMAGE
-from atoll_local.context import version, write_context
+from atoll_local.context import TIME, version, write_context
 from atoll_local.layout import Layout
 from atoll_local.machine import PAUSE_IMAGE
 from atoll_local.pack import pause_program, write_image
@@ -139,6 +139,7 @@ class Builder:
         """Builds the Dockerfile in `context`; layers whose input is unchanged are taken from the store."""
         with base.pip_mounts() as mounts:
             options = ["--layers", "--isolation=chroot", "--pull-never", f"--signature-policy={self.policy}"]
+            options += [f"--timestamp={TIME}", "--identity-label=false"]
             options += [f"--build-arg={name}={value}" for name, value in arguments.items()]
             self._buildah("build", *options, *mounts, f"--tag={reference}", str(context))
 

@@ -8,11 +8,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from atoll_local.base import debian_sources, pip_mounts
 from atoll_local.context import build_tables, version, write_context
@@ -72,6 +74,7 @@ def test_the_key_of_an_image_stays_when_only_times_caches_linter_rules_and_the_r
         pytest.param("runtime/code/module.py", "value = 2\n", id="a source"),
         pytest.param("runtime/code/new.py", "", id="a new empty file"),
         pytest.param("images/runtime.Dockerfile", "FROM other\n", id="the Dockerfile"),
+        pytest.param("images/runtime.lock", "numpy==3\n", id="a pinned version"),
         pytest.param("pyproject.toml", PROJECT.replace("numpy", "numpy<3"), id="a dependency"),
     ],
 )
@@ -104,16 +107,36 @@ def test_this_checkout_can_be_a_context(tmp_path: Path) -> None:
     assert (tmp_path / "context" / "operator" / "atoll_operator" / "__init__.py").is_file()
 
 
-def requirements(role: str, **arguments: str) -> set[str]:
-    """Names of what the Dockerfile's own line asks pip for, with its defaults where no argument is given."""
-    text = (source_root() / "images" / f"{role}.Dockerfile").read_text()
-    program = re.search(r"python -c '(import [^']+)'(?: \"\$\{(\w+)\}\")? > /src/requirements.txt", text)
-    assert program is not None
-    values = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.MULTILINE)) | arguments
-    code = program[1].replace("/src/pyproject.toml", str(source_root() / "pyproject.toml"))
-    options = [values[program[2]]] if program[2] else []
-    done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True, check=True)
-    return {re.split(r"[<>=~]", line)[0] for line in done.stdout.splitlines()}
+def locked(name: str) -> dict[str, str]:
+    """Pinned versions by package, of one lock file."""
+    text = (source_root() / "images" / f"{name}.lock").read_text()
+    return dict(re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^ ;\\]+)", text, re.MULTILINE))
+
+
+LOCKS = {
+    "operator": ["operator"],
+    "runtime": ["runtime"],
+    "runtime,tpu": ["runtime", "tpu"],
+    "build": [],
+}
+"""Lock file to the extras that it pins."""
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_pins_what_the_project_asks_for_with_hashes_and_no_address(name: str) -> None:
+    text, pinned = (source_root() / "images" / f"{name}.lock").read_text(), locked(name)
+    project = tomllib.loads((source_root() / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    asked = [*project["project"]["dependencies"], *(line for extra in LOCKS[name] for line in extras[extra])]
+    if name == "build":
+        asked = project["build-system"]["requires"]
+    for line in asked:
+        wanted = Requirement(line)
+        version = pinned.get(canonicalize_name(wanted.name))
+        assert version is not None and wanted.specifier.contains(version), f"{line}: make lock"
+    for entry in re.split(r"\n(?=\S)", text.strip()):
+        assert "--hash=sha256:" in entry, entry
+    assert "://" not in text
 
 
 @pytest.mark.parametrize("role", ["operator", "runtime"])
@@ -124,15 +147,18 @@ def test_dockerfiles_run_as_no_root_and_name_no_mirror(role: str) -> None:
 
 
 def test_an_image_of_the_runtime_can_use_a_tpu_unless_it_is_built_for_this_machine() -> None:
-    local = requirements("runtime", **ROLES["runtime"])
-    assert requirements("runtime") - local == {"jax[tpu]"}, "which brings libtpu"
-    assert {"jax", "orbax-checkpoint", "grpcio", "pydantic"} <= local
+    text = (source_root() / "images" / "runtime.Dockerfile").read_text()
+    assert "\nARG EXTRAS=runtime,tpu\n" in text and "images/${EXTRAS}.lock" in text
+    local, tpu = locked(ROLES["runtime"]["EXTRAS"]), locked("runtime,tpu")
+    assert tpu.keys() - local.keys() == {"libtpu"}
+    assert {name: tpu[name] for name in local} == local
+    assert {"jax", "orbax-checkpoint", "grpcio", "pydantic"} <= local.keys()
     assert not ROLES["operator"]
 
 
 def test_the_operators_image_holds_no_jax() -> None:
-    found = requirements("operator")
-    assert {"kopf", "pydantic"} <= found
+    found = locked("operator")
+    assert {"kopf", "pydantic"} <= found.keys()
     assert not [name for name in found if name.startswith("jax")]
 
 
