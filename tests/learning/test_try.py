@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from atoll_cli.trial.command import BUILT_IN
+
 TIMEOUT = 600
 """Seconds. A minute and a half on two quiet cores; others may use them too."""
 pytestmark = pytest.mark.timeout(TIMEOUT + 60)
@@ -24,10 +26,15 @@ def processes_of(folder):
     return found
 
 
+def trial(*options):
+    """What `atoll try --json` ends with."""
+    command = [sys.executable, "-m", "atoll_cli", "try", "--json", *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+
+
 def test_a_killed_learner_comes_back_from_the_checkpoint_while_the_others_train_on(tmp_path):
     folder = tmp_path / "try"
-    command = [sys.executable, "-m", "atoll_cli", "try", "--json", "--steps", "200", "--folder", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+    done = trial("--steps", 200, "--folder", folder)
     assert done.returncode == 0, done.stderr[-4000:]
     summary = json.loads(done.stdout)
     killed = summary["killed"]
@@ -41,4 +48,15 @@ def test_a_killed_learner_comes_back_from_the_checkpoint_while_the_others_train_
     }  # fmt: skip
     assert summary["heldOut"]["after"]["loss"] < summary["heldOut"]["before"]["loss"] - 1
     assert (folder / "bucket" / "global" / str(summary["globalStep"]) / "manifest.json").exists()
+    assert not processes_of(folder)
+
+
+def test_learners_that_cannot_start_end_the_trial_with_their_reason(tmp_path):
+    file, folder = tmp_path / "run.yaml", tmp_path / "try"
+    file.write_text(BUILT_IN.read_text().replace("/FOLDER/", f"{tmp_path}/"))
+    done = trial(file, "--folder", folder)
+    assert done.returncode == 1
+    [failure] = json.loads(done.stdout)["failures"]
+    assert "fails again and again: DataInvalid: " in failure
+    assert "meta.json is missing" in failure
     assert not processes_of(folder)

@@ -60,6 +60,12 @@ def run_try(options: argparse.Namespace) -> int:
             print(json.dumps(as_json(trial, console.timings, failures), indent=2))
         else:
             console.say(render(trial, failures), indent="")
+    except CommandError as error:
+        if options.json and not isinstance(error, UsageError):
+            print(
+                json.dumps({"passed": False, "failures": [str(error)], "stages": console.timings}, indent=2)
+            )
+        raise
     finally:
         if options.folder is None and passed:
             shutil.rmtree(folder, ignore_errors=True)
@@ -126,10 +132,12 @@ def _read(file: Path | None, folder: Path, steps: int | None) -> tuple[str, Trai
 
 def _local(path: Path, manifest: dict[str, Any], section: str) -> str:
     """Take out the section's file:// URI, and put that of a bucket there, which a cluster would ask for."""
-    uri = str(manifest.get("spec", {}).get(section, {}).get("uri", ""))
-    if not uri.startswith("file:///") or uri == "file:///":
-        raise UsageError(f"{path}: spec.{section}.uri {uri!r}: file:///absolute/path is wanted")
-    manifest["spec"][section]["uri"] = "gs://local/try"
+    spec = manifest.get("spec")
+    part = spec.get(section) if isinstance(spec, dict) else None
+    uri = part.get("uri") if isinstance(part, dict) else None
+    if part is None or not isinstance(uri, str) or not uri.startswith("file:///") or uri == "file:///":
+        raise UsageError(f"{path}: spec.{section}.uri {uri or ''!r}: file:///absolute/path is wanted")
+    part["uri"] = "gs://local/try"
     return uri
 
 

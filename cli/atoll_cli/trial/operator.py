@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from atoll_cli.trial.pods import Pods, free_port
+from atoll_cli.trial.pods import Pods
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
@@ -56,10 +56,9 @@ class Operator:
         self.pods = Pods(folder / "pods", folder / "run.json", folder / "certificates")
         self._folder, self._seen = folder, time.time()
         self._shards = [SyncerState()] * spec.syncer.shards
+        take = self.pods.ports.take
         self._addresses = tuple(
-            SyncerAddress(
-                host="localhost", port=free_port(), status_port=free_port(), health_port=free_port()
-            )
+            SyncerAddress(host="localhost", port=take(), status_port=take(), health_port=take())
             for _ in self._shards
         )
         self._authority = Authority.new(name, datetime.datetime.now(datetime.UTC))

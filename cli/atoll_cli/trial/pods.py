@@ -39,11 +39,28 @@ TAIL = 64 * 1024
 _ERROR = re.compile(r" ERROR atoll[.\w]*: (.+)")
 
 
-def free_port() -> int:
-    """A TCP port that nobody listens on now."""
-    with socket.socket() as holder:
-        holder.bind(("localhost", 0))
-        return int(holder.getsockname()[1])
+class Ports:
+    """Ports of this trial. On Linux they stay bound, not listened on: a server takes them as often as it starts, and
+    the kernel gives them to no other process and to no connection."""
+
+    def __init__(self) -> None:
+        self._held: list[socket.socket] = []
+
+    def take(self) -> int:
+        """A TCP port that nobody listens on."""
+        holder = socket.socket()
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: both must
+        holder.bind(("", 0))
+        port = int(holder.getsockname()[1])
+        if sys.platform == "linux":
+            self._held.append(holder)
+        else:
+            holder.close()
+        return port
+
+    def close(self) -> None:
+        for holder in self._held:
+            holder.close()
 
 
 @dataclass
@@ -116,6 +133,7 @@ class Pods:
 
     def __init__(self, folder: Path, run_file: Path, certificates: Path) -> None:
         self.all: dict[str, Pod] = {}
+        self.ports = Ports()
         self._folder, self._run_file, self._certificates = folder, run_file, certificates
         self._coordinators: dict[tuple[str, int], int] = {}
 
@@ -175,6 +193,7 @@ class Pods:
         for pod in self.all.values():
             if pod.process is not None:
                 pod.process.wait()
+        self.ports.close()
 
     def _start(self, pod: Pod, now: float) -> None:
         [main] = pod.body["spec"]["containers"]
@@ -203,12 +222,14 @@ class Pods:
             yield ENV_SHARD, pod.name.rpartition("-")[2]
         if ENV_UNIT in told:
             unit = parse_unit(told[ENV_UNIT])
-            port = self._coordinators.setdefault((unit.unit, pod.told), free_port())
+            key = unit.unit, pod.told
+            if key not in self._coordinators:
+                self._coordinators[key] = self.ports.take()
             changed = {
                 "incarnation": pod.told,
                 "chips": 0,
-                "coordinator": f"localhost:{port}",
-                "address": f"localhost:{free_port()}",
+                "coordinator": f"localhost:{self._coordinators[key]}",
+                "address": f"localhost:{self.ports.take()}",
             }
             yield ENV_UNIT, dump(unit.model_copy(update=changed))
 
