@@ -49,6 +49,19 @@ def test_a_truncated_file_is_compiled_and_written_again(
     assert (loaded(FLOATS), loaded(FLOATS)) == (0, 1)
 
 
+def test_another_constant_is_compiled_again_though_the_source_has_the_same_size_and_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    source = tmp_path / "source.py"
+    for factor in (2, 5):
+        source.write_text(f"def scaled(value):\n    return value * {factor}\n")
+        os.utime(source, (1, 1))
+        module: dict[str, Any] = {"__name__": "source"}
+        exec(compile(source.read_text(), str(source), "exec"), module)
+        assert kernel(module["scaled"])(3.0) == 3.0 * factor
+
+
 def test_two_processes_that_store_a_kernel_at_once_lose_neither(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ Elements come as their bits: uint32 of float32, or uint16 of bfloat16, which is 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -31,7 +32,14 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
     numba does not sync its files, so a loss of power can leave them truncated. And it reads the index, writes it, and
     then writes the code: two processes at once could store code under each other's name.
+
+    Code is of a source by its content. numba itself looks at the source's time, which is the same in every image.
     """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        source = Path(function.__code__.co_filename).read_bytes()
+        self._cache_file._source_stamp = hashlib.sha256(source).hexdigest()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         with self._locked():
@@ -59,7 +67,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 def kernel(function: Function) -> Function:
     """Compiles at the first call; keeps the code beside the source, in the user's cache or in NUMBA_CACHE_DIR."""
     compiled = njit(nogil=True)(function)
-    with suppress(RuntimeError):  # none of these folders can be written
+    with suppress(RuntimeError, OSError):  # none of these folders can be written, or there is no source
         compiled._cache = _Cache(function)
     result: Function = compiled
     return result
