@@ -5,7 +5,8 @@ A test builds a scene, lets something happen, lets the operator look, and reads 
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 from objects import TWO_HOSTS
 from scene_cluster import NOW, SceneCluster
@@ -140,26 +141,34 @@ class Scene(SceneCluster):
         self.report = UnitReport(**(values | changes))
         return self.rest()
 
-    def crash(self, host: int, exit_code: int = 1, words: str = "OSError: no", of: int | None = None) -> None:
+    def new_image(self) -> Self:
+        """The run has another image from now on."""
+        self.settings = replace(self.settings, image="new")
+        return self
+
+    def crash(self, host: int, exit_code: int = 1, words: str = "OSError: no", of: int | None = None) -> Self:
         """The container ends, of the incarnation `of` (0: it names none), and its kubelet starts it again."""
         number = self.status.incarnation if of is None else of
         message = str(LastWords(number, words)) if number else words
         ended = {"exitCode": exit_code, "message": message, "finishedAt": self.time()}
         states = {"state": self.running(), "lastState": {"terminated": ended}}
         self.pod(host)["status"]["containerStatuses"] = [{"name": "main", **states}]
+        return self
 
-    def note_restart(self, ago: float = 0.0, reason: str = "AppError", **changes: Any) -> None:
+    def note_restart(self, ago: float = 0.0, reason: str = "AppError", **changes: Any) -> Self:
         """The status has a restart that was so many seconds ago."""
         restart = Restart(time=self.time(-ago), reason=reason, in_place=changes.pop("in_place", False))
         update = {"restarts": (*self.status.restarts, restart), **changes}
         self.status = self.status.model_copy(update=update)
+        return self
 
-    def make_room(self, *hosts: int) -> None:
+    def make_room(self, *hosts: int) -> Self:
         """Processes of the last incarnation end for the current one."""
         for host in hosts:
             self.crash(host, EXIT_RESTART, "", of=self.status.incarnation - 1)
 
-    # What a test reads
+        # What a test reads
+        return self
 
     def names(self) -> list[str]:
         """Pods without the unit's name, in order: `incarnation-host`."""

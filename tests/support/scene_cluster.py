@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from atoll_operator.api.group import ACCELERATOR, NODE_POOL, TOPOLOGY, TPU
 from atoll_operator.api.learnerunit import LearnerUnitSpec
@@ -28,7 +28,7 @@ class SceneCluster:
             for host in range(self.size):
                 self.put_node(f"{pool}-{host}", pool)
 
-    def put_node(self, name: str, pool: str, **changes: Any) -> None:
+    def put_node(self, name: str, pool: str, **changes: Any) -> Self:
         labels = {NODE_POOL: pool, ACCELERATOR: self.spec.accelerator, TOPOLOGY: self.spec.topology}
         body = {
             "metadata": {"name": name, "labels": {**labels, **changes.pop("labels", {})}},
@@ -39,26 +39,35 @@ class SceneCluster:
             },
         }
         self.nodes[name] = view_node(body, self.nodes.get(name), self.now)
+        return self
 
     def node_of(self, host: int) -> str:
         return str(self.pod(host)["spec"]["nodeName"])
 
-    def change_node(self, host: int, **changes: Any) -> None:
+    def change_node(self, host: int, **changes: Any) -> Self:
         name = self.node_of(host)
         self.put_node(name, self.nodes[name].pool, **changes)
+        return self
 
-    def silence(self, host: int, seconds: float = 0.0) -> None:
+    def wait(self, seconds: float) -> Self:
+        self.now += seconds
+        return self
+
+    def silence(self, host: int, seconds: float = 0.0) -> Self:
         """The host's node says nothing, for so long already."""
         self.change_node(host, ready="Unknown")
         self.now += seconds
+        return self
 
-    def announce(self, host: int) -> None:
+    def announce(self, host: int) -> Self:
         """The host's node is about to be taken away."""
         self.change_node(host, spec={"taints": [{"key": IMPENDING_TERMINATION, "effect": "NoSchedule"}]})
+        return self
 
-    def delete_node(self, host: int) -> None:
+    def delete_node(self, host: int) -> Self:
         name = self.node_of(host)
         self.nodes[name] = gone(self.nodes[name])
+        return self
 
     def create(self, pod: Object) -> None:
         name, metadata = pod["metadata"]["name"], pod["metadata"]
@@ -94,38 +103,50 @@ class SceneCluster:
     def running(self) -> Object:
         return {"running": {"startedAt": self.time()}}
 
-    def condition_of(self, host: int | Object, kind: str, status: str = "True", **more: str) -> None:
+    def condition_of(self, host: int | Object, kind: str, status: str = "True", **more: str) -> Self:
         """A condition of the pod."""
         known = self.pod(host)["status"].setdefault("conditions", [])
         known[:] = [each for each in known if each["type"] != kind]
         known.append({"type": kind, "status": status, "lastTransitionTime": self.time(), **more})
+        return self
 
-    def bind(self, host: int | Object, node: str) -> None:
+    def bind(self, host: int | Object, node: str) -> Self:
         self.pod(host)["spec"]["nodeName"] = node
         self.condition_of(host, "PodScheduled")
+        return self
 
-    def unschedulable(self, host: int | Object) -> None:
+    def unschedulable(self, host: int | Object) -> Self:
         self.condition_of(host, "PodScheduled", "False", reason="Unschedulable", message="0/4 nodes")
+        return self
 
-    def start(self, host: int | Object) -> None:
+    def start(self, host: int | Object) -> Self:
         """The container runs, and the pod is ready."""
         self.condition_of(host, "Ready")
         main = {"name": "main", "state": self.running()}
         self.pod(host)["status"] |= {"phase": "Running", "containerStatuses": [main]}
+        return self
 
-    def fail(self, host: int, exit_code: int | None = 1, **status: Any) -> None:
+    def fail(self, host: int, exit_code: int | None = 1, **status: Any) -> Self:
         """The pod ends."""
         ended = {"exitCode": exit_code, "finishedAt": self.time()}
         main = [{"name": "main", "state": {"terminated": ended}}] if exit_code is not None else []
         changed = {"phase": "Failed" if exit_code != 0 else "Succeeded", "containerStatuses": main, **status}
         self.pod(host)["status"] |= changed
+        return self
 
-    def delete(self, host: int, grace: float = 30.0, disruption: str = "") -> None:
+    def fail_all(self, *hosts: int) -> Self:
+        for host in hosts:
+            self.fail(host)
+        return self
+
+    def delete(self, host: int, grace: float = 30.0, disruption: str = "") -> Self:
         """Somebody deletes the pod, and it has not ended yet."""
         self.pod(host)["metadata"]["deletionTimestamp"] = self.time(grace)
         if disruption:
             self.condition_of(host, "DisruptionTarget", reason=disruption)
+        return self
 
-    def vanish(self, host: int) -> None:
+    def vanish(self, host: int) -> Self:
         """The pod goes, and nobody saw it terminating."""
         del self.pods[self.pod(host)["metadata"]["name"]]
+        return self

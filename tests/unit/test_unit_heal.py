@@ -72,8 +72,7 @@ def test_stages_follow_each_other(act: Any, told: dict[str, float] | None, wante
 
 
 def test_the_time_of_a_stage_that_is_not_known_falls_to_the_next() -> None:
-    scene = learning()
-    scene.fail(1)
+    scene = learning().fail(1)
     failed = scene.now
     scene.now = failed + 3
     scene.place()
@@ -90,8 +89,7 @@ moments = st.floats(-1000, 1000)
 def test_whatever_the_clocks_say_no_stage_is_negative_and_their_sum_is_the_heal(
     scheduled: float, started: float, joined: float, stepped: float, compiling: float
 ) -> None:
-    scene = learning()
-    scene.fail(1)
+    scene = learning().fail(1)
     told = {"joined": joined, "stepped": stepped, "compiling": compiling}
     stages = known(healed(scene, scheduled, started, told).stages)
     assert min(stages.values()) >= 0
@@ -99,8 +97,7 @@ def test_whatever_the_clocks_say_no_stage_is_negative_and_their_sum_is_the_heal(
 
 
 def test_a_merge_that_is_told_before_the_first_step_leaves_stages_open_until_that_is_known() -> None:
-    scene = learning()
-    scene.fail(1)
+    scene = learning().fail(1)
     failed = scene.now
     assert healed(scene, told=None).stages.catch_up is None
     tell(scene, failed, TOLD, incarnation=1)

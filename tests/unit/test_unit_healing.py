@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scene import FOUR_HOSTS, TWO_SLICES, Scene, learning
+from scene import TWO_SLICES, Scene, learning
 
 from atoll_operator.plan.nodes import IMPENDING_TERMINATION, OUT_OF_SERVICE
 from atoll_operator.plan.unit.deadlines import RENEWAL_SECONDS
@@ -30,19 +28,9 @@ def rows(title: str) -> list[tuple[str, ...]]:
     return table[2:]
 
 
-def healthy(**changes: Any) -> Scene:
-    return learning(FOUR_HOSTS, **changes)
-
-
-def with_failure(host: int = 1, **changes: Any) -> Scene:
-    scene = healthy(**changes)
-    scene.fail(host)
-    return scene
-
-
 def restarted(host: int = 1) -> Scene:
     """After the failure of one pod: the incarnation is 2, the others were told, and nobody has restarted."""
-    return with_failure(host).rest()
+    return learning().fail(host).rest()
 
 
 def starting(host: int) -> Scene:
@@ -51,72 +39,66 @@ def starting(host: int) -> Scene:
     return scene
 
 
-def act(scene: Scene, *acts: Callable[[Scene], Any]) -> Scene:
-    for each in acts:
-        each(scene)
-    return scene
-
-
 SLOTS: dict[str, list[tuple[Scene, int]]] = {
     "its pod runs, or waits for a node, an image or its container": [
-        (healthy(), 1), (Scene().place(), 1), (starting(1), 1), (Scene().rest(), 0),
+        (learning(), 1), (Scene().place(), 1), (starting(1), 1), (Scene().rest(), 0),
     ],
     "its container ended for the current incarnation (exit status 66), or is of an older one": [
-        (act(restarted(), lambda s: s.make_room(0)), 0), (act(healthy(), lambda s: s.crash(1, of=7)), 1),
+        (restarted().make_room(0), 0), (learning().crash(1, of=7), 1),
     ],
-    "its pod ended with exit status 0 less than 15 s ago": [(act(healthy(), lambda s: s.fail(1, 0)), 1)],
+    "its pod ended with exit status 0 less than 15 s ago": [(learning().fail(1, 0), 1)],
     "its container ended with an error of the current incarnation": [
-        (act(healthy(), lambda s: s.crash(1)), 1), (act(healthy(), lambda s: s.crash(1, 137, "")), 1),
-        (act(healthy(), lambda s: s.crash(1, EXIT_VERSION + 1, "OSError: no")), 1),
+        (learning().crash(1), 1), (learning().crash(1, 137, ""), 1),
+        (learning().crash(1, EXIT_VERSION + 1, "OSError: no"), 1),
     ],
     "its pod failed, or ended before the run did": [
-        (with_failure(), 1), (act(healthy(), lambda s: s.fail(1, 137)), 1),
-        (act(healthy(), lambda s: (s.fail(1, 0), setattr(s, "now", s.now + 60))), 1),
-        (act(healthy(sees_nodes=False), lambda s: s.fail(1)), 1),
+        (learning().fail(1), 1), (learning().fail(1, 137), 1),
+        (learning().fail(1, 0).wait(60), 1),
+        (learning(sees_nodes=False).fail(1), 1),
     ],
-    "its pod is being deleted": [(act(healthy(), lambda s: s.delete(1)), 1)],
-    "its pod is missing, and the hosts have met": [(act(healthy(), lambda s: s.vanish(1)), 1)],
+    "its pod is being deleted": [(learning().delete(1), 1)],
+    "its pod is missing, and the hosts have met": [(learning().vanish(1), 1)],
     "its pod is missing, and the hosts have not met": [
-        (act(Scene().place(), lambda s: s.vanish(1)), 1), (act(restarted(), lambda s: s.vanish(2)), 2),
+        (Scene().place().vanish(1), 1), (restarted().vanish(2), 2),
     ],
     "its pod never ran the current incarnation and failed or is being deleted; the hosts have not met": [
-        (act(restarted(), lambda s: s.fail(2)), 2), (act(restarted(), lambda s: s.delete(2)), 2),
+        (restarted().fail(2), 2), (restarted().delete(2), 2),
     ],
     "its pod failed, and its node is cordoned": [
-        (act(with_failure(), lambda s: s.change_node(1, spec={"unschedulable": True})), 1)
+        (learning().fail(1).change_node(1, spec={"unschedulable": True}), 1)
     ],
     "its pod failed, and its node pool lacks a host": [
-        (act(with_failure(), lambda s: s.change_node(2, spec={"unschedulable": True})), 1),
-        (act(healthy(), lambda s: (s.change_node(1, spec={"unschedulable": True}), s.delete(2))), 2),
+        (learning().fail(1).change_node(2, spec={"unschedulable": True}), 1),
+        (learning().change_node(1, spec={"unschedulable": True}).delete(2), 2),
     ],
-    "its pod failed, and the unit is in a queue": [(with_failure(queue_name="team"), 1)],
+    "its pod failed, and the unit is in a queue": [(learning(queue_name="team").fail(1), 1)],
     "its pod failed, and the other pods were made from another image or template": [
-        (act(with_failure(), lambda s: setattr(s, "settings", replace(s.settings, image="new"))), 1)
+        (learning().fail(1).new_image(), 1)
     ],
     "its pod was evicted": [
-        (act(healthy(), lambda s: s.delete(1, disruption=EVICTED)), 1),
-        (act(healthy(), lambda s: s.fail(1, None, reason="Evicted")), 1),
+        (learning().delete(1, disruption=EVICTED), 1),
+        (learning().fail(1, None, reason="Evicted"), 1),
     ],
     "its pod was turned away by the kubelet, for the first time in the window": [
-        (act(healthy(), lambda s: s.fail(1, None, reason="OutOfgoogle.com/tpu")), 1)
+        (learning().fail(1, None, reason="OutOfgoogle.com/tpu"), 1)
     ],
-    "its pod was preempted": [(act(healthy(), lambda s: s.delete(1, disruption=PREEMPTED)), 1)],
+    "its pod was preempted": [(learning().delete(1, disruption=PREEMPTED), 1)],
     "its process ended with exit status 64, or as fenced": [
-        (act(healthy(), lambda s, code=code: s.crash(1, code)), 1) for code in (EXIT_TERMINAL, EXIT_FENCED)
-    ] + [(act(healthy(), lambda s: s.fail(1, EXIT_TERMINAL)), 1)],
-    "its container ended before the learner's own code ran": [(act(healthy(), lambda s: s.crash(1, of=0)), 1)],
+        (learning().crash(1, code), 1) for code in (EXIT_TERMINAL, EXIT_FENCED)
+    ] + [(learning().fail(1, EXIT_TERMINAL), 1)],
+    "its container ended before the learner's own code ran": [(learning().crash(1, of=0), 1)],
     "its node is gone, out of service, or silent for `nodeLostSeconds` while no step is seen": [
-        (act(healthy(), lambda s: s.delete_node(1)), 1),
-        (act(healthy(), lambda s: s.change_node(1, spec={"taints": [{"key": OUT_OF_SERVICE}]})), 1),
-        (act(healthy(), lambda s: s.silence(1, 4)), 1),
-        (act(healthy(), lambda s: s.delete(1, disruption="DeletionByTaintManager")), 1),
-        (act(healthy(), lambda s: s.fail(1, None)), 1),
+        (learning().delete_node(1), 1),
+        (learning().change_node(1, spec={"taints": [{"key": OUT_OF_SERVICE}]}), 1),
+        (learning().silence(1, 4), 1),
+        (learning().delete(1, disruption="DeletionByTaintManager"), 1),
+        (learning().fail(1, None), 1),
     ],
     "its pod runs, and its node is silent for less than that": [
-        (act(healthy(), lambda s: s.silence(1)), 1)
+        (learning().silence(1), 1)
     ],
     "its container ended with an error, and the node of another host is silent": [
-        (act(healthy(), lambda s: (s.silence(2), s.crash(1))), 1)
+        (learning().silence(2).crash(1), 1)
     ],
 }  # fmt: skip
 
@@ -160,44 +142,14 @@ def check(scene: Scene, action: str, anew: str, charged: str) -> None:
         assert kept <= set(scene.pods)
 
 
-def late_start() -> Scene:
-    scene = Scene(recovery={"startup_seconds": 600}).place()
-    scene.now += 600
-    return scene
-
-
-def late_restart() -> Scene:
-    scene = healthy(recovery={"startup_seconds": 600})
-    scene.crash(1)
-    scene.rest()
-    scene.make_room(0, 2, 3)
-    scene.now += 600
-    return scene
-
-
-def with_behind(host: int) -> Scene:
-    scene = restarted(1)
-    scene.make_room(*({0, 2, 3} - {host}))
-    scene.now += RENEWAL_SECONDS
-    return scene
-
-
-def stuck_container() -> Scene:
-    scene = starting(1)
-    scene.now += 1800
-    return scene
-
-
 def without_host() -> Scene:
-    scene = restarted()
-    scene.unschedulable(1)
-    scene.now += RETURN_SECONDS
+    scene = restarted().unschedulable(1).wait(RETURN_SECONDS)
     return scene
 
 
 def after_two(*ago: float, merged: bool) -> Scene:
     """After restarts in place so many seconds ago."""
-    scene = healthy()
+    scene = learning()
     for incarnation, seconds in enumerate(ago, 2):
         update = {"merged_incarnation": incarnation} if merged else {}
         scene.note_restart(seconds, in_place=True, incarnation=incarnation, **update)
@@ -208,8 +160,7 @@ def after_two(*ago: float, merged: bool) -> Scene:
 
 
 def moved() -> Scene:
-    scene = healthy()
-    scene.announce(1)
+    scene = learning().announce(1)
     scene.turn()
     for host in range(4):
         scene.fail(host, 0)
@@ -217,11 +168,19 @@ def moved() -> Scene:
 
 
 UNITS: dict[str, list[Scene]] = {
-    "no step ended for `hangSeconds`": [act(healthy(), lambda s: setattr(s, "now", s.now + 600))],
-    "not all hosts are connected `startupSeconds` after the pods started": [late_start()],
-    "not all hosts are connected `startupSeconds` after a restart": [late_restart()],
-    "a pod or process of the last incarnation is still there 90 s after a restart": [with_behind(2)],
-    "a container has not started `startupSeconds` after it got its node, and others have": [stuck_container()],
+    "no step ended for `hangSeconds`": [learning().wait(600)],
+    "not all hosts are connected `startupSeconds` after the pods started": [
+        Scene(recovery={"startup_seconds": 600}).place().wait(600)
+    ],
+    "not all hosts are connected `startupSeconds` after a restart": [
+        learning(recovery={"startup_seconds": 600}).crash(1).rest().make_room(0, 2, 3).wait(600)
+    ],
+    "a pod or process of the last incarnation is still there 90 s after a restart": [
+        restarted(1).make_room(0, 3).wait(RENEWAL_SECONDS)
+    ],
+    "a container has not started `startupSeconds` after it got its node, and others have": [
+        starting(1).wait(1800)
+    ],
     "a replaced pod is unschedulable for 15 s": [without_host()],
     "a node is about to be taken away, and the pods have ended between two steps": [moved()],
     "a failure after two restarts on the same hosts without a merge": [after_two(1400, 700, merged=False)],
@@ -229,12 +188,12 @@ UNITS: dict[str, list[Scene]] = {
         after_two(300, 100, merged=True), after_two(900, 500, merged=True)
     ],
     "a failure, and `recovery.inPlace` is false": [
-        with_failure(recovery={"in_place": False}),
-        act(healthy(recovery={"in_place": False}), lambda s: s.crash(1)),
+        learning(recovery={"in_place": False}).fail(1),
+        learning(recovery={"in_place": False}).crash(1),
     ],
     "all pods of a slice failed on sound hosts": [
-        act(healthy(), lambda s: [s.fail(host) for host in range(4)]),
-        act(learning(TWO_SLICES), lambda s: [s.fail(host) for host in (2, 3)]),
+        learning().fail_all(0, 1, 2, 3),
+        learning(TWO_SLICES).fail_all(2, 3),
     ],
 }  # fmt: skip
 
@@ -248,7 +207,7 @@ def test_what_is_seen_of_a_unit_has_the_action_that_the_page_says(row: tuple[str
 
 
 def test_one_failed_pod_is_replaced_and_the_others_stay_and_are_told() -> None:
-    scene = healthy()
+    scene = learning()
     before = {name: pod["metadata"]["uid"] for name, pod in scene.pods.items()}
     first = scene.pods["r-two-0-1-2"]
     scene.fail(2)
@@ -270,7 +229,7 @@ def test_one_failed_pod_is_replaced_and_the_others_stay_and_are_told() -> None:
 
 @pytest.mark.parametrize("hosts", [[0], [0, 1, 2, 3]])
 def test_replaced_pods_go_to_their_pool_at_once_and_a_leader_holds_it_again(hosts: list[int]) -> None:
-    scene = act(healthy(), lambda s: [s.fail(host) for host in hosts]).rest()
+    scene = learning().fail_all(*hosts).rest()
     kept = {0, 1, 2, 3} - {*hosts}
     assert scene.names() == [*(f"1-{host}" for host in sorted(kept)), *(f"2-{host}" for host in hosts)]
     assert (scene.numbers, scene.status.restarts[-1].replaced) == ((2, 1), len(hosts))
@@ -280,8 +239,7 @@ def test_replaced_pods_go_to_their_pool_at_once_and_a_leader_holds_it_again(host
 
 
 def test_a_pod_that_is_being_deleted_keeps_its_host_until_it_has_ended() -> None:
-    scene = healthy()
-    scene.delete(1, grace=60)
+    scene = learning().delete(1, grace=60)
     scene.turn()
     plan = scene.look()
     assert [(each.name, each.grace_seconds) for each in plan.remove] == [("r-two-0-1-1", 1)], "it is hurried"
@@ -291,7 +249,7 @@ def test_a_pod_that_is_being_deleted_keeps_its_host_until_it_has_ended() -> None
 
 
 def test_what_is_left_of_a_replaced_pod_goes_and_nothing_else() -> None:
-    scene = with_failure()
+    scene = learning().fail(1)
     old = scene.pod(1)
     scene.rest()
     scene.pods["r-two-0-1-1"] = old  # a finalizer kept it
@@ -300,44 +258,39 @@ def test_what_is_left_of_a_replaced_pod_goes_and_nothing_else() -> None:
 
 
 def test_absence_is_confirmed_before_it_costs_an_incarnation_and_what_was_seen_is_not() -> None:
-    assert act(healthy(), lambda s: s.vanish(1)).look().doubtful
-    assert not with_failure().look().doubtful
+    assert learning().vanish(1).look().doubtful
+    assert not learning().fail(1).look().doubtful
     assert without_host().look().doubtful
 
 
 def test_losses_within_one_restart_cost_one_incarnation() -> None:
-    scene = act(restarted(1), lambda s: (s.fail(2), s.delete(3))).rest()
+    scene = restarted(1).fail(2).delete(3).rest()
     assert (scene.numbers, scene.status.restart_count) == ((2, 1), 1)
     assert scene.names()[:3] == ["1-0", "2-1", "2-2"]
 
 
 @pytest.mark.parametrize(
-    "lose",
+    "scene",
     [
-        pytest.param(lambda s: (s.bind(1, "red-1"), s.start(1), s.fail(1)), id="the-replaced-one"),
-        pytest.param(lambda s: s.crash(2), id="a-process-of-this-incarnation"),
-        pytest.param(lambda s: (s.make_room(2), s.delete(2)), id="one-that-may-run-as-this-incarnation"),
-        pytest.param(lambda s: (s.hear("Joining"), s.fail(2)), id="after-the-hosts-met"),
-        pytest.param(lambda s: s.delete(2, disruption=EVICTED), id="evicted"),
+        pytest.param(restarted().bind(1, "red-1").start(1).fail(1), id="the-replaced-one"),
+        pytest.param(restarted().crash(2), id="a-process-of-this-incarnation"),
+        pytest.param(restarted().make_room(2).delete(2), id="one-that-may-run-as-this-incarnation"),
+        pytest.param(restarted().hear("Joining").fail(2), id="after-the-hosts-met"),
+        pytest.param(restarted().delete(2, disruption=EVICTED), id="evicted"),
     ],
 )
-def test_a_new_failure_during_a_restart_costs_another_incarnation(lose: Callable[[Scene], Any]) -> None:
-    scene = act(restarted(1), lose)
+def test_a_new_failure_during_a_restart_costs_another_incarnation(scene: Scene) -> None:
     assert scene.look().status.last_failure != scene.status.last_failure or scene.plan.wake is not None
     assert scene.look(after=60).status.incarnation == 3
 
 
 def test_hosts_that_are_connected_are_not_ready_while_one_pod_is_missing() -> None:
-    scene = restarted(1)
-    scene.vanish(1)
-    scene.hear("Joining", hosts=3)
+    scene = restarted(1).vanish(1).hear("Joining", hosts=3)
     assert (scene.condition("PodsReady")[0], scene.names()[-1]) == ("False", "2-1")
 
 
 def test_those_that_stay_are_not_given_up_while_the_api_server_takes_no_pod() -> None:
-    scene = restarted(1)
-    scene.make_room(0, 2, 3)
-    scene.vanish(1)
+    scene = restarted(1).make_room(0, 2, 3).vanish(1)
     plan = scene.look(after=100_000)
     assert (plan.advance, len(plan.create)) == (False, 1)
 
@@ -353,19 +306,16 @@ def test_restarts_that_helped_and_that_kubelets_forgot_do_not_count(
 
 
 def test_a_pod_of_another_contract_stays_where_none_is_replaced() -> None:
-    scene = healthy()
-    scene.settings = replace(scene.settings, image="new")
-    scene.crash(1)
+    scene = learning()
+    scene.new_image().crash(1)
     scene.turn()
     assert scene.numbers == (2, 1)
 
 
 def test_the_pod_that_ended_first_is_the_failure() -> None:
-    scene = healthy()
-    scene.delete(0)
+    scene = learning().delete(0)
     for host, code, seconds in ((1, 143, 3), (2, 137, 1), (3, 1, 0)):
-        scene.fail(host, code)
-        scene.now += seconds
+        scene.fail(host, code).wait(seconds)
     failure = scene.look().status.last_failure
     assert failure is not None and (failure.reason, failure.pod) == ("AppError", "r-two-0-1-2")
 
@@ -383,7 +333,7 @@ def test_the_pod_that_ended_first_is_the_failure() -> None:
     ],
 )  # fmt: skip
 def test_a_pod_says_who_ended_it(how: dict[str, Any], reason: str, words: str) -> None:
-    scene = act(healthy(), lambda s: s.fail(1, **{"exit_code": None, **how}))
+    scene = learning().fail(1, **{"exit_code": None, **how})
     failure = scene.look().status.last_failure
     assert failure is not None and (failure.reason, words in failure.message) == (reason, True)
 
@@ -399,17 +349,14 @@ def test_a_pod_says_who_ended_it(how: dict[str, Any], reason: str, words: str) -
 def test_the_shutdown_of_a_spot_host_is_a_preemption_unless_it_was_announced(
     labels: dict[str, str], taints: list[dict[str, str]], reason: str
 ) -> None:
-    scene = healthy()
-    scene.change_node(1, labels=labels, spec={"taints": taints})
+    scene = learning().change_node(1, labels=labels, spec={"taints": taints})
     scene.fail(1, None, reason="Terminated")
     scene.turn()
     assert scene.reason == reason
 
 
 def test_a_unit_that_steps_while_its_node_is_silent_is_not_lost_and_one_that_stops_is() -> None:
-    scene = healthy()
-    scene.silence(1, 2)
-    scene.hear(step=91)
+    scene = learning().silence(1, 2).hear(step=91)
     assert not scene.look(after=10).advance
     wake = scene.plan.wake
     assert wake == scene.now + 30
@@ -417,30 +364,24 @@ def test_a_unit_that_steps_while_its_node_is_silent_is_not_lost_and_one_that_sto
 
 
 def test_a_node_that_flaps_makes_no_heal_and_how_long_it_may_be_silent_is_the_runs_choice() -> None:
-    scene = healthy(recovery={"node_lost_seconds": 120})
+    scene = learning(recovery={"node_lost_seconds": 120})
     for ready in ("Unknown", "True", "Unknown"):
-        scene.now += 60
-        scene.change_node(1, ready=ready)
+        scene.wait(60).change_node(1, ready=ready)
     scene.report = None
     assert not scene.look(after=119).advance and scene.plan.wake == scene.now + 120
     assert scene.look(after=120).advance
 
 
 def test_a_unit_whose_node_comes_back_during_the_back_off_stays_and_counts_no_heal() -> None:
-    scene = healthy()
-    scene.note_restart()
-    scene.silence(1, 4)
+    scene = learning().note_restart().silence(1, 4)
     scene.turn()
     assert (scene.condition("Healing")[1], scene.status.incarnation) == ("BackOff", 1)
-    scene.change_node(1)
-    scene.rest()
+    scene.change_node(1).rest()
     assert (scene.status.phase, scene.status.last_heal, scene.status.incarnation) == ("Learning", None, 1)
 
 
 def test_a_zombie_on_a_lost_node_holds_nothing_up() -> None:
-    scene = healthy()
-    scene.silence(1, 4)
-    scene.rest()
+    scene = learning().silence(1, 4).rest()
     assert (scene.numbers, scene.names()) == ((2, 2), ["1-1", "2-0"])
     assert "deletionTimestamp" in scene.pods["r-two-0-1-1"]["metadata"]
     rules = scene.pod(0)["spec"]["affinity"]["nodeAffinity"]
@@ -453,35 +394,32 @@ def test_a_step_ends_no_hang_of_another_incarnation_and_the_first_has_the_time_o
     scene = Scene().place().hear("Joining", step=0, loss=None)
     assert not scene.look(after=1799).advance
     assert scene.look(after=1800).advance
-    assert healthy(recovery={"hang_seconds": 0}).look(after=1e6).advance is False
+    assert learning(recovery={"hang_seconds": 0}).look(after=1e6).advance is False
 
 
 def test_an_answer_of_the_syncer_from_before_the_deadline_condemns_nobody() -> None:
-    scene = healthy()
+    scene = learning()
     scene.heard = scene.now + 9
     assert not scene.look(after=3600).advance
     assert scene.plan.wake == scene.now + 3602
     scene.heard = scene.now + 3600
     assert scene.look(after=3600).advance
-    silent = healthy()
+    silent = learning()
     silent.answering_since = None
     assert not silent.look(after=1e6).advance
 
 
 def test_containers_that_nowhere_start_are_a_condition_and_no_failure() -> None:
-    scene = Scene().rest()
-    scene.bind(0, "red-0")
-    scene.rest()
+    scene = Scene().rest().bind(0, "red-0").rest()
     for host in (1, 2, 3):
         scene.bind(host, f"red-{host}")
-    scene.now += 1800
-    scene.rest()
+    scene.wait(1800).rest()
     assert (scene.status.incarnation, scene.condition("PodsReady")[1]) == (1, "ContainerCreating")
 
 
 @pytest.mark.parametrize("mark", ["taint", "label"])
 def test_a_unit_leaves_a_host_that_is_about_to_go_between_two_steps(mark: str) -> None:
-    scene = healthy()
+    scene = learning()
     if mark == "taint":
         scene.announce(1)
     else:
@@ -501,9 +439,7 @@ def test_a_unit_leaves_a_host_that_is_about_to_go_between_two_steps(mark: str) -
 
 @pytest.mark.parametrize("last", ["HostMaintenance", "AppError"])
 def test_a_unit_in_its_back_off_leaves_a_host_at_once_unless_it_has_just_moved(last: str) -> None:
-    scene = healthy()
-    scene.note_restart(1, last)
-    scene.announce(1)
+    scene = learning().note_restart(1, last).announce(1)
     assert scene.look().advance is (last == "AppError")
     if last == "HostMaintenance":
         assert scene.plan.wake is not None and scene.now < scene.plan.wake <= scene.now + 5
@@ -518,25 +454,22 @@ def test_a_unit_in_its_back_off_leaves_a_host_at_once_unless_it_has_just_moved(l
 
 @pytest.mark.parametrize(("disruption", "reason"), [("", "HostMaintenance"), (EVICTED, "HostMaintenance")])
 def test_a_pod_that_the_platform_took_first_is_part_of_the_maintenance(disruption: str, reason: str) -> None:
-    scene = healthy()
-    scene.announce(1)
-    scene.delete(1, disruption=disruption)
+    scene = learning().announce(1).delete(1, disruption=disruption)
     scene.turn()
     assert (scene.reason, scene.numbers, scene.condition("Draining")[0]) == (reason, (2, 2), "False")
 
 
 def test_a_requested_restart_keeps_the_hosts_costs_no_budget_and_happens_once() -> None:
-    scene = healthy(recovery={"max_restarts": 0})
+    scene = learning(recovery={"max_restarts": 0})
     scene.annotations = {"atoll.dev/heal": "1"}
     scene.rest()
     assert (scene.numbers, scene.reason, scene.told()) == ((2, 1), "RestartRequested", {"2"})
-    scene.make_room(0, 1, 2, 3)
-    scene.hear(step=100)
+    scene.make_room(0, 1, 2, 3).hear(step=100)
     assert (scene.status.phase, scene.numbers) == ("Learning", (2, 1))
 
 
 def test_a_requested_drain_gives_the_hosts_back_between_two_steps_and_happens_once() -> None:
-    scene = healthy()
+    scene = learning()
     scene.annotations = {"atoll.dev/drain": "1"}
     scene.turn()
     assert scene.condition("Draining")[:2] == ("True", "HostMaintenance")
@@ -547,21 +480,19 @@ def test_a_requested_drain_gives_the_hosts_back_between_two_steps_and_happens_on
 
 @pytest.mark.parametrize("value", ["0", "2", "", "x"])
 def test_a_request_for_another_incarnation_does_nothing(value: str) -> None:
-    scene = healthy()
+    scene = learning()
     scene.annotations = {"atoll.dev/heal": value, "atoll.dev/drain": value}
     assert not scene.turn()
 
 
 def test_a_run_that_ends_heals_and_moves_and_removes_no_pod() -> None:
-    scene = healthy()
+    scene = learning()
     scene.finishing = True
-    scene.announce(0)
-    scene.fail(1)
-    scene.vanish(2)
+    scene.announce(0).fail(1).vanish(2)
     plan = scene.look(after=60)
     assert (plan.advance, plan.create, plan.remove) == (False, (), ())
 
 
 def test_the_zero_exit_of_a_pod_is_looked_at_again_in_time() -> None:
-    scene = act(healthy(), lambda s: s.fail(1, 0))
+    scene = learning().fail(1, 0)
     assert scene.look().wake == scene.now + 15

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,13 +88,12 @@ def test_a_unit_whose_pods_were_taken_away_comes_back_without_a_failure(stop: st
 
 
 def test_a_suspension_does_not_wait_for_the_pod_of_a_lost_node() -> None:
-    scene = learning()
-    scene.silence(1)
+    scene = learning().silence(1)
     scene.stop = "Suspended"
     scene.turn()
     scene.turn()
     assert scene.condition("Draining")[0] == "True" and scene.look().wake == scene.now + 3
-    scene.now += 4
+    scene.wait(4)
     scene.turn()
     assert scene.condition("Draining")[0] == "False"
 
@@ -113,20 +111,14 @@ def test_a_unit_that_cannot_be_made_says_why_and_does_nothing(changes: dict[str,
 
 def test_a_stuck_pod_is_removed_by_force_only_where_that_is_wanted() -> None:
     for force in (False, True):
-        scene = learning(recovery={"force_delete": force})
-        scene.silence(1)
-        scene.now += 4
-        scene.rest()
-        scene.now += 40
-        scene.rest()
+        scene = learning(recovery={"force_delete": force}).silence(1).wait(4).rest().wait(40).rest()
         assert ("1-1" in scene.names()) is not force
 
 
 def test_a_queued_pod_that_is_stuck_is_released_from_its_queue() -> None:
-    scene = learning(recovery={"force_delete": True}, **QUEUED)
-    scene.delete(1, grace=0)
+    scene = learning(recovery={"force_delete": True}, **QUEUED).delete(1, grace=0)
     scene.turn()
-    scene.now += 40
+    scene.wait(40)
     assert {each.finalizer for each in scene.look().remove if each.name == "r-two-0-1-1"} == {
         "kueue.x-k8s.io/managed"
     }
@@ -150,13 +142,12 @@ def test_a_second_failure_within_seconds_waits_and_a_third_waits_longer() -> Non
 
 
 def test_an_exhausted_budget_is_final_until_it_grows_or_the_spec_changes() -> None:
-    scene = learning(recovery={"max_restarts": 0})
-    scene.fail(1, 64)
+    scene = learning(recovery={"max_restarts": 0}).fail(1, 64)
     scene.turn()
     assert scene.status.phase == "Failed" and "Delete this LearnerUnit" in scene.status.message
     scene.rest()
     assert scene.names() == ["1-1"], "what failed can be looked at"
-    scene.now += 1e6
+    scene.wait(1e6)
     assert not scene.turn()
     changed, scene.generation = scene.generation, 2
     assert scene.look().status.restarts == ()
@@ -226,12 +217,9 @@ def test_the_jitter_is_the_same_at_each_look_and_not_for_all_units() -> None:
 
 
 def test_a_heal_ends_with_the_first_merge_and_says_what_it_cost() -> None:
-    scene = learning().hear(step=95, step_seconds=0.5)
-    scene.fail(1)
+    scene = learning().hear(step=95, step_seconds=0.5).fail(1)
     failed = scene.now
-    scene.now += 1
-    scene.place()
-    scene.make_room(0, 2, 3)
+    scene.wait(1).place().make_room(0, 2, 3)
     assert scene.rest().plan.healed_seconds is None, "merges of the old incarnation are none of it"
     assert scene.condition("PodsReady")[0] == "True" and scene.status.phase == "Healing"
     scene.now = failed + 14
@@ -251,9 +239,7 @@ def test_a_heal_ends_with_the_first_merge_and_says_what_it_cost() -> None:
 
 
 def test_pods_are_ready_when_all_containers_have_restarted_or_all_hosts_are_connected() -> None:
-    scene = learning()
-    scene.crash(1)
-    scene.rest()
+    scene = learning().crash(1).rest()
     assert scene.condition("Scheduled")[0] == "True"
     assert scene.condition("PodsReady") == ("False", "Restarting", "1 of 4 containers restarted in place")
     assert scene.status.phase == "Healing"
@@ -262,12 +248,10 @@ def test_pods_are_ready_when_all_containers_have_restarted_or_all_hosts_are_conn
 
 
 def test_what_fails_again_before_a_merge_is_one_heal_of_the_first_failure() -> None:
-    scene = learning()
-    scene.fail(1)
+    scene = learning().fail(1)
     scene.turn()
     began = scene.status.heal_start_time
-    scene.now += 60
-    scene.fail(2, None, reason="UnexpectedAdmissionError")
+    scene.wait(60).fail(2, None, reason="UnexpectedAdmissionError")
     scene.turn()
     assert (scene.status.heal_reason, scene.status.heal_start_time, scene.reason) == (
         "AppError", began, "AdmissionRejected",
@@ -275,11 +259,7 @@ def test_what_fails_again_before_a_merge_is_one_heal_of_the_first_failure() -> N
 
 
 def test_a_second_crash_of_one_pod_for_one_reason_is_a_failure_of_its_own() -> None:
-    scene = learning()
-    scene.crash(1)
-    scene.rest()
-    scene.now += 60
-    scene.crash(1)
+    scene = learning().crash(1).rest().wait(60).crash(1)
     scene.turn()
     failure = scene.status.last_failure
     assert failure is not None and parse_time(failure.time) == scene.now
@@ -287,10 +267,9 @@ def test_a_second_crash_of_one_pod_for_one_reason_is_a_failure_of_its_own() -> N
 
 
 def test_a_unit_that_is_given_up_is_charged_the_heal_that_came_to_nothing() -> None:
-    scene = learning()
-    scene.fail(1)
+    scene = learning().fail(1)
     scene.turn()
-    scene.now += 30
+    scene.wait(30)
     scene.recovery = RecoverySpec(max_restarts=1)
     scene.fail(2, 64)
     scene.turn()
@@ -299,8 +278,7 @@ def test_a_unit_that_is_given_up_is_charged_the_heal_that_came_to_nothing() -> N
 
 
 def test_an_image_that_cannot_be_pulled_is_a_condition_and_no_failure() -> None:
-    scene = Scene().rest()
-    scene.bind(0, "red-0")
+    scene = Scene().rest().bind(0, "red-0")
     for reason, told in (("ImagePullBackOff", "ImagePull"), ("ContainerCreating", "Placing")):
         waiting = {"waiting": {"reason": reason, "message": "not found"}}
         scene.pod(0)["status"]["containerStatuses"] = [{"name": "main", "state": waiting}]
@@ -394,9 +372,7 @@ def test_a_queue_adds_a_group_and_a_gate_to_each_pod_and_all_are_created_at_once
 
 
 def test_a_unit_in_a_queue_says_so_and_no_deadline_runs() -> None:
-    scene = Scene(recovery={"startup_seconds": 30}, **QUEUED).rest()
-    scene.now += 1e6
-    scene.rest()
+    scene = Scene(recovery={"startup_seconds": 30}, **QUEUED).rest().wait(1e6).rest()
     status, reason, message = scene.condition("Scheduled")
     assert (status, reason, scene.status.restart_count, scene.plan.wake) == ("False", "Queued", 0, None)
     assert "kubectl describe workload r-two-0-1-" in message
@@ -406,10 +382,8 @@ def test_a_unit_in_a_queue_says_so_and_no_deadline_runs() -> None:
 
 
 def test_a_pod_that_kueue_stops_is_preempted_with_its_words_and_the_next_group_is_another() -> None:
-    scene = learning(**QUEUED)
-    scene.delete(1)
-    scene.condition_of(1, "TerminationTarget", reason="Any", message="a more important one came")
-    scene.rest()
+    scene = learning(**QUEUED).delete(1)
+    scene.condition_of(1, "TerminationTarget", reason="Any", message="a more important one came").rest()
     assert scene.reason == "Preempted" and scene.status.last_failure is not None
     assert scene.status.last_failure.message == "a more important one came"
     groups = {pod["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] for pod in scene.pods.values()}
@@ -417,9 +391,7 @@ def test_a_pod_that_kueue_stops_is_preempted_with_its_words_and_the_next_group_i
 
 
 def test_a_crash_in_a_queue_restarts_in_place_and_keeps_the_admission() -> None:
-    scene = learning(**QUEUED)
-    scene.crash(1)
-    scene.rest()
+    scene = learning(**QUEUED).crash(1).rest()
     assert scene.numbers == (2, 1)
 
 
@@ -431,6 +403,5 @@ def test_a_group_has_a_name_that_a_label_can_hold_and_that_a_later_unit_does_not
 
 def test_another_image_of_the_run_reaches_a_unit_with_its_next_hosts() -> None:
     scene = learning()
-    scene.settings = replace(scene.settings, image="new")
-    scene.rest()
+    scene.new_image().rest()
     assert scene.numbers == (1, 1), "a run that changes its image has its units' specs changed"

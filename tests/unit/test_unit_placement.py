@@ -45,17 +45,14 @@ def test_the_leader_chooses_a_pool_alone_and_the_others_follow_with_its_name() -
     assert scene.names() == ["1-0"]
     leader = scene.pod(0)
     assert (pool_of(leader), holds(leader), terms(leader, "podAffinity")) == ("", True, [])
-    scene.bind(0, "blue-0")
-    scene.rest()
+    scene.bind(0, "blue-0").rest()
     for host in (1, 2, 3):
         assert (pool_of(scene.pod(host)), holds(scene.pod(host))) == ("blue", False)
         assert "affinity" not in scene.pod(host)["spec"]
 
 
 def test_where_the_leaders_pool_is_not_known_the_others_follow_by_affinity() -> None:
-    scene = Scene().rest()
-    scene.bind(0, "new")
-    scene.rest()
+    scene = Scene().rest().bind(0, "new").rest()
     assert (pool_of(scene.pod(1)), holds(scene.pod(1))) == ("", False)
     assert terms(scene.pod(1), "podAffinity")[0]["topologyKey"] == NODE_POOL
 
@@ -89,8 +86,7 @@ def test_each_slice_has_its_own_leader() -> None:
 def test_leaders_of_units_of_one_name_in_two_namespaces_keep_apart_and_pods_of_one_unit_do_not() -> None:
     one, other = Scene(), Scene(name="other")
     first, second = one.rest().pod(0), other.rest().pod(0)
-    one.fail(0)
-    one.rest()
+    one.fail(0).rest()
     assert selects(first, "podAntiAffinity", second) and selects(second, "podAntiAffinity", first)
     assert not selects(one.pod(0), "podAntiAffinity", first)
     assert terms(first, "podAntiAffinity")[0]["namespaceSelector"] == {}, "of all namespaces"
@@ -102,27 +98,20 @@ def avoided(scene: Scene) -> str:
 
 
 def test_a_leader_rather_avoids_pools_that_lack_hosts_or_still_have_old_pods_of_the_unit() -> None:
-    scene = Scene()
-    scene.put_node("red-1", "red", spec=CORDONED)
-    scene.rest()
+    scene = Scene().put_node("red-1", "red", spec=CORDONED).rest()
     assert "red" in avoided(scene) and "blue" not in avoided(scene)
-    scene = learning(recovery={"in_place": False})
-    scene.delete(1)
-    scene.rest()
+    scene = learning(recovery={"in_place": False}).delete(1).rest()
     assert "red" in avoided(scene), "an old pod still runs there"
 
 
 @pytest.mark.parametrize("trouble", [{"spec": CORDONED}, {"ready": "Unknown"}, {"labels": LEAVING}])
 def test_no_pod_is_replaced_on_a_node_that_does_not_stay(trouble: dict[str, Any]) -> None:
-    scene = learning()
-    scene.fail(1)
-    scene.change_node(1, **trouble)
+    scene = learning().fail(1).change_node(1, **trouble)
     assert scene.look().status.placement == 2
 
 
 def test_a_node_that_is_uncordoned_stays_again() -> None:
-    scene = Scene()
-    scene.put_node("red-0", "red", spec=CORDONED)
+    scene = Scene().put_node("red-0", "red", spec=CORDONED)
     assert not scene.nodes["red-0"].stays and scene.nodes["red-0"].sound
     scene.put_node("red-0", "red")
     assert scene.nodes["red-0"].stays
@@ -146,16 +135,12 @@ def ends(scene: Scene) -> float | None:
 
 def bound_leader(**changes: Any) -> Scene:
     """The leader has a node of pool red, and host 1 finds none there."""
-    scene = Scene(**changes).rest()
-    scene.bind(0, "red-0")
-    scene.rest()
-    scene.unschedulable(1)
+    scene = Scene(**changes).rest().bind(0, "red-0").rest().unschedulable(1)
     return scene
 
 
 def test_a_first_pod_waits_for_capacity_without_end() -> None:
-    scene = Scene().rest()
-    scene.unschedulable(0)
+    scene = Scene().rest().unschedulable(0)
     assert ends(scene) is None
     scene.rest()
     assert scene.condition("Scheduled") == ("False", "CapacityUnavailable", "r-two-0-1-0: 0/4 nodes")
@@ -163,45 +148,30 @@ def test_a_first_pod_waits_for_capacity_without_end() -> None:
 
 
 def test_a_slice_leaves_a_pool_that_lacks_hosts_when_another_does_not() -> None:
-    scene = bound_leader()
-    scene.put_node("red-1", "red", spec=CORDONED)
+    scene = bound_leader().put_node("red-1", "red", spec=CORDONED)
     assert ends(scene) == HOSTS_SECONDS
     scene.put_node("blue-1", "blue", spec=CORDONED)
     assert ends(scene) is None, "every pool lacks hosts"
 
 
 def test_a_slice_leaves_a_pool_where_an_old_pod_of_its_own_has_a_host() -> None:
-    scene = learning(recovery={"in_place": False})
-    scene.delete(1, grace=5)
-    scene.rest()
-    scene.bind(0, "red-0")
-    scene.rest()
-    scene.unschedulable(1)
-    scene.now += 30
+    scene = learning(recovery={"in_place": False}).delete(1, grace=5).rest().bind(0, "red-0").rest()
+    scene.unschedulable(1).wait(30)
     assert ends(scene) == HOSTS_SECONDS - 30
 
 
 def test_a_replaced_pod_waits_for_its_host_for_a_short_time() -> None:
-    scene = learning()
-    scene.fail(1)
-    scene.rest()
-    scene.unschedulable(1)
+    scene = learning().fail(1).rest().unschedulable(1)
     assert ends(scene) == RETURN_SECONDS
-    whole = learning()
-    for host in range(4):
-        whole.fail(host)
-    whole.rest()
+    whole = learning().fail_all(0, 1, 2, 3).rest()
     for host in range(4):
         whole.unschedulable(host)
-    whole.now += 6  # the back-off of the first restart
+    whole.wait(6)  # the back-off of the first restart
     assert ends(whole) == RETURN_SECONDS - 6
 
 
 def test_a_leader_created_again_in_a_taken_pool_is_given_another_after_a_short_time() -> None:
-    scene = Scene(TWO_SLICES).rest()
-    scene.bind(0, "red-0")
-    scene.bind(2, "blue-0")
-    scene.rest()
+    scene = Scene(TWO_SLICES).rest().bind(0, "red-0").bind(2, "blue-0").rest()
     scene.vanish(2)  # before the hosts have met, so that no incarnation is lost
     scene.rest()
     assert pool_of(scene.pod(2)) == "blue"
@@ -210,10 +180,7 @@ def test_a_leader_created_again_in_a_taken_pool_is_given_another_after_a_short_t
 
 
 def test_slices_that_are_held_are_given_back_in_time_and_others_go_first() -> None:
-    scene = Scene(TWO_SLICES).rest()
-    scene.bind(0, "red-0")
-    scene.rest()
-    scene.unschedulable(2)
+    scene = Scene(TWO_SLICES).rest().bind(0, "red-0").rest().unschedulable(2)
     waited = ends(scene)
     assert waited is not None and SLICES_SECONDS <= waited <= 2 * SLICES_SECONDS
     scene.now += waited + 0.01
@@ -281,8 +248,7 @@ class Crowd:
             return
         unit.now = self.now
         if fitting := [node for node in self.nodes if self._fits(pod, node)]:
-            unit.bind(pod, self.random.choice(fitting))
-            unit.start(pod)
+            unit.bind(pod, self.random.choice(fitting)).start(pod)
         elif "conditions" not in pod["status"]:
             unit.unschedulable(pod)
 
