@@ -89,7 +89,7 @@ parity-device: setup ## Its larger sizes, on an accelerator
 bench-device: setup ## FLOPs utilisation of the inner step, on an accelerator
 	$(BIN)/atoll bench step --json --preset 125m --batch 64 --length 512 --peak-tflops 989 $(ARGS)
 
-lint: setup ## Style, types, imports, generated files, chart, workflows
+lint: setup ## Style, types, imports, generated files, chart, workflows, docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -98,8 +98,9 @@ lint: setup ## Style, types, imports, generated files, chart, workflows
 	$(BIN)/python .ci/chart.py --check
 	$(BIN)/python -m atoll_local helm lint --strict charts/atoll
 	$(BIN)/python -m atoll_local actionlint
-	@if [ -x $(BIN)/zizmor ]; then $(BIN)/zizmor --offline --quiet .github/workflows; \
-	else echo "zizmor is not in $(VENV), which is older than pyproject.toml: make clean setup"; fi
+	@if [ -x $(BIN)/zizmor -a -x $(BIN)/zensical ]; then \
+	  $(BIN)/zizmor --offline --quiet .github/workflows && $(BIN)/zensical build --strict; \
+	else echo "$(VENV) has no zizmor or no zensical; it is older than pyproject.toml: make clean setup"; fi
 
 format: setup ## Put the code into its style
 	$(BIN)/ruff check --fix .
