@@ -130,10 +130,15 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._closed = True
         self._ready.clear()
         self._heap.clear()
-        for task in self.tasks:
-            if not task.done():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                end(task.get_coro())
+        # What a `finally` clause still starts is given to this loop, which closes it, and not to the thread's.
+        asyncio._set_running_loop(self)
+        try:
+            for task in self.tasks:
+                if not task.done():
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    end(task.get_coro())
+        finally:
+            asyncio._set_running_loop(None)
         self.tasks.clear()
 
     # what asyncio calls
