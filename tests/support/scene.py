@@ -113,14 +113,24 @@ class Scene(SceneCluster):
         self.status = plan.status
         return changed or bool(done)
 
-    def rest(self) -> Scene:
+    def once(self) -> Self:
+        """One pass."""
+        self.turn()
+        return self
+
+    def set(self, **fields: Any) -> Self:
+        """Change what the operator observes."""
+        vars(self).update(fields)
+        return self
+
+    def rest(self) -> Self:
         """Passes until there is nothing left to do."""
         for _ in range(20):
             if not self.turn():
                 return self
         raise AssertionError(f"no rest within 20 passes: {self.status}")
 
-    def place(self, pool: str = "red") -> Scene:
+    def place(self, pool: str = "red") -> Self:
         """Scheduler and kubelets do their work on all pods that wait, each host on its own node of the pool."""
         for _ in range(3):  # followers are created when their leader is bound
             self.rest()
@@ -132,7 +142,7 @@ class Scene(SceneCluster):
                     self.start(host)
         return self
 
-    def hear(self, state: str = "Learning", **changes: Any) -> Scene:
+    def hear(self, state: str = "Learning", **changes: Any) -> Self:
         """The syncer reports all hosts of the current incarnation."""
         values = {
             "incarnation": self.status.incarnation, "hosts": self.hosts, "state": state, "step": 40, "loss": 3.5,

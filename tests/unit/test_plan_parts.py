@@ -1,4 +1,4 @@
-"""Shapes, names, causes, conditions: the small decisions."""
+"""Shapes, names, views of pods, conditions."""
 
 from __future__ import annotations
 

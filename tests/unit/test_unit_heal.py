@@ -106,8 +106,8 @@ def test_a_merge_that_is_told_before_the_first_step_leaves_stages_open_until_tha
     )
     notices, seen = [], []
     for _ in range(3):
-        scene.report = scene.report.model_copy(update={"incarnation": 2}) if scene.report else None
-        scene.turn()
+        scene.set(report=scene.report.model_copy(update={"incarnation": 2}) if scene.report else None)
+        scene.once()
         notices += [each for each in scene.plan.notices if each.reason == "HealStages"]
         seen += [scene.plan.heal_stages] if scene.plan.heal_stages else []
     assert (len(seen), [each.occasion for each in notices]) == (1, ["2"]), "it is told once"

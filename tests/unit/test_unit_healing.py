@@ -134,9 +134,9 @@ def check(scene: Scene, action: str, anew: str, charged: str) -> None:
         assert (plan.status.placement == before.placement) is (action != "`LeavePlace`")
         assert plan.status.restarts[-1].in_place is (action != "`LeavePlace`")
         recovery = scene.recovery
-        scene.recovery = recovery.model_copy(update={"max_restarts": 0})
+        scene.set(recovery=recovery.model_copy(update={"max_restarts": 0}))
         assert (scene.look().status.phase == "Failed") is (charged == "yes")
-        scene.recovery = recovery
+        scene.set(recovery=recovery)
     scene.rest()
     if action in ("`Serving`", "`RestartProcess`"):
         assert kept <= set(scene.pods)
@@ -160,8 +160,7 @@ def after_two(*ago: float, merged: bool) -> Scene:
 
 
 def moved() -> Scene:
-    scene = learning().announce(1)
-    scene.turn()
+    scene = learning().announce(1).once()
     for host in range(4):
         scene.fail(host, 0)
     return scene
@@ -213,7 +212,7 @@ def test_one_failed_pod_is_replaced_and_the_others_stay_and_are_told() -> None:
     scene.fail(2)
     assert scene.turn() and scene.numbers == (2, 1)
     assert "1 pods are replaced" in scene.plan.notices[-1].message
-    scene.turn()
+    scene.once()
     assert [removal.name for removal in scene.plan.remove] == ["r-two-0-1-2"]
     assert [told.name for told in scene.plan.renew] == [f"r-two-0-1-{host}" for host in (0, 1, 3)]
     assert scene.rest().names() == ["1-0", "1-1", "1-3", "2-2"] and scene.told() == {"2"}
@@ -239,8 +238,7 @@ def test_replaced_pods_go_to_their_pool_at_once_and_a_leader_holds_it_again(host
 
 
 def test_a_pod_that_is_being_deleted_keeps_its_host_until_it_has_ended() -> None:
-    scene = learning().delete(1, grace=60)
-    scene.turn()
+    scene = learning().delete(1, grace=60).once()
     plan = scene.look()
     assert [(each.name, each.grace_seconds) for each in plan.remove] == [("r-two-0-1-1", 1)], "it is hurried"
     assert (plan.create, len(plan.renew)) == ((), 3)
@@ -307,8 +305,7 @@ def test_restarts_that_helped_and_that_kubelets_forgot_do_not_count(
 
 def test_a_pod_of_another_contract_stays_where_none_is_replaced() -> None:
     scene = learning()
-    scene.new_image().crash(1)
-    scene.turn()
+    scene.new_image().crash(1).once()
     assert scene.numbers == (2, 1)
 
 
@@ -350,8 +347,7 @@ def test_the_shutdown_of_a_spot_host_is_a_preemption_unless_it_was_announced(
     labels: dict[str, str], taints: list[dict[str, str]], reason: str
 ) -> None:
     scene = learning().change_node(1, labels=labels, spec={"taints": taints})
-    scene.fail(1, None, reason="Terminated")
-    scene.turn()
+    scene.fail(1, None, reason="Terminated").once()
     assert scene.reason == reason
 
 
@@ -367,14 +363,13 @@ def test_a_node_that_flaps_makes_no_heal_and_how_long_it_may_be_silent_is_the_ru
     scene = learning(recovery={"node_lost_seconds": 120})
     for ready in ("Unknown", "True", "Unknown"):
         scene.wait(60).change_node(1, ready=ready)
-    scene.report = None
+    scene.set(report=None)
     assert not scene.look(after=119).advance and scene.plan.wake == scene.now + 120
     assert scene.look(after=120).advance
 
 
 def test_a_unit_whose_node_comes_back_during_the_back_off_stays_and_counts_no_heal() -> None:
-    scene = learning().note_restart().silence(1, 4)
-    scene.turn()
+    scene = learning().note_restart().silence(1, 4).once()
     assert (scene.condition("Healing")[1], scene.status.incarnation) == ("BackOff", 1)
     scene.change_node(1).rest()
     assert (scene.status.phase, scene.status.last_heal, scene.status.incarnation) == ("Learning", None, 1)
@@ -399,14 +394,10 @@ def test_a_step_ends_no_hang_of_another_incarnation_and_the_first_has_the_time_o
 
 def test_an_answer_of_the_syncer_from_before_the_deadline_condemns_nobody() -> None:
     scene = learning()
-    scene.heard = scene.now + 9
-    assert not scene.look(after=3600).advance
+    assert not scene.set(heard=scene.now + 9).look(after=3600).advance
     assert scene.plan.wake == scene.now + 3602
-    scene.heard = scene.now + 3600
-    assert scene.look(after=3600).advance
-    silent = learning()
-    silent.answering_since = None
-    assert not silent.look(after=1e6).advance
+    assert scene.set(heard=scene.now + 3600).look(after=3600).advance
+    assert not learning().set(answering_since=None).look(after=1e6).advance
 
 
 def test_containers_that_nowhere_start_are_a_condition_and_no_failure() -> None:
@@ -424,16 +415,16 @@ def test_a_unit_leaves_a_host_that_is_about_to_go_between_two_steps(mark: str) -
         scene.announce(1)
     else:
         scene.change_node(1, labels={"cloud.google.com/active-node-maintenance": "ONGOING"})
-    scene.turn()
+    scene.once()
     assert scene.condition("Draining")[:2] == ("True", "HostMaintenance")
     assert [removal.grace_seconds for removal in scene.look().remove] == [60] * 4
     for host in range(4):
         scene.delete(host, grace=60)
     waits = scene.look()
     assert (waits.advance, waits.create, waits.wake) == (False, (), scene.now + 60)
-    scene.generation = 2
+    scene.set(generation=2)
     assert not scene.look(after=59).advance, "also if its spec changes"
-    scene.generation = 1
+    scene.set(generation=1)
     assert scene.look(after=60).status.incarnation == 2, "a drain that does not end is over after its time"
 
 
@@ -444,34 +435,29 @@ def test_a_unit_in_its_back_off_leaves_a_host_at_once_unless_it_has_just_moved(l
     if last == "HostMaintenance":
         assert scene.plan.wake is not None and scene.now < scene.plan.wake <= scene.now + 5
         return
-    scene.turn()
+    scene.once()
     for host in range(4):
         scene.fail(host, 143)
-    scene.turn()
+    scene.once()
     assert "the unit comes back at" in scene.status.message and not scene.look().advance
     assert scene.look(after=6).status.incarnation == 2
 
 
 @pytest.mark.parametrize(("disruption", "reason"), [("", "HostMaintenance"), (EVICTED, "HostMaintenance")])
 def test_a_pod_that_the_platform_took_first_is_part_of_the_maintenance(disruption: str, reason: str) -> None:
-    scene = learning().announce(1).delete(1, disruption=disruption)
-    scene.turn()
+    scene = learning().announce(1).delete(1, disruption=disruption).once()
     assert (scene.reason, scene.numbers, scene.condition("Draining")[0]) == (reason, (2, 2), "False")
 
 
 def test_a_requested_restart_keeps_the_hosts_costs_no_budget_and_happens_once() -> None:
-    scene = learning(recovery={"max_restarts": 0})
-    scene.annotations = {"atoll.dev/heal": "1"}
-    scene.rest()
+    scene = learning(recovery={"max_restarts": 0}).set(annotations={"atoll.dev/heal": "1"}).rest()
     assert (scene.numbers, scene.reason, scene.told()) == ((2, 1), "RestartRequested", {"2"})
     scene.make_room(0, 1, 2, 3).hear(step=100)
     assert (scene.status.phase, scene.numbers) == ("Learning", (2, 1))
 
 
 def test_a_requested_drain_gives_the_hosts_back_between_two_steps_and_happens_once() -> None:
-    scene = learning()
-    scene.annotations = {"atoll.dev/drain": "1"}
-    scene.turn()
+    scene = learning().set(annotations={"atoll.dev/drain": "1"}).once()
     assert scene.condition("Draining")[:2] == ("True", "HostMaintenance")
     assert [removal.grace_seconds for removal in scene.look().remove] == [60] * 4
     scene.rest().place("blue").hear(step=100)
@@ -480,14 +466,12 @@ def test_a_requested_drain_gives_the_hosts_back_between_two_steps_and_happens_on
 
 @pytest.mark.parametrize("value", ["0", "2", "", "x"])
 def test_a_request_for_another_incarnation_does_nothing(value: str) -> None:
-    scene = learning()
-    scene.annotations = {"atoll.dev/heal": value, "atoll.dev/drain": value}
+    scene = learning().set(annotations={"atoll.dev/heal": value, "atoll.dev/drain": value})
     assert not scene.turn()
 
 
 def test_a_run_that_ends_heals_and_moves_and_removes_no_pod() -> None:
-    scene = learning()
-    scene.finishing = True
+    scene = learning().set(finishing=True)
     scene.announce(0).fail(1).vanish(2)
     plan = scene.look(after=60)
     assert (plan.advance, plan.create, plan.remove) == (False, (), ())

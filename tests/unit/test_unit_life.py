@@ -30,7 +30,7 @@ def test_a_new_unit_gets_its_first_incarnation_before_any_pod() -> None:
     scene = Scene(sees_nodes=False)
     first = scene.look()
     assert (first.advance, first.status.incarnation, first.create) == (True, 1, ())
-    scene.turn()
+    scene.once()
     assert len(scene.look().create) == 4 and scene.plan.status.placement == 1
 
 
@@ -43,24 +43,22 @@ def test_a_unit_of_an_old_name_starts_above_what_the_syncer_knows(
 ) -> None:
     scene = Scene()
     scene.begun, scene.answering_since = begun, NOW if answers else None
-    scene.report = UnitReport(incarnation=known, hosts=0, state="Gone") if known else None
+    scene.set(report=UnitReport(incarnation=known, hosts=0, state="Gone") if known else None)
     assert scene.look().status.incarnation == incarnation
     if not incarnation:
-        scene.turn()
+        scene.once()
         assert scene.condition("Scheduled")[1] == "SyncerUnavailable" and scene.plan.wake == NOW + 2
 
 
 def test_a_unit_that_the_syncer_would_fence_off_is_given_a_new_incarnation_at_no_cost() -> None:
-    scene = Scene().place()
-    scene.report = UnitReport(incarnation=7, hosts=0, state="Gone")
-    scene.turn()
+    scene = Scene().place().set(report=UnitReport(incarnation=7, hosts=0, state="Gone")).once()
     assert (scene.numbers, scene.status.restart_count, scene.status.restarts) == ((8, 8), 0, ())
 
 
 def test_a_changed_spec_makes_the_next_incarnation_and_sound_pods_have_time_to_end() -> None:
     scene = learning()
     scene.generation, scene.spec = 2, scene.spec.model_copy(update={"batch": 16})
-    scene.turn()
+    scene.once()
     assert (scene.numbers, scene.status.restart_count) == ((2, 2), 0)
     assert {removal.grace_seconds for removal in scene.look().remove} == {60}
 
@@ -70,31 +68,24 @@ def test_a_changed_spec_makes_the_next_incarnation_and_sound_pods_have_time_to_e
 def test_a_unit_whose_pods_were_taken_away_comes_back_without_a_failure(stop: str, healing: bool) -> None:
     scene = learning()
     if healing:
-        scene.fail(1)
-        scene.turn()
+        scene.fail(1).once()
     before = scene.status
-    scene.stop = stop
-    scene.rest()
+    scene.set(stop=stop).rest()
     assert scene.names() == []
     assert scene.condition("Scheduled")[1] == stop
     assert (scene.status.heal_start_time, scene.status.lost is not None) == (None, healing)
     charged = scene.status.lost
     scene.rest()
     assert scene.status.lost == charged, "once"
-    scene.stop = ""
-    scene.turn()
+    scene.set(stop="").once()
     assert scene.numbers == (before.incarnation + 1, before.incarnation + 1)
     assert (scene.status.restarts, scene.status.heal_start_time) == (before.restarts, None)
 
 
 def test_a_suspension_does_not_wait_for_the_pod_of_a_lost_node() -> None:
-    scene = learning().silence(1)
-    scene.stop = "Suspended"
-    scene.turn()
-    scene.turn()
+    scene = learning().silence(1).set(stop="Suspended").once().once()
     assert scene.condition("Draining")[0] == "True" and scene.look().wake == scene.now + 3
-    scene.wait(4)
-    scene.turn()
+    scene.wait(4).once()
     assert scene.condition("Draining")[0] == "False"
 
 
@@ -116,9 +107,7 @@ def test_a_stuck_pod_is_removed_by_force_only_where_that_is_wanted() -> None:
 
 
 def test_a_queued_pod_that_is_stuck_is_released_from_its_queue() -> None:
-    scene = learning(recovery={"force_delete": True}, **QUEUED).delete(1, grace=0)
-    scene.turn()
-    scene.wait(40)
+    scene = learning(recovery={"force_delete": True}, **QUEUED).delete(1, grace=0).once().wait(40)
     assert {each.finalizer for each in scene.look().remove if each.name == "r-two-0-1-1"} == {
         "kueue.x-k8s.io/managed"
     }
@@ -134,7 +123,7 @@ def test_a_second_failure_within_seconds_waits_and_a_third_waits_longer() -> Non
         if not scene.look().advance:
             assert scene.plan.wake is not None
             waits.append(round(scene.plan.wake - scene.now))
-            scene.turn()
+            scene.once()
             assert scene.condition("Healing")[1] == "BackOff" and not scene.turn()
             scene.now = scene.plan.wake or 0.0
         scene.place()
@@ -142,8 +131,7 @@ def test_a_second_failure_within_seconds_waits_and_a_third_waits_longer() -> Non
 
 
 def test_an_exhausted_budget_is_final_until_it_grows_or_the_spec_changes() -> None:
-    scene = learning(recovery={"max_restarts": 0}).fail(1, 64)
-    scene.turn()
+    scene = learning(recovery={"max_restarts": 0}).fail(1, 64).once()
     assert scene.status.phase == "Failed" and "Delete this LearnerUnit" in scene.status.message
     scene.rest()
     assert scene.names() == ["1-1"], "what failed can be looked at"
@@ -172,8 +160,7 @@ def test_a_unit_of_another_version_is_tried_for_ever_and_charged_nothing() -> No
     scene = learning(recovery={"max_restarts": 1})
     for _ in range(39):
         scene.note_restart(600, "VersionMismatch")
-    scene.crash(1, EXIT_VERSION, "VersionMismatch: give both the same image")
-    scene.turn()
+    scene.crash(1, EXIT_VERSION, "VersionMismatch: give both the same image").once()
     assert (scene.status.phase, scene.reason, scene.numbers[0]) == ("Healing", "VersionMismatch", 2)
 
 
@@ -227,14 +214,14 @@ def test_a_heal_ends_with_the_first_merge_and_says_what_it_cost() -> None:
         incarnation=2, hosts=4, state="Learning", step=1, loss=3.0, step_seconds=0.25, seeded_step=40,
         first_merge_time=failed + 12.5,
     )  # fmt: skip
-    scene.turn()
+    scene.once()
     heal, lost = scene.status.last_heal, scene.status.lost
     assert heal is not None and lost is not None and scene.plan.healed_seconds == 12.5
     assert (heal.reason, heal.seconds, heal.chip_seconds, heal.steps) == ("AppError", 12.5, 200.0, 50)
     assert lost.by_reason["AppError"].steps == 50
     assert scene.condition("Seeded")[2] == "from the global checkpoint of step 40"
     assert (scene.status.phase, scene.status.merged_incarnation) == ("Learning", 2)
-    scene.turn()
+    scene.once()
     assert scene.plan.healed_seconds is None
 
 
@@ -248,31 +235,24 @@ def test_pods_are_ready_when_all_containers_have_restarted_or_all_hosts_are_conn
 
 
 def test_what_fails_again_before_a_merge_is_one_heal_of_the_first_failure() -> None:
-    scene = learning().fail(1)
-    scene.turn()
+    scene = learning().fail(1).once()
     began = scene.status.heal_start_time
-    scene.wait(60).fail(2, None, reason="UnexpectedAdmissionError")
-    scene.turn()
+    scene.wait(60).fail(2, None, reason="UnexpectedAdmissionError").once()
     assert (scene.status.heal_reason, scene.status.heal_start_time, scene.reason) == (
         "AppError", began, "AdmissionRejected",
     )  # fmt: skip
 
 
 def test_a_second_crash_of_one_pod_for_one_reason_is_a_failure_of_its_own() -> None:
-    scene = learning().crash(1).rest().wait(60).crash(1)
-    scene.turn()
+    scene = learning().crash(1).rest().wait(60).crash(1).once()
     failure = scene.status.last_failure
     assert failure is not None and parse_time(failure.time) == scene.now
     assert [notice.reason for notice in scene.plan.notices] == ["OSError", "RestartInPlace"]
 
 
 def test_a_unit_that_is_given_up_is_charged_the_heal_that_came_to_nothing() -> None:
-    scene = learning().fail(1)
-    scene.turn()
-    scene.wait(30)
-    scene.recovery = RecoverySpec(max_restarts=1)
-    scene.fail(2, 64)
-    scene.turn()
+    scene = learning().fail(1).once().wait(30).set(recovery=RecoverySpec(max_restarts=1)).fail(2, 64)
+    scene.once()
     assert scene.status.phase == "Failed" and scene.status.lost is not None
     assert scene.status.lost.by_reason["AppError"].seconds == 30.0
 
@@ -287,9 +267,7 @@ def test_an_image_that_cannot_be_pulled_is_a_condition_and_no_failure() -> None:
 
 
 def test_while_the_syncer_is_silent_what_was_known_stays() -> None:
-    scene = learning()
-    scene.answering_since = None
-    scene.rest()
+    scene = learning().set(answering_since=None).rest()
     assert (scene.condition("Learning")[0], scene.status.phase) == ("True", "Learning")
 
 
@@ -301,17 +279,16 @@ def test_a_unit_that_a_peer_may_have_seeded_says_what_it_was_told() -> None:
 
 def test_the_ledger_covers_all_incarnations_and_is_final_when_the_run_is() -> None:
     scene = learning()
-    scene.ledger = LedgerStatus(fragments=4, trained=80, merged=60, discarded={"Finished": 20})
-    scene.stop = "Finished"
-    scene.rest()
+    scene.set(ledger=LedgerStatus(fragments=4, trained=80, merged=60, discarded={"Finished": 20}))
+    scene.set(stop="Finished").rest()
     assert scene.status.ledger == scene.ledger
-    scene.ledger = None
+    scene.set(ledger=None)
     assert scene.rest().status.ledger is not None
 
 
 def test_a_unit_that_stays_refused_has_the_same_status_at_every_try() -> None:
     scene, tries = Scene(), []
-    scene.turn()
+    scene.once()
     old = scene.status
     for later in (0.0, 5.0, 10.0):
         old = refused(scene.look(after=later), old, "pods are forbidden: quota", NOW + later).status

@@ -184,7 +184,7 @@ def test_slices_that_are_held_are_given_back_in_time_and_others_go_first() -> No
     waited = ends(scene)
     assert waited is not None and SLICES_SECONDS <= waited <= 2 * SLICES_SECONDS
     scene.now += waited + 0.01
-    scene.turn()
+    scene.once()
     for host in (0, 1, 2):
         scene.vanish(host)
     assert scene.look().create == () and scene.plan.wake == scene.now + GIVE_WAY_SECONDS
