@@ -42,7 +42,7 @@ OBJECTS = [
     pod("r-syncer-0", 0, **{"atoll.dev/component": "syncer"}),
     pod("atoll-operator-x", 0, **{"app.kubernetes.io/name": "atoll"}),
 ]
-KUBECTL = f"""#!{sys.executable}
+KUBECTL = f"""#!{sys.executable} -IS
 import json, pathlib, sys
 folder = pathlib.Path(__file__).parent
 words = [word for word in sys.argv[1:] if not word.startswith("--context")]
@@ -58,6 +58,9 @@ def value(flag):
     return words[words.index(flag) + 1] if flag in words else ""
 if verb == "logs":
     print("log of", words[1])
+    after = sorted(folder.glob("after-*"))
+    if after:
+        after[0].replace(folder / "objects")
     sys.exit(0)
 if words[1] == "--raw":
     sys.exit("Error from server (Forbidden): no pods/proxy")
@@ -227,6 +230,19 @@ def test_wide_has_more_columns_and_top_the_fastest_unit_first(call: Call, kubect
 )
 def test_logs_are_of_the_pods_that_were_asked_for(call: Call, arguments: list[str], pods: set[str]) -> None:
     assert set(call(*arguments)[1].splitlines()) == {f"log of {name}" for name in pods}
+
+
+def test_a_followed_log_goes_on_with_the_next_incarnation_until_the_unit_is_finished(
+    call: Call, kubectl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atoll_cli.plugin.logs.back_off", lambda looks, chance: 0.01)
+    healed = pod("r-a-0-4-0", 0, **{"atoll.dev/unit": "r-a-0"})
+    finished = {**UNIT, "status": {**UNIT["status"], "phase": "Finished"}}
+    (kubectl / "after-1").write_text(json.dumps([RUN, UNIT, healed]))
+    (kubectl / "after-2").write_text(json.dumps([RUN, finished]))
+    status, out, err = call("logs", "r-a-0", "-f")
+    assert (status, out, err) == (0, "log of r-a-0-3-0\nlog of r-a-0-4-0\n", "")
+    assert all("-f" in words for words in calls(kubectl) if words[0] == "logs")
 
 
 @pytest.mark.parametrize(
