@@ -96,6 +96,10 @@ def test_requests_are_carried_out_once_told_in_events_and_cost_no_budget(
     bench.until_condition("TrainingRun", "r", "Suspended", "True")
     ask("resume", "r")
     bench.until_condition("TrainingRun", "r", "Suspended", "False")
+    path = f"/api/v1/namespaces/{bench.namespace}/events"
+    told = {"RestartRequested", "HostMaintenance", "CheckpointRequested", "Scaled"}
+    told |= {"SuspendRequested", "ResumeRequested"}
+    bench.until("Events", lambda: told <= {event["reason"] for event in bench.api.call("GET", path)["items"]})
     assert {bench.unit(name)["restartCount"] for name in ("r-one-0", "r-one-1")} == {1}
     assert "r-one-0" in ask("status", "r") and "r-one-0" in ask("top", "r")
 

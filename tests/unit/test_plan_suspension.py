@@ -97,3 +97,20 @@ STEPS: list[tuple[list[SyncerState], CheckpointOrder | None, int | None]] = [
 def test_checkpoint_before_a_suspension_is_of_a_step_that_holds_everything() -> None:
     for shards, old, wanted in STEPS:
         assert next_checkpoint_step(shards, old) == wanted, (shards, old)
+
+
+def test_what_a_user_changes_is_told_in_events_once() -> None:
+    scene = RunScene({"a": 2}).syncer(global_step=42)
+
+    def told() -> list[str]:
+        return [notice.reason for notice in scene.step().notices]
+
+    assert (told(), told()) == ([], [])
+    scene.change(units=1)
+    assert (told(), told()) == (["Scaled"], [])
+    scene.change(suspend=True)
+    assert (told(), told()) == (["SuspendRequested"], [])
+    scene.change(suspend=False)
+    assert (told(), told()) == (["ResumeRequested"], [])
+    scene.see(annotations={"atoll.dev/checkpoint": "42"})
+    assert told() == ["CheckpointRequested"]

@@ -28,7 +28,7 @@ from atoll_operator.plan.run.facts import RunFacts
 from atoll_operator.plan.run.objects import evaluator_digest, evaluator_objects, objects, syncer_digest
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.quorum import quorum_lost
-from atoll_operator.plan.run.requests import wanted_checkpoint
+from atoll_operator.plan.run.requests import notices, wanted_checkpoint
 from atoll_operator.plan.run.rollout import of_another_kind, plan_rollout
 from atoll_operator.plan.run.status import describe
 from atoll_operator.plan.run.suspension import plan_suspension
@@ -124,12 +124,12 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
     if outcome is not None:
         return _ended(run, outcome, status, evaluation, now)
     stopped = suspended and suspension is not None and suspension.written
-    shards = 0 if stopped else spec.syncer.shards
+    shards, checkpoint = 0 if stopped else spec.syncer.shards, wanted_checkpoint(run)
     return RunPlan(
         poll_syncer=not stopped,
         poll_evaluator=evaluation.ask,
         save_checkpoint=suspension is not None and suspension.save,
-        wanted_checkpoint=wanted_checkpoint(run),
+        wanted_checkpoint=checkpoint,
         apply=tuple(objects(run, shards, _layout(run))),
         replace_pods=(
             *_outdated(run.syncer_pods, syncer_digest(run), shards),
@@ -146,7 +146,7 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
         ),
         apply_evaluator=tuple(evaluator_objects(run, evaluation.replicas)),
         status=status,
-        notices=evaluation.notices,
+        notices=(*notices(old, status, checkpoint), *evaluation.notices),
         again=suspended and not stopped,
         wake=earliest(
             deadline_end(spec, old, now),

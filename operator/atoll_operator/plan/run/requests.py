@@ -1,7 +1,11 @@
-"""What users ask of a run by annotation, as `kubectl atoll checkpoint` writes it."""
+"""What users ask of a run, by annotation as `kubectl atoll checkpoint` writes it, or by its spec; Events record it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from atoll_operator.api.trainingrun import TrainingRunStatus
+from atoll_operator.plan.conditions import Notice
 from atoll_operator.plan.run.observed import RunObserved
 
 CHECKPOINT = "atoll.dev/checkpoint"
@@ -16,3 +20,17 @@ def wanted_checkpoint(run: RunObserved) -> int | None:
         return None
     newest = report.checkpoint.newest_step
     return int(text) if newest is None or newest < int(text) else None
+
+
+def notices(old: TrainingRunStatus, new: TrainingRunStatus, wanted: int | None) -> Iterator[Notice]:
+    """Events for what a user has changed between two statuses, and for a checkpoint that is wanted."""
+    if old.suspend_time is None and new.suspend_time is not None:
+        yield Notice("Normal", "SuspendRequested", "spec.suspend is true", new.suspend_time)
+    if old.suspend_time is not None and new.suspend_time is None:
+        yield Notice("Normal", "ResumeRequested", "spec.suspend is false", old.suspend_time)
+    if old.observed_generation > 0 and old.units_wanted != new.units_wanted:
+        change = f"{new.units_wanted} units are wanted, {old.units_wanted} were"
+        yield Notice("Normal", "Scaled", change, f"{new.observed_generation}")
+    if wanted is not None:
+        text = f"a checkpoint of global step {wanted} or later is wanted"
+        yield Notice("Normal", "CheckpointRequested", text, f"{wanted}")
