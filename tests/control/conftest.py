@@ -71,7 +71,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def controlled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ControlPlane, Kwok]]:
     """Another one with the real controllers and scheduler, patient with nodes that a busy machine lets renew late."""
     folder = tmp_path_factory.mktemp("controlled")

@@ -27,29 +27,12 @@ def run_of(operator: dict[str, Any], **spec: Any) -> RunScene:
     return RunScene({"a": 2}, operator, **({"evaluation": {}} | spec))
 
 
-def without_pull_policy(bodies: Any) -> Any:
-    """A template that differs by the pull policy alone replaces no pod."""
-    return json.loads(json.dumps(bodies).replace('"Always"', '"IfNotPresent"'))
-
-
 def statefulsets(scene: RunScene) -> dict[str, Any]:
     plan = scene.plan()
     bodies = (*plan.apply, *plan.apply_evaluator)
     return {
         body["metadata"]["name"]: body["spec"]["template"] for body in bodies if body["kind"] == "StatefulSet"
     }
-
-
-def test_operator_with_other_defaults_leaves_a_run_as_it_is_once_the_status_names_an_image() -> None:
-    scene = run_of(OLD)
-    first = scene.plan()
-    scene.status, scene.operator = first.status, NEW
-    second = scene.plan(1)
-    assert first.status.runtime == RuntimeStatus(image="runtime:1", environment={"A": "1"})
-    assert second.status.runtime == first.status.runtime
-    assert without_pull_policy([second.apply, second.apply_units]) == without_pull_policy(
-        [first.apply, first.apply_units]
-    )
 
 
 CHOICES = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atoll_operator.plan.clock import format_time, parse_time
-from atoll_operator.plan.conditions import is_true
+from atoll_operator.plan.conditions import find, is_true
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 
 LIMIT_SECONDS = 180.0
@@ -41,16 +41,13 @@ def plan_suspension(run: RunObserved, now: float) -> Suspension | None:
     """None if the run is not to be suspended."""
     if not run.spec.suspend:
         return None
-    old = run.status
-    since = old.suspend_time or format_time(now)
-    if is_true(old.conditions, "Suspended"):
-        known = next(item for item in old.conditions if item.type == "Suspended")
+    old, order, report = run.status, run.order, run.syncer.status
+    since, known = old.suspend_time or format_time(now), find(old.conditions, "Suspended")
+    if known is not None and known.status == "True":
         return Suspension(since=since, done=True, reason=known.reason, message=known.message)
-    end = parse_time(since) + LIMIT_SECONDS
     kept = "spec.suspend is true: no pods, the journal is kept"
     if not _has_merges(run) or old.syncer_shards not in (0, run.spec.syncer.shards):
         return Suspension(since=since, done=True, message=kept)
-    order, report = run.order, run.syncer.status
     if order is not None and order.refused:
         message = f"{kept}; the syncer saved no checkpoint of the last step: {order.refused}"
         return Suspension(since=since, done=True, written=False, reason=NOT_SAVED, message=message)
@@ -59,11 +56,10 @@ def plan_suspension(run: RunObserved, now: float) -> Suspension | None:
         message = f"{kept}, checkpoint of step {order.step}"
         return Suspension(since=since, done=True, written=False, message=message)
     staying = [name for name, unit in run.own_units.items() if not _stopped(unit)]
-    waits = (
-        f"waits until the pods of {', '.join(staying[:4])} are gone"
-        if staying
-        else f"saves a checkpoint of global step {order.step if order is not None else old.global_step}"
-    )
+    waits = f"saves a checkpoint of global step {order.step if order is not None else old.global_step}"
+    if staying:
+        waits = f"waits until the pods of {', '.join(staying[:4])} are gone"
+    end = parse_time(since) + LIMIT_SECONDS
     if end <= now:
         why = run.syncer.message or (report.checkpoint.error if report is not None else "")
         message = f"{kept}; no checkpoint of the last step after {LIMIT_SECONDS:.0f} s ({waits}) {why}"
