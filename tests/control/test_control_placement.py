@@ -180,8 +180,12 @@ def test_pods_that_are_lost_come_back_to_their_own_hosts_and_no_other_is_touched
     yard.fail("r-p-0-1-0")
     yard.fail("r-p-0-1-2")
     yard.delete("Pod", "r-p-1-1-3")
-    wanted = {lost.get(name, name): node for name, node in homes.items()}
-    yard.until("they are back", lambda: yard.homes() == wanted and yard.whole(2))
+    kept = {name: node for name, node in homes.items() if name not in lost}
+    yard.until("they are back", lambda: yard.homes().keys() == {*kept, *lost.values()} and yard.whole(2))
+    found = yard.homes()
+    assert kept.items() <= found.items()
+    assert {found[name] for name in lost.values()} == {homes[name] for name in lost}
+    assert found["r-p-1-2-3"] == homes["r-p-1-1-3"]
     assert [yard.gang(f"r-p-{number}") for number in range(2)] == [1, 1]
     holding = {name for name, pod in yard.learners().items() if HOLDS in pod["metadata"]["labels"]}
     assert {"r-p-0-2-0", "r-p-1-1-0"} <= holding, "no other slice comes into their pools"
