@@ -9,8 +9,7 @@ import pytest
 from control_bench import Bench
 from cryptography import x509
 
-from atoll_operator.certificates.authority import Authorities, Authority
-from atoll_operator.certificates.rotation import LEAF_LIFE
+from atoll_operator.certificates.authority import LEAF_LIFE, Authorities, Authority
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(400)]
 MEMBERS = ("r-syncer", "r-one-0", "r-two-0")

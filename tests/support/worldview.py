@@ -15,7 +15,7 @@ from typing import Any
 from cryptography import x509
 
 from atoll_operator.api.group import LABEL_HOLDS, NODE_POOL
-from atoll_operator.certificates.rotation import Life
+from atoll_operator.certificates.authority import Life
 from atoll_operator.plan.conditions import FIGURES
 
 Object = dict[str, Any]

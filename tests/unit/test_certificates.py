@@ -15,9 +15,17 @@ from answering import answering
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_operator.certificates.authority import Authorities, Authority, client_context, load_pair
+from atoll_operator.certificates.authority import (
+    AUTHORITY_LIFE,
+    DELIVERY,
+    LEAF_LIFE,
+    Authorities,
+    Authority,
+    Life,
+    client_context,
+    load_pair,
+)
 from atoll_operator.certificates.members import RunOwner, members
-from atoll_operator.certificates.rotation import AUTHORITY_LIFE, DELIVERY, LEAF_LIFE, Life, succession
 from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.cluster import Cluster
 from atoll_operator.kube.client import AT_ONCE
@@ -187,41 +195,32 @@ def test_a_certificate_is_accepted_for_its_names_by_its_authority_for_two_thirds
     assert not theirs.accept(certificate, ["one"], NOW)
 
 
-def test_a_new_run_gets_an_authority_that_signs_at_once() -> None:
-    plan = succession([], NOW)
-    assert (plan.trusted, plan.signer, plan.successor) == ((), None, True)
-    only = succession([Life(NOW, NOW + AUTHORITY_LIFE)], NOW)
-    assert (only.trusted, only.signer, only.successor) == ((0,), 0, False)
-
-
 def test_a_successor_is_trusted_a_day_before_it_signs() -> None:
+    first = Authorities.of("r", (), NOW)
+    assert len(first.trusted) == 1 and first.signer is first.trusted[0], "a new run's signs at once"
+    assert Authorities.of("r", first.trusted, NOW + DAY).trusted == first.trusted
     due = NOW + 2 * AUTHORITY_LIFE / 3
-    lives = [Life(NOW, NOW + AUTHORITY_LIFE)]
-    assert succession(lives, due).successor
-    lives.append(Life(due, due + AUTHORITY_LIFE))
-    soon, later = succession(lives, due), succession(lives, due + DELIVERY)
-    assert (soon.trusted, soon.signer, soon.successor) == ((0, 1), 0, False)
-    assert (later.trusted, later.signer) == ((0, 1), 1)
-    assert succession(lives, NOW + AUTHORITY_LIFE).trusted == (1,)
+    both = Authorities.of("r", first.trusted, due)
+    assert len(both.trusted) == 2 and both.signer is first.signer
+    later = Authorities.of("r", both.trusted, due + DELIVERY)
+    assert later.trusted == both.trusted and later.signer is both.trusted[1]
+    assert Authorities.of("r", both.trusted, NOW + AUTHORITY_LIFE).trusted == both.trusted[1:]
+    assert len(Authorities.of("r", first.trusted, NOW + AUTHORITY_LIFE).trusted) == 1, "all have expired"
 
 
 @given(st.lists(st.floats(min_value=0.01, max_value=29.0), min_size=1, max_size=400))
 def test_no_certificate_in_use_is_ever_without_its_authority(pauses: list[float]) -> None:
     """An operator looks at random moments, never more than 29 days apart; a leaf is signed at each where it is due."""
-    now, authorities = NOW, [Life(NOW, NOW + AUTHORITY_LIFE)]
-    leaf, signer = Life(NOW, NOW + LEAF_LIFE), authorities[0]
-    known = [authorities[0]]  # what a pod trusted a day ago
+    now = NOW
+    known = authorities = Authorities.of("r", (), now)  # what a pod trusted at the last look
+    leaf, signer = Life(now, now + LEAF_LIFE), authorities.signer
     for pause in pauses:
         now += pause * DAY
-        assert leaf.ends > now and signer.ends > now
-        plan = succession(authorities, now)
-        authorities = [authorities[place] for place in plan.trusted]
-        if plan.successor:
-            authorities.append(Life(now, now + AUTHORITY_LIFE))
-        assert signer in authorities and len(authorities) <= 2
+        assert leaf.ends > now and signer.life.ends > now
+        authorities = Authorities.of("r", authorities.trusted, now)
+        assert signer in authorities.trusted and len(authorities.trusted) <= 2
         if leaf.due(now):
-            assert plan.signer is not None
-            signer = authorities[plan.signer]
-            assert signer.begins + DELIVERY <= now or signer in known
-            leaf = Life(now, min(now + LEAF_LIFE, signer.ends))
+            signer = authorities.signer
+            assert signer.life.begins + DELIVERY <= now or signer in known.trusted
+            leaf = Life(now, min(now + LEAF_LIFE, signer.life.ends))
         known = authorities

@@ -17,10 +17,26 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from atoll_operator.certificates.rotation import AUTHORITY_LIFE, LEAF_LIFE, Life, succession
-
+LEAF_LIFE = datetime.timedelta(days=90)
+"""Lifetime of a pod's certificate. It is renewed with 30 days left, so the operator may be down for that long."""
+AUTHORITY_LIFE = datetime.timedelta(days=3 * 365)
+DELIVERY = datetime.timedelta(days=1)
+"""A new authority signs nothing before this time, so that every pod trusts it by then. The kubelet updates a changed
+Secret within two minutes, but a node may be cut off for hours."""
 SKEW = datetime.timedelta(minutes=5)
 """A certificate is valid from this long before its creation, for pods whose clock is behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """The validity period of a certificate."""
+
+    begins: datetime.datetime
+    ends: datetime.datetime
+
+    def due(self, now: datetime.datetime) -> bool:
+        """Whether a third of the lifetime or less is left."""
+        return self.ends - now <= (self.ends - self.begins) / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +119,15 @@ class Authorities:
 
     @classmethod
     def of(cls, run: str, stored: Sequence[Authority], now: datetime.datetime) -> Self:
-        """The authorities to use now, from the stored ones (oldest first), with a new one if it is due."""
-        plan = succession([each.life for each in stored], now)
-        trusted = [stored[place] for place in plan.trusted]
-        if plan.successor:
+        """The authorities to use now, from the stored ones (oldest first), with a new one if it is due.
+
+        Every one that may have signed a valid certificate is trusted.
+        """
+        trusted = [each for each in stored if each.life.ends > now]
+        delivered = [each for each in trusted if each.life.begins + DELIVERY <= now]
+        if not trusted or trusted[-1].life.due(now):
             trusted.append(Authority.new(run, now))
-        return cls(trusted, trusted[-1] if plan.signer is None else stored[plan.signer])
+        return cls(trusted, delivered[-1] if delivered else trusted[0])
 
     @classmethod
     def load(cls, certificates: bytes, keys: bytes) -> list[Authority]:
