@@ -84,9 +84,11 @@ class Leadership:
         identity: str,
         seconds: int,
         labels: Mapping[str, str],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._labels = labels
+        self._clock = clock
         self._namespace, self._name = namespace, name
         self._identity = identity
         self._seconds = seconds
@@ -97,7 +99,7 @@ class Leadership:
 
     def leads(self) -> bool:
         """Whether this operator may write now."""
-        return time.monotonic() < self._until
+        return self._clock() < self._until
 
     async def hold(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """Waits for the lease, runs `work` while it is ours, and cancels it when it is lost; until cancelled.
@@ -143,10 +145,10 @@ class Leadership:
     async def _renew(self) -> None:
         """Returns when another operator has the lease, or it could not be renewed in time."""
         wait = 0.0
-        while (left := self._until - time.monotonic()) > 0:
+        while (left := self._until - self._clock()) > 0:
             await asyncio.sleep(min(wait or RENEW_SHARE * self._seconds * random.uniform(0.9, 1.1), left))
             try:
-                async with asyncio.timeout(max(self._until - time.monotonic(), 0.0)):
+                async with asyncio.timeout(max(self._until - self._clock(), 0.0)):
                     try:
                         await self._take()
                         wait = 0.0
@@ -161,7 +163,7 @@ class Leadership:
             wait = QUICK_SECONDS
 
     def _pause(self) -> float:
-        return pause(self._sight, self._identity, time.monotonic())
+        return pause(self._sight, self._identity, self._clock())
 
     async def _look(self) -> None:
         try:
@@ -172,12 +174,12 @@ class Leadership:
         if self._body is None or self._sight is None or body["spec"] != self._body["spec"]:
             spec = body["spec"]
             seconds = min(spec.get("leaseDurationSeconds") or self._seconds, LONGEST_SECONDS)
-            self._sight = Sight(spec.get("holderIdentity") or "", seconds, time.monotonic())
+            self._sight = Sight(spec.get("holderIdentity") or "", seconds, self._clock())
         self._body = body
 
     async def _take(self) -> None:
         """Acquires or renews, only over the version that was seen."""
-        sent = time.monotonic()
+        sent = self._clock()
         moment = _now()
         old: Object = {} if self._body is None else self._body["spec"]
         spec = {

@@ -1,0 +1,159 @@
+"""The election: the rule, and real candidates on one loop whose clocks differ: never two that lead."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import random
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from leaping import leap
+
+from atoll_operator.kube.client import ApiClient
+from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Unreachable
+from atoll_operator.kube.lease import LOOK_SECONDS, Leadership, Sight, lease_name, pause
+
+SECONDS = 10
+
+
+@pytest.mark.parametrize(
+    ("sight", "now", "wait"),
+    [
+        pytest.param(None, 0.0, 0.0, id="there-is-none"),
+        pytest.param(Sight("", 10, 0.0), 0.1, 0.0, id="released"),
+        pytest.param(Sight("me", 10, 0.0), 0.1, 0.0, id="ours"),
+        pytest.param(Sight("me", 10, 0.0), 99.0, 0.0, id="ours-and-late"),
+        pytest.param(Sight("you", 10, 0.0), 1.0, LOOK_SECONDS, id="held"),
+        pytest.param(Sight("you", 10, 0.0), 9.5, 0.5, id="held-until-it-may-end"),
+        pytest.param(Sight("you", 10, 0.0), 10.0, 0.0, id="not-renewed"),
+        pytest.param(Sight("you", 30, 0.0), 10.0, LOOK_SECONDS, id="held-for-as-long-as-its-holder-said"),
+    ],
+)
+def test_a_lease_is_judged_by_when_we_saw_it_change(sight: Sight | None, now: float, wait: float) -> None:
+    assert pause(sight, "me", now) == wait
+
+
+def test_operators_of_different_namespaces_do_not_exclude_each_other() -> None:
+    names = [lease_name("o", namespaces) for namespaces in ((), ["a"], ["b"], ["a", "b"])]
+    assert names[0] == "o" and len(set(names)) == 4
+    assert names[3] == lease_name("o", ["b", "a"])
+
+
+class World:
+    """An API server that has one Lease, and loses requests and answers of those who are cut off."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.body: dict[str, Any] | None = None
+        self.version = 0
+        self.led: set[str] = set()
+
+    async def watch(self, candidates: list[Candidate], seconds: float) -> None:
+        """Samples who leads; two at a time are an error."""
+        for _ in range(int(seconds / 0.05)):
+            await asyncio.sleep(0.05)
+            leading = [each.name for each in candidates if each.leadership.leads()]
+            assert len(leading) <= 1, leading
+            self.led.update(leading)
+
+    def write(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.version += 1
+        self.body = copy.deepcopy({**body, "version": self.version})
+        return copy.deepcopy(self.body)
+
+
+class Candidate:
+    """An operator with its client; its clock runs at `rate`."""
+
+    def __init__(self, world: World, name: str, rate: float = 1.0) -> None:
+        self.world, self.name, self.cut_off = world, name, False
+        offset, loop = world.dice.uniform(-1e6, 1e6), asyncio.get_running_loop()
+        self.leadership = Leadership(
+            cast(ApiClient, self), namespace="n", name="o", identity=name, seconds=SECONDS, labels={},
+            clock=lambda: offset + rate * loop.time(),
+        )  # fmt: skip
+        self.task = asyncio.create_task(self.leadership.hold(self._work))
+
+    async def _work(self) -> None:
+        await asyncio.Event().wait()
+
+    async def _travel(self) -> None:
+        await asyncio.sleep(self.world.dice.uniform(0.0, 2.0 if self.cut_off else 0.1))
+        if self.cut_off:
+            raise Unreachable("cut off")
+
+    async def get(self, *_: str) -> dict[str, Any]:
+        await self._travel()
+        if self.world.body is None:
+            raise NotFound(404, "NotFound", "no lease")
+        return copy.deepcopy(self.world.body)
+
+    async def create(self, body: dict[str, Any]) -> dict[str, Any]:
+        await self._travel()
+        if self.world.body is not None:
+            raise AlreadyExists(409, "AlreadyExists", "the lease is there")
+        answer = self.world.write(body)
+        await self._travel()
+        return answer
+
+    async def replace(self, body: dict[str, Any]) -> dict[str, Any]:
+        await self._travel()
+        if self.world.body is None or body["version"] != self.world.body["version"]:
+            raise Conflict(409, "Conflict", "it changed")
+        answer = self.world.write(body)
+        await self._travel()
+        return answer
+
+    async def end(self) -> None:
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), rates=st.lists(st.floats(0.9, 1.1), min_size=2, max_size=4))
+def test_never_two_lead_whatever_their_clocks_show_and_whoever_is_cut_off(
+    seed: int, rates: list[float]
+) -> None:
+    async def work() -> None:
+        world = World(seed)
+        candidates = [Candidate(world, str(number), rate) for number, rate in enumerate(rates)]
+        for _ in range(30):
+            for each in candidates:
+                each.cut_off = world.dice.random() < 0.3
+            await world.watch(candidates, world.dice.uniform(0.0, 8.0))
+        for each in candidates:
+            each.cut_off = False
+        await world.watch(candidates, 2 * SECONDS)
+        assert world.led
+        for each in candidates:
+            await each.end()
+
+    leap(work())
+
+
+@pytest.mark.parametrize(("killed", "within"), [(True, 12.0), (False, 1.5)], ids=["killed", "ended"])
+def test_the_next_operator_leads_soon_after_one_was_killed_and_sooner_after_one_ended(
+    killed: bool, within: float
+) -> None:
+    async def work() -> None:
+        world = World(1)
+        first = Candidate(world, "first")
+        await world.watch([first], 3.0)
+        second = Candidate(world, "second", 1.02)
+        await world.watch([first, second], 25.0)
+        assert world.led == {"first"}
+        if killed:
+            first.cut_off = True
+        else:
+            await first.end()
+        await world.watch([first, second], within)
+        assert second.leadership.leads()
+        await second.end()
+        await first.end()
+
+    leap(work())
