@@ -27,7 +27,7 @@ def main() -> int:
     gc.freeze()
     logs.tell(logging.INFO, "starts", server=access.server, namespaces=configured.namespaces or "all")
     try:
-        asyncio.run(_run(configured, access))
+        asyncio.run(App(configured, access).run())
     except (OSError, Refused, Unreachable) as error:
         logs.tell(logging.ERROR, "ends", error=f"{type(error).__name__}: {error}")
         return 1
@@ -35,10 +35,6 @@ def main() -> int:
         logs.LOG.exception("ends: a part of the operator failed")
         return 1
     return 0
-
-
-async def _run(configured: settings.Settings, access: login.Credentials) -> None:
-    await App(configured, access).run()
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def read(environment: Mapping[str, str]) -> Settings:
         return Settings.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
-        name, wrong = first["loc"][0], first["msg"]
+        name, wrong = first["loc"][0], first["msg"].removeprefix("Value error, ")
         if first["type"] == "missing":
             raise SettingsError(f"{name} is not set; it names the image of learners and syncers") from error
         raise SettingsError(f"{name} is {given[str(name)][:200]!r}: {wrong}") from error
