@@ -13,7 +13,7 @@ from atoll_operator.kube.cache import Key
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Recorder
 from atoll_operator.metrics.process import Metrics
-from atoll_operator.plan.run.status_diff import StatusDiff
+from atoll_operator.plan.run.syncer_state import StatusDiff
 from atoll_operator.polling.evaluator import EvaluatorPoller
 from atoll_operator.polling.syncer import SyncerPoller
 from atoll_operator.reconcilers.context import ControllerContext

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.plan.run.status_diff import RUN_FIGURES, UNIT_FIGURES, StatusDiff, compare
-from atoll_operator.plan.run.syncer_state import SyncerState
+from atoll_operator.plan.run.syncer_state import RUN_FIGURES, UNIT_FIGURES, StatusDiff, SyncerState, compare
 from atoll_runtime.contract import BeginningReport, CheckpointReport, LedgerReport, SyncerStatus, UnitReport
 
 UNIT = UnitReport(incarnation=1, hosts=4, state="Learning", step=10, loss=2.0)

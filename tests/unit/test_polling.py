@@ -18,7 +18,7 @@ from atoll_operator.certificates.authority import Authorities, client_context, l
 from atoll_operator.kube.cache import Key
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.names import evaluator_host, shard_host
-from atoll_operator.plan.run.status_diff import StatusDiff
+from atoll_operator.plan.run.syncer_state import StatusDiff
 from atoll_operator.polling.evaluator import EvaluatorPoller
 from atoll_operator.polling.poller import BODY_LIMIT, PollFailed, fetch
 from atoll_operator.polling.syncer import SyncerPoller

@@ -17,7 +17,7 @@ from atoll_operator.controller import Controller
 from atoll_operator.kube.cache import Change, Key, Object
 from atoll_operator.kube.login import Credentials
 from atoll_operator.metrics.process import Metrics
-from atoll_operator.plan.run.status_diff import StatusDiff
+from atoll_operator.plan.run.syncer_state import StatusDiff
 from atoll_operator.reconcilers.inventory import Inventory, parent_key
 from atoll_operator.reconcilers.run import RunReconciler
 from atoll_operator.reconcilers.unit import UnitReconciler

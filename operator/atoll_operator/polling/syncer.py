@@ -16,11 +16,12 @@ from atoll_operator.kube.logs import tell
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.names import shard_host
 from atoll_operator.plan.run.shards import combine
-from atoll_operator.plan.run.status_diff import StatusDiff, compare
 from atoll_operator.plan.run.syncer_state import (
     UNAVAILABLE,
     CheckpointOrder,
+    StatusDiff,
     SyncerState,
+    compare,
     follows,
     heard,
     missed,

@@ -34,7 +34,7 @@ from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.status import StatusWriter
 from atoll_operator.plan.conditions import only_figures
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.run.status_diff import StatusDiff
+from atoll_operator.plan.run.syncer_state import StatusDiff
 from atoll_operator.reconcilers.inventory import PARENT, Inventory, parent_key
 
 RUN_SECONDS = 1.0

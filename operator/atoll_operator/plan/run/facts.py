@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from atoll_operator.plan.pods.names import syncer
+from atoll_operator.plan.run.completion import QuorumLost
 from atoll_operator.plan.run.evaluation import EvaluationPlan
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
-from atoll_operator.plan.run.quorum import QuorumLost
 from atoll_operator.plan.run.rollout import Rollout
 from atoll_operator.plan.run.suspension import Suspension
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE

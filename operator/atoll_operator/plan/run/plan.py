@@ -19,6 +19,7 @@ from atoll_operator.plan.run.completion import (
     deadline_end,
     deletion_time,
     plan_completion,
+    quorum_lost,
     start_end,
     suspended_seconds,
 )
@@ -27,7 +28,6 @@ from atoll_operator.plan.run.evaluation import EvaluationPlan, plan_evaluation
 from atoll_operator.plan.run.facts import RunFacts
 from atoll_operator.plan.run.objects import evaluator_digest, evaluator_objects, objects, syncer_digest
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
-from atoll_operator.plan.run.quorum import quorum_lost
 from atoll_operator.plan.run.requests import notices, wanted_checkpoint
 from atoll_operator.plan.run.rollout import of_another_kind, plan_rollout
 from atoll_operator.plan.run.status import describe

@@ -1,4 +1,8 @@
-"""What is known of a run's syncer: its last report, whether it answers now, and the checkpoint it was asked for."""
+"""What is known of a run's syncer: its last report, whether it answers now, the checkpoint it was asked for.
+
+A change of its state has to be acted on at once, unless only progress figures changed: these are written at a bounded
+rate.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from atoll_operator.plan import ledger
-from atoll_runtime.contract import SyncerStatus
+from atoll_runtime.contract import SyncerStatus, UnitReport
 
 UNAVAILABLE = "SyncerUnavailable"
 TRAFFIC_SECONDS = 30.0
@@ -18,6 +22,15 @@ MISSES = 2
 """Failed polls in a row after which a shard counts as unavailable; a single one may be a lost packet."""
 CLOCK_STEP_SECONDS = 1.0
 """If the wall clock moves by more than this against the monotonic one between two polls, somebody has set it."""
+RUN_FIGURES = (
+    "message", "global_step", "tokens", "loss", "tokens_per_second", "quorum", "rounds", "real_interval", "bytes_in",
+    "bytes_out", "units", "ledger", "time",
+)  # fmt: skip
+"""Fields of a `SyncerStatus` that can wait, or that are compared by themselves."""
+UNIT_FIGURES = (
+    "step", "inner_steps", "tokens", "loss", "tokens_per_second", "step_seconds", "contributions", "staleness",
+)  # fmt: skip
+"""Fields of a `UnitReport` that can wait. That a unit has a loss for the first time cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +109,21 @@ class SyncerState:
         return unknown and (since is None or now < since + AWAITED_SECONDS)
 
 
+@dataclass(frozen=True, slots=True)
+class StatusDiff:
+    """What one poll of all shards brought."""
+
+    run: bool = False
+    """Reconcile the run now."""
+    every_unit: bool = False
+    """Reconcile all units of the run now, including those that the syncer does not know."""
+    units: frozenset[str] = frozenset()
+    """Units to reconcile now."""
+
+    def __bool__(self) -> bool:
+        return self.run
+
+
 def heard(old: SyncerState, status: SyncerStatus, now: float, monotonic: float) -> SyncerState:
     """State of one shard after a valid report.
 
@@ -123,6 +151,35 @@ def missed(old: SyncerState, reason: str, message: str) -> SyncerState:
     if reason == UNAVAILABLE and misses < MISSES and not old.reason:
         return replace(old, misses=misses)
     return replace(old, reason=reason, message=message, answering_since=None, misses=misses)
+
+
+def compare(old: SyncerState, new: SyncerState) -> StatusDiff:
+    """From one state to the next. All units are due if the syncer or a shard comes, goes or changes its phase."""
+    if _serving(old) != _serving(new):
+        return StatusDiff(run=True, every_unit=True)
+    before, after = _units(old.status), _units(new.status)
+    units = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    return StatusDiff(run=bool(units) or _run(old) != _run(new), units=frozenset(units))
+
+
+def _serving(state: SyncerState) -> tuple[bool, bool, str]:
+    return state.answers, bool(state.down), state.status.phase if state.status is not None else ""
+
+
+def _run(state: SyncerState) -> object:
+    """The state of the run without its figures."""
+    status = state.status
+    if status is not None:
+        checkpoint = status.checkpoint.model_copy(update={"orderable": 0})
+        status = status.model_copy(update=dict.fromkeys(RUN_FIGURES) | {"checkpoint": checkpoint})
+    return state.reason, state.message, state.down, status
+
+
+def _units(status: SyncerStatus | None) -> dict[str, UnitReport]:
+    """The reports of units without their figures."""
+    still = dict.fromkeys(UNIT_FIGURES)
+    reports = status.units.items() if status is not None else ()
+    return {name: report.model_copy(update=still | {"loss": report.loss is None}) for name, report in reports}
 
 
 def finishing(status: SyncerStatus) -> bool:
