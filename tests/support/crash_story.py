@@ -10,7 +10,6 @@ import base64
 import datetime
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from memory_world import SPEC, World
 
@@ -26,10 +25,6 @@ class Chapter:
     act: Callable[[World], Awaitable[None] | None]
     done: Callable[[World], bool]
     """Whether the operator has done all that has to follow."""
-
-
-def status(world: World) -> dict[str, Any]:
-    return dict(world.server.get("TrainingRun", "r").get("status", {}))
 
 
 def condition(world: World, name: str) -> str:
@@ -51,7 +46,7 @@ def all_learn(world: World, count: int, *restarts: str) -> bool:
     """So many units are there and learn, and exactly these were restarted, once."""
     units = list(world.server.every("LearnerUnit"))
     counts = {unit["metadata"]["name"]: unit["status"]["restartCount"] for unit in units if "status" in unit}
-    return status(world).get("unitsSummary") == f"{count}/{count}" and counts == {
+    return world.run().get("unitsSummary") == f"{count}/{count}" and counts == {
         name: int(name in restarts) for name in counts
     }
 
@@ -70,7 +65,7 @@ def lose_pod(world: World) -> None:
 
 def rolled(world: World) -> bool:
     images = {pod["spec"]["containers"][0]["image"] for pod in world.pods()}
-    return images == {"image:new"} and status(world).get("unitsUpdated") == 2
+    return images == {"image:new"} and world.run().get("unitsUpdated") == 2
 
 
 def suspended(world: World) -> bool:
@@ -87,7 +82,7 @@ def other_shards(count: int) -> Chapter:
     return Chapter(
         f"shards: {count}",
         lambda world: world.change_run(syncer={"shards": count}),
-        lambda world: status(world).get("syncerShards") == count,
+        lambda world: world.run().get("syncerShards") == count,
     )
 
 
@@ -115,7 +110,7 @@ def not_evaluated(world: World) -> bool:
 
 def given_up(world: World) -> bool:
     phase = world.server.get("LearnerUnit", "r-one-0")["status"]["phase"]
-    return phase == "Failed" and not world.pods("r-one-0") and status(world)["unitsSummary"] == "1/2"
+    return phase == "Failed" and not world.pods("r-one-0") and world.run()["unitsSummary"] == "1/2"
 
 
 def emptied(world: World) -> bool:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from memory_apiserver import Object
 from memory_failures import SEED, UNIT, WITNESS, begin
 from memory_world import SPEC, World, played
 
@@ -33,11 +32,6 @@ def play(name: str) -> None:
 def learns(world: World, incarnation: int, *units: str) -> bool:
     found = [world.unit(name) for name in units]
     return all((each.get("phase"), each.get("incarnation")) == ("Learning", incarnation) for each in found)
-
-
-def run(world: World) -> Object:
-    """Its status."""
-    return dict(world.server.get("TrainingRun", "r")["status"])
 
 
 def ready(world: World) -> tuple[str, str]:
@@ -69,7 +63,7 @@ async def deleted_unit_is_made_again_above_the_incarnation_that_the_syncer_knows
 
 @scene
 async def unit_made_anew_waits_until_the_syncer_tells_its_last_incarnation(world: World) -> None:
-    await world.until("it trains", lambda: run(world)["globalStep"] > 0)
+    await world.until("it trains", lambda: world.run()["globalStep"] > 0)
     world.syncer.silent = True
     await world.until("it is missed", lambda: ready(world) == ("False", "SyncerUnavailable"))
     world.server.delete("LearnerUnit", WITNESS)
@@ -88,13 +82,13 @@ async def unit_made_anew_waits_until_the_syncer_tells_its_last_incarnation(world
 @scene
 async def operator_that_starts_again_does_not_report_a_sound_run_as_ill(world: World) -> None:
     await world.until("ready", lambda: ready(world)[0] == "True")
-    before = run(world)["conditions"]
+    before = world.run()["conditions"]
     world.stop()
     await asyncio.sleep(30)
     world.operate()
     for _ in range(60):
         await asyncio.sleep(0.5)
-        found = {each["type"]: each["lastTransitionTime"] for each in run(world)["conditions"]}
+        found = {each["type"]: each["lastTransitionTime"] for each in world.run()["conditions"]}
         assert found == {each["type"]: each["lastTransitionTime"] for each in before}
 
 
@@ -127,7 +121,7 @@ async def unit_without_restarts_left_fails_and_the_run_goes_on(world: World) -> 
     await world.until("Degraded", lambda: world.condition("TrainingRun", "r", "Degraded") == degraded)
     assert (ready(world)[0], world.uids(WITNESS)) == ("True", before)
     assert "DataMissing" in next(
-        each["message"] for each in run(world)["conditions"] if each["type"] == "Degraded"
+        each["message"] for each in world.run()["conditions"] if each["type"] == "Degraded"
     )
 
 
@@ -153,7 +147,7 @@ async def roll_out_never_has_fewer_units_than_all_but_one(world: World) -> None:
         learning = [world.condition("LearnerUnit", name, "Learning")[0] for name in (UNIT, WITNESS)]
         fewest = min(fewest, learning.count("True"))
         return bool(
-            run(world).get("unitsUpdated") == 2 and run(world)["unitsSummary"] == "2/2" and fewest < 2
+            world.run().get("unitsUpdated") == 2 and world.run()["unitsSummary"] == "2/2" and fewest < 2
         )
 
     world.change_run(image="image:new")
@@ -165,13 +159,13 @@ async def roll_out_never_has_fewer_units_than_all_but_one(world: World) -> None:
 
 @scene
 async def suspension_gives_the_chips_back_before_the_last_step_is_saved(world: World) -> None:
-    await world.until("it trains", lambda: run(world)["globalStep"] > 0)
+    await world.until("it trains", lambda: world.run()["globalStep"] > 0)
     world.change_run(suspend=True)
     before = world.syncer.saved
     await world.until("a checkpoint", lambda: world.syncer.saved != before)
     assert not world.pods()
     await world.until("Suspended", lambda: world.condition("TrainingRun", "r", "Suspended")[0] == "True")
-    assert world.syncer.saved == world.syncer.step == run(world)["globalStep"]
+    assert world.syncer.saved == world.syncer.step == world.run()["globalStep"]
     world.change_run(suspend=False)
     await world.until("it learns again", lambda: learns(world, 2, UNIT, WITNESS))
     assert world.unit(UNIT)["restartCount"] == 0

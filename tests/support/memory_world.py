@@ -148,6 +148,10 @@ class World:
     def uids(self, unit: str) -> list[str]:
         return [pod["metadata"]["uid"] for pod in self.pods(unit)]
 
+    def run(self) -> Object:
+        """The run's status."""
+        return dict(self.server.get("TrainingRun", "r").get("status", {}))
+
     def unit(self, name: str) -> Object:
         """Its status; empty before the first."""
         key = Key("LearnerUnit", "ns", name)
