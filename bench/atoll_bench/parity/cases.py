@@ -55,7 +55,7 @@ WHOLE = (
     Stage("90k", (3200,), "ab"),
     Stage("moe-50k", (400, 800), "d"),
 )
-"""What two cores do within six hours (`plan`). What says most for its time comes first: the table may stop anywhere."""
+"""What two cores do within six hours. What says most for its time comes first: the table may stop anywhere."""
 DEVICE = (
     Stage("35m", (1000, 2000), "ab", learners=(2, 8)),
     Stage("125m", (1000,), "ab", learners=(8,)),

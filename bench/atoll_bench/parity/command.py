@@ -41,9 +41,6 @@ def add_options(parity: argparse.ArgumentParser) -> None:
     parity.add_argument(
         "--device", action="store_true", help="the sizes for an accelerator, a trial at a time"
     )
-    parity.add_argument(
-        "--plan", action="store_true", help="measure and print what all of it takes; train nothing"
-    )
     parity.add_argument("--data", metavar="URI", help="default: this Python's standard library")
     parity.add_argument("--jobs", metavar="N", help="trials at a time, a core each; default: all cores")
     parity.add_argument("--out", metavar="FOLDER", help=f"default {RESULTS}, of --reduced {REDUCED_RESULTS}")
@@ -57,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
         CommandError: the results cannot be read or are of other data, or a trial was killed.
     """
     from atoll_bench.cores import usable
-    from atoll_bench.parity import cases, plan, proof
+    from atoll_bench.parity import cases, proof
     from atoll_bench.parity.store import StoreError
     from atoll_bench.parity.worker import Killed
 
@@ -73,9 +70,6 @@ def run(options: argparse.Namespace) -> None:
     hours = None if options.hours is None else plain("--hours", options.hours, 0.001, 1000)
     if options.data is not None:
         of_bucket("--data", options.data)
-    if options.plan:
-        print(plan.markdown(plan.estimate(chosen, letters), len(usable())))
-        return
     if options.data is not None:
         _look_into(options.data, chosen)
     default = REDUCED_RESULTS if options.reduced else RESULTS
@@ -127,9 +121,6 @@ def _letters(text: str | None, there: str) -> str:
 
 def _refuse_together(options: argparse.Namespace) -> None:
     """What would do nothing beside another option."""
-    for name in ("json", "resume", "sweep", "data", "jobs", "hours", "out"):
-        if options.plan and getattr(options, name) not in (None, False):
-            raise UsageError(f"--{name}: not with --plan, which trains nothing and writes nothing")
     if options.sweep and options.case is not None:
         raise UsageError(
             "--case: not with --sweep, which runs the outer step's knobs in the place of the cases"
