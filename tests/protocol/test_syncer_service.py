@@ -60,10 +60,10 @@ class Shelf(GlobalStore):
             raise StoreError(self.fault)
         return super().save_part(part)
 
-    def newest(self, *, momentum: bool = True) -> tuple[Cut | None, list[Skipped]]:
+    def newest(self, **what: Any) -> tuple[Cut | None, list[Skipped]]:
         if self.fault:
             raise StoreError(self.fault)
-        cut, skipped = super().newest(momentum=momentum)
+        cut, skipped = super().newest(**what)
         return cut, skipped + self.skipped
 
 

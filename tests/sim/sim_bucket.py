@@ -146,7 +146,7 @@ class SimStore:
         self._answer()
         return step in self._bucket.cuts
 
-    def newest(self) -> tuple[Cut | None, list[Skipped]]:
+    def newest(self, *, own: tuple[int, int] | None = None) -> tuple[Cut | None, list[Skipped]]:
         """With this shard's own arrays alone, as the beginning of another lineage."""
         self._answer()
         cut, process = self._bucket.newest(), self._process

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, Part, Slice, StoreError, parts
+from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, Part, Slice, StoreError, arrays, parts
 from atoll_runtime.checkpoint.store import MOST_KEPT, READING_SECONDS
 
 
@@ -184,6 +184,33 @@ def test_a_cut_of_two_shards_is_whole_when_both_parts_stand_and_tensors_come_bac
     np.testing.assert_array_equal(
         cut.momentum["embedding/table"], shards[0].tensors["embedding/table"].momentum
     )
+
+
+def test_a_shard_reads_its_own_part_alone_unless_the_number_of_shards_has_changed(store, monkeypatch):
+    shards = 8
+    for s in range(shards):
+        values = np.full((1, 64, 64), s, np.float32)
+        own = {"layers/up": Slice(values, -values, (s,)), f"norm/{s}": Slice(values[0, 0], values[0, 0])}
+        store.save_part(Part(20, s, shards, own, (20,), {}))
+    store.complete(20, shards, {})
+    size = 2 * 4 * (64 * 64 + 64)
+    read = []
+    arrays_read = arrays.read
+
+    def counted(*given):
+        found = arrays_read(*given)
+        read.append(sum(value.nbytes for value in found.values()))
+        return found
+
+    monkeypatch.setattr(arrays, "read", counted)
+    cut, _ = store.newest(own=(3, shards))
+    assert sum(read) <= 1.05 * size and cut.versions == (20,) * shards
+    assert cut.theta.keys() == {"layers/up", "norm/3"} and cut.theta["layers/up"].shape == (shards, 64, 64)
+    assert (cut.theta["layers/up"][3] == 3).all() and (cut.momentum["layers/up"][3] == -3).all()
+    read.clear()
+    cut, _ = store.newest(own=(3, 4))
+    assert sum(read) == shards * size
+    assert (cut.theta["layers/up"][:, 0, 0] == range(shards)).all()
 
 
 def test_parts_that_are_no_consistent_cut_never_become_a_checkpoint(store):

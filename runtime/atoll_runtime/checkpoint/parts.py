@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -123,6 +123,39 @@ def tensors(
         read |= _read(bucket, found, kind, piece)
     manifest.verify(found, kind, read)
     return read
+
+
+def depths(shards: Sequence[PartManifest]) -> dict[str, int]:
+    """Layers of each tensor that is cut by layer. Raises `Damaged` if the shards together lack one."""
+    layers: dict[str, list[int]] = {}
+    for part in shards:
+        for name, entry in part.tensors.items():
+            if entry.layers is not None:
+                layers.setdefault(name, []).extend(entry.layers)
+    for name, found in layers.items():
+        if sorted(found) != list(range(len(found))):
+            raise Damaged(f"step {shards[0].step}: {name}: layers {sorted(found)} are not all")
+    return {name: len(found) for name, found in layers.items()}
+
+
+def assemble(
+    bucket: Bucket, shards: Sequence[PartManifest], kind: Kind, depths: Mapping[str, int]
+) -> dict[str, np.ndarray]:
+    """Arrays of these shards, put together by tensor; layers of other shards have arbitrary values.
+
+    Raises as `tensors`.
+    """
+    whole: dict[str, np.ndarray] = {}
+    for part in shards:
+        for name, value in tensors(bucket, part, kind).items():
+            own = part.tensors[name].layers
+            if own is None:
+                whole[name] = value
+                continue
+            if name not in whole:  # memory that nobody writes to is not taken
+                whole[name] = np.empty((depths[name], *value.shape[1:]), value.dtype)
+            whole[name][list(own)] = value
+    return whole
 
 
 def _pieces(found: PartManifest, names: Iterable[str]) -> Iterator[list[str]]:

@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from atoll_runtime.checkpoint import layout, manifest, parts
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged, StoreError
 from atoll_runtime.checkpoint.cut import Cut, Skipped
-from atoll_runtime.checkpoint.parts import Kind, Part, Slice
+from atoll_runtime.checkpoint.parts import Part, Slice
 from atoll_runtime.sync import clocks
 
 READING_SECONDS = 600.0
@@ -122,8 +120,12 @@ class GlobalStore:
         self.save_part(Part(cut.step, 0, 1, own, cut.versions, {"run_uid": cut.meta.get("run_uid")}))
         self.complete(cut.step, 1, cut.meta)
 
-    def load(self, step: int, *, momentum: bool = True) -> Cut:
+    def load(self, step: int, *, momentum: bool = True, own: tuple[int, int] | None = None) -> Cut:
         """Reads and verifies one checkpoint; `momentum=False` leaves the outer momentum in the bucket.
+
+        Args:
+            own: (s, S): read only the arrays of shard s, if the checkpoint is of S shards. Of a tensor that is cut by
+                layer the other layers then have arbitrary values.
 
         Raises:
             Damaged: no manifest, unreadable arrays, or a wrong checksum.
@@ -131,17 +133,21 @@ class GlobalStore:
         """
         found = self._manifest(step)
         shards = [parts.find(self.bucket, step, s, found.shards) for s in range(found.shards)]
+        wanted = [shards[own[0]]] if own is not None and own[1] == found.shards else shards
+        depths = parts.depths(shards)
         return Cut(
             step=found.step,
-            theta=self._assemble(shards, "theta"),
-            momentum=self._assemble(shards, "momentum") if momentum else {},
+            theta=parts.assemble(self.bucket, wanted, "theta", depths),
+            momentum=parts.assemble(self.bucket, wanted, "momentum", depths) if momentum else {},
             versions=found.versions,
             meta=found.meta,
             shards=found.shards,
         )
 
-    def newest(self, *, momentum: bool = True) -> tuple[Cut | None, list[Skipped]]:
-        """The newest checkpoint that loads whole, and those newer ones that are damaged, with the reason.
+    def newest(
+        self, *, momentum: bool = True, own: tuple[int, int] | None = None
+    ) -> tuple[Cut | None, list[Skipped]]:
+        """The newest checkpoint that loads, and those newer ones that are damaged, with the reason; see `load`.
 
         Raises:
             StoreError: the bucket does not answer. A bucket without checkpoints is `(None, [...])`.
@@ -154,7 +160,7 @@ class GlobalStore:
                 skipped.append(Skipped(step, "half-written: it has no manifest", complete=False))
                 continue
             try:
-                return self.load(step, momentum=momentum), skipped
+                return self.load(step, momentum=momentum, own=own), skipped
             except Damaged as error:
                 skipped.append(Skipped(step, str(error)))
         return None, skipped
@@ -217,23 +223,6 @@ class GlobalStore:
         except Damaged:
             return False
         return same
-
-    def _assemble(self, shards: list[manifest.PartManifest], kind: Kind) -> dict[str, np.ndarray]:
-        """One group of arrays of all shards, put together by tensor."""
-        whole: dict[str, np.ndarray] = {}
-        layers: dict[str, dict[int, np.ndarray]] = {}
-        for part in shards:
-            for name, value in parts.tensors(self.bucket, part, kind).items():
-                own = part.tensors[name].layers
-                if own is None:
-                    whole[name] = value
-                else:
-                    layers.setdefault(name, {}).update(zip(own, value, strict=True))
-        for name, rows in layers.items():
-            if sorted(rows) != list(range(len(rows))):
-                raise Damaged(f"{self.uri}: step {shards[0].step}: {name}: layers {sorted(rows)} are not all")
-            whole[name] = np.stack([rows[i] for i in range(len(rows))])
-        return whole
 
 
 def _history(part: Part | manifest.PartManifest) -> tuple[object, object]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from atoll_runtime.checkpoint import Bucket, StoreError, layout, manifest, parts
+from atoll_runtime.checkpoint import Bucket, layout, manifest, parts
 from atoll_runtime.contract import ModelSpec
 from atoll_runtime.export.layouts import ExportError
 
@@ -74,17 +74,8 @@ class Theta:
         return parts.tensors(self._bucket, part, "theta", [name])[name]
 
 
-def _shapes(parts: Sequence[manifest.PartManifest]) -> dict[str, tuple[int, ...]]:
-    """Raises `StoreError` where the shards together lack a layer of a tensor."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    layers: dict[str, list[int]] = {}
-    for part in parts:
-        for name, entry in part.tensors.items():
-            shapes[name] = entry.shape
-            if entry.layers is not None:
-                layers.setdefault(name, []).extend(entry.layers)
-    for name, found in layers.items():
-        if sorted(found) != list(range(len(found))):
-            raise StoreError(f"step {parts[0].step}: {name}: layers {sorted(found)} are not all")
-        shapes[name] = len(found), *shapes[name][1:]
-    return shapes
+def _shapes(shards: Sequence[manifest.PartManifest]) -> dict[str, tuple[int, ...]]:
+    """Raises `StoreError` if the shards together lack a layer of a tensor."""
+    shapes = {name: entry.shape for part in shards for name, entry in part.tensors.items()}
+    depths = parts.depths(shards)
+    return {name: (depths[name], *shape[1:]) if name in depths else shape for name, shape in shapes.items()}

@@ -81,7 +81,7 @@ def recover(
         return Start(machine, state, journal, restarts, newest, message)
 
     lineage = uuid.uuid4().hex
-    cut, skipped = store.newest()
+    cut, skipped = store.newest(own=(rules.shard, rules.shards))
     message = "; ".join(str(each) for each in skipped)
     if cut is None:
         if any(each.complete for each in skipped):
