@@ -62,3 +62,8 @@ def busy() -> float:
     """Seconds of all cores together that were not idle, since this machine started."""
     user, nice, system, _, _, *interrupts = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     return sum(map(int, (user, nice, system, *interrupts))) * TICK
+
+
+def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """Seconds of a core of each part."""
+    return {f"{name.replace('-', '_')}_cpu": after[name] - before[name] for name in before}

@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
-from atoll_bench import limit
+from atoll_bench import cores, limit
 from atoll_bench.client import BenchError, Object, fail
-from atoll_bench.shapes import MANY, SMALL, WIDE, Shape
-from atoll_bench.testbed import Testbed, plain_pod
-from atoll_bench.trial import PATIENCE_SECONDS, healed, namespace, spent, times, trial
+from atoll_bench.shapes import MANY, SMALL, WIDE, Shape, plain_pod
+from atoll_bench.testbed import Testbed
+from atoll_bench.trial import PATIENCE_SECONDS, healed, namespace, times, trial
 from atoll_bench.verdict import Figure, Samples, figures
 
 BURST = 50
@@ -135,7 +135,7 @@ async def _limits(
         before, start = bed.used(), time.monotonic()
         await limit.create(bed.bare, pods)
         await seen.until_running(shape.pods, PATIENCE_SECONDS)
-        found["a"] = {"all_running": seen.last_running() - start} | spent(before, bed.used())
+        found["a"] = {"all_running": seen.last_running() - start} | cores.spent(before, bed.used())
         if failed:
             await bed.quiet()
             broken = sorted({_unit(pod) for pod in successors})
@@ -151,7 +151,7 @@ async def _limits(
             await asyncio.gather(*(fail(bed.admin, name, pod) for pod in failed))
             await limit.replace(bed.bare, heals, frozenset(failed))
             await healed(seen, shape, dict.fromkeys(broken, 2))
-            found["c"] = times(seen, start) | spent(before, bed.used())
+            found["c"] = times(seen, start) | cores.spent(before, bed.used())
     return found
 
 

@@ -22,7 +22,6 @@ from atoll_local.kubectl import ESTABLISHED
 from atoll_local.kwok import Kwok, node, tpu_node
 from atoll_local.paths import source_root
 from atoll_local.process import Daemon
-from atoll_operator.api.group import LABEL_COMPONENT, LABEL_PLACEMENT, LABEL_UNIT, LEARNER
 from atoll_operator.kube.client import CONNECTIONS
 
 SYSTEM = "atoll-system"
@@ -34,8 +33,6 @@ SHARE_OF_NODE = 2
 """A fake node has the chips of so many slices: a new gang need not wait for the old one's chips, as it need not in a
 cluster with room. Exclusive placement still gives each unit a node pool of its own."""
 SYNCER_NODE = "cpu-0"
-POD_BYTES = 3000
-"""About as much as a learner's pod says beyond what every pod says."""
 QUIET_SECONDS = 120.0
 QUIET_SHARE = 0.15
 """Of a core, for each part: a hundred nodes' leases alone keep the API server at a few hundredths."""
@@ -129,7 +126,7 @@ class Testbed:
         if shape == self._shape:
             return
         if self._shape is not None:
-            await asyncio.to_thread(self._kwok.remove, _node_names(self._shape))
+            await asyncio.to_thread(self._kwok.remove, self._shape.node_names)
         nodes = [
             tpu_node(
                 name,
@@ -139,7 +136,7 @@ class Testbed:
                 machine=shape.machine,
                 chips=4 * shape.hosts * SHARE_OF_NODE,
             )
-            for name in _node_names(shape)
+            for name in shape.node_names
         ]
         await asyncio.to_thread(self._kwok.add, nodes)
         self._shape = shape
@@ -234,22 +231,3 @@ class Testbed:
                 raise BenchError(f"{name} has ended")
             found[name] = cores.used(pid)
         return found
-
-
-def plain_pod(shape: Shape, namespace: str, number: int) -> Object:
-    """One that is as large as a learner's, and does not know it: for the node of its slice."""
-    unit = number // shape.hosts
-    labels = {LABEL_COMPONENT: LEARNER, LABEL_UNIT: f"u{unit}", LABEL_PLACEMENT: "1"}
-    container = {"name": "main", "image": "none", "env": [{"name": "FILLING", "value": "x" * POD_BYTES}]}
-    spec = {
-        "nodeName": _node_names(shape)[unit],
-        "automountServiceAccountToken": False,
-        "tolerations": [{"operator": "Exists"}],
-        "containers": [container],
-    }
-    metadata = {"name": f"plain-{number}", "namespace": namespace, "labels": labels}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-def _node_names(shape: Shape) -> list[str]:
-    return [f"{shape.name}-{index}" for index in range(shape.nodes)]

@@ -53,7 +53,7 @@ class Trial:
         uid = run["metadata"]["uid"]
         serving = asyncio.create_task(self.server.serve(self.bed.admin, self.namespace, RUN, uid))
         await self.pods.until_running(self.shape.pods, PATIENCE_SECONDS)
-        used = spent(before, self.bed.used())
+        used = cores.spent(before, self.bed.used())
         used["operator_cpu"] = cores.used(self.operator.pid) - own
         await serving
         await self._ready()
@@ -100,7 +100,7 @@ class Trial:
         before, own, start = self.bed.used(), cores.used(self.operator.pid), time.monotonic()
         await asyncio.gather(*(fail(self.bed.admin, self.namespace, life.name) for life in victims))
         await healed(self.pods, self.shape, units)
-        used = spent(before, self.bed.used()) | {"operator_cpu": cores.used(self.operator.pid) - own}
+        used = cores.spent(before, self.bed.used()) | {"operator_cpu": cores.used(self.operator.pid) - own}
         await self.bed.quiet(self.operator.pid)
         ours, others = touched(self.pods.lives.values(), units, start)
         return times(self.pods, start) | used | {"touched": ours, "others_touched": others}
@@ -247,8 +247,3 @@ def times(pods: Pods, since: float) -> dict[str, float]:
         "last_told": max(told, default=0.0),
         "healed": max(pods.last_running() - since, *told, 0.0),
     }
-
-
-def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Seconds of a core of each part."""
-    return {f"{name.replace('-', '_')}_cpu": after[name] - before[name] for name in before}

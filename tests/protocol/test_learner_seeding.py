@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from atoll_runtime.checkpoint import Cut, GlobalStore
-from atoll_runtime.checkpoint.units import FragmentPart, HostManifest, UnitStore
+from atoll_runtime.checkpoint.manifest import HostManifest
+from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
 from atoll_runtime.contract import (
     CheckpointSpec,
     DataSpec,

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError
-from atoll_runtime.checkpoint.units import FragmentPart, HostManifest, UnitStore
+from atoll_runtime.checkpoint.manifest import HostManifest
+from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
 from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement

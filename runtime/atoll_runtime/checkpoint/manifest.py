@@ -1,4 +1,4 @@
-"""The manifests of a global checkpoint: what each shard saved, with checksums, and that all of them did."""
+"""Manifests: what each shard and each host of a unit saved, with checksums, and that all shards did."""
 
 from __future__ import annotations
 
@@ -60,6 +60,47 @@ class Manifest(BaseModel):
     """Of every fragment, shard by shard."""
     time: float
     meta: dict[str, Any]
+
+
+class PartEntry(BaseModel):
+    """A `units.FragmentPart` in the manifest. Its object holds mu, then nu, as little-endian float32."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    start: int
+    stop: int
+    version: int
+    crc: int
+    """crc32c of the object."""
+
+
+class HostManifest(BaseModel):
+    """`units/<unit>/<cut>/host-<h>-of-<H>.json`: what one host saved. Written after its parts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    run_uid: str
+    unit: str
+    incarnation: int
+    host: int
+    hosts: int
+    cut: int
+    """Global step of the cut; the four figures below are of the inner step at which the unit recorded itself."""
+    inner_step: int
+    tokens: int
+    """Trained by this incarnation."""
+    cursor: int
+    """Sequences of the unit's stream that were consumed."""
+    versions: tuple[int, ...]
+    count: int
+    """Updates that the moments have seen."""
+    fingerprint: str
+    shards: int
+    time: float
+    """Unix seconds of the save."""
+    parts: dict[int, PartEntry] = {}
+    """By fragment."""
 
 
 M = TypeVar("M", bound=BaseModel)

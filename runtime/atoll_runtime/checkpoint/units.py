@@ -9,16 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from atoll_runtime.checkpoint import layout, manifest
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged
 from atoll_runtime.checkpoint.cut import Skipped
+from atoll_runtime.checkpoint.manifest import HostManifest, PartEntry
 from atoll_runtime.sync.fragments import Array, Layout
 
 
@@ -41,47 +40,6 @@ class FragmentPart:
     """Of the fragment when its moments were copied."""
     mu: NDArray[np.float32]
     nu: NDArray[np.float32]
-
-
-class PartEntry(BaseModel):
-    """A `FragmentPart` in the manifest. Its object holds mu, then nu, as little-endian float32."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    start: int
-    stop: int
-    version: int
-    crc: int
-    """crc32c of the object."""
-
-
-class HostManifest(BaseModel):
-    """`units/<unit>/<cut>/host-<h>-of-<H>.json`: what one host saved. Written after its parts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    format: Literal[1] = 1
-    run_uid: str
-    unit: str
-    incarnation: int
-    host: int
-    hosts: int
-    cut: int
-    """Global step of the cut; the four figures below are of the inner step at which the unit recorded itself."""
-    inner_step: int
-    tokens: int
-    """Trained by this incarnation."""
-    cursor: int
-    """Sequences of the unit's stream that were consumed."""
-    versions: tuple[int, ...]
-    count: int
-    """Updates that the moments have seen."""
-    fingerprint: str
-    shards: int
-    time: float
-    """Unix seconds of the save."""
-    parts: dict[int, PartEntry] = {}
-    """By fragment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ import threading
 import time
 
 from atoll_runtime.checkpoint import StoreError
-from atoll_runtime.checkpoint.units import FragmentPart, HostManifest, UnitStore
+from atoll_runtime.checkpoint.manifest import HostManifest
+from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
 from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.snapshot import Snapshot
 from atoll_runtime.sync.fragments import Layout
