@@ -19,8 +19,9 @@ from atoll_operator.polling.syncer import SyncerPoller
 from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
+from atoll_operator.reconcilers.status import StatusWriter
 from atoll_operator.reconcilers.unit import UnitReconciler
-from atoll_operator.reconcilers.wakeups import report_wakeups, status_writer
+from atoll_operator.reconcilers.wakeups import report_wakeups
 from atoll_operator.settings import Settings
 
 RESYNC_SHARES = 0.8, 1.0
@@ -48,7 +49,7 @@ class Controller:
             metrics,
             self._recorder,
             Applier(cluster, inventory.cache, LABELS, complete=("Service",)),
-            status_writer(cluster, inventory, self.queue),
+            StatusWriter(cluster, inventory, self.queue),
         )
         self._runs, self._units = RunReconciler(context), UnitReconciler(context)
 

@@ -1,4 +1,4 @@
-"""What the operator writes: owned objects, statuses and Events, to an API server in memory."""
+"""What the operator writes: owned objects and Events, to an API server in memory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from leaping import leap
 
 from atoll_operator.kube import recorder as recorder_module
 from atoll_operator.kube.apply import Applier, check_owner
-from atoll_operator.kube.cache import Cache, Key, Object, without_managed_fields
+from atoll_operator.kube.cache import Cache, Key, Object
 from atoll_operator.kube.client import ApiClient
 from atoll_operator.kube.errors import Conflict, NotFound, Refused, Retry
 from atoll_operator.kube.logs import LOG
 from atoll_operator.kube.recorder import Recorder
-from atoll_operator.kube.status import StatusMemory, StatusWriter
 from atoll_operator.plan.conditions import Notice
 
 OURS = {"app.kubernetes.io/managed-by": "atoll"}
@@ -33,7 +32,7 @@ class Server:
         self.objects: dict[Key, Object] = {}
         self.writes: list[str] = []
         self.version = 0
-        self.cache = Cache({"Thing": without_managed_fields}, {})
+        self.cache = Cache({}, {})
         self.applier = Applier(cast(ApiClient, self), self.cache, OURS, complete=("Service",))
 
     def put(self, key: Key, owner: str = "", uid: str = "", seen: bool = True, **parts: Any) -> Object:
@@ -61,13 +60,6 @@ class Server:
         if found["metadata"]["uid"] != uid:
             raise Conflict(409, "Conflict", "another object")
         del self.objects[Key(kind, namespace, name)]
-
-    async def write_status(self, body: Object, status: Object) -> Object:
-        key = Key(body["kind"], "n", body["metadata"]["name"])
-        found = await self.get(*key)
-        if body["metadata"]["resourceVersion"] != found["metadata"]["resourceVersion"]:
-            raise Conflict(409, "Conflict", "it changed")
-        return self.put(key, uid=found["metadata"]["uid"], seen=False, status=status)
 
     async def create(self, body: Object) -> Object:
         await asyncio.sleep(0.1)
@@ -149,65 +141,6 @@ def test_an_object_that_is_not_ours_is_refused(
     found["metadata"]["labels"] = labels
     with pytest.raises(expected) if expected else contextlib.nullcontext():
         check_owner(found, "Service", {"kind": "LearnerUnit", "uid": "mine"}, OURS, inherit)
-
-
-class Statuses(Server):
-    """The statuses of one Thing, of which `step` is a figure."""
-
-    key = Key("Thing", "n", "x")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.put(self.key, uid="u")
-        self.enqueued: list[float] = []
-        self.written: list[bool] = []
-        self.memory = StatusMemory()
-        self.writer = StatusWriter(
-            cast(ApiClient, self),
-            self.cache,
-            figures=lambda old, new: {**old, "step": 0} == {**new, "step": 0},
-            seconds={"Thing": SECONDS},
-            enqueue=lambda key, seconds: self.enqueued.append(seconds),
-            written=lambda key, body, figures: self.written.append(figures),
-        )
-
-    async def write(self, **status: Any) -> bool:
-        """Whether the API server has the status now."""
-        await self.writer.write(self.key, await self.get(*self.key), status, self.memory)
-        return self.objects[self.key].get("status") == status
-
-
-@pytest.fixture
-def statuses(monkeypatch: pytest.MonkeyPatch) -> Statuses:
-    monkeypatch.setattr(
-        "atoll_operator.kube.status.time.monotonic", lambda: asyncio.get_running_loop().time()
-    )
-    return Statuses()
-
-
-def test_figures_wait_for_their_turn_and_anything_else_is_written_at_once(statuses: Statuses) -> None:
-    async def work() -> None:
-        assert await statuses.write(phase="Learning", step=1)
-        assert not await statuses.write(phase="Learning", step=2)
-        assert statuses.enqueued and 0.8 * SECONDS <= statuses.enqueued[-1] <= SECONDS
-        assert await statuses.write(phase="Healing", step=2)
-        await asyncio.sleep(SECONDS)
-        assert await statuses.write(phase="Healing", step=3)
-        assert await statuses.write(phase="Healing", step=3), "nothing to write"
-        assert statuses.written == [False, False, True]
-
-    leap(work())
-
-
-def test_a_status_is_not_written_over_a_version_that_no_plan_saw(statuses: Statuses) -> None:
-    async def work() -> None:
-        stale = await statuses.get(*statuses.key)
-        statuses.put(statuses.key, uid="u", seen=False, spec={"changed": True})
-        with pytest.raises(Conflict):
-            await statuses.writer.write(statuses.key, stale, {"phase": "Learning"}, statuses.memory)
-        assert "status" not in statuses.objects[statuses.key]
-
-    leap(work())
 
 
 def test_events_beyond_those_that_may_wait_are_dropped_and_counted_in_one_line(

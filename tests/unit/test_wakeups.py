@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import ssl
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from leaping import leap
@@ -15,11 +15,14 @@ from leaping import leap
 from atoll_operator.cluster import Cluster
 from atoll_operator.controller import Controller
 from atoll_operator.kube.cache import Change, Key, Object
+from atoll_operator.kube.errors import Conflict
 from atoll_operator.kube.login import Credentials
+from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.run.syncer_state import StatusDiff
 from atoll_operator.reconcilers.inventory import Inventory, parent_key
 from atoll_operator.reconcilers.run import RunReconciler
+from atoll_operator.reconcilers.status import StatusMemory, StatusWriter
 from atoll_operator.reconcilers.unit import UnitReconciler
 from atoll_operator.reconcilers.wakeups import (
     FIGURES_SECONDS,
@@ -31,7 +34,8 @@ from atoll_operator.reconcilers.wakeups import (
 from atoll_operator.settings import Settings
 
 UNITS = 400
-SLOW_RUN, SLOW_UNIT = FIGURES_SECONDS["TrainingRun"], FIGURES_SECONDS["LearnerUnit"]
+SLOW_UNIT = FIGURES_SECONDS["LearnerUnit"]
+SLOW_UNIT = FIGURES_SECONDS["LearnerUnit"]
 RUN, UNIT = Key("TrainingRun", "n", "r"), Key("LearnerUnit", "n", "u")
 OURS = {"app.kubernetes.io/managed-by": "atoll"}
 OF_UNIT = {"atoll.dev/run": "r", "atoll.dev/unit": "u"}
@@ -199,6 +203,64 @@ def test_a_report_wakes_at_once_what_changed(diff: StatusDiff, expected: list[st
         metadata = {"name": name, "namespace": "n", "uid": name, "resourceVersion": str(version)}
         inventory.put("LearnerUnit", {"metadata": metadata, "spec": {"run": "r"}})
     assert [key.name for key in report_wakeups(RUN, diff, inventory)] == expected
+
+
+class OneUnit:
+    """An API server that takes a unit's status only over the version that it has, and a queue that notes its passes."""
+
+    def __init__(self) -> None:
+        self.body: Object = {**thing(1, "u", spec={"run": "r"}), "kind": "LearnerUnit", "apiVersion": "v"}
+        self.inventory, self.memory = Inventory(), StatusMemory()
+        self.inventory.put("LearnerUnit", self.body)
+        self.passes: list[tuple[Key, float]] = []
+        self.queue: WorkQueue[Key] = WorkQueue(self._note)
+        self.writer = StatusWriter(cast(Cluster, self), self.inventory, self.queue)
+
+    async def _note(self, key: Key) -> None:
+        self.passes.append((key, asyncio.get_running_loop().time()))
+
+    async def write_status(self, body: Object, status: Object) -> Object:
+        if body["metadata"]["resourceVersion"] != self.body["metadata"]["resourceVersion"]:
+            raise Conflict(409, "Conflict", "it changed")
+        version = str(int(body["metadata"]["resourceVersion"]) + 1)
+        metadata = {**body["metadata"], "resourceVersion": version}
+        self.body = {**body, "status": status, "metadata": metadata}
+        return self.body
+
+    async def write(self, **status: Any) -> bool:
+        """Whether the API server has the status now."""
+        body = self.inventory.get(UNIT)
+        assert body is not None
+        await self.writer.write(UNIT, body, status, self.memory)
+        return self.body.get("status") == status
+
+
+def test_figures_wait_for_their_turn_and_anything_else_is_written_at_once_and_wakes_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "atoll_operator.reconcilers.status.time.monotonic", lambda: asyncio.get_running_loop().time()
+    )
+
+    async def work() -> None:
+        unit = OneUnit()
+        working = asyncio.create_task(unit.queue.run())
+        assert await unit.write(phase="Learning", step=1)
+        assert not await unit.write(phase="Learning", step=2)
+        await asyncio.sleep(SLOW_UNIT)
+        (run, at), (key, put_off) = unit.passes
+        assert (run, at, key) == (RUN, 0, UNIT) and 0.8 * SLOW_UNIT <= put_off <= SLOW_UNIT
+        assert await unit.write(phase="Learning", step=3)
+        assert await unit.write(phase="Healing", step=3)
+        assert await unit.write(phase="Healing", step=3), "nothing to write"
+        await asyncio.sleep(1)
+        assert [key for key, _ in unit.passes[2:]] == [RUN], "figures alone do not wake it"
+        unit.body["metadata"]["resourceVersion"] = "99"
+        with pytest.raises(Conflict):
+            await unit.write(phase="Learning")
+        working.cancel()
+
+    leap(work())
 
 
 def test_each_object_is_looked_at_once_in_the_time_of_a_resync_and_never_many_at_once(

@@ -9,11 +9,11 @@ from atoll_operator.kube.apply import Applier
 from atoll_operator.kube.cache import Key
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Recorder
-from atoll_operator.kube.status import StatusWriter
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.polling.evaluator import EvaluatorPoller
 from atoll_operator.polling.syncer import SyncerPoller
 from atoll_operator.reconcilers.inventory import Inventory
+from atoll_operator.reconcilers.status import StatusWriter
 from atoll_operator.settings import Settings
 
 

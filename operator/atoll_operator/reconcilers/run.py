@@ -22,7 +22,6 @@ from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.kube.errors import Conflict, NotFound, Refused, Retry
 from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.kube.logs import tell
-from atoll_operator.kube.status import StatusMemory
 from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods.names import tls_secret
 from atoll_operator.plan.run.elastic import certified_units
@@ -31,6 +30,7 @@ from atoll_operator.plan.run.plan import Reference, RunPlan, plan_run
 from atoll_operator.plan.run.status import invalid, with_refusal
 from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.observe_run import observe_run, problems
+from atoll_operator.reconcilers.status import StatusMemory
 from atoll_operator.reconcilers.unit import remove_pod
 from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS
 

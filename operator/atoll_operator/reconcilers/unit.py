@@ -14,7 +14,6 @@ from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Key
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Refused, Retry
 from atoll_operator.kube.gather import gather_bounded
-from atoll_operator.kube.status import StatusMemory
 from atoll_operator.plan import ledger
 from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods.settings import pod_settings
@@ -26,6 +25,7 @@ from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.unit import Pace, UnitObserved, UnitPlan, refused
 from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.inventory import Body, Inventory
+from atoll_operator.reconcilers.status import StatusMemory
 
 
 @dataclass(slots=True)

@@ -29,13 +29,10 @@ from dataclasses import replace
 from typing import Any
 
 from atoll_operator.kube.cache import Change, Key, Object
-from atoll_operator.kube.client import ApiClient
 from atoll_operator.kube.queue import WorkQueue
-from atoll_operator.kube.status import StatusWriter
-from atoll_operator.plan.conditions import only_figures
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.syncer_state import StatusDiff
-from atoll_operator.reconcilers.inventory import PARENT, Inventory, parent_key
+from atoll_operator.reconcilers.inventory import PARENT, Inventory
 
 RUN_SECONDS = 1.0
 """Between two passes over a run because of its units: each pass sums up all of them."""
@@ -110,24 +107,6 @@ def report_wakeups(run: Key, diff: StatusDiff, inventory: Inventory) -> Iterator
     if diff.every_unit:
         yield from inventory.unit_keys(run)
     yield from (Key("LearnerUnit", run.namespace, name) for name in diff.units)
-
-
-def status_writer(client: ApiClient, inventory: Inventory, queue: WorkQueue[Key]) -> StatusWriter:
-    """Wakes the run of a unit itself, because the watch tells nothing new about a write of our own."""
-
-    def written(key: Key, body: Object, figures: bool) -> None:
-        run = parent_key(key.kind, body)
-        if run is not None and not figures:
-            queue.add_spaced(run, RUN_SECONDS)
-
-    return StatusWriter(
-        client,
-        inventory.cache,
-        figures=only_figures,
-        seconds=FIGURES_SECONDS,
-        enqueue=queue.add_after,
-        written=written,
-    )
 
 
 class Dispatcher:
