@@ -82,12 +82,6 @@ def controlled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Contr
 
 
 @pytest.fixture(scope="session")
-def installed() -> Callable[[ControlPlane], None]:
-    """`install`, for a module with a control plane of its own."""
-    return install
-
-
-@pytest.fixture(scope="session")
 def api(plane: ControlPlane) -> Api:
     return Api(plane)
 

@@ -24,27 +24,21 @@ SHAPE = {"accelerator": "tpu-v6e-slice", "topology": "2x4", "machineType": "ct6e
 
 
 @pytest.fixture(scope="module")
-def nodes(
-    tmp_path_factory: pytest.TempPathFactory, installed: Callable[[ControlPlane], None]
-) -> Iterator[tuple[Kwok, ControlPlane]]:
+def nodes(controlled: tuple[ControlPlane, Kwok]) -> tuple[ControlPlane, Kwok]:
     """A cluster with three slices of nodes; the real scheduler decides who gets which."""
-    with ControlPlane(tmp_path_factory.mktemp("queues"), controllers=True) as plane:
-        installed(plane)
-        with Kwok(plane) as kwok:
-            kwok.add(
-                tpu_node(
-                    f"{pool}-{host}", pool=pool, accelerator=SHAPE["accelerator"], topology=SHAPE["topology"],
-                    machine=SHAPE["machineType"], chips=4,
-                )
-                for pool in ("red", "green", "blue")
-                for host in range(2)
-            )  # fmt: skip
-            yield kwok, plane
+    kind = {
+        "accelerator": SHAPE["accelerator"],
+        "topology": SHAPE["topology"],
+        "machine": SHAPE["machineType"],
+    }
+    names = [(pool, f"{pool}-{host}") for pool in ("red", "green", "blue") for host in range(2)]
+    controlled[1].add(tpu_node(name, pool=pool, chips=4, **kind) for pool, name in names)
+    return controlled
 
 
 @pytest.fixture(scope="module")
-def kueue(nodes: tuple[Kwok, ControlPlane]) -> Iterator[Kueue]:
-    with Kueue(nodes[1]) as started:
+def kueue(nodes: tuple[ControlPlane, Kwok]) -> Iterator[Kueue]:
+    with Kueue(nodes[0]) as started:
         yield started
 
 
@@ -124,9 +118,9 @@ class Town(Bench):
 
 @pytest.fixture
 def town(
-    nodes: tuple[Kwok, ControlPlane], settle: Callable[..., AbstractContextManager[Town]]
+    nodes: tuple[ControlPlane, Kwok], settle: Callable[..., AbstractContextManager[Town]]
 ) -> Iterator[Town]:
-    with settle(nodes[1], Town) as one:
+    with settle(nodes[0], Town) as one:
         yield one
 
 
@@ -209,12 +203,12 @@ def test_another_queue_is_a_rolling_change_and_no_queue_is_none(town: Town) -> N
 @pytest.mark.long
 @pytest.mark.usefixtures("kueue")
 def test_by_force_the_quota_of_a_unit_on_lost_nodes_comes_back(
-    town: Town, nodes: tuple[Kwok, ControlPlane]
+    town: Town, nodes: tuple[ControlPlane, Kwok]
 ) -> None:
     town.queue(CHIPS)
     town.apply("a", recovery={"forceDelete": True})
     town.until_runs("a")
-    kwok, _ = nodes
+    _, kwok = nodes
     kwok.stop()
     try:
         town.until_queued("a")  # its next gang waits for the quota of the old one

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from apiserver import Api, Refusal
-from objects import RUN
-from refusals import UNIT, Row, patched, rows
+from refusals import Row, rows
 
 pytestmark = pytest.mark.control
 DRY = "?dryRun=All&fieldValidation=Strict"
@@ -59,25 +58,3 @@ def test_the_api_server_judges_every_row_as_the_table_says(api: Api, objects: No
         or (section == "refused_in_pods" and message)
     ]
     assert not wrong, "\n".join(wrong)
-
-
-def test_the_api_server_adds_nothing_to_lists_that_somebody_applied(api: Api) -> None:
-    """GitOps tools compare lists as a whole."""
-    tolerations = [{"key": "dedicated", "value": "atoll"}, {"operator": "Exists", "effect": "NoExecute"}]
-    template = {
-        "volumes": [
-            {"name": "corpus", "persistentVolumeClaim": {"claimName": "corpus"}},
-            {"name": "bucket", "csi": {"driver": "gcsfuse.csi.storage.gke.io"}},
-            {"name": "settings", "configMap": {"name": "settings"}},
-            {"name": "scratch", "emptyDir": {}},
-        ],
-        "volumeMounts": [{"name": "corpus", "mountPath": "/mnt/corpus"}],
-        "env": [{"name": "XLA_FLAGS", "value": ""}],
-    }
-    patch = {"spec.podTemplate": template, "spec.syncer.tolerations": tolerations}
-    body = patched(RUN, {**patch, "spec.pools.0.tolerations": tolerations})
-    taken = api.create(body, "default", DRY)["spec"]
-    assert taken["pools"] == body["spec"]["pools"]
-    assert taken["syncer"]["tolerations"] == tolerations
-    assert {name: taken["podTemplate"][name] for name in template} == template
-    assert "podTemplate" not in api.create(UNIT, "default", DRY)["spec"]
