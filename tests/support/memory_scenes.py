@@ -184,3 +184,20 @@ async def heal_whose_status_is_refused_for_a_conflict_is_counted_once(world: Wor
     for metric in (world.metrics.heal_seconds, world.metrics.heal_stage_seconds):
         counts = [each.value for each in next(iter(metric.collect())).samples if each.name.endswith("_count")]
         assert set(counts) == {1.0}, counts
+
+
+@scene
+async def figures_follow_the_syncers_report_and_are_written_seldom(world: World) -> None:
+    await world.until("it trains", lambda: world.run()["globalStep"] > 0)
+    await asyncio.sleep(60)  # until nothing but figures changes
+    history: list[int] = []
+    seen: dict[str, set[int]] = {"r": set(), UNIT: set()}
+    for _ in range(300):
+        history.append(world.syncer.step)
+        seen["r"].add(world.run()["globalStep"])
+        seen[UNIT].add(world.unit(UNIT)["step"])
+        await asyncio.sleep(1)
+    assert world.run()["globalStep"] >= history[-15], "at most 10 s old, and a poll"
+    assert world.unit(UNIT)["step"] >= history[-40], "at most 30 s old, and a poll"
+    assert 20 <= len(seen["r"]) <= 32
+    assert 8 <= len(seen[UNIT]) <= 12
