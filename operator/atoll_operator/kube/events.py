@@ -119,7 +119,8 @@ class KopfThread:
     def _outcome(self, path: str, code: str, text: str) -> None:
         if code:
             self._client.count_error(code)
-        self._in_main(self._tell_outcome, path, code, text)
+        if not self._closed:
+            self._in_main(self._tell_outcome, path, code, text)
 
     def _run(self) -> None:
         reason = "kopf ended"
