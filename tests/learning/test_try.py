@@ -34,7 +34,7 @@ def trial(*options):
 
 def test_a_killed_learner_comes_back_from_the_checkpoint_while_the_others_train_on(tmp_path):
     folder = tmp_path / "try"
-    done = trial("--steps", 200, "--folder", folder)
+    done = trial("--folder", folder)
     assert done.returncode == 0, done.stderr[-4000:]
     summary = json.loads(done.stdout)
     killed = summary["killed"]

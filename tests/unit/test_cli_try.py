@@ -34,7 +34,7 @@ HEAL = Heal(incarnation=2, reason="AppError", started_at="2026-11-24T12:00:00Z",
         ),
         ("units: 2", "units: 0", "at least two units are wanted, so that one can be lost"),
         (
-            "globalSteps: 240",
+            "globalSteps: 200",
             "tokens: 1000000",
             "spec.target.globalSteps: 2 or more are wanted; or give --steps",
         ),
