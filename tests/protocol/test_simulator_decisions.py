@@ -18,7 +18,7 @@ from atoll_runtime.contract import OuterSpec, QuorumSpec, RunContract, TargetSpe
 from atoll_runtime.replay import replay
 from atoll_runtime.replay.folder import load
 from atoll_runtime.simulate.fleet.rounds import World
-from atoll_runtime.simulate.fleet.scenario import Life, Scenario
+from atoll_runtime.simulate.fleet.scenario import Costs, Life, Scenario
 from atoll_runtime.sync.events import Member, Merge, Persisted, RoundId
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.tape import Decided, read
@@ -49,13 +49,17 @@ def learners_fixture() -> Iterator[list[subprocess.Popen[bytes]]]:
         each.wait(10)
 
 
+AT_ONCE = Costs(push=0.0)
+"""A learner is not killed while its contribution is under way."""
+
+
 def decision(round_id: RoundId, members: tuple[Member, ...]) -> Decision:
     """Without the attempt: how often a round was tried depends on how long a process takes to start."""
     return round_id.step, round_id.fragment, members
 
 
 def simulated(run: RunContract) -> list[Decision]:
-    world = World(Scenario(Rules.of(run), TAPE, waits=True), np.random.default_rng(0))
+    world = World(Scenario(Rules.of(run), TAPE, waits=True, costs=AT_ONCE), np.random.default_rng(0))
     return [decision(each.round, each.members) for each in world.decisions()]
 
 
@@ -124,7 +128,7 @@ def test_the_comparison_sees_a_learner_that_is_killed_a_step_later(make_run: Any
         target=TargetSpec(global_steps=STEPS),
     )
     later = (TAPE[0], replace(TAPE[1], last=11), *TAPE[2:])
-    other = World(Scenario(Rules.of(run), later, waits=True), np.random.default_rng(0))
+    other = World(Scenario(Rules.of(run), later, waits=True, costs=AT_ONCE), np.random.default_rng(0))
     differing = [
         step
         for (step, _, members), each in zip(simulated(run), other.decisions(), strict=True)

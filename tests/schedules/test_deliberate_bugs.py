@@ -14,6 +14,7 @@ from soak import schedule
 
 from atoll_runtime.learner.proposal import Proposal
 from atoll_runtime.sync import anchors, quorum, rounds
+from atoll_runtime.sync.contributions import Contributions
 from atoll_runtime.sync.events import FinalCut, Persisted, Publish
 from atoll_runtime.sync.ledger import Account
 from atoll_runtime.sync.link import Link
@@ -222,7 +223,7 @@ def a_new_incarnation_contributes_against_any_version(patch: Patch) -> None:
 
 @bug
 def a_stale_contribution_is_taken(patch: Patch) -> None:
-    unusable(patch, "more than 2·H")
+    unusable(patch, "steps old, more than")
 
 
 @bug
@@ -285,7 +286,7 @@ def a_learner_counts_on_when_a_fragment_is_overwritten(patch: Patch) -> None:
 
 @bug
 def a_learner_keeps_what_it_has_when_a_shard_has_lost_it(patch: Patch) -> None:
-    def welcomed(self: Link, lineage: str, step: int, versions: Any, cut: Any) -> bool:
+    def welcomed(self: Link, lineage: str, step: int, versions: Any, least: Any, cut: Any) -> bool:
         self.lineage, self.offered = lineage, list(versions)
         self.marked(cut)
         return False
@@ -299,6 +300,23 @@ def hosts_of_a_unit_do_not_agree_before_they_act(patch: Patch) -> None:
         return replace(self, arrivals=dict(self.arrivals), pulls=dict(self.pulls))
 
     patch.setattr(Proposal, "agreed", agreed)
+
+
+@bug
+def a_round_is_merged_without_the_bodies_of_its_members(patch: Patch) -> None:
+    patch.setattr(Contributions, "lacking", property(lambda self: []))
+
+
+@bug
+def a_body_that_does_not_come_is_awaited_for_ever(patch: Patch) -> None:
+    patch.setattr(rounds.membership, "deadline", lambda *facts: 1e9)
+    patch.setattr(Roster, "expire", lambda self, now: None)
+
+
+@bug
+def a_unit_takes_versions_that_lack_its_work(patch: Patch) -> None:
+    real = Link.announced
+    patch.setattr(Link, "announced", lambda self, p, version, needed: real(self, p, version, True))
 
 
 @pytest.mark.timeout(600)

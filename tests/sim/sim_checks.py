@@ -51,6 +51,8 @@ class Checks:
         self._marks: dict[Incarnation, list[Mark]] = {}
         self._trained: dict[Incarnation, UnitProcess] = {}
         self._steps: dict[int, int] = {}
+        self._furthest: dict[int, int] = {}
+        """The highest step that each shard's clock has shown in any of its processes."""
         self._ended: dict[int, tuple[Value, ...]] = {}
         self.lost_volumes = 0
 
@@ -98,14 +100,13 @@ class Checks:
         if machine.step < self._steps[s]:
             raise Violation(f"{process}: the clock goes back to {machine.step}")
         self._steps[s] = machine.step
+        self._furthest[s] = max(machine.step, self._furthest.get(s, 0))
         for unit in machine.units.values():
             if not unit.account.balanced:
                 raise Violation(f"{process}: {unit.name}: {unit.account}")
         if isinstance(event, Merged | MergeFailed | Joined | FinalCut):
             self.judge(process)
             held = [round_id.fragment for round_id in machine.rounds.held]
-            if len(held) > machine.rules.overlap:
-                raise Violation(f"{process}: {len(held)} rounds in flight")
             if len(set(held)) != len(held):
                 raise Violation(f"{process}: rounds in flight of fragments {held}")
         if isinstance(event, FinalCut):
@@ -231,6 +232,20 @@ class Checks:
         known = self._numbers.get((value.shard, value.fragment, value.lineage, before.version))
         if value.lineage == before.lineage and known is before and value.version < before.version:
             raise Violation(f"{unit}: {value} after {before}")
+        if value.lineage == before.lineage and known is before and not self._needed(unit, before, value):
+            raise Violation(f"{unit}: {value} replaces its work since {before}, which it could contribute")
+
+    def _needed(self, unit: UnitProcess, before: Value, value: Value) -> bool:
+        """The value holds a contribution to what the unit held before; or the unit has none in that, or it is old."""
+        step = self._furthest.get(value.shard, 0)
+        if self.lost_volumes or step - before.version > self._world.scenario.rules.oldest:
+            return True
+        here: Value | None = value
+        while here is not None and here.version > before.version:
+            if any(member.who == unit.who for member in here.members):
+                return True
+            here = here.parent
+        return not before.ends.get(unit.who)
 
     def left(self, unit: UnitProcess) -> None:
         """A unit ends: whatever the syncer did meanwhile, it has stepped at its own pace."""
@@ -297,7 +312,7 @@ class Checks:
         self, process: ShardProcess, merge: Merge, unit: str, incarnation: int, anchor: int
     ) -> None:
         """An incarnation's first contribution is against the current version: at most H steps old, but where a
-        fragment had no merge since. Later ones are at most 2·H old, but where nothing newer was merged."""
+        fragment had no merge since. Later ones are not too old, but where nothing newer was merged."""
         machine, p = process.machine, merge.round.fragment
         current, age = machine.versions[p], merge.round.step - anchor
         value: Value | None = process.memory[p]
@@ -307,7 +322,7 @@ class Checks:
             value = value.parent
         if not known and anchor != current:
             raise Violation(f"{merge.round}: {unit} counts first from {anchor}, not {current}")
-        if not (anchor == current or age <= 2 * machine.rules.interval):
+        if not (anchor == current or age <= machine.rules.oldest):
             raise Violation(f"{merge.round}: {unit} is {age} steps old")
 
     def judge(self, process: ShardProcess) -> None:

@@ -139,7 +139,7 @@ class SimNetwork:
 
         async def stream() -> AsyncIterator[bytes]:
             for _ in range(SLICES):
-                await asyncio.sleep((world.delay() + self._unit.island.link) / SLICES)
+                await asyncio.sleep(self._transfer((world.delay() + self._unit.island.link) / SLICES))
                 if breaks or not wanted():
                     return
             for chunk in split(body):
@@ -160,13 +160,16 @@ class SimNetwork:
             head, body = found
             whole = filled(body, head.size)
             world.checks.fetched(process, head, whole)
-            await asyncio.sleep(self._unit.island.link)
+            await asyncio.sleep(self._transfer(self._unit.island.link))
             return head, whole
 
         return await self._call(process, serve)
 
     def close(self) -> None:
         """See `Network`."""
+
+    def _transfer(self, seconds: float) -> float:
+        return self._unit.island.transfer(self._world.now, seconds)
 
     def _reach(self) -> ShardProcess:
         """The process at the other end, unless it is away or the way to it is broken."""

@@ -57,6 +57,22 @@ class Island:
     """Of an inner step."""
     link: float = 0.0
     """Seconds of a transfer of one fragment, besides the network's delay."""
+    busy: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Every so many seconds, from this second on, others use the link for so many seconds."""
+
+    def transfer(self, now: float, seconds: float) -> float:
+        """How long it takes to send what takes so many seconds on a free link."""
+        period, first, length = self.busy
+        at, left = now, seconds
+        while period:
+            since = (at - first) % period
+            if length - since > 1e-6:
+                at += length - since
+            elif left <= period - since:
+                break
+            else:
+                at, left = at + period - since, left - (period - since)
+        return at + left - now
 
 
 @dataclass(frozen=True)
@@ -138,6 +154,8 @@ def draw(seed: int) -> Scenario:
         shards=shards,
         patience=rng.choice((2.0, 8.0)),
         silence=rng.choice((4.0, 12.0)),
+        transfer=rng.choice((20.0, 60.0)),
+        stale_intervals=rng.choice((1, 2, 8)),
     )
     storm = Weather(
         latency=rng.choice((0.01, 0.05, 0.3)),

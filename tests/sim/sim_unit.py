@@ -173,7 +173,9 @@ class Host:
             stream=0,
             streams=1,
         )
-        self.exchange = Exchange(world.run_contract, contract, world.layout, self.bounds, self.padded)
+        self.exchange = Exchange(
+            world.run_contract, contract, world.layout, self.bounds, self.padded, clock=world.loop.time
+        )
         self.networks = [SimNetwork(unit, slot) for slot in world.shards]
         versions = [value.version for value in self.anchors]
         self.exchange.connect(self.networks, versions, cut.step, "", cut.lineages)

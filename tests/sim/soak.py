@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import random
 import sys
@@ -55,7 +56,8 @@ def soak(first: int, count: int, processes: int) -> Iterator[list[Outcome]]:
     starts = range(first, first + count, BATCH)
     sizes = [min(BATCH, first + count - start) for start in starts]
     # Started anew, not forked: whoever asks may have threads.
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+    quiet = logging.disable, (logging.CRITICAL,)
+    with ProcessPoolExecutor(processes, get_context("spawn"), *quiet) as pool:
         yield from pool.map(batch, starts, sizes)
 
 

@@ -44,7 +44,8 @@ class GatedUnit(NumpyUnit):
             if self.progress.see(cut := self.exchange.cut()):
                 self.exchange.mark(cut, self.progress.trained)
             pulls = self.exchange.pulls()
-            if pulls and self.last is not None and max(ask.round.step for ask in pulls.values()) > self.last:
+            asked = max((ask.round.step for ask in pulls.values()), default=0)
+            if self.last is not None and newest >= self.last and asked > self.last:
                 os.kill(os.getpid(), signal.SIGKILL)
             if pulls and base is None:
                 first = min(ask.round.step for ask in pulls.values())

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -30,7 +29,6 @@ from atoll_runtime.transport.messages import (
     Pull,
     PushReply,
     Welcome,
-    decode,
 )
 from atoll_runtime.transport.transport import TransportError
 
@@ -75,7 +73,7 @@ def test_what_ends_a_links_thread_ends_the_training_loop_too(
     run, transport = make_run(), Broken(at)
     exchange = Exchange(run, UNIT, LAYOUT, [(0, 4)], [4], [transport])
     exchange.start((0,), 0, "")
-    for message in (Welcome("L", 1, (0,), 0, 0), Pull(ROUND, 0), Announce(0, 1)):
+    for message in (Welcome("L", 1, (0,), (0,), 0, 0), Pull(ROUND, 0), Announce(0, 1, True)):
         transport.down.put(message)
     loop: Any = Loop(run, *[None] * 2, exchange, *[None] * 2, Start((0,), (0,)), threading.Event(), None)
     if at == "push":
@@ -110,7 +108,7 @@ def test_a_part_whose_round_is_over_gives_the_link_to_the_next_one(
     transport, following = Slow(""), RoundId(2, 1, 0)
     exchange = Exchange(make_run(), UNIT, layout, [(0, 4)] * 2, [4] * 2, [transport])
     exchange.start((0, 0), 0, "")
-    for message in (Welcome("L", 1, (0, 0), 0, 0), Pull(ROUND, 0), Pull(following, 0)):
+    for message in (Welcome("L", 1, (0, 0), (0, 0), 0, 0), Pull(ROUND, 0), Pull(following, 0)):
         transport.down.put(message)
     eventually(lambda: len(exchange.pulls()) == 2)
     part = np.zeros(4, exchange._dtype)
@@ -134,7 +132,7 @@ def test_a_link_that_is_closed_under_its_threads_has_not_failed(make_run: Any, e
     transport = Closed("")
     exchange = Exchange(make_run(), UNIT, LAYOUT, [(0, 4)], [4], [transport])
     exchange.start((0,), 0, "")
-    transport.down.put(Welcome("L", 1, (0,), 0, 0))
+    transport.down.put(Welcome("L", 1, (0,), (0,), 0, 0))
     eventually(lambda: exchange.welcome(0.0))
     exchange.close(10)
     exchange.check()
@@ -164,11 +162,11 @@ def test_the_merged_tokens_are_those_of_the_furthest_shard_and_never_go_back(mak
     boxes, arrival = exchange.open([0, 0]), Arrival(1, np.zeros(4), "L")
     assert exchange.merged() == 0
     for box, merged in zip(boxes, (500, 400), strict=True):
-        box.deliver(Welcome("L", 1, (1,), 0, 0, merged=merged))
+        box.deliver(Welcome("L", 1, (1,), (1,), 0, 0, merged=merged))
     greeting = exchange.welcome(0.0)
     assert greeting is not None and greeting.merged == exchange.merged() == 500
     for merged, furthest in ((700, 700), (600, 700)):
-        boxes[1].put_arrival(Errand(0, 1, "L"), arrival, FetchHead(0, 1, 8, merged=merged))
+        boxes[1].put_arrival(Errand(0, 1, "L"), arrival, FetchHead(0, 1, 8, merged=merged), 0.1)
         assert exchange.merged() == furthest
 
 
@@ -178,8 +176,3 @@ def test_without_an_answer_of_the_syncer_a_checkpoint_tells_what_is_merged() -> 
 
     assert _merged({"units": {"a": unit(900), "b": unit(601)}}) == 500
     assert _merged({"units": {"a": {"merged_step": 7}}}) == _merged({}) == 0
-
-
-def test_a_syncer_of_before_the_merged_tokens_is_understood() -> None:
-    old = {"type": "Welcome", "lineage": "L", "global_step": 1, "versions": [1], "cursor": 0, "inner_step": 0}
-    assert decode(msgspec.msgpack.encode(old)) == Welcome("L", 1, (1,), 0, 0, merged=0)

@@ -272,7 +272,7 @@ def test_one_false_word_of_one_learner_neither_ends_a_run_nor_throws_its_clock_f
 
 
 def test_a_cut_taken_while_everyone_trains_is_consistent_and_stops_nobody() -> None:
-    w = world(replace(RULES, shards=2, cut_interval=5), 0.8, 1.0, hosts=2)
+    w = world(replace(RULES, shards=2, cut_interval=5), 0.8, 0.8, hosts=2)
     before, began = newest(w, 0).steps, w.now
     until(w, lambda: len(w.bucket.parts) >= 5)  # each complete cut is judged by the world's checks
     assert newest(w, 0).steps - before == pytest.approx((w.now - began) / 0.8, abs=1)
@@ -327,7 +327,7 @@ def test_a_restored_machine_goes_on_where_the_record_was_made() -> None:
     again = restoring.restore(RULES, (10,) * P, record)
     assert {**again.record(), "units": {}} == {**record, "units": {}}
     assert again.step <= before.step and again.rounds.merges == before.rounds.merges > 0
-    assert again.units["u0"].spent == before.units["u0"].spent
+    assert again.units["u0"].joined == before.units["u0"].joined
     assert not again.live(w.now)
 
 
@@ -404,7 +404,7 @@ def test_a_part_that_comes_twice_or_late_is_counted_and_not_merged_again() -> No
 
 def test_a_fragment_of_a_lost_lineage_is_contributed_only_after_the_new_one_was_taken() -> None:
     link = Link([4], lineage="lost")
-    link.welcomed("new", 4, [4], NO_CUT)
+    link.welcomed("new", 4, [4], [4], NO_CUT)
     link.asked(RoundId(6, 0, 0, "new"), 4)
     link.adopt(0, 4, "lost")  # what was under way when the journal was lost
     assert not link.answerable() and not link.answered(RoundId(6, 0, 0, "new"))
@@ -418,7 +418,7 @@ def test_a_fragment_of_a_lost_lineage_is_contributed_only_after_the_new_one_was_
 
 def test_a_learner_takes_the_older_versions_of_a_shard_that_came_back_without_its_newest_merges() -> None:
     link = Link([48, 40], lineage="one")
-    assert link.welcomed("one", 40, [40, 40], NO_CUT)
+    assert link.welcomed("one", 40, [40, 40], [40, 40], NO_CUT)
     link.asked(RoundId(48, 0, 0, "one"), 40)
     link.asked(RoundId(50, 1, 0, "one"), 40)
     assert set(link.answerable()) == {1}, "version 48 of fragment 0 is known to nobody else"
@@ -430,12 +430,14 @@ def test_a_learner_takes_the_older_versions_of_a_shard_that_came_back_without_it
 
 def test_what_was_fetched_before_a_shard_came_back_without_it_is_not_taken_for_what_it_has_now() -> None:
     link = Link([24], lineage="one")
-    link.announced(0, 48)
+    link.announced(0, 48, True)
     errand = link.errand()
     assert errand is not None
-    assert not link.welcomed("one", 48, [48], NO_CUT), "the shard has all that it had: nothing is thrown away"
+    assert not link.welcomed("one", 48, [48], [48], NO_CUT), (
+        "the shard has all that it had: nothing is thrown away"
+    )
     assert link.fetched(errand, 48, NO_CUT)
-    assert link.welcomed("one", 24, [24], NO_CUT)
+    assert link.welcomed("one", 24, [24], [24], NO_CUT)
     assert link.errand() is None, "the anchor, 24, is what the shard has"
     assert not link.fetched(errand, 48, NO_CUT), "it was under way when the shard came back"
     link.adopt(0, 48, "one")  # the hosts of the unit had agreed on it by then
@@ -491,13 +493,13 @@ def test_a_unit_that_was_promised_what_a_restored_volume_has_lost_contributes_al
 
 def test_a_promise_that_a_shard_cannot_keep_any_more_is_void() -> None:
     link = Link([40], lineage="one")
-    link.welcomed("one", 48, [48], NO_CUT)
+    link.welcomed("one", 48, [48], [48], NO_CUT)
     progress = Progress([40], [48])
     progress.step(10)
     link.asked(RoundId(50, 0, 0, "one"), 40)
     assert progress.offer(0, link.answerable()[0]) is None
     link.disconnected()
-    link.welcomed("one", 40, [40], NO_CUT)
+    link.welcomed("one", 40, [40], [40], NO_CUT)
     assert not link.wanted
     link.asked(RoundId(48, 0, 0, "one"), 40)
     assert progress.offer(0, link.answerable()[0]) is not None
@@ -505,18 +507,18 @@ def test_a_promise_that_a_shard_cannot_keep_any_more_is_void() -> None:
 
 def test_what_was_fetched_of_an_offer_that_was_lost_since_is_thrown_away() -> None:
     link = Link([40], lineage="one")
-    link.welcomed("one", 48, [48], NO_CUT)
+    link.welcomed("one", 48, [48], [48], NO_CUT)
     errand = link.errand()
     assert errand is not None
     link.disconnected()
-    assert link.welcomed("one", 40, [40], NO_CUT)
+    assert link.welcomed("one", 40, [40], [40], NO_CUT)
     assert not link.fetched(errand, 48, NO_CUT) and link.offered == [40]
 
 
 def test_a_fragment_without_elements_is_never_fetched_whatever_its_shard_says() -> None:
     link = Link([4, 0], lineage="lost", empty=frozenset({1}))
-    link.welcomed("new", 4, [4, 0], NO_CUT)
-    link.announced(1, 9)
+    link.welcomed("new", 4, [4, 0], [4, 0], NO_CUT)
+    link.announced(1, 9, True)
     assert set(link.wanted) == {0}
 
 

@@ -62,9 +62,9 @@ class Echo:
         async for message in incoming:
             if isinstance(message, Hello):
                 self.peers.append(peer.identities[0])
-                yield Welcome("l", 0, (), 0, 0)
+                yield Welcome("l", 0, (), (), 0, 0)
             else:
-                yield Announce(0, len(self.peers))
+                yield Announce(0, len(self.peers), True)
 
 
 class Session:

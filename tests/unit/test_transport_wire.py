@@ -72,9 +72,9 @@ def test_zeros_behind_a_body_cross_without_a_copy_of_it(inside: int, more: int) 
     "message",
     [
         Hello(1, "uid", "a", 2, 0, 1, "f", "bf16", (0, 3), 3, "seeded"),
-        Welcome("l", 7, (1, 2), 5, 6),
+        Welcome("l", 7, (1, 2), (1, 2), 5, 6),
         Pull(RoundId(3, 1, 0), 2),
-        Announce(1, 3),
+        Announce(1, 3, True),
         PushReply(False, "over"),
     ],
     ids=lambda message: type(message).__name__,
@@ -83,7 +83,7 @@ def test_messages_come_back_equal(message: Hello | Welcome | Pull | Announce | P
     assert decode(encode(message)) == message
 
 
-@pytest.mark.parametrize("data", [b"", b"\x80", b"junk", encode(Announce(1, 2))[:-1]])
+@pytest.mark.parametrize("data", [b"", b"\x80", b"junk", encode(Announce(1, 2, True))[:-1]])
 def test_other_bytes_are_not_a_message(data: bytes) -> None:
     with pytest.raises(WireError, match="not a message of protocol"):
         decode(data)

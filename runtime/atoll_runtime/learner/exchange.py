@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,7 @@ class Exchange:
         bounds: this host's [start, stop) in each padded fragment.
         padded: elements of each fragment, padded to the unit's devices.
         transports: one for each shard; needed by `start` alone.
+        clock: seconds, by which links are measured.
     """
 
     def __init__(
@@ -71,7 +72,9 @@ class Exchange:
         bounds: Sequence[tuple[int, int]],
         padded: Sequence[int],
         transports: Sequence[Transport] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._run, self._unit, self._layout = run, unit, layout
         self._bounds, self._padded, self._transports = tuple(bounds), tuple(padded), tuple(transports)
         self._dtype = codecs.DTYPES[run.outer.codec]
@@ -135,13 +138,12 @@ class Exchange:
         sizes = [fragment.size for fragment in self._layout.fragments]
         # Of a fragment without elements there is nothing to hold.
         self._held = tuple(version if size else 0 for version, size in zip(versions, sizes, strict=True))
-        limit = 2 * self._run.outer.overlap
         self._boxes = [
             Mailbox(
                 self._held[self._own(s)],
-                limit,
                 lineages[s] if lineages else "",
                 [p for p, size in enumerate(sizes[self._own(s)]) if not size],
+                self._clock,
             )
             for s in range(self._layout.shards)
         ]
@@ -204,7 +206,7 @@ class Exchange:
         }
 
     def contribute(self, number: int, ask: Ask, part: NDArray[Any], offer: Offer, cursor: int) -> None:
-        """Queues this host's part of anchor − θ; dropped and counted when it comes late or the queue is full.
+        """Queues this host's part of anchor − θ; dropped and counted when it comes late.
 
         Raises:
             ValueError: the part is not of the wire's dtype and this host's size.

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from numpy.typing import NDArray
 
 from atoll_runtime.sync.events import CutId, RoundId, ShardClock
 from atoll_runtime.sync.link import Ask, Errand, Link
+from atoll_runtime.sync.linkshare import LinkShare
+from atoll_runtime.sync.rules import TRANSFER_SECONDS
 from atoll_runtime.transport.messages import (
     Announce,
     Beginning,
@@ -21,6 +25,7 @@ from atoll_runtime.transport.messages import (
     FetchHead,
     Mark,
     Marker,
+    Offer,
     Over,
     Pull,
     PushHead,
@@ -55,11 +60,15 @@ class Counters:
 
 
 class Mailbox:
-    """`limit`: contributions that may wait to be sent; `lineage`: of `versions`, where it is known; `empty`: fragments
-    without elements. `changed` is called after each change, in whichever thread made it, with the lock held."""
+    """`lineage`: of `versions`, where it is known; `empty`: fragments without elements; `clock`: seconds. `changed` is
+    called after each change, in whichever thread made it, with the lock held."""
 
     def __init__(
-        self, versions: Sequence[int], limit: int, lineage: str = "", empty: Collection[int] = ()
+        self,
+        versions: Sequence[int],
+        lineage: str = "",
+        empty: Collection[int] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.lock = threading.Lock()
         self.changed: Callable[[], None] = lambda: None
@@ -74,10 +83,15 @@ class Mailbox:
         self.report: Report | None = None
         self.beginning: Beginning | None = None
         """Goes with every report."""
-        self._limit = limit
+        self._clock = clock
+        self._share = LinkShare(len(versions) - len(empty))
         self._link = Link(list(versions), lineage=lineage, empty=frozenset(empty))
         self._arrivals: dict[int, Arrival] = {}
+        self._offers: deque[Offer] = deque()
+        """Headers that wait for the session."""
         self._pushes: deque[tuple[PushHead, NDArray[Any]]] = deque()
+        self._pushing = 0
+        """Contributions on the wire."""
         self._mark: Mark | None = None
         self._unsent: set[type[Report] | type[Mark]] = set()
         self._closed = False
@@ -154,18 +168,30 @@ class Mailbox:
             self._link.adopt(p, arrival.version, arrival.lineage)
 
     def pulls(self) -> dict[int, Ask]:
-        """Open rounds whose least anchor the loop has taken."""
+        """Open rounds whose least anchor the loop has taken, and in which the link can take part."""
         with self.lock:
-            return self._link.answerable()
+            now, fetches = self._clock(), self._link.wanted
+            asks = self._link.answerable()
+            return {p: ask for p, ask in asks.items() if self._share.ready(p, now, self._queued, fetches)}
 
     def put_push(self, head: PushHead, part: NDArray[Any]) -> None:
-        """Answers a pull; dropped and counted when its round is over or the queue is full."""
+        """Answers a pull: its header goes out at once, its body when the link is free. Dropped and counted when its
+        round is over."""
         with self.lock:
-            if not self._link.answered(head.round) or len(self._pushes) >= self._limit:
+            if not self._link.answered(head.round):
                 self.counters.dropped += 1
                 return
+            expected = self._share.seconds * (self._queued + 1)
+            head = msgspec.structs.replace(head, seconds=min(expected, TRANSFER_SECONDS))
+            self._share.joined(head.round.fragment, self._clock())
+            self._offers.append(Offer(head))
             self._pushes.append((head, part))
             self.changed()
+
+    @property
+    def _queued(self) -> int:
+        """Contributions that wait for the link or are on it."""
+        return len(self._pushes) + self._pushing
 
     def connect(self) -> tuple[tuple[int, ...], Mark | None]:
         """A session begins: the versions held, and the newest mark; the last report and mark are due again."""
@@ -177,23 +203,26 @@ class Mailbox:
         """A session ended: its pulls are void; the next one brings them anew."""
         with self.lock:
             self._link.disconnected()
+            self._offers.clear()
             self.changed()
 
-    def next_up(self) -> Report | Mark | None:
+    def next_up(self) -> Report | Mark | Offer | None:
         """What a session sends next: a mark before the report that follows it."""
         with self.lock:
             if Mark in self._unsent:
                 self._unsent.discard(Mark)
                 return self._mark
+            if self._offers:
+                return self._offers.popleft()
             if Report in self._unsent:
                 self._unsent.discard(Report)
                 return self.report
             return None
 
     @property
-    def mark_waits(self) -> bool:
-        """A mark is to be sent, at once."""
-        return Mark in self._unsent
+    def urgent(self) -> bool:
+        """A mark or a header is to be sent, at once."""
+        return Mark in self._unsent or bool(self._offers)
 
     def deliver(self, message: Down) -> None:
         """A message of the shard."""
@@ -209,12 +238,14 @@ class Mailbox:
                 self.answered.set()
             if tell(self._link, message):
                 self._arrivals.clear()
+            if isinstance(message, Pull):
+                self._share.asked(message.fragment, message.round.step, self._clock())
             self.changed()
 
     @property
     def waiting(self) -> tuple[bool, bool, bool]:
         """Whether there is something to say, to fetch, to push."""
-        return bool(self._unsent), bool(self._link.wanted), bool(self._pushes)
+        return bool(self._unsent) or bool(self._offers), bool(self._link.wanted), bool(self._pushes)
 
     def next_errand(self) -> Errand | None:
         """A fragment to fetch; None at the end, and without one."""
@@ -226,9 +257,10 @@ class Mailbox:
         with self.lock:
             self._link.postpone(errand)
 
-    def put_arrival(self, errand: Errand, arrival: Arrival, head: FetchHead) -> None:
-        """A fetched fragment, and what the shard said when it sent it."""
+    def put_arrival(self, errand: Errand, arrival: Arrival, head: FetchHead, seconds: float) -> None:
+        """A fragment fetched in so many seconds, and what the shard said when it sent it."""
         with self.lock:
+            self._share.fetched(seconds)
             self.counters.bytes_in += head.size
             self._link.counted(head.merged)
             if self._link.fetched(errand, arrival.version, head.cut):
@@ -237,15 +269,25 @@ class Mailbox:
     def next_push(self) -> tuple[PushHead, NDArray[Any]] | None:
         """A contribution to send; None at the end, and without one."""
         with self.lock:
-            return None if self.ended or not self._pushes else self._pushes.popleft()
+            if self.ended or not self._pushes:
+                return None
+            self._pushing += 1
+            return self._pushes.popleft()
 
     def is_open(self, round_id: RoundId) -> bool:
         """The round still wants contributions, as far as this host knows."""
         with self.lock:
             return round_id in self._link.open and not self.ended
 
-    def count_push(self, accepted: bool, size: int) -> None:
+    def count_push(self, head: PushHead, seconds: float | None) -> None:
+        """What became of it: sent in so many seconds, or not taken (None)."""
+        accepted, size = seconds is not None, head.size
         with self.lock:
+            self._pushing -= 1
+            if seconds is None:
+                self._share.missed(head.round.fragment)
+            else:
+                self._share.pushed(head.round.fragment, seconds)
             self.counters.pushed += accepted
             self.counters.dropped += not accepted
             self.counters.bytes_out += size if accepted else 0
@@ -263,13 +305,15 @@ def tell(link: Link, message: Down) -> bool:
     match message:
         case Welcome():
             link.counted(message.merged)
-            return link.welcomed(message.lineage, message.global_step, message.versions, message.cut)
+            return link.welcomed(
+                message.lineage, message.global_step, message.versions, message.least, message.cut
+            )
         case Pull(round_id, least):
             link.asked(round_id, least)
         case Over(round_id):
             link.over(round_id)
-        case Announce(p, version):
-            link.announced(p, version)
+        case Announce(p, version, needed):
+            link.announced(p, version, needed)
         case Marker(cut):
             link.marked(cut)
         case Clock(clock):

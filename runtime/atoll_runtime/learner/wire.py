@@ -157,14 +157,14 @@ class Wire:
         return welcomed
 
     async def _outgoing(self) -> AsyncIterator[Up]:
-        """What this host says: a mark at once, a report not before its time."""
+        """What this host says: marks and headers at once, a report not before its time."""
         while not self._box.ended:
             if not self._box.waiting[0]:
                 self._say.clear()
                 await self._say.wait()
                 continue
             wait = self._quiet_until - self._loop.time()
-            if wait > 0 and not self._box.mark_waits:
+            if wait > 0 and not self._box.urgent:
                 self._say.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait):
@@ -195,6 +195,7 @@ class Wire:
                 held=held.version,
                 series=held.series,
             )
+            began = self._loop.time()
             try:
                 head, body = await self._network.fetch(request)
                 part = await asyncio.to_thread(holdings.take, head, body)
@@ -206,7 +207,7 @@ class Wire:
             else:
                 attempt = 0
                 arrival = Arrival(head.version, part, errand.lineage)
-                self._box.put_arrival(errand, arrival, head)
+                self._box.put_arrival(errand, arrival, head, self._loop.time() - began)
 
     async def _push_all(self) -> None:
         while not self._box.ended:
@@ -215,10 +216,11 @@ class Wire:
                 await self._push.wait()
                 continue
             head, part = waiting
-            self._box.count_push(await self._send(head, part), head.size)
+            self._box.count_push(head, await self._send(head, part))
 
-    async def _send(self, head: PushHead, part: NDArray[Any]) -> bool:
-        """Sends until an answer comes, the round is over (the next waits for the link), or the attempts are used up."""
+    async def _send(self, head: PushHead, part: NDArray[Any]) -> float | None:
+        """Sends until an answer comes, the round is over (the next waits for the link), or the attempts are used up.
+        Gives the seconds of the attempt that was accepted."""
         body = await asyncio.to_thread(codecs.pack, part, self._codec)
 
         def wanted() -> bool:
@@ -226,7 +228,8 @@ class Wire:
 
         for attempt in range(PUSH_ATTEMPTS):
             if not wanted():
-                return False
+                return None
+            began = self._loop.time()
             try:
                 reply = await self._network.push(head, body, wanted)
             except TransportError as error:
@@ -236,5 +239,5 @@ class Wire:
                 continue
             if not reply.accepted:
                 log.info("a part for %s was not taken: %s", head.round, reply.reason)
-            return reply.accepted
-        return False
+            return self._loop.time() - began if reply.accepted else None
+        return None

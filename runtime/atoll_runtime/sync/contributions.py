@@ -1,4 +1,4 @@
-"""A round's parts, and how the parts of a unit's hosts become one contribution."""
+"""The headers of a round's parts, and how those of a unit's hosts become one contribution."""
 
 from __future__ import annotations
 
@@ -11,19 +11,32 @@ from atoll_runtime.sync.weights import weight
 
 @dataclass
 class Contributions:
-    """What arrived for one round. Holds no arrays: the caller keeps those, by unit and host."""
+    """What is known of one round. Holds no arrays: the caller keeps those, by unit and host."""
 
     parts: dict[str, dict[int, Part]] = field(default_factory=dict)
     members: dict[str, Member] = field(default_factory=dict)
-    """Units whose parts are all in."""
+    """Units of which every host's header is in."""
+    bodies: set[tuple[str, int]] = field(default_factory=set)
+    """(unit, host) of each part whose body is here."""
 
     @property
     def units(self) -> list[str]:
-        """Units of which at least one part is in."""
+        """Units of which at least one header is in."""
         return list(self.parts)
 
-    def has(self, unit: str, host: int) -> bool:
-        return host in self.parts.get(unit, {})
+    def header(self, unit: str, host: int) -> Part | None:
+        """The newest of this host."""
+        return self.parts.get(unit, {}).get(host)
+
+    @property
+    def lacking(self) -> list[str]:
+        """Members of which a body is still to come, by name."""
+        bodies = self.bodies
+        return [
+            name
+            for name in sorted(self.members)
+            if any((name, host) not in bodies for host in self.parts[name])
+        ]
 
     def outrun(self, part: Part) -> bool:
         """A host of the unit has answered again, at a later step: this host will, too."""
@@ -33,8 +46,8 @@ class Contributions:
         """Why the part cannot be taken, for reasons in itself or in the round; empty when it can."""
         if self.outrun(part):
             return f"the part of host {part.host} is of an earlier step than the others are"
-        known = self.parts.get(part.unit, {}).get(part.host)
-        if part.unit in self.members or (known is not None and known.trained == part.trained):
+        known = self.header(part.unit, part.host)
+        if known is not None and known.trained >= part.trained:
             return f"the part of host {part.host} is in already"
         if not 0 <= part.host < part.hosts:
             return f"host: {part.host} of {part.hosts} does not exist"
@@ -49,14 +62,14 @@ class Contributions:
         return ""
 
     def add(self, part: Part) -> str:
-        """Takes an admitted part. When the unit's last does not fit the others, all are dropped: says why.
+        """Takes an admitted header. When the unit's last does not fit the others, all are dropped: says why.
 
         All hosts answer at the same step. When one connects anew while its part is missing, all are asked again, and
         answer at a later step: those parts take the place of what is there.
         """
+        if any(other.trained < part.trained for other in self.parts.get(part.unit, {}).values()):
+            self.drop(part.unit)
         parts = self.parts.setdefault(part.unit, {})
-        for host in [host for host, other in parts.items() if other.trained < part.trained]:
-            del parts[host]
         parts[part.host] = part
         if len(parts) < part.hosts:
             return ""
@@ -86,6 +99,7 @@ class Contributions:
     def drop(self, unit: str) -> bool:
         """Forgets a unit; false when nothing of it was in."""
         self.members.pop(unit, None)
+        self.bodies = {body for body in self.bodies if body[0] != unit}
         return self.parts.pop(unit, None) is not None
 
 

@@ -91,7 +91,8 @@ class Reported:
 
 @dataclass(frozen=True)
 class Part:
-    """One host's share of its unit's contribution: [start, stop) of the padded fragment."""
+    """One host's share of its unit's contribution: [start, stop) of the padded fragment. As an event: its body is here,
+    and its header with it where that has not come yet."""
 
     unit: str
     incarnation: int
@@ -149,11 +150,12 @@ class CutEnded:
 
 
 @dataclass(frozen=True)
-class Upload:
-    """A part was admitted, and its body is under way; or that has ended, with whatever came of it."""
+class Offered:
+    """A host's header: what its part of a contribution is, before the body."""
 
     part: Part
-    under_way: bool
+    seconds: float = 0.0
+    """Expected until the body is here; 0 where the host has not sent one yet."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,7 @@ Event = (
     | Reported
     | Heard
     | Part
-    | Upload
+    | Offered
     | Declined
     | Merged
     | MergeFailed
@@ -245,8 +247,16 @@ class SendPull:
 
 
 @dataclass(frozen=True)
+class Exclude:
+    """Membership of a round is frozen: tell every other unit to go on without it."""
+
+    round: RoundId
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Merge:
-    """Membership is frozen: merge these, in this order (by unit name)."""
+    """Every member's body is here: merge these, in this order (by unit name)."""
 
     round: RoundId
     members: tuple[Member, ...]
@@ -254,7 +264,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class Release:
-    """Forget the held parts of a round, of one unit or of all, and tell learners that it is over when all."""
+    """Forget the held parts of a round, of one unit or of all, and tell that unit, or all, that it is over."""
 
     round: RoundId
     unit: str | None
@@ -287,6 +297,8 @@ class Publish:
 
     fragment: int
     version: int
+    needed: tuple[str, ...] = ()
+    """Units that can contribute against no older one: it holds a contribution of theirs, or they have none yet."""
 
 
 @dataclass(frozen=True)
@@ -342,6 +354,7 @@ class Wake:
 
 Effect = (
     SendPull
+    | Exclude
     | Merge
     | Release
     | Persist

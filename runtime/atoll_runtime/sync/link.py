@@ -64,8 +64,12 @@ class Link:
         self.adopted = self.adopted or list(self.held)
         self.offered = self.offered or list(self.held)
 
-    def welcomed(self, lineage: str, step: int, versions: Sequence[int], cut: CutId) -> bool:
+    def welcomed(
+        self, lineage: str, step: int, versions: Sequence[int], least: Sequence[int], cut: CutId
+    ) -> bool:
         """A session begins; true when what was fetched and not adopted yet is of a history that ended.
+
+        `least`: of each fragment the oldest version that a contribution of this unit may be taken against.
 
         A shard that lost its journal shows another lineage: its versions are other arrays. One that lost its newest
         merges alone shows the same, with older versions: what is newer here is known to it no more.
@@ -84,8 +88,8 @@ class Link:
         self.lineage, self.offered = lineage, list(versions)
         self.marked(cut)
         self.told(ShardClock(step, 0))
-        for p, version in enumerate(versions):
-            self.announced(p, version)
+        for p, needed in enumerate(least):
+            self._need(p, needed)
         return ended
 
     def disconnected(self) -> None:
@@ -96,22 +100,28 @@ class Link:
     def asked(self, round_id: RoundId, least: int) -> None:
         """A round is open."""
         p = round_id.fragment
-        self.announced(p, least)
+        self.offered[p] = max(least, self.offered[p])
+        self._need(p, least)
         self.asks[p] = Ask(round_id, least, self.offered[p])
         self.open.add(round_id)
 
     def over(self, round_id: RoundId) -> None:
-        """A round was frozen or discarded."""
+        """A round is frozen without this unit, merged or discarded."""
         self.open.discard(round_id)
         ask = self.asks.get(round_id.fragment)
         if ask is not None and ask.round == round_id:
             del self.asks[round_id.fragment]
 
-    def announced(self, p: int, version: int) -> None:
-        """A version can be fetched."""
+    def announced(self, p: int, version: int, needed: bool) -> None:
+        """A version can be fetched. One that is not needed is left: it would replace work that can be contributed."""
         self.offered[p] = max(version, self.offered[p])
-        if p not in self.empty and (version > self.held[p] or p in self.foreign):
-            self.wanted[p] = max(version, self.wanted.get(p, 0))
+        if needed:
+            self._need(p, version)
+
+    def _need(self, p: int, least: int) -> None:
+        """An older version than `least` is of no use any more."""
+        if p not in self.empty and (least > self.held[p] or p in self.foreign):
+            self.wanted[p] = max(least, self.wanted.get(p, 0))
 
     def marked(self, cut: CutId) -> None:
         """The shard's marker: what comes after it was sent after its record."""
@@ -160,7 +170,7 @@ class Link:
             self.foreign.discard(p)
         else:  # the hosts had agreed on it when the shard came back without it
             self.foreign.add(p)
-            self.announced(p, self.offered[p])
+            self._need(p, self.offered[p])
 
     def answerable(self) -> dict[int, Ask]:
         """Open rounds whose least anchor the training loop has taken."""

@@ -25,6 +25,7 @@ from atoll_runtime.sync.events import (
     Marked,
     Merged,
     MergeFailed,
+    Offered,
     Part,
     Persisted,
     RecordCut,
@@ -37,7 +38,6 @@ from atoll_runtime.sync.events import (
     ShardClock,
     StopAll,
     Tick,
-    Upload,
     Wake,
 )
 from atoll_runtime.sync.pace import Pace
@@ -157,8 +157,8 @@ class Syncer:
                 self._heard(event)
             case Part():
                 self._part(event, now)
-            case Upload():
-                self.rounds.upload(event)
+            case Offered():
+                self._offered(event, now)
             case Declined():
                 self._heed(event.part.cut)
                 self.rounds.decline(event.part, event.why)
@@ -290,6 +290,13 @@ class Syncer:
         self.pace.hear(event.unit, event.clocks, self.rounds.roster.live.keys())
         self._heed_doubted()
 
+    def _offered(self, event: Offered, now: float) -> None:
+        doubt = self._heed(event.part.cut)
+        if doubt:
+            self.rounds.decline(event.part, doubt)
+        else:
+            self.rounds.offer(event, now)
+
     def _part(self, part: Part, now: float) -> None:
         doubt = self._heed(part.cut)
         if doubt:  # it was sent after a cut, if there is one, that this shard has not recorded itself for
@@ -410,7 +417,7 @@ def subject(event: Event) -> str:
     match event:
         case Joined() | Left() | Reported() | Part():
             return event.unit
-        case Declined(part):
+        case Declined(part) | Offered(part):
             return part.unit
     return ""
 

@@ -50,10 +50,8 @@ def continued(
     record["step"] = max(step, *versions)
     record["final"], record["cut"] = uri if final else "", [step, final]
     record["cut_merges"], record["cut_goal"] = record["merges"], rules.goal
-    # Every unit receives every fragment anew, so no anchor is spent.
-    record["units"] = {
-        name: {**unit, "spent": [], "marks": [], "joined": []} for name, unit in record["units"].items()
-    }
+    # Every unit receives every fragment anew, so none holds its own contributions.
+    record["units"] = {name: {**unit, "marks": [], "joined": []} for name, unit in record["units"].items()}
     if not same:
         count = len(owned(sizes))
         for name, unit in record["units"].items():

@@ -19,21 +19,25 @@ class Round:
     expires: float
     rests: float
     """Until when it is kept though nobody is left to wait for."""
-    stage: Literal["Collecting", "Merging", "Writing"] = "Collecting"
+    stage: Literal["Collecting", "Receiving", "Merging", "Writing"] = "Collecting"
+    """Headers are collected until membership is frozen; then the members' bodies are received."""
     contributions: Contributions = field(default_factory=Contributions)
     grace_until: float | None = None
     """Set when the quorum is met."""
     members: tuple[Member, ...] = ()
     frozen: float = 0.0
+    """When the merge began."""
     pulled: set[tuple[str, int]] = field(default_factory=set)
     """(unit, incarnation) asked so far."""
     declined: set[str] = field(default_factory=set)
     """Units whose answer was not taken: not waited for any more."""
-    arriving: list[tuple[str, int]] = field(default_factory=list)
-    """(unit, host) of each part that was admitted and whose body is under way."""
+    expected: dict[str, float] = field(default_factory=dict)
+    """Seconds until the body is here, as the unit's headers say."""
+    deadlines: dict[str, float] = field(default_factory=dict)
+    """Until when each unit's body is awaited."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """What is being written with its merge."""
 
     def answered(self, unit: str) -> bool:
-        """The unit is not waited for: its contribution is in, or was not taken."""
+        """The unit's header is not waited for: it is in, or was not taken."""
         return unit in self.contributions.members or unit in self.declined

@@ -1,26 +1,28 @@
-"""Rounds in flight: opened, pulled, collected, frozen, merged, durable; or discarded whole and tried again."""
+"""Rounds in flight: opened, headers collected, membership frozen, bodies received, merged, durable; or discarded."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from atoll_runtime.sync import anchors, quorum
+from atoll_runtime.sync import anchors, membership, quorum
 from atoll_runtime.sync.events import (
     Effect,
+    Exclude,
     Joined,
     Merge,
     Merged,
     Note,
+    Offered,
     Part,
     Persist,
     Publish,
     Release,
     RoundId,
     SendPull,
-    Upload,
 )
 from atoll_runtime.sync.grace import Ema, Timing, grace
 from atoll_runtime.sync.roster import Roster
@@ -45,6 +47,10 @@ class Rounds:
     """Names the history that the versions belong to."""
     units: dict[str, Unit] = field(default_factory=dict)
     history: list[list[int]] = field(default_factory=list)
+    capacity: float = math.inf
+    """Elements of contributions for which there is memory."""
+    widths: list[int] = field(default_factory=list)
+    """Elements of a unit's contribution to each fragment, with its padding where that is known."""
     held: dict[RoundId, Round] = field(default_factory=dict)
     merges: int = 0
     last_quorum: str = ""
@@ -61,6 +67,7 @@ class Rounds:
                 f"outer.fragments: {self.rules.fragments}, but the state holds {len(self.versions)} versions"
             )
         self.history = self.history or [[version] for version in self.versions]
+        self.widths = self.widths or list(self.sizes)
 
     @cached_property
     def roster(self) -> Roster:
@@ -89,13 +96,17 @@ class Rounds:
             self.roster.look(unit, now)
 
     def room(self, p: int) -> bool:
-        """A round of fragment `p` may be opened: fewer than τ are in flight, none of `p`."""
-        return len(self.held) < self.rules.overlap and all(
-            held.id.fragment != p for held in self.held.values()
-        )
+        """A round of fragment `p` may be opened: none in flight is of `p`, and fewer than τ are at work. One that only
+        waits for its members' links is not; it takes memory."""
+        if any(held.id.fragment == p for held in self.held.values()):
+            return False
+        busy = sum(held.stage != "Receiving" for held in self.held.values())
+        elements = sum(self.widths[q] for q in (p, *(held.id.fragment for held in self.held.values())))
+        fits = elements * len(self.roster.live) <= self.capacity
+        return busy < self.rules.overlap and (fits or len(self.held) < self.rules.overlap)
 
     def open(self, round_id: RoundId, now: float) -> None:
-        """Asks every live unit for its part."""
+        """Asks every live unit for its contribution."""
         slowest = self.roster.slowest
         patience = max(self.rules.patience, 10 * slowest) * min(2**round_id.attempt, 8)
         # At once after a first answer that was not taken; units whose hosts disagree would answer the same for ever.
@@ -106,30 +117,22 @@ class Rounds:
         self._pull(held, (unit for _, unit in sorted(self.roster.live.items())))
 
     def progress(self, now: float, name: str) -> None:
-        """Takes every collecting round as far as it can go now.
+        """Takes every round as far as it can go now.
 
         Args:
             name: of the unit that the event was of: every other one that lives was asked before. Empty: of none.
         """
         for held in list(self.held.values()):
-            if held.stage != "Collecting":
-                continue
-            decision = self.decide(held, self.roster.awaited[held.id], now)
-            if isinstance(decision, quorum.Ready):
-                self._freeze(held, now)
-            elif isinstance(decision, quorum.Expired):
-                self.discard(held.id, decision.why)
-                if not self.ending:
-                    again = replace(held.id, attempt=held.id.attempt + 1)
-                    self.open(again, now)
-            elif name in self.roster.live:
-                self._pull(held, (self.roster.live[name],))
+            if held.stage == "Collecting":
+                self._collect(held, name, now)
+            if held.stage == "Receiving":
+                self._receive(held, now)
 
     def decide(
         self, held: Round, awaited: Collection[str], now: float
     ) -> quorum.Ready | quorum.Waiting | quorum.Expired:
         """What a collecting round should do now, with these units awaited."""
-        expires = self._expires(held, awaited)
+        expires = held.expires
         if not awaited and self.ending:
             expires = now
         elif not awaited and held.declined:
@@ -144,26 +147,36 @@ class Rounds:
         )
 
     def wakes(self, now: float) -> list[float]:
-        """When collecting rounds must be looked at again."""
-        collecting = [held for held in self.held.values() if held.stage == "Collecting"]
-        wakes = [
-            self._expires(held, self.roster.awaited[held.id])
-            if held.grace_until is None
-            else held.grace_until
-            for held in collecting
-        ]
-        return wakes + [held.rests for held in collecting if held.declined and held.rests > now]
+        """When rounds must be looked at again."""
+        wakes = []
+        for held in self.held.values():
+            if held.stage == "Collecting":
+                wakes.append(held.expires if held.grace_until is None else held.grace_until)
+                if held.declined and held.rests > now:
+                    wakes.append(held.rests)
+            elif held.stage == "Receiving":
+                wakes += [held.deadlines[name] for name in held.contributions.lacking] or [held.rests]
+        return wakes
 
     def admit(self, part: Part) -> str:
-        """Why a part is not wanted now; empty when it is."""
+        """Why a body is not wanted now; empty when it is."""
         unit, held = self.units.get(part.unit), self.held.get(part.round)
         if unit is None or part.incarnation != unit.incarnation:
             return f"incarnation {part.incarnation} of {part.unit} is not the current one"
-        if held is None or held.stage != "Collecting":
+        if held is None or held.stage not in ("Collecting", "Receiving"):
             return f"the round of {part.round} is over"
+        if held.contributions.header(part.unit, part.host) == part:
+            known = (part.unit, part.host) in held.contributions.bodies
+            return f"the part of host {part.host} is in already" if known else ""
+        if held.stage == "Receiving":
+            return f"membership of the round of {part.round} is frozen"
+        return self._refusal(held, unit, part)
+
+    def _refusal(self, held: Round, unit: Unit, part: Part) -> str:
+        """Why a header is not taken while headers are collected; empty when it is."""
         p = part.round.fragment
         stale = anchors.unusable(
-            part.anchor, part.round.step, self.history[p], unit.spent.get(p), self.rules.interval
+            part.anchor, part.round.step, self.history[p], unit.latest(p), self.rules.oldest
         )
         if stale:
             return f"fragment {p}: {stale}"
@@ -171,59 +184,67 @@ class Rounds:
             return f"part of {part.hosts} hosts, {part.padded} elements: {self.sizes[p]} elements are wanted"
         return held.contributions.admit(part) or unit.disputed(part)
 
-    def upload(self, event: Upload) -> None:
-        """A part's way begins, or has ended: after the part, where it came."""
-        part = event.part
-        unit, held, sender = self.units.get(part.unit), self.held.get(part.round), (part.unit, part.host)
-        if held is None or unit is None or part.incarnation != unit.incarnation:
+    def offer(self, event: Offered, now: float) -> None:
+        """A header. The push that follows says the same again: whichever comes first counts."""
+        part, held = event.part, self.held.get(event.part.round)
+        if held is not None and held.contributions.header(part.unit, part.host) == part:
             return
-        if event.under_way:
-            held.arriving.append(sender)
-        elif sender in held.arriving:
-            held.arriving.remove(sender)
-
-    def take(self, part: Part, now: float) -> None:
-        """A part whose body is here; declined when it is not wanted any more."""
         refusal = self.admit(part)
-        held = self.held.get(part.round)
         if held is None or refusal:
             self.decline(part, refusal)
             return
         disagreement = held.contributions.add(part)
         if disagreement:
-            self.effects.append(Release(part.round, part.unit))
             self.decline(part, disagreement)
-        if held.grace_until is None and len(held.contributions.members) >= self.rules.quorum:
+            return
+        p = part.round.fragment
+        self.widths[p] = max(self.widths[p], part.padded)
+        expected, rules = event.seconds, self.rules
+        if len(held.contributions.parts[part.unit]) > 1:
+            expected = max(expected, held.expected[part.unit])
+        held.expected[part.unit] = expected
+        held.deadlines[part.unit] = membership.deadline(now, expected, rules.patience, rules.transfer)
+        if held.grace_until is None and len(held.contributions.members) >= rules.quorum:
             self.timing.quorum.add(now - held.opened)
             held.grace_until = now + self._grace()
 
+    def take(self, part: Part, now: float) -> None:
+        """A body is here; declined when it is not wanted any more."""
+        refusal, held = self.admit(part), self.held.get(part.round)
+        if held is None or refusal:
+            self.decline(part, refusal)
+            return
+        self.offer(Offered(part), now)
+        if held.contributions.header(part.unit, part.host) == part:
+            held.contributions.bodies.add((part.unit, part.host))
+
     def decline(self, part: Part, why: str) -> None:
-        """Counts a part that is not taken; its unit is not waited for in this round."""
+        """Counts a part that is not taken; its unit goes on without this round."""
         unit, held = self.units.get(part.unit), self.held.get(part.round)
         if unit is None or part.incarnation != unit.incarnation:
             self.effects.append(note("fenced", unit=part.unit, incarnation=part.incarnation))
             return
-        unit.dropped += 1
-        self.effects.append(note("dropped", unit=part.unit, round=str(part.round), why=why))
-        if held is None or held.contributions.has(part.unit, part.host) or held.contributions.outrun(part):
-            return  # another part of this host is in, or will come
-        held.declined.add(part.unit)
+        if held is None or held.stage not in ("Collecting", "Receiving"):
+            self._dropped(part.unit, part.round, why)
+            return
+        known, contributions = held.contributions.header(part.unit, part.host), held.contributions
+        newer = known is not None and known != part and known.trained >= part.trained
+        if newer or (part.unit, part.host) in contributions.bodies or contributions.outrun(part):
+            self._dropped(part.unit, part.round, why)  # another part of this host is in, or will come
+        else:
+            self._exclude(held, part.unit, why)
 
     def joined(self, event: Joined, renewed: bool) -> None:
         """A host is there: what an older incarnation sent is forgotten. A pull that it may have missed is sent again to
         all hosts of its unit, for they answer together or not at all."""
         for held in self.held.values():
-            if held.stage != "Collecting":
+            if held.stage not in ("Collecting", "Receiving"):
                 continue
-            if renewed and held.contributions.drop(event.unit):
-                self.units[event.unit].dropped += 1
-                if len(held.contributions.members) < self.rules.quorum:
-                    held.grace_until = None
-                self.effects.append(Release(held.id, event.unit))
+            if renewed and event.unit in held.contributions.parts:
+                self._exclude(held, event.unit, f"incarnation {event.incarnation} has taken its place")
             if renewed:
                 held.declined.discard(event.unit)
-                held.arriving = [sender for sender in held.arriving if sender[0] != event.unit]
-            if not held.contributions.has(event.unit, event.host):
+            if (event.unit, event.host) not in held.contributions.bodies:
                 held.pulled.discard((event.unit, event.incarnation))
 
     def merged(self, event: Merged) -> Round:
@@ -251,7 +272,9 @@ class Rounds:
         """The merge is durable: everyone may have it. Gives the record that was written with it."""
         held = self.held.pop(round_id)
         self.timing.sync.add(now - held.frozen)
-        self.effects.append(Publish(round_id.fragment, round_id.step))
+        p, step = round_id.fragment, round_id.step
+        needed = tuple(name for name, unit in self.units.items() if self.least(unit, p, step) >= step)
+        self.effects.append(Publish(p, step, needed))
         return held.record
 
     def discard(self, round_id: RoundId, why: str) -> None:
@@ -268,20 +291,79 @@ class Rounds:
         self.effects.append(Release(round_id, None))
 
     def close(self, why: str) -> None:
-        """Gives up every round that still collects."""
+        """Gives up every round whose merge has not begun."""
         for held in list(self.held.values()):
-            if held.stage == "Collecting":
+            if held.stage in ("Collecting", "Receiving"):
                 self.discard(held.id, why)
 
-    def _expires(self, held: Round, awaited: Collection[str]) -> float:
-        """When an attempt below quorum is given up. On a slow link a part may take longer than any attempt's patience,
-        and would be sent again for ever."""
-        arriving = any(unit in awaited for unit, _ in held.arriving)
-        return held.expires + self.rules.transfer * arriving
+    def least(self, unit: Unit, p: int, step: int) -> int:
+        """The oldest version of fragment `p` that a contribution of this unit at `step` may be taken against."""
+        return anchors.least(step, self.history[p], unit.latest(p), self.rules.oldest)
+
+    def leasts(self, unit: Unit, step: int) -> tuple[int, ...]:
+        """The same of every fragment."""
+        return tuple(self.least(unit, p, step) for p in range(self.rules.fragments))
+
+    def _collect(self, held: Round, name: str, now: float) -> None:
+        decision = self.decide(held, self.roster.awaited[held.id], now)
+        if isinstance(decision, quorum.Ready):
+            self._close(held)
+        elif isinstance(decision, quorum.Expired):
+            self._again(held, decision.why, now)
+        elif name in self.roster.live:
+            self._pull(held, (self.roster.live[name],))
+
+    def _close(self, held: Round) -> None:
+        """Freezes membership."""
+        held.stage = "Receiving"
+        self.roster.close(held.id)
+        contributions, limit = held.contributions, self.rules.interval * self.roster.slowest
+        expected = {name: held.expected[name] for name in contributions.members}
+        members = membership.choose(expected, self.rules.quorum, limit or math.inf)
+        for name in sorted(set(contributions.units) - set(members)):
+            why = (
+                f"it needs {expected[name]:.0f} s, an interval has {limit:.0f}"
+                if name in expected
+                else "late"
+            )
+            self._exclude(held, name, why)
+        self.effects.append(Exclude(held.id, tuple(members)))
+
+    def _receive(self, held: Round, now: float) -> None:
+        """Drops members whose bodies do not come; merges the others once theirs are here."""
+        contributions = held.contributions
+        for name in contributions.lacking:
+            if name not in self.roster.live:
+                self._exclude(held, name, "it has left or is silent, and its body is not here")
+            elif now >= held.deadlines[name]:
+                self._exclude(held, name, f"its body was expected within {held.expected[name]:.0f} s")
+        if len(contributions.members) < self.rules.quorum:
+            if now >= held.rests:
+                self._again(held, quorum.short(len(contributions.members), self.rules.quorum), now)
+        elif not contributions.lacking:
+            self._freeze(held, now)
+
+    def _again(self, held: Round, why: str, now: float) -> None:
+        """Discards an attempt, and opens the next one."""
+        self.discard(held.id, why)
+        if not self.ending:
+            self.open(replace(held.id, attempt=held.id.attempt + 1), now)
+
+    def _exclude(self, held: Round, name: str, why: str) -> None:
+        """A unit goes on without this round, and loses nothing by it."""
+        held.contributions.drop(name)
+        held.declined.add(name)
+        if len(held.contributions.members) < self.rules.quorum:
+            held.grace_until = None
+        self.effects.append(Release(held.id, name))
+        self._dropped(name, held.id, why)
+
+    def _dropped(self, name: str, round_id: RoundId, why: str) -> None:
+        self.units[name].dropped += 1
+        self.effects.append(note("dropped", unit=name, round=str(round_id), why=why))
 
     def _freeze(self, held: Round, now: float) -> None:
         held.stage, held.frozen = "Merging", now
-        self.roster.close(held.id)
         members = held.contributions.members
         held.members = tuple(members[name] for name in sorted(members))
         self.last_quorum = f"{len(held.members)}/{len(self.units)} (K={self.rules.quorum})"
@@ -296,8 +378,7 @@ class Rounds:
         for unit in units:
             if (unit.name, unit.incarnation) not in held.pulled:
                 held.pulled.add((unit.name, unit.incarnation))
-                p = held.id.fragment
-                least = anchors.least(held.id.step, self.history[p], unit.spent.get(p), self.rules.interval)
+                least = self.least(unit, held.id.fragment, held.id.step)
                 self.effects.append(SendPull(held.id, unit.name, least))
 
     def _grace(self) -> float:

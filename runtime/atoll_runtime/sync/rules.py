@@ -9,6 +9,9 @@ from atoll_runtime.contract import RunContract
 TRANSFER_SECONDS = 600.0
 """Deadline of one part, either way, at both ends: 1 GB at 14 Mbit/s."""
 
+STALE_INTERVALS = 8
+"""A unit whose link carries one round in so many still contributes all its work."""
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -34,11 +37,20 @@ class Rules:
     shards: int = 1
     """S."""
     patience: float = 30.0
-    """Seconds that a round waits for its quorum, at least; doubled by each attempt, up to 8 times."""
+    """Seconds that a round waits for its quorum, at least; doubled by each attempt, up to 8 times. Also what a body may
+    take beyond what its sender expects."""
     transfer: float = TRANSFER_SECONDS
-    """Seconds that it waits beyond that, at most, while a part is under way."""
+    """Seconds that a body may take whose sender expects nothing."""
     silence: float = 30.0
     """Seconds without a report after which a connected unit is not waited for, at least."""
+
+    stale_intervals: int = STALE_INTERVALS
+    """An anchor may be so many intervals old."""
+
+    @property
+    def oldest(self) -> int:
+        """Steps that an anchor may be old."""
+        return self.stale_intervals * self.interval
 
     @property
     def goal(self) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 
 from atoll_runtime.sync.events import Joined, Left, Member, Part, Reported, RoundId
 from atoll_runtime.sync.ledger import Account, Span
+from atoll_runtime.sync.rules import STALE_INTERVALS
 from atoll_runtime.sync.steptime import StepTime
 
-HISTORY = 4
+HISTORY = STALE_INTERVALS + 2
 """Versions of each fragment that are remembered: a contribution's anchor must be one of them."""
 DURABLE = (
     "incarnation",
@@ -69,8 +70,6 @@ class Unit:
     seed_message: str = ""
     dropped: int = 0
     """Contributions that were refused or discarded."""
-    spent: dict[int, int] = field(default_factory=dict)
-    """For each fragment the anchor of this incarnation's last merged contribution: it counts only once."""
     marks: dict[int, int] = field(default_factory=dict)
     """For each fragment the inner step of its last merged contribution."""
     joined: dict[int, list[int]] = field(default_factory=dict)
@@ -112,7 +111,6 @@ class Unit:
             self.pace = StepTime()
             self.hosts.clear()
             self.addresses.clear()
-            self.spent.clear()
             self.marks.clear()
             self.joined.clear()
         self.hosts_wanted = event.hosts
@@ -143,6 +141,10 @@ class Unit:
         self.loss = event.loss
         self.reported = now
 
+    def latest(self, p: int) -> int | None:
+        """The newest version of fragment `p` that holds a contribution of this incarnation."""
+        return self.joined[p][-1] if p in self.joined else None
+
     def disputed(self, part: Part) -> str:
         """Why the part cannot hold the tokens that it says; empty when it can: none that have their fate already."""
         begun, settled = part.trained - part.tokens, self.account.settled.get(part.round.fragment, 0)
@@ -169,7 +171,6 @@ class Unit:
         self.contributions += 1
         self.last_merge = max(self.last_merge, round_id.step)
         self.first_merge_time = self.first_merge_time if self.first_merge_time is not None else time
-        self.spent[p] = member.anchor
         self.joined[p] = [*self.joined.get(p, ()), round_id.step][-HISTORY:]
         before = self.marks.get(p)
         self.marks[p] = member.inner_step
@@ -178,7 +179,7 @@ class Unit:
     def record(self) -> dict[str, Any]:
         """Durable state, JSON types only."""
         state: dict[str, Any] = {name: getattr(self, name) for name in DURABLE}
-        for name in ("spent", "marks", "joined"):
+        for name in ("marks", "joined"):
             state[name] = list(getattr(self, name).items())
         return state | {"account": self.account.record()}
 
@@ -187,6 +188,6 @@ class Unit:
         """The unit as it was, with no host connected."""
         account = Account.restore(owned, record["account"])
         unit = cls(name, account, **{key: record[key] for key in DURABLE})
-        for field_name in ("spent", "marks", "joined"):
+        for field_name in ("marks", "joined"):
             setattr(unit, field_name, dict(record[field_name]))
         return unit

@@ -29,6 +29,11 @@ def why(machine: Syncer, now: float) -> str:
 
 def stage(machine: Syncer, held: Round, now: float) -> str:
     """Where a round is."""
+    if held.stage == "Receiving":
+        names, count = ", ".join(held.contributions.lacking), len(held.contributions.members)
+        if count < machine.rules.quorum:
+            return f"{quorum.short(count, machine.rules.quorum)}, the next attempt follows"
+        return f"{count} members, receiving the contributions of {names}"
     if held.stage == "Merging":
         return "merging"
     if held.stage == "Writing":

@@ -23,6 +23,7 @@ from atoll_runtime.sync.events import (
     Effect,
     Event,
     Evict,
+    Exclude,
     FinalCut,
     Merge,
     Merged,
@@ -53,6 +54,7 @@ from atoll_runtime.syncer.recovery import Start, durable, meta_of, part_of
 from atoll_runtime.syncer.sessions import Sessions
 from atoll_runtime.syncer.state import Version
 from atoll_runtime.syncer.tape import Snapshot, Tape
+from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import Stop
 
 log = logging.getLogger(__name__)
@@ -77,6 +79,7 @@ class Driver:
         self.journal, self.tape = start.journal, tape
         self.sessions = Sessions()
         self.parts = Parts(budget() if byte_budget is None else byte_budget)
+        self.machine.rounds.capacity = self.parts.budget / codecs.DTYPES[run.outer.codec].itemsize
         rules = start.machine.rules
         self.cuts = Cuts(
             run.checkpoint,
@@ -153,7 +156,7 @@ class Driver:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case SendPull() | Publish() | SendMarkers() | SendClock() | Evict():
+            case SendPull() | Exclude() | Publish() | SendMarkers() | SendClock() | Evict():
                 self.sessions.carry_out(effect)
             case Merge():
                 self._spawn(self._merge(effect))

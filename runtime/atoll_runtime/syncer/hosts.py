@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from atoll_runtime.contract import RunContract, identity
-from atoll_runtime.sync.events import NO_CUT, Heard, Joined, Marked, Part, Reported
+from atoll_runtime.sync.events import NO_CUT, Heard, Joined, Marked, Offered, Part, Reported
 from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.sync.rules import TRANSFER_SECONDS
 from atoll_runtime.syncer.sessions import Session
-from atoll_runtime.transport.messages import PROTOCOL, Beginning, Hello, Mark, PushHead, Refused, Report
+from atoll_runtime.transport import codecs
+from atoll_runtime.transport.messages import (
+    PROTOCOL,
+    Beginning,
+    Hello,
+    Mark,
+    Offer,
+    PushHead,
+    Refused,
+    Report,
+)
 from atoll_runtime.transport.transport import Peer
 
 SHORTEST_STEP, LONGEST_STEP = 1e-6, 86400.0
@@ -124,6 +135,29 @@ def part_of(head: PushHead) -> Part:
         head.trained,
         head.cut,
     )
+
+
+def malformed(head: PushHead, codec: str) -> str:
+    """What a contribution cannot be in this run; empty when it can."""
+    if head.codec != codec or head.size != codecs.pushed_size(head.stop - head.start, head.codec):
+        return f"{head.size} bytes of {head.codec} for [{head.start}, {head.stop}), not {codec}"
+    if not 0 <= head.seconds <= TRANSFER_SECONDS:
+        return f"seconds: {head.seconds} must be within 0 … {TRANSFER_SECONDS:g}"
+    return beyond(head)
+
+
+def offered(session: Session, offer: Offer, codec: str) -> Offered:
+    """The machine's view of a header.
+
+    Raises:
+        ValueError: it is not of this host, or no contribution can be so.
+    """
+    head = offer.head
+    if (head.unit, head.incarnation, head.host) != (session.unit, session.incarnation, session.host):
+        raise ValueError(f"head: of host {head.host} of {head.unit}, incarnation {head.incarnation}")
+    if wrong := malformed(head, codec):
+        raise ValueError(wrong)
+    return Offered(part_of(head), head.seconds)
 
 
 def heard(session: Session, report: Report, shards: int) -> Heard | None:

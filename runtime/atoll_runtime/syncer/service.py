@@ -6,14 +6,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 
-from atoll_runtime.sync.events import Declined, Left, Upload
+from atoll_runtime.sync.events import Declined, Left, Offered
 from atoll_runtime.sync.fragments import MOST_PADDING
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.beginnings import Beginnings
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.parts import Held
 from atoll_runtime.syncer.sessions import Session
-from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (
     DirectoryReply,
     DirectoryRequest,
@@ -23,6 +22,7 @@ from atoll_runtime.transport.messages import (
     FetchRequest,
     Hello,
     Mark,
+    Offer,
     PeerAddress,
     PushHead,
     PushReply,
@@ -82,6 +82,7 @@ class Service:
                 self.driver.journal.lineage,
                 self.machine.step,
                 self.state.versions,
+                self.machine.rounds.leasts(unit, self.machine.step),
                 unit.merged_cursor,
                 unit.merged_step,
                 self.machine.cuts.newest,
@@ -101,28 +102,16 @@ class Service:
         foreign = hosts.stranger(self.run, peer, head.unit)
         if foreign:
             return foreign
-        if head.codec != self.state.codec or head.size != codecs.pushed_size(
-            head.stop - head.start, head.codec
-        ):
-            return (
-                f"{head.size} bytes of {head.codec} for [{head.start}, {head.stop}), not {self.state.codec}"
-            )
+        wrong = hosts.malformed(head, self.state.codec)
+        if wrong:
+            return wrong
         part = hosts.part_of(head)
-        refusal = hosts.beyond(head) or self.machine.admit(part) or self.driver.parts.reserve(head)
-        if refusal:
-            self.driver.feed(Declined(part, refusal))
-        else:
-            self.driver.feed(Upload(part, True))
+        refusal = self.machine.admit(part) or self.driver.parts.reserve(head)
+        self.driver.feed(Declined(part, refusal) if refusal else Offered(part, head.seconds))
         return refusal
 
     async def deliver(self, peer: Peer, head: PushHead, body: memoryview | None) -> PushReply:
         """See `Endpoint`."""
-        try:
-            return await self._deliver(head, body)
-        finally:  # after the part: in between, its round would not be waiting for it
-            self.driver.feed(Upload(hosts.part_of(head), False))
-
-    async def _deliver(self, head: PushHead, body: memoryview | None) -> PushReply:
         if body is None:
             self.driver.parts.unreserve(head)
             return PushReply(False, "the body did not arrive whole")
@@ -197,3 +186,5 @@ class Service:
             self.beginnings.told(session.unit, session.incarnation, session.host, message.beginning)
         elif isinstance(message, Mark):
             self.driver.feed(hosts.marked(session, message))
+        elif isinstance(message, Offer):
+            self.driver.feed(hosts.offered(session, message, self.state.codec))

@@ -6,7 +6,16 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
-from atoll_runtime.sync.events import Effect, Evict, Publish, Release, SendClock, SendMarkers, SendPull
+from atoll_runtime.sync.events import (
+    Effect,
+    Evict,
+    Exclude,
+    Publish,
+    Release,
+    SendClock,
+    SendMarkers,
+    SendPull,
+)
 from atoll_runtime.transport.messages import Announce, Clock, Down, Fenced, Marker, Over, Pull
 
 log = logging.getLogger(__name__)
@@ -72,8 +81,14 @@ class Sessions:
                 self.send(unit, Pull(round_id, least))
             case Release(round_id, None):
                 self.send_all(Over(round_id))
-            case Publish(p, version):
-                self.send_all(Announce(p, version))
+            case Release(round_id, str() as unit):
+                self.send(unit, Over(round_id))
+            case Exclude(round_id, members):
+                for unit in [name for name in self._open if name not in members]:
+                    self.send(unit, Over(round_id))
+            case Publish(p, version, needed):
+                for unit in self._open:
+                    self.send(unit, Announce(p, version, unit in needed))
             case SendMarkers(cut):
                 self.send_all(Marker(cut))
             case SendClock(clock):

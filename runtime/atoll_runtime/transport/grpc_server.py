@@ -15,6 +15,7 @@ from atoll_runtime.transport.messages import (
     FetchRequest,
     Hello,
     Mark,
+    Offer,
     PushHead,
     Report,
     Up,
@@ -81,8 +82,10 @@ class GrpcServer:
         async def incoming() -> AsyncIterator[Up]:
             async for data in requests:
                 message = decode(data)
-                if not isinstance(message, Hello | Report | Mark):
-                    raise WireError(f"a session takes Hello, Report and Mark, not {type(message).__name__}")
+                if not isinstance(message, Hello | Report | Mark | Offer):
+                    raise WireError(
+                        f"a session takes Hello, Report, Mark and Offer, not {type(message).__name__}"
+                    )
                 yield message
 
         try:

@@ -6,7 +6,7 @@ import msgspec
 
 from atoll_runtime.sync.events import NO_CUT, CutId, RoundId, ShardClock
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Both ends must speak the same. What `Hello` and `Refused` have in common stays as it is: by them two versions find
 out."""
 
@@ -86,6 +86,8 @@ class Welcome(Message, frozen=True, tag=True):
     """Names the history that versions belong to; another one means that held versions say nothing."""
     global_step: int
     versions: tuple[int, ...]
+    least: tuple[int, ...]
+    """Of each fragment the oldest version that a contribution of this unit may be taken against."""
     cursor: int
     inner_step: int
     cut: CutId = NO_CUT
@@ -119,7 +121,7 @@ class Pull(Message, frozen=True, tag=True):
 
 
 class Over(Message, frozen=True, tag=True):
-    """A round was frozen or discarded: contributions to it are no longer wanted."""
+    """The round is frozen without this unit, merged or discarded: a contribution to it is not wanted any more."""
 
     round: RoundId
 
@@ -129,6 +131,9 @@ class Announce(Message, frozen=True, tag=True):
 
     fragment: int
     version: int
+    needed: bool
+    """The unit that is told can contribute against no older one: it holds a contribution of its own, or there is none
+    yet."""
 
 
 class Stop(Message, frozen=True, tag=True):
@@ -181,11 +186,19 @@ class PushHead(Message, frozen=True, tag=True):
     size: int
     """Bytes of the body."""
     cut: CutId = NO_CUT
+    seconds: float = 0.0
+    """Expected until the body has come; 0 where this host has not sent one yet."""
 
     @property
     def part(self) -> tuple[RoundId, str, int]:
         """Which part it is, of all that a shard can be sent."""
         return self.round, self.unit, self.host
+
+
+class Offer(Message, frozen=True, tag=True):
+    """The header of a contribution, on the session: it comes at once, whatever waits for the link."""
+
+    head: PushHead
 
 
 class PushReply(Message, frozen=True, tag=True):
@@ -260,7 +273,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
     """Of the message's memory."""
 
 
-Up = Hello | Report | Mark
+Up = Hello | Report | Mark | Offer
 Down = Welcome | Marker | Clock | Pull | Over | Announce | Stop | Fenced | Refused
 Wire = (
     Up

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from atoll_runtime.simulate.fleet.scenario import Life, Scenario
 from atoll_runtime.simulate.fleet.speeds import Drift
-from atoll_runtime.sync.events import NO_CUT, Event, Part, Reported, RoundId, Upload
+from atoll_runtime.sync.events import NO_CUT, Event, Offered, Part, Reported, RoundId
 from atoll_runtime.sync.link import Errand, Link
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.progress import Progress
@@ -68,7 +68,7 @@ class Learner:
         syncer = self.world.syncer
         versions = list(self.world.durable)
         self.link = Link(versions)
-        self.link.welcomed(syncer.rounds.lineage, syncer.step, versions, NO_CUT)
+        self.link.welcomed(syncer.rounds.lineage, syncer.step, versions, versions, NO_CUT)
         self.progress = Progress(versions, versions)
 
     def iterate(self) -> None:
@@ -102,9 +102,9 @@ class Learner:
             self._base, self._newest = round_id.step - self.steps, round_id.step - 1
         self._stir()
 
-    def announced(self, p: int, version: int) -> None:
+    def announced(self, p: int, version: int, needed: bool) -> None:
         """A version can be fetched."""
-        self.link.announced(p, version)
+        self.link.announced(p, version, needed)
         self._fetch()
 
     def _answer(self) -> None:
@@ -112,8 +112,8 @@ class Learner:
             offer = None if self._early(ask.round) else self.progress.offer(p, ask)
             if offer is None or not self.link.answered(ask.round):
                 continue
-            begun = max(self._sent, self.world.now)
-            self._sent = begun + self.world.scenario.costs.push
+            now = self.world.now
+            self._sent = max(self._sent, now) + self.world.scenario.costs.push
             part = Part(
                 unit=self.life.unit,
                 incarnation=self.life.incarnation,
@@ -130,9 +130,8 @@ class Learner:
                 padded=SIZE,
                 trained=offer.trained,
             )
-            self.world.at(begun, self.world.feed, Upload(part, True))
+            self.world.at(now, self.world.feed, Offered(part, self._sent - now))
             self.world.at(self._sent, self.world.feed, part)
-            self.world.at(self._sent, self.world.feed, Upload(part, False))
 
     def _receive(self) -> None:
         for p, version in self._arrivals.items():

@@ -21,6 +21,7 @@ from atoll_runtime.simulate.fleet.speeds import Drift
 from atoll_runtime.sync.events import (
     Event,
     Evict,
+    Exclude,
     Joined,
     Left,
     Member,
@@ -143,10 +144,16 @@ class World:
                     self._work(self.scenario.costs.merge, Merged(round_id, self.now))
                 case Persist(round_id, _):
                     self._work(self.scenario.costs.write, Persisted(round_id))
-                case Publish(p, version):
+                case Release(round_id, str() as unit) if unit in self._learners:
+                    self._learners[unit].link.over(round_id)
+                case Exclude(round_id, members):
+                    for unit, learner in self._learners.items():
+                        if unit not in members:
+                            learner.link.over(round_id)
+                case Publish(p, version, needed):
                     self.durable[p] = version
-                    for learner in self._learners.values():
-                        learner.announced(p, version)
+                    for unit, learner in self._learners.items():
+                        learner.announced(p, version, unit in needed)
                 case Evict(unit, newest):
                     older = self._learners.get(unit)
                     if older is not None and older.life.incarnation < newest:

@@ -25,7 +25,7 @@ from atoll_runtime.sync.link import Errand
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.messages import PROTOCOL, Down, Hello, Mark, PushHead, Report
+from atoll_runtime.transport.messages import PROTOCOL, Down, Hello, Mark, Offer, PushHead, Report
 
 
 @dataclass
@@ -85,7 +85,9 @@ class Learner(Session):
         )
         self._bounds = fragments.bounds
         self._holdings = Holdings(run.outer.codec, fragments.bounds)
-        exchange = Exchange(run, contract, programs.layout, fragments.bounds, fragments.padded)
+        exchange = Exchange(
+            run, contract, programs.layout, fragments.bounds, fragments.padded, clock=lambda: world.now
+        )
         self._box = exchange.open(held, [LINEAGE])[0]
         self._ends = self._pushed = world.now
         self._fetching = False
@@ -165,10 +167,12 @@ class Learner(Session):
 
     def _deliver(self, head: PushHead, body: memoryview) -> None:
         if self.alive:
+            self._box.count_push(head, self._world.costs.push)
             self._world.shard.deliver(head, body)
 
-    def _tell(self, message: Report | Mark) -> None:
-        if not self.alive:
+    def _tell(self, message: Report | Mark | Offer) -> None:
+        """The header of a contribution comes with its body."""
+        if not self.alive or isinstance(message, Offer):
             return
         if isinstance(message, Mark):
             self._world.shard.feed(Marked(self.unit, self.incarnation, 0, message.cut, message.trained))
@@ -190,7 +194,7 @@ class Learner(Session):
         held = self._holdings.of(p)
         head, body = self._world.shard.fetch(p, *self._bounds[p], held.version, held.series)
         arrival = Arrival(head.version, self._holdings.take(head, body), errand.lineage)
-        self._box.put_arrival(errand, arrival, head)
+        self._box.put_arrival(errand, arrival, head, self._world.costs.fetch)
         self._fetch()
 
     def _save(self, snapshot: Snapshot) -> None:

@@ -15,6 +15,7 @@ from atoll_runtime.sync.events import (
     CutEnded,
     Event,
     Evict,
+    Exclude,
     Left,
     Merge,
     Merged,
@@ -96,6 +97,7 @@ class Shard:
             LINEAGE,
             self.machine.step,
             self.state.versions,
+            self.machine.rounds.leasts(unit, self.machine.step),
             unit.merged_cursor,
             unit.merged_step,
             self.machine.cuts.newest,
@@ -126,7 +128,7 @@ class Shard:
         world = self._world
         for effect in self.machine.handle(event, world.now):
             match effect:
-                case SendPull() | Publish() | SendMarkers() | Evict():
+                case SendPull() | Exclude() | Publish() | SendMarkers() | Evict():
                     self._sessions.carry_out(effect)
                 case Release(round_id, unit):
                     self._parts.release(round_id, unit)

@@ -1,0 +1,32 @@
+"""Who is a member of a round, and how long a member's body is awaited. Decided by headers, which are small and come at
+once; bodies take as long as links need. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SLACK = 2.0
+"""A body is awaited for so many times as long as its sender expects."""
+
+
+def choose(expected: Mapping[str, float], minimum: int, limit: float) -> list[str]:
+    """The members of a round, by name.
+
+    Args:
+        expected: seconds until the body is here, of each unit whose header is in.
+        minimum: K. The quickest so many units are members, however slow.
+        limit: seconds of an interval. A body that takes longer would delay the fragment's next round.
+    """
+    quickest = sorted(expected, key=lambda name: (expected[name], name))
+    return sorted(name for n, name in enumerate(quickest) if n < minimum or expected[name] <= limit)
+
+
+def deadline(now: float, expected: float, patience: float, longest: float) -> float:
+    """Until when a body is awaited.
+
+    Args:
+        expected: seconds, as its header says; 0 where the sender has no measurement yet.
+        patience: seconds that are granted in any case.
+        longest: seconds that no transfer exceeds; for one of which nothing is known.
+    """
+    return now + (SLACK * expected + patience if expected > 0 else longest)
