@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+from lone_shard import LONE
 
-from atoll_runtime.contract import Dimensions, ModelSpec
 from atoll_runtime.learner.mailbox import Mailbox
-from atoll_runtime.model import describe
-from atoll_runtime.sync.fragments import build_layout
+from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.units import Unit
-from atoll_runtime.syncer.beginnings import Beginnings
 from atoll_runtime.syncer.status import unit_report
 from atoll_runtime.transport.messages import Beginning, Report, decode, encode
 
@@ -38,23 +36,9 @@ def test_a_learner_of_before_this_field_is_understood() -> None:
 
 
 def test_the_syncer_shows_it_of_a_unit() -> None:
-    layout = build_layout(
-        describe(ModelSpec(dimensions=Dimensions(layers=1, width=8, heads=1, kv_heads=1, hidden=8))), 1
-    )
-    unit = Unit.new("a", tuple(range(len(layout.fragments))))
-    shown = unit_report(unit, 0, BEGINNING).beginning
+    machine, unit = Syncer.begin(LONE, (10,), [0]), Unit.new("a", (0,))
+    shown = unit_report(machine, unit, BEGINNING).beginning
     assert shown is not None
     assert (shown.joined, shown.stepped, shown.compiling) == (10.0, 30.5, 12.25)
     assert (shown.compiled, shown.loaded) == (3, 16)
-    assert unit_report(unit, 0, None).beginning is None
-
-
-def test_host_0_of_the_newest_incarnation_is_believed() -> None:
-    known, later = Beginnings(), Beginning(joined=50.0, stepped=60.0, compiling=1.0, compiled=0, loaded=19)
-    known.told("a", 2, 1, later)
-    known.told("a", 2, 0, None)
-    assert known.of("a", 2) is None
-    known.told("a", 2, 0, BEGINNING)
-    known.told("a", 3, 0, later)
-    known.told("a", 2, 0, BEGINNING)  # a report that comes late
-    assert (known.of("a", 2), known.of("a", 3), known.of("b", 3)) == (None, later, None)
+    assert unit_report(machine, unit, None).beginning is None

@@ -29,6 +29,7 @@ from atoll_runtime.sync.events import (
 )
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import Rules
+from atoll_runtime.sync.waiting import waits
 
 P = 4
 RULES = replace(LONE, fragments=P, interval=P, overlap=2, grace_fraction=0.8, cut_interval=10**6)
@@ -219,3 +220,23 @@ def test_a_round_is_not_opened_where_there_is_no_memory_for_it_beyond_those_at_w
     for part in waiting:
         shard.feed(part)
     shard.until_open(3)
+
+
+def test_tokens_that_wait_for_a_link_are_listed_with_what_they_wait_for_and_since_when() -> None:
+    shard = Shard()
+    shard.until_open(1)
+    shard.feed(shard.offer("b", 1, 0.5))
+    shard.run(2)
+    assert shard.merged[1] == ("b",)
+    a, b = (shard.machine.units[name] for name in "ab")
+    (passed,) = [each for each in waits(shard.machine, a) if each.fragment == 1]
+    assert (passed.since, passed.tokens) == (1, a.account.position)
+    assert "member of no round since" in passed.what
+    assert not [each for each in waits(shard.machine, b) if each.fragment == 1]
+    shard.until_open(1, serve=True)
+    sending = shard.offer("a", 1, 3.0)
+    shard.feed(shard.offer("b", 1, 0.5))
+    (carried,) = [each for each in waits(shard.machine, a) if each.fragment == 1]
+    assert carried.since == sending.round.step and "its link" in carried.what
+    shard.feed(sending)
+    assert not [each for each in waits(shard.machine, a) if each.fragment == 1]

@@ -59,6 +59,7 @@ from atoll_runtime.contract.reports import (
     Report,
     SyncerStatus,
     UnitReport,
+    WaitReport,
 )
 from atoll_runtime.contract.section import (
     Section,
@@ -150,6 +151,7 @@ __all__ = [
     "UnitReport",
     "Uri",
     "VersionMismatch",
+    "WaitReport",
     "brief",
     "dump",
     "identity",

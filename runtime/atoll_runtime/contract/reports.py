@@ -35,6 +35,17 @@ class BeginningReport(Report):
     """From the cache."""
 
 
+class WaitReport(Report):
+    """Tokens of one fragment that wait for a unit's link."""
+
+    fragment: int
+    tokens: int
+    since: int
+    """Global step of the round that has passed them by, or that they are on their way to."""
+    what: str
+    """What they wait for."""
+
+
 class UnitReport(Report):
     """One unit, as the syncer sees it."""
 
@@ -64,6 +75,8 @@ class UnitReport(Report):
     """Unix seconds of the first merge of this incarnation."""
     beginning: BeginningReport | None = None
     """None before the second step."""
+    waits: list[WaitReport] = []
+    """Tokens in flight that wait for the unit's link. The others are trained for the next round of their fragment."""
 
 
 class CheckpointReport(Report):

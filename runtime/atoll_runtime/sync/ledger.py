@@ -14,7 +14,8 @@ from typing import Any
 OVERWRITTEN = "Overwritten"
 """Trained while the unit's own contribution to a version was under way; that version replaced the work (α = 0)."""
 MISSED = "Missed"
-"""Replaced by a version to which the unit did not contribute: it was late, refused, or not connected."""
+"""Replaced by a version to which the unit did not contribute: before its first contribution, or when it was away for so
+long that its anchor is too old."""
 REPLACED = "Replaced"
 """In flight when the incarnation was replaced."""
 FINISHED = "Finished"

@@ -90,7 +90,10 @@ class LinkShare:
         self._credit[p] = max(0.0, self._reckon(p, now) - 1.0)
 
     def missed(self, p: int) -> None:
-        """That contribution did not become part of a round: the credit is given back."""
+        """That contribution was not taken: the credit is given back. Perhaps it was expected to take too long: less is
+        expected of the next one, or nothing would be measured again."""
+        if self._push.value is not None:
+            self._push.value *= 1 - SMOOTHING
         self._credit[p] = min(MOST_CREDIT, self._credit.get(p, 0.0) + 1.0)
 
     def _reckon(self, p: int, now: float) -> float:

@@ -273,7 +273,8 @@ class Rounds:
         held = self.held.pop(round_id)
         self.timing.sync.add(now - held.frozen)
         p, step = round_id.fragment, round_id.step
-        needed = tuple(name for name, unit in self.units.items() if self.least(unit, p, step) >= step)
+        connected = {name: unit for name, unit in self.units.items() if unit.hosts}
+        needed = tuple(name for name, unit in connected.items() if self.least(unit, p, step) >= step)
         self.effects.append(Publish(p, step, needed))
         return held.record
 

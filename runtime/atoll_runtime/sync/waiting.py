@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from atoll_runtime.sync import quorum
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.round import Round
+from atoll_runtime.sync.units import Unit
 
 
 def why(machine: Syncer, now: float) -> str:
@@ -62,3 +65,29 @@ def ended(machine: Syncer, shard: int) -> bool:
     """Another shard is at its end, as far as is known."""
     clock = machine.pace.others.get(shard)
     return clock is not None and clock.ending == 2
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Tokens of one fragment that a round has passed by, or that are on their way."""
+
+    fragment: int
+    tokens: int
+    since: int
+    """Global step of the round."""
+    what: str
+    """What they wait for."""
+
+
+def waits(machine: Syncer, unit: Unit) -> list[Wait]:
+    """What a unit's tokens wait for, by fragment. Those that are trained for the next round wait for nothing else."""
+    found, account = [], unit.account
+    for p in account.owned:
+        tokens = account.position - account.settled.get(p, 0)
+        held = next((each for each in machine.rounds.held.values() if each.id.fragment == p), None)
+        passed = [version for version in machine.rounds.history[p] if version > (unit.latest(p) or 0)]
+        if held is not None and held.stage == "Receiving" and unit.name in held.contributions.lacking:
+            found.append(Wait(p, tokens, held.id.step, "its link carries the contribution to this round"))
+        elif passed and tokens:
+            found.append(Wait(p, tokens, passed[0], "it has been a member of no round since this one"))
+    return found

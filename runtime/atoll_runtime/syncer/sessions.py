@@ -84,11 +84,13 @@ class Sessions:
             case Release(round_id, str() as unit):
                 self.send(unit, Over(round_id))
             case Exclude(round_id, members):
-                for unit in [name for name in self._open if name not in members]:
+                inside = set(members)
+                for unit in [name for name in self._open if name not in inside]:
                     self.send(unit, Over(round_id))
             case Publish(p, version, needed):
+                fetching = set(needed)
                 for unit in self._open:
-                    self.send(unit, Announce(p, version, unit in needed))
+                    self.send(unit, Announce(p, version, unit in fetching))
             case SendMarkers(cut):
                 self.send_all(Marker(cut))
             case SendClock(clock):

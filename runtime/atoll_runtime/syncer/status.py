@@ -19,10 +19,12 @@ from atoll_runtime.contract import (
     RunContract,
     SyncerStatus,
     UnitReport,
+    WaitReport,
     identity,
 )
+from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.units import Unit
-from atoll_runtime.sync.waiting import why
+from atoll_runtime.sync.waiting import waits, why
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.transport.messages import Beginning
 from atoll_runtime.transport.web import WebServer, prometheus
@@ -84,7 +86,7 @@ class Status:
                 orderable=machine.orderable,
             ),
             units={
-                name: unit_report(unit, machine.step, service.beginnings.of(name, unit.incarnation))
+                name: unit_report(machine, unit, service.beginnings.of(name, unit.incarnation))
                 for name, unit in sorted(machine.units.items())
             },
             shard=self.shard,
@@ -96,7 +98,7 @@ class Status:
         )
 
 
-def unit_report(unit: Unit, step: int, beginning: Beginning | None) -> UnitReport:
+def unit_report(machine: Syncer, unit: Unit, beginning: Beginning | None) -> UnitReport:
     """One unit, for the operator."""
     connected: Literal["Learning", "Joining"] = "Learning" if unit.contributions else "Joining"
     return UnitReport(
@@ -110,11 +112,12 @@ def unit_report(unit: Unit, step: int, beginning: Beginning | None) -> UnitRepor
         tokens_per_second=unit.tokens_per_second,
         step_seconds=unit.pace.value or 0.0,
         contributions=unit.contributions,
-        staleness=max(0, step - unit.last_merge),
+        staleness=max(0, machine.step - unit.last_merge),
         seeded_step=unit.seeded_step,
         seed_message=unit.seed_message,
         first_merge_time=unit.first_merge_time,
         beginning=None if beginning is None else BeginningReport(**msgspec.structs.asdict(beginning)),
+        waits=[WaitReport(**vars(wait)) for wait in waits(machine, unit)] if unit.hosts else [],
     )
 
 
