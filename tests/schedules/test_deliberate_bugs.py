@@ -13,7 +13,7 @@ from sim_disk import Mount
 from soak import schedule
 
 from atoll_runtime.learner.proposal import Proposal
-from atoll_runtime.sync import anchors, quorum, rounds
+from atoll_runtime.sync import anchors
 from atoll_runtime.sync.contributions import Contributions
 from atoll_runtime.sync.events import FinalCut, Persisted, Publish
 from atoll_runtime.sync.ledger import Account
@@ -200,14 +200,16 @@ def a_late_part_is_booked_as_merged(patch: Patch) -> None:
 
 @bug
 def a_round_is_merged_below_its_quorum(patch: Patch) -> None:
-    real = quorum.decide
+    real = Rounds._again
 
-    def decide(*facts: Any, expires: float, now: float, **more: Any) -> Any:
-        if facts[0] and now >= expires:
-            return quorum.Ready()
-        return real(*facts, expires=expires, now=now, **more)
+    def again(self: Rounds, held: Any, why: str, now: float) -> None:
+        if held.contributions.members and not held.contributions.lacking:
+            self.roster.close(held.id)
+            self._freeze(held, now)
+        else:
+            real(self, held, why, now)
 
-    patch.setattr(rounds.quorum, "decide", decide)
+    patch.setattr(Rounds, "_again", again)
 
 
 @bug
@@ -305,12 +307,6 @@ def hosts_of_a_unit_do_not_agree_before_they_act(patch: Patch) -> None:
 @bug
 def a_round_is_merged_without_the_bodies_of_its_members(patch: Patch) -> None:
     patch.setattr(Contributions, "lacking", property(lambda self: []))
-
-
-@bug
-def a_body_that_does_not_come_is_awaited_for_ever(patch: Patch) -> None:
-    patch.setattr(rounds.membership, "deadline", lambda *facts: 1e9)
-    patch.setattr(Roster, "expire", lambda self, now: None)
 
 
 @bug
