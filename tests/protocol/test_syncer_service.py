@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from in_process import PEER, InProcessTransport
 from msgspec.structs import replace
 
 from atoll_runtime.checkpoint import Cut, GlobalStore, Part, Skipped, StoreError
@@ -38,7 +39,6 @@ from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status, metrics
 from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport.chunks import Assembly, split
-from atoll_runtime.transport.inprocess import PEER, InProcessTransport
 from atoll_runtime.transport.messages import PROTOCOL, FetchRequest, Hello, PushHead, PushReply, Refused
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer, TransportError

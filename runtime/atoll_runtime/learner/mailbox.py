@@ -279,15 +279,15 @@ class Mailbox:
         with self.lock:
             return round_id in self._link.open and not self.ended
 
-    def count_push(self, head: PushHead, seconds: float | None) -> None:
-        """What became of it: sent in so many seconds, or not taken (None)."""
-        accepted, size = seconds is not None, head.size
+    def count_push(self, head: PushHead, accepted: bool, seconds: float) -> None:
+        """What became of it, and the seconds of the last attempt to send it; 0 where none was made."""
+        p, size = head.round.fragment, head.size
         with self.lock:
             self._pushing -= 1
-            if seconds is None:
-                self._share.missed(head.round.fragment)
+            if accepted:
+                self._share.pushed(p, seconds)
             else:
-                self._share.pushed(head.round.fragment, seconds)
+                self._share.missed(p, seconds)
             self.counters.pushed += accepted
             self.counters.dropped += not accepted
             self.counters.bytes_out += size if accepted else 0

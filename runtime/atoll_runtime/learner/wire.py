@@ -216,28 +216,29 @@ class Wire:
                 await self._push.wait()
                 continue
             head, part = waiting
-            self._box.count_push(head, await self._send(head, part))
+            self._box.count_push(head, *await self._send(head, part))
 
-    async def _send(self, head: PushHead, part: NDArray[Any]) -> float | None:
+    async def _send(self, head: PushHead, part: NDArray[Any]) -> tuple[bool, float]:
         """Sends until an answer comes, the round is over (the next waits for the link), or the attempts are used up.
-        Gives the seconds of the attempt that was accepted."""
-        body = await asyncio.to_thread(codecs.pack, part, self._codec)
+        Says whether it was accepted, and the seconds of the last attempt."""
+        body, seconds = await asyncio.to_thread(codecs.pack, part, self._codec), 0.0
 
         def wanted() -> bool:
             return self._box.is_open(head.round)
 
         for attempt in range(PUSH_ATTEMPTS):
             if not wanted():
-                return None
+                return False, seconds
             began = self._loop.time()
             try:
                 reply = await self._network.push(head, body, wanted)
             except TransportError as error:
+                seconds = self._loop.time() - began
                 if wanted():
                     log.warning("a part for %s was not sent: %s", head.round, error)
                 await self._pause(attempt, lambda: not wanted())
                 continue
             if not reply.accepted:
                 log.info("a part for %s was not taken: %s", head.round, reply.reason)
-            return self._loop.time() - began if reply.accepted else None
-        return None
+            return reply.accepted, self._loop.time() - began
+        return False, seconds

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from atoll_runtime.sync.grace import Ema
+from atoll_runtime.sync.membership import SLACK
 
 STAGGER = 0.618
 """Fragments start with different credit, so that their turns are spread evenly over the link's time."""
@@ -89,11 +90,17 @@ class LinkShare:
         """A contribution of fragment `p` is to be sent."""
         self._credit[p] = max(0.0, self._reckon(p, now) - 1.0)
 
-    def missed(self, p: int) -> None:
-        """That contribution was not taken: the credit is given back. Perhaps it was expected to take too long: less is
-        expected of the next one, or nothing would be measured again."""
-        if self._push.value is not None:
-            self._push.value *= 1 - SMOOTHING
+    def missed(self, p: int, seconds: float) -> None:
+        """That contribution was not taken: the credit is given back.
+
+        Args:
+            seconds: on the link without success. Where that is more than was expected, more is expected of the next
+                one. Else perhaps too much was expected, so that it was left out: less is expected of the next one, or
+                nothing would be measured again.
+        """
+        expected = self._push.value
+        if expected is not None:
+            self._push.value = SLACK * seconds if seconds > expected else expected * (1 - SMOOTHING)
         self._credit[p] = min(MOST_CREDIT, self._credit.get(p, 0.0) + 1.0)
 
     def _reckon(self, p: int, now: float) -> float:

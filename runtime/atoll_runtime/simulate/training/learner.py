@@ -167,7 +167,7 @@ class Learner(Session):
 
     def _deliver(self, head: PushHead, body: memoryview) -> None:
         if self.alive:
-            self._box.count_push(head, self._world.costs.push)
+            self._box.count_push(head, True, self._world.costs.push)
             self._world.shard.deliver(head, body)
 
     def _tell(self, message: Report | Mark | Offer) -> None:
