@@ -58,6 +58,8 @@ def fresh(body: Object, namespace: str) -> Object:
     sent = {key: value for key, value in body.items() if key != "status"}
     if body["kind"] == "Pod":
         sent["spec"] = {key: value for key, value in body["spec"].items() if key != "nodeName"}
+    if body["kind"] == "Event":
+        sent["involvedObject"] = {**body["involvedObject"], "namespace": namespace}
     return {**sent, "metadata": {**metadata, "namespace": namespace, "ownerReferences": owners}}
 
 
