@@ -14,6 +14,7 @@ QUESTIONS = {
     "goodput": "useful share of the chips' time under failures",
     "bandwidth": "Gbit/s that a site needs",
     "heterogeneity": "fast and slow learners: quorum and grace",
+    "links": "units on unequal links: who is in which rounds",
     "scavenge": "learners that come and go: time to the end",
     "plan": "what to expect of a TrainingRun, and what would do better",
 }

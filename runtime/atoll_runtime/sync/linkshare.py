@@ -40,6 +40,8 @@ class LinkShare:
     """When the credit of each fragment was reckoned last."""
     _asked: dict[int, tuple[int, float]] = field(default_factory=dict)
     """Of each fragment the step of its newest round, and when that round asked for it first."""
+    _joined: float = 0.0
+    """When the last contribution was given to the link."""
 
     @property
     def seconds(self) -> float:
@@ -54,12 +56,12 @@ class LinkShare:
 
     def pushed(self, p: int, seconds: float) -> None:
         """A contribution of fragment `p` was sent in this time."""
-        self._push.add(seconds)
+        _measure(self._push, seconds)
         self._contributed.add(p)
 
     def fetched(self, seconds: float) -> None:
         """A version was fetched in this time."""
-        self._fetch.add(seconds)
+        _measure(self._fetch, seconds)
 
     def asked(self, p: int, step: int, now: float) -> None:
         """The round of `step` asks for fragment `p`; another attempt of it asks again."""
@@ -80,6 +82,8 @@ class LinkShare:
             return False
         if self.load <= 1.0 or p not in self._contributed:
             return pushes < PUSHES
+        if not pushes and not fetches and now >= self._joined + 2 * self.seconds:
+            return True  # idle for as long as a contribution is expected to take: it may be faster than it was
         credit = {q: self._reckon(q, now) for q in self._contributed}
         # One place is kept for a fragment whose rounds have always found the link in use.
         kept = max(credit.values()) >= credit[p] + 1.0
@@ -89,6 +93,7 @@ class LinkShare:
     def joined(self, p: int, now: float) -> None:
         """A contribution of fragment `p` is to be sent."""
         self._credit[p] = max(0.0, self._reckon(p, now) - 1.0)
+        self._joined = now
 
     def missed(self, p: int, seconds: float) -> None:
         """That contribution was not taken: the credit is given back.
@@ -110,3 +115,11 @@ class LinkShare:
             credit = min(MOST_CREDIT, credit + rounds * min(1.0, USED / self.load if self.load else 1.0))
         self._earned[p], self._credit[p] = now, credit
         return credit
+
+
+def _measure(mean: Ema, seconds: float) -> None:
+    """Takes a sample. One less than half of the mean replaces it: the link is back from an outage."""
+    if mean.value is not None and 2 * seconds < mean.value:
+        mean.value = seconds
+    else:
+        mean.add(seconds)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from atoll_runtime.simulate.fleet.scenario import Life, Scenario
+from atoll_runtime.simulate.fleet.scenario import Life, Scenario, Wire
 from atoll_runtime.simulate.fleet.speeds import Drift
 from atoll_runtime.sync.events import NO_CUT, Event, Offered, Part, Reported, RoundId
 from atoll_runtime.sync.link import Errand, Link
+from atoll_runtime.sync.linkshare import LinkShare
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.progress import Progress
+from atoll_runtime.sync.rules import TRANSFER_SECONDS
 
 TOKENS = 1000
 """Of an inner step: a learner's batch does not depend on its speed."""
@@ -59,8 +62,12 @@ class Learner:
     """Global step at which its own step 0 lies, known from the first round it is asked for."""
     _newest: int = 0
     """The newest merge that it has taken."""
-    _sent: float = 0.0
-    """When its last contribution is through the wire: they go one after the other."""
+    _pushes: deque[Part] = field(default_factory=deque)
+    """They go through the wire one after the other."""
+    _pushing: Part | None = None
+    """On the wire."""
+    _begun: float = 0.0
+    """When it was put there."""
     _fetching: bool = False
     _arrivals: dict[int, int] = field(default_factory=dict)
 
@@ -70,6 +77,9 @@ class Learner:
         self.link = Link(versions)
         self.link.welcomed(syncer.rounds.lineage, syncer.step, versions, versions, NO_CUT)
         self.progress = Progress(versions, versions)
+        self.share = LinkShare(len(versions))
+        costs = self.world.scenario.costs
+        self.wire = self.life.wire or Wire(costs.push, costs.fetch)
 
     def iterate(self) -> None:
         """Between two steps: answer, take what arrived, begin the next step."""
@@ -97,23 +107,39 @@ class Learner:
 
     def pulled(self, round_id: RoundId, least: int) -> None:
         """A round is open."""
+        self._later(self._pulled, round_id, least)
+
+    def _pulled(self, round_id: RoundId, least: int) -> None:
         self.link.asked(round_id, least)
+        self.share.asked(round_id.fragment, round_id.step, self.world.now)
         if self._base is None:
             self._base, self._newest = round_id.step - self.steps, round_id.step - 1
         self._stir()
 
     def announced(self, p: int, version: int, needed: bool) -> None:
         """A version can be fetched."""
+        self._later(self._announced, p, version, needed)
+
+    def _announced(self, p: int, version: int, needed: bool) -> None:
         self.link.announced(p, version, needed)
         self._fetch()
 
+    def _later(self, what: Callable[..., None], *facts: object) -> None:
+        """A message is under way for the wire's delay."""
+        if self.wire.delay:
+            self.world.at(self.world.now + self.wire.delay, what, *facts)
+        else:
+            what(*facts)
+
     def _answer(self) -> None:
+        now = self.world.now
         for p, ask in self.link.answerable().items():
-            offer = None if self._early(ask.round) else self.progress.offer(p, ask)
+            queued = len(self._pushes) + (self._pushing is not None)
+            if self._early(ask.round) or not self.share.ready(p, now, queued, self.link.wanted):
+                continue
+            offer = self.progress.offer(p, ask)
             if offer is None or not self.link.answered(ask.round):
                 continue
-            now = self.world.now
-            self._sent = max(self._sent, now) + self.world.scenario.costs.push
             part = Part(
                 unit=self.life.unit,
                 incarnation=self.life.incarnation,
@@ -130,8 +156,37 @@ class Learner:
                 padded=SIZE,
                 trained=offer.trained,
             )
-            self.world.at(now, self.world.feed, Offered(part, self._sent - now))
-            self.world.at(self._sent, self.world.feed, part)
+            expected = min(self.share.seconds * (queued + 1), TRANSFER_SECONDS)
+            self.share.joined(p, now)
+            self.world.at(now + self.wire.delay, self.world.feed, Offered(part, expected))
+            self._pushes.append(part)
+            self._push()
+
+    def over(self, round_id: RoundId) -> None:
+        """A round needs nothing more of this unit; what it sends for it is broken off."""
+        self.link.over(round_id)
+        if self._pushing is not None and self._pushing.round == round_id:
+            self.share.missed(round_id.fragment, self.world.now - self._begun)
+            self._pushing = None
+            self._push()
+
+    def _push(self) -> None:
+        """Sends the next contribution whose round still wants it."""
+        while self._pushes and self._pushing is None:
+            part = self._pushes.popleft()
+            if part.round in self.link.open:
+                self._pushing, self._begun = part, self.world.now
+                self.world.at(self.wire.end(self._begun, self.wire.push), self._pushed, part)
+            else:
+                self.share.missed(part.round.fragment, 0.0)
+
+    def _pushed(self, part: Part) -> None:
+        if not self.alive or self._pushing is not part:
+            return
+        self._pushing = None
+        self.share.pushed(part.round.fragment, self.world.now - self._begun)
+        self.world.at(self.world.now + self.wire.delay, self.world.feed, part)
+        self._push()
 
     def _receive(self) -> None:
         for p, version in self._arrivals.items():
@@ -181,10 +236,13 @@ class Learner:
         errand = self.link.errand()
         if errand is not None and not self._fetching:
             self._fetching = True
-            self.world.at(self.world.now + self.world.scenario.costs.fetch, self._fetched, errand)
+            begun = self.world.now
+            done = self.wire.end(begun, self.wire.fetch) + 2 * self.wire.delay
+            self.world.at(done, self._fetched, errand, begun)
 
-    def _fetched(self, errand: Errand) -> None:
+    def _fetched(self, errand: Errand, begun: float) -> None:
         self._fetching = False
+        self.share.fetched(self.world.now - begun)
         version = self.world.durable[errand.fragment]
         if self.link.fetched(errand, version, NO_CUT):
             self._arrivals[errand.fragment] = version

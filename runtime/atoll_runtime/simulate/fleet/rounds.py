@@ -138,18 +138,18 @@ class World:
                     self._learners[unit].pulled(round_id, least)
                 case Release(round_id, None):
                     for learner in self._learners.values():
-                        learner.link.over(round_id)
+                        learner.over(round_id)
                 case Merge(round_id, members):
                     self._frozen[round_id] = members
                     self._work(self.scenario.costs.merge, Merged(round_id, self.now))
                 case Persist(round_id, _):
                     self._work(self.scenario.costs.write, Persisted(round_id))
                 case Release(round_id, str() as unit) if unit in self._learners:
-                    self._learners[unit].link.over(round_id)
+                    self._learners[unit].over(round_id)
                 case Exclude(round_id, members):
                     for unit, learner in self._learners.items():
                         if unit not in members:
-                            learner.link.over(round_id)
+                            learner.over(round_id)
                 case Publish(p, version, needed):
                     self.durable[p] = version
                     for unit, learner in self._learners.items():

@@ -9,6 +9,28 @@ from atoll_runtime.sync.rules import Rules
 
 
 @dataclass(frozen=True)
+class Wire:
+    """A learner's link to the syncer. Both directions carry as much at the same time."""
+
+    push: float
+    """Seconds of a contribution."""
+    fetch: float
+    """Seconds of a version."""
+    delay: float = 0.0
+    """Seconds that a message or the first byte of a body is under way."""
+    outages: tuple[tuple[float, float], ...] = ()
+    """From when until when it carries nothing, in seconds since the run began, in order and apart."""
+
+    def end(self, begun: float, seconds: float) -> float:
+        """When a body that takes so many seconds is through; an outage only holds it up."""
+        end = begun + seconds
+        for first, last in self.outages:
+            if first < end and last > begun:
+                end += last - max(first, begun)
+        return end
+
+
+@dataclass(frozen=True)
 class Life:
     """When an incarnation is there."""
 
@@ -20,6 +42,8 @@ class Life:
     incarnation: int = 1
     last: int | None = None
     """It is killed when it is asked for a round beyond this global step; None: it stays."""
+    wire: Wire | None = None
+    """None: as the scenario's costs say."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,168 @@
+"""`atoll simulate links`: units on unequal links to the syncer, by the rules of syncer and learner."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll_cli import values
+from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.simulate.output import Column, Report, as_gbps
+from atoll_cli.simulate.question import Option, Values, choice, count, number, numbers
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_UNITS = 128
+LEAST_GBPS, MOST_GBPS = 1e-3, 1e5
+LEAST_INTERVALS = 4
+"""Of a simulation; the first two are not counted."""
+Outages = dict[int, list[tuple[float, float]]]
+
+
+def _outages(option: str, text: str) -> Outages:
+    """Outages by unit, from a file with a JSON list of objects `{"unit": 0, "from": 600, "until": 720}`."""
+    try:
+        listed = json.loads(Path(text).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{option} {text!r}: a file with a JSON list is wanted: {error}") from error
+    if not isinstance(listed, list):
+        raise UsageError(f"{option} {text!r}: a JSON list is wanted, this is a {type(listed).__name__}")
+    found: Outages = {}
+    for n, each in enumerate(listed):
+        where = f"{option} {text!r}, entry {n}"
+        if not isinstance(each, dict) or each.keys() != {"unit", "from", "until"}:
+            raise UsageError(
+                f'{where}: an object {{"unit", "from", "until"}} is wanted, not {json.dumps(each)}'
+            )
+        unit = values.count(f"{where}: unit", str(each["unit"]), 0, MOST_UNITS - 1)
+        first = values.number(f"{where}: from", str(each["from"]))
+        until = values.number(f"{where}: until", str(each["until"]), least=first, above=True)
+        found.setdefault(unit, []).append((first, until))
+    for unit, spans in found.items():
+        spans.sort()
+        for (_, until), (first, _) in pairwise(spans):
+            if first < until:
+                raise UsageError(f"{option} {text!r}: outages of unit {unit} overlap at {first:g} s")
+    return found
+
+
+OPTIONS = (
+    Option("--links", "LIST", numbers(LEAST_GBPS, MOST_GBPS), "Gbit/s of each unit's link, in each direction",
+           default="2,2.5,3,3.5,4,4.5,5"),
+    Option("--params", "N", number(1.0), "parameters of the model", default="12B"),
+    Option("--step-time", "SECONDS", number(0.0, 1e5, above=True), "of an inner step", default="5"),
+    Option("--fragments", "P", count(1, 10_000), "fragments", default="12"),
+    Option("--interval", "H", count(1, 10_000), "steps between two merges of a fragment (default: as --fragments)"),
+    Option("--overlap", "T", count(1, 10_000), "rounds in flight", default="2"),
+    Option("--codec", "NAME", choice("bf16", "float32", "int4"), "of the bodies", default="bf16"),
+    Option("--quorum", "K", count(1, MOST_UNITS), "units that a merge needs", default="1"),
+    Option("--delay", "MS", number(0.0, 60_000.0), "of each link, one way", default="0"),
+    Option("--outages", "FILE", _outages, 'JSON list of {"unit", "from", "until"}: seconds without a link'),
+    Option("--steps", "N", count(1, 1_000_000), "global steps (default: 600, at least 8 intervals)"),
+    Option("--seed", "N", count(0), "of the random numbers", default="0"),
+)  # fmt: skip
+
+
+def answer(found: Values) -> Report:
+    """A row for each unit.
+
+    Raises:
+        UsageError: an option's value cannot be used.
+        CommandError: the clock stands still.
+    """
+    from numpy.random import default_rng
+
+    from atoll_runtime.simulate.fleet.links import Links, on_links
+    from atoll_runtime.simulate.fleet.rounds import Stalled
+
+    interval = found["interval"] or found["fragments"]
+    asked = Links(
+        gbps=found["links"],
+        params=found["params"],
+        step_seconds=found["step_time"],
+        fragments=found["fragments"],
+        interval=interval,
+        overlap=found["overlap"],
+        codec=found["codec"],
+        quorum=found["quorum"],
+        delay=found["delay"] / 1000,
+        outages=found["outages"] or {},
+        steps=found["steps"] or max(600, 8 * interval),
+    )
+    _check(asked)
+    try:
+        units, goodput = on_links(asked, default_rng(found["seed"]))
+    except Stalled as error:
+        raise CommandError(f"simulate links: {error}") from error
+    rows = tuple(
+        {
+            "link_gbps": link,
+            "need_gbps": asked.need_gbps,
+            "member_share": unit.member_share,
+            "merged_share": unit.merged_share,
+            "hidden_share": unit.hidden_share,
+            "codec": asked.codec,
+            "rounds": unit.rounds,
+        }
+        for link, unit in zip(asked.gbps, units, strict=True)
+    )
+    title = (
+        f"{len(rows)} units, {asked.params:.3g} parameters in {asked.fragments} fragments, {asked.codec}, "
+        f"H = {asked.interval}, steps of {asked.step_seconds:g} s, K = {asked.quorum}: "
+        f"{asked.need_gbps:.3g} Gbit/s for every round"
+    )
+    return Report(
+        title,
+        COLUMNS,
+        rows,
+        (
+            f"goodput {goodput:.1%}: share of all units' time in inner steps.",
+            "member: share of rounds. merged: share of trained tokens; the rest was trained while a fragment was "
+            "under way, and replaced. hidden: share of the unit's time in inner steps.",
+        ),
+        lambda figure: _draw(figure, rows),
+        document={"units": rows, "goodput": goodput},
+    )
+
+
+def _check(asked: Any) -> None:
+    """Raises `UsageError` for values that do not fit together."""
+    units = len(asked.gbps)
+    if units > MOST_UNITS:
+        raise UsageError(f"--links: {units} units; at most {MOST_UNITS} are taken")
+    if asked.quorum > units:
+        raise UsageError(f"--quorum '{asked.quorum}': at most the {units} units of --links")
+    values.count("--fragments", str(asked.fragments), 1, asked.interval)
+    values.count("--overlap", str(asked.overlap), 1, asked.interval)
+    values.count("--steps", str(asked.steps), LEAST_INTERVALS * asked.interval, 1_000_000)
+    for unit in asked.outages:
+        if unit >= units:
+            raise UsageError(f"--outages: unit {unit}; --links has the units 0 to {units - 1}")
+
+
+def _draw(figure: Figure, rows: tuple[dict[str, Any], ...]) -> None:
+    """Membership and merged share over the link's bandwidth."""
+    axes = figure.subplots()
+    links = [row["link_gbps"] for row in rows]
+    axes.plot(links, [100 * row["member_share"] for row in rows], "o-", label="member of rounds")
+    axes.plot(links, [100 * row["merged_share"] for row in rows], "s--", label="tokens merged")
+    axes.axvline(rows[0]["need_gbps"], color="grey", linestyle=":", label="every round")
+    axes.set_xlabel("Gbit/s of the link")
+    axes.set_ylabel("per cent")
+    axes.set_ylim(0, 105)
+    axes.legend()
+    axes.set_title("Units on unequal links")
+
+
+COLUMNS = (
+    Column("link_gbps", "link Gbit/s", as_gbps),
+    Column("need_gbps", "need", as_gbps),
+    Column("member_share", "member", "{:.1%}".format),
+    Column("merged_share", "merged", "{:.1%}".format),
+    Column("hidden_share", "hidden", "{:.1%}".format),
+    Column("codec", "codec"),
+    Column("rounds", "rounds"),
+)

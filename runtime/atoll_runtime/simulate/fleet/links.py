@@ -1,0 +1,139 @@
+"""Units on unequal links: how often each is a member of a round, and how much of its work is merged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from numpy.random import Generator
+
+from atoll_runtime.contract import GraceSpec
+from atoll_runtime.simulate.fleet.rounds import World
+from atoll_runtime.simulate.fleet.scenario import Costs, Life, Scenario, Wire
+from atoll_runtime.sync.rules import Rules
+
+GIGA = 1e9
+BITS = {"bf16": 16.0, "float32": 32.0, "int4": 4.25}
+"""Of an element on the wire, by codec; int4 with its scale for each 64 elements."""
+WARM_UP = 2
+"""Intervals at the beginning that are not counted: links are not measured yet."""
+MERGE_STEPS = 0.02
+"""Steps that a merge takes, and writing it."""
+NO_CUTS = 10**9
+"""Global steps between two checkpoints, which stop nobody."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """What is asked."""
+
+    gbps: Sequence[float]
+    """Of each unit's link, in each direction."""
+    params: float
+    step_seconds: float
+    fragments: int
+    interval: int
+    overlap: int = 2
+    codec: str = "bf16"
+    quorum: int = 1
+    delay: float = 0.0
+    """Seconds, one way."""
+    outages: Mapping[int, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    """By unit, from when until when, in seconds since the run began."""
+    steps: int = 600
+    """Global steps."""
+
+    @property
+    def need_gbps(self) -> float:
+        """Gbit/s with which a unit is a member of every round."""
+        return self.params * BITS[self.codec] / (self.interval * self.step_seconds * GIGA)
+
+    @property
+    def fragment_seconds(self) -> tuple[float, ...]:
+        """Of one transfer of a fragment, by unit."""
+        bits = self.params * BITS[self.codec] / self.fragments
+        return tuple(bits / (each * GIGA) for each in self.gbps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitOnLink:
+    """What became of one unit. Shares are of what came after the warm-up."""
+
+    member_share: float
+    """Of rounds."""
+    merged_share: float
+    """Of the tokens that it trained on, those that were merged. The rest was trained while the fragment was under way,
+    or is under way at the end."""
+    hidden_share: float
+    """Of its time, what it spent in inner steps: it never waits for its link."""
+    rounds: int
+    """Of which it was a member."""
+
+
+def on_links(asked: Links, rng: Generator) -> tuple[tuple[UnitOnLink, ...], float]:
+    """What becomes of each unit, by the syncer's and the learner's own rules; and goodput: the share of all units' time
+    in inner steps.
+
+    Raises:
+        Stalled: the target is out of reach.
+    """
+    names = [f"unit-{i:04}" for i in range(len(asked.gbps))]
+    world = World(_scenario(asked, names), rng)
+    first = WARM_UP * asked.interval
+    members: Counter[str] = Counter()
+    rounds = 0
+    before = dict.fromkeys(names, (0, 0))
+    for decision in world.decisions():
+        if decision.round.step > first:
+            rounds += 1
+            members.update(member.unit for member in decision.members)
+        else:
+            before |= {name: _merged(world, name) for name in names if name in world.accounts}
+    hours, busy, all_time = world.hours, 0.0, 0.0
+    units = []
+    for name in names:
+        merged, trained = _merged(world, name)
+        merged, trained = merged - before[name][0], trained - before[name][1]
+        time = hours[name].busy + hours[name].idle
+        busy, all_time = busy + hours[name].busy, all_time + time
+        units.append(
+            UnitOnLink(
+                member_share=members[name] / rounds,
+                merged_share=min(1.0, merged / trained) if trained else 0.0,
+                hidden_share=hours[name].busy / time if time else 0.0,
+                rounds=members[name],
+            )
+        )
+    return tuple(units), busy / all_time
+
+
+def _scenario(asked: Links, names: Sequence[str]) -> Scenario:
+    grace = GraceSpec()
+    rules = Rules(
+        fragments=asked.fragments,
+        interval=asked.interval,
+        overlap=asked.overlap,
+        quorum=asked.quorum,
+        grace_fraction=grace.fraction,
+        grace_steps=grace.max_steps,
+        target_steps=asked.steps,
+        target_tokens=None,
+        cut_interval=NO_CUTS,
+    )
+    lives = tuple(
+        Life(
+            name,
+            asked.step_seconds,
+            wire=Wire(seconds, seconds, asked.delay, tuple(asked.outages.get(i, ()))),
+        )
+        for i, (name, seconds) in enumerate(zip(names, asked.fragment_seconds, strict=True))
+    )
+    work = MERGE_STEPS * asked.step_seconds
+    return Scenario(rules, lives, costs=Costs(merge=work, write=work))
+
+
+def _merged(world: World, name: str) -> tuple[int, int]:
+    """Tokens merged and trained so far, in token-fragments."""
+    account = world.accounts[name]
+    return account.merged, account.trained

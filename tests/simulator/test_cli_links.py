@@ -1,0 +1,109 @@
+"""`atoll simulate links`, as it is called."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll_cli.__main__ import main
+
+LINKS = (2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0)
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["simulate", "links", *arguments, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_each_unit_is_in_as_many_rounds_as_its_link_carries_and_none_waits(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = document(capsys, "--links", ",".join(map(str, LINKS)))
+    assert [unit["link_gbps"] for unit in found["units"]] == list(LINKS)
+    assert found["goodput"] == pytest.approx(1.0)
+    fastest = found["units"][-1]["merged_share"]
+    for unit in found["units"]:
+        assert unit["need_gbps"] == pytest.approx(3.2)  # 12 · 10⁹ · 16 bit in 60 s
+        share = min(1.0, unit["link_gbps"] / unit["need_gbps"])
+        assert unit["member_share"] >= 0.9 * share
+        assert unit["merged_share"] >= 0.9 * share * fastest
+        assert unit["hidden_share"] == 1.0
+
+
+@pytest.mark.parametrize(("codec", "need"), [("int4", 0.85), ("bf16", 3.2), ("float32", 6.4)])
+def test_what_every_round_needs_follows_the_codec(
+    capsys: pytest.CaptureFixture[str], codec: str, need: float
+) -> None:
+    (unit,) = document(capsys, "--links", "10", "--codec", codec, "--steps", "100")["units"]
+    assert unit["codec"] == codec
+    assert unit["need_gbps"] == pytest.approx(need)
+    assert unit["member_share"] == 1.0
+
+
+def test_a_unit_without_a_link_for_a_while_misses_those_rounds_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    outages = tmp_path / "outages.json"
+    outages.write_text(json.dumps([{"unit": 1, "from": 500, "until": 620}]))
+    found = document(capsys, "--links", "5,5,5", "--outages", str(outages), "--steps", "400")
+    first, cut, last = (unit["member_share"] for unit in found["units"])
+    assert first == last == 1.0
+    # 24 rounds open in 120 s, of 376; those that the unit began before, and the first after, may be lost too.
+    assert 1 - 3 * 24 / 376 < cut < 1 - 20 / 376
+
+
+def test_the_same_seed_gives_the_same_document_and_the_table_has_a_row_a_unit(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    asked = ("--links", "1,4", "--steps", "60", "--delay", "80")
+    assert document(capsys, *asked) == document(capsys, *asked)
+    assert main(["simulate", "links", *asked, "--plot", str(tmp_path / "links.png")]) == 0
+    assert len([line for line in capsys.readouterr().out.splitlines() if "bf16" in line and "%" in line]) == 2
+    assert (tmp_path / "links.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--links", "0,1"], "--links"),
+        (["--links=-1"], "--links"),
+        (["--links", "fast"], "--links"),
+        (["--links", "1", "--quorum", "2"], "--quorum"),
+        (["--step-time", "0"], "--step-time"),
+        (["--codec", "int3"], "--codec"),
+        (["--fragments", "24", "--interval", "12"], "--fragments"),
+        (["--steps", "10"], "--steps"),
+        (["--delay=-5"], "--delay"),
+        (["--outages", "nowhere.json"], "--outages"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_by_the_options_name(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    assert main(["simulate", "links", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert named in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("entries", "wanted"),
+    [
+        ([{"unit": 9, "from": 1, "until": 2}], "the units 0 to 1"),
+        ([{"unit": 0, "from": 5, "until": 2}], "until"),
+        ([{"unit": 0, "from": 1, "until": 9}, {"unit": 0, "from": 5, "until": 12}], "overlap"),
+        ([{"unit": 0}], "entry 0"),
+        ({"unit": 0}, "list"),
+    ],
+)
+def test_outages_that_make_no_sense_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, entries: Any, wanted: str
+) -> None:
+    file = tmp_path / "outages.json"
+    file.write_text(json.dumps(entries))
+    assert main(["simulate", "links", "--links", "5,5", "--outages", str(file)]) == 2
+    assert wanted in capsys.readouterr().err
