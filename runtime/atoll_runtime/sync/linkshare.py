@@ -83,7 +83,9 @@ class LinkShare:
         if self.load <= 1.0 or p not in self._contributed:
             return pushes < PUSHES
         if not pushes and not fetches and now >= self._joined + 2 * self.seconds:
-            return True  # idle for as long as a contribution is expected to take: it may be faster than it was
+            return (
+                True  # idle for as long as a contribution is expected to take: it may be faster than it was
+            )
         credit = {q: self._reckon(q, now) for q in self._contributed}
         # One place is kept for a fragment whose rounds have always found the link in use.
         kept = max(credit.values()) >= credit[p] + 1.0
