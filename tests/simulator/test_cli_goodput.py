@@ -92,7 +92,8 @@ def test_grace_takes_in_what_a_quorum_of_one_would_leave_and_costs_no_goodput(
         return row["merged_share"], row["goodput"]
 
     (alone, useful), (waited, same) = merged("--grace", "0"), merged("--grace", "auto")
-    assert alone < 0.6 and waited > 0.9 and useful == same
+    # A unit that a round leaves out keeps its work, and is in a later one.
+    assert alone < 0.75 and waited > 0.9 and useful == same
     assert ask(capsys, "--method", "elastic", *QUICK)[0]["merged_share"] is None
 
 

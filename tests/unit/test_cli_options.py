@@ -81,10 +81,6 @@ def test_the_options_are_frozen() -> None:
         (["bench", "merge", "--parameters", "2X"], "--parameters '2X': a whole number from 1 to 10000000000"),
         (["bench", "parity", "--out", "/proc/x"], "--out '/proc/x': cannot be written: "),
         (["bench", "parity", "--data", "/tmp/ds"], "--data '/tmp/ds': gs://bucket/path or file:///"),
-        *(
-            (["bench", "parity", "--plan", *option], f"{option[0]}: not with --plan")
-            for option in (["--json"], ["--sweep"], ["--resume"], ["--out", "x"], ["--data", "gs://b/x"])
-        ),
         (["export", "file://rel/x", "--out", "x"], "CHECKPOINT_URI 'file://rel/x': file:///absolute/path"),
         (["export", "gs://b/x", "--out", "x", "--data", "rel"], "--data 'rel': gs://bucket/path or file:///"),
         (
