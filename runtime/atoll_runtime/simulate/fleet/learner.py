@@ -185,7 +185,7 @@ class Learner:
             return
         self._pushing = None
         self.share.pushed(part.round.fragment, self.world.now - self._begun)
-        self.world.at(self.world.now + self.wire.delay, self.world.feed, part)
+        self._later(self.world.feed, part)
         self._push()
 
     def _receive(self) -> None:
