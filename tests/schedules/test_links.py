@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
+from lone_shard import LONE
 from sim_scenario import Island, Scenario, Weather
 from sim_world import World
 
 from atoll_runtime.sync.ledger import Account
-from atoll_runtime.sync.rules import Rules
 
 P = H = 12
 STEP = 5.0
@@ -20,16 +20,8 @@ GBIT = 16.0
 """Of a fragment: 12 · 10⁹ parameters in bfloat16, in 12 fragments."""
 NEED = GBIT / STEP
 """Gbit/s that membership in every round takes."""
-RULES = Rules(
-    fragments=P,
-    interval=H,
-    overlap=2,
-    quorum=1,
-    grace_fraction=0.8,
-    grace_steps=1.0,
-    target_steps=STEPS,
-    target_tokens=None,
-    cut_interval=10**6,
+RULES = replace(
+    LONE, fragments=P, interval=H, overlap=2, grace_fraction=0.8, target_steps=STEPS, cut_interval=10**6
 )
 
 
@@ -45,7 +37,7 @@ class Seen:
 
 def run(*islands: Island, shards: int = 1) -> Seen:
     """A run's rounds after its first quarter, which has the units' first contributions."""
-    rules = RULES if shards == 1 else Rules(**{**vars(RULES), "shards": shards})
+    rules = replace(RULES, shards=shards)
     world = World(Scenario(0, rules, ((10,) * P,) * shards, islands, Weather(0.01), ()))
     machine = None
     while machine is None or not machine.finishing:

@@ -23,8 +23,6 @@ MOST_APART = 20.0
 """The slowest against the fastest. The paper's envelope is 1.18."""
 STEPS = 1000
 """Global steps: 40 intervals, enough for shares to a point, a second of computing a row."""
-NO_CUTS = 10**9
-"""Global steps between two checkpoints, which stop nobody."""
 
 
 @dataclass(frozen=True)
@@ -110,20 +108,15 @@ def _simulate(found: Values, setting: Setting) -> dict[str, Any]:
 
     from atoll_runtime.contract import GraceSpec
     from atoll_runtime.simulate.fleet.rounds import Stalled, outcome
-    from atoll_runtime.simulate.fleet.scenario import Life, Scenario
-    from atoll_runtime.sync.rules import Rules
+    from atoll_runtime.simulate.fleet.scenario import Life, Scenario, simulated_rules
 
-    spec = GraceSpec()
-    rules = Rules(
+    rules = simulated_rules(
         fragments=found["fragments"],
         interval=found["interval"],
         overlap=found["overlap"],
         quorum=setting.quorum,
-        grace_fraction=spec.fraction if setting.grace else 0.0,
-        grace_steps=spec.max_steps,
-        target_steps=found["steps"],
-        target_tokens=None,
-        cut_interval=NO_CUTS,
+        grace=GraceSpec() if setting.grace else GraceSpec(fraction=0.0),
+        steps=found["steps"],
     )
     fastest = min(setting.speeds)
     lives = tuple(Life(f"unit-{i:03}", speed / fastest) for i, speed in enumerate(setting.speeds))

@@ -126,7 +126,7 @@ class Operator:
     def _look_at_unit(self, name: str, now: float) -> bool:
         """Whether the plan changed what the next pass sees, which therefore should follow at once."""
         unit, state = self.units[name], self.syncer
-        report = state.status.units.get(name) if state.status is not None and state.answers else None
+        report = state.report_of(name)
         answering_since = state.serving_since
         unit.pace = follow(unit.pace, report, answering_since, now)
         over = self.status.phase in ("Complete", "Failed")

@@ -110,14 +110,14 @@ class UnitReconciler:
         run = self._inventory.live(run_key)
         if run is not None and controller_uid(body) not in ("", run["metadata"]["uid"]):
             run = None  # a unit of an earlier run of this name, on its way out
-        feed = self._syncers.state(run_key, run["metadata"]["uid"] if run is not None else "")
+        syncer = self._syncers.state(run_key, run["metadata"]["uid"] if run is not None else "")
         pods = self._inventory.pods_of(key, body["metadata"]["uid"])
         if any(pod.exit_code == 0 for pod in pods):
             self._syncers.poke(run_key)
-        status, memory = feed.status, self._memory[key]
-        report = status.units.get(key.name) if status is not None and feed.answers else None
+        status, memory = syncer.status, self._memory[key]
+        report = syncer.report_of(key.name)
         own = status.ledger.get(key.name) if status is not None else None
-        answering_since = feed.answering_since if feed.serves and not feed.down else None
+        answering_since = syncer.serving_since
         memory.pace = follow(memory.pace, report, answering_since, now)
         return UnitObserved(
             now=now,
@@ -132,10 +132,10 @@ class UnitReconciler:
             **self._wishes(run),
             finishing=status is not None and finishing(status),
             report=report,
-            share=ledger.share(own, feed.merged),
+            share=ledger.share(own, syncer.merged),
             ledger=ledger.shown(own, status.fragments) if status is not None and own is not None else None,
             answering_since=answering_since,
-            heard=feed.heard,
+            heard=syncer.heard,
             pace=memory.pace,
             nodes=self._inventory.nodes_of(pods),
             sees_nodes=self._inventory.sees_nodes,

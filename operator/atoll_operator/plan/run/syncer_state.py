@@ -100,6 +100,10 @@ class SyncerState:
         """Unix seconds since when all shards serve; None if any does not."""
         return self.answering_since if self.serves and not self.down else None
 
+    def report_of(self, unit: str) -> UnitReport | None:
+        """What it says of a unit now; None while it does not answer."""
+        return self.status.units.get(unit) if self.status is not None and self.answers else None
+
     def awaited(self, since: float | None, now: float) -> bool:
         """No poll has had a result yet, good or bad, and it is too early to report that.
 

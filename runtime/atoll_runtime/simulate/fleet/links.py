@@ -10,18 +10,13 @@ from numpy.random import Generator
 
 from atoll_runtime.contract import GraceSpec
 from atoll_runtime.simulate.fleet.rounds import World
-from atoll_runtime.simulate.fleet.scenario import Costs, Life, Scenario, Wire
-from atoll_runtime.sync.rules import Rules
+from atoll_runtime.simulate.fleet.scenario import Costs, Life, Scenario, Wire, simulated_rules
+from atoll_runtime.simulate.wan.traffic import CODEC_BITS, GIGA
 
-GIGA = 1e9
-BITS = {"bf16": 16.0, "float32": 32.0, "int4": 4.25}
-"""Of an element on the wire, by codec; int4 with its scale for each 64 elements."""
 WARM_UP = 2
 """Intervals at the beginning that are not counted: links are not measured yet."""
 MERGE_STEPS = 0.02
 """Steps that a merge takes, and writing it."""
-NO_CUTS = 10**9
-"""Global steps between two checkpoints, which stop nobody."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +42,12 @@ class Links:
     @property
     def need_gbps(self) -> float:
         """Gbit/s with which a unit is a member of every round."""
-        return self.params * BITS[self.codec] / (self.interval * self.step_seconds * GIGA)
+        return self.params * CODEC_BITS[self.codec] / (self.interval * self.step_seconds * GIGA)
 
     @property
     def fragment_seconds(self) -> tuple[float, ...]:
         """Of one transfer of a fragment, by unit."""
-        bits = self.params * BITS[self.codec] / self.fragments
+        bits = self.params * CODEC_BITS[self.codec] / self.fragments
         return tuple(bits / (each * GIGA) for each in self.gbps)
 
 
@@ -109,17 +104,13 @@ def on_links(asked: Links, rng: Generator) -> tuple[tuple[UnitOnLink, ...], floa
 
 
 def _scenario(asked: Links, names: Sequence[str]) -> Scenario:
-    grace = GraceSpec()
-    rules = Rules(
+    rules = simulated_rules(
         fragments=asked.fragments,
         interval=asked.interval,
         overlap=asked.overlap,
         quorum=asked.quorum,
-        grace_fraction=grace.fraction,
-        grace_steps=grace.max_steps,
-        target_steps=asked.steps,
-        target_tokens=None,
-        cut_interval=NO_CUTS,
+        grace=GraceSpec(),
+        steps=asked.steps,
     )
     lives = tuple(
         Life(

@@ -4,8 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from atoll_runtime.contract import GraceSpec
 from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS
 from atoll_runtime.sync.rules import Rules
+
+NO_CUTS = 10**9
+"""Global steps between two checkpoints, which stop nobody."""
+
+
+def simulated_rules(
+    *, fragments: int, interval: int, overlap: int, quorum: int, grace: GraceSpec, steps: int
+) -> Rules:
+    """Rules of one shard that takes no cut, until its clock has made so many steps."""
+    return Rules(
+        fragments=fragments,
+        interval=interval,
+        overlap=overlap,
+        quorum=quorum,
+        grace_fraction=grace.fraction,
+        grace_steps=grace.max_steps,
+        target_steps=steps,
+        target_tokens=None,
+        cut_interval=NO_CUTS,
+    )
 
 
 @dataclass(frozen=True)

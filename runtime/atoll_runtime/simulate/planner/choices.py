@@ -13,8 +13,9 @@ from typing import Literal
 
 from atoll_runtime.simulate.planner.estimate import Expectation, expect
 from atoll_runtime.simulate.planner.quality import ABLATED_UNITS, points_lost
-from atoll_runtime.simulate.planner.run import CODEC_BITS, Assumptions, Run
+from atoll_runtime.simulate.planner.run import Assumptions, Run
 from atoll_runtime.simulate.planner.steps import CHIPS
+from atoll_runtime.simulate.wan.traffic import CODEC_BITS
 
 Knob = Literal["as it is", "M", "codec", "H", "K"]
 SPLITS = ((1, 4), (1, 2), (2, 1), (4, 1), (8, 1))

@@ -13,10 +13,10 @@ from atoll_runtime.simulate.fleet.setting import DAY, Fleet, Heal, Recovery
 from atoll_runtime.simulate.planner.checkpoints import CheckpointTraffic, checkpoint_traffic
 from atoll_runtime.simulate.planner.heal import Timeline, simulated, timeline
 from atoll_runtime.simulate.planner.quorum import below, below_while_living
-from atoll_runtime.simulate.planner.run import CODEC_BITS, Assumptions, Pool, Run
+from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
 from atoll_runtime.simulate.planner.steps import Step, global_step, step_of
 from atoll_runtime.simulate.wan.bandwidth import Need, need
-from atoll_runtime.simulate.wan.traffic import Method, Traffic, shares
+from atoll_runtime.simulate.wan.traffic import CODEC_BITS, Method, Traffic, shares
 from atoll_runtime.sync.rules import Rules
 
 INTERRUPTIONS = 200

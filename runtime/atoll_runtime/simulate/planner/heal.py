@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields
 
 from atoll_runtime.simulate.fleet.setting import SEED_GBPS, Heal, Recovery, seeding_seconds
 from atoll_runtime.simulate.planner.checkpoints import SEED_BYTES
-from atoll_runtime.simulate.planner.run import CODEC_BITS, Assumptions, Run
+from atoll_runtime.simulate.planner.run import Assumptions, Run
+from atoll_runtime.simulate.wan.traffic import CODEC_BITS
 
 PULL = 30.0
 """A slice that was replaced has no image yet: one or two gigabytes from a registry close by."""

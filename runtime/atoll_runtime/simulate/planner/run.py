@@ -120,10 +120,6 @@ def _layout(tensors: tuple[TensorInfo, ...], fragments: int, shards: int = 1) ->
     return build_layout(tensors, fragments, shards)
 
 
-CODEC_BITS = {"bf16": 16.0, "float32": 32.0, "int4": 4.25}
-"""Bits of an element on the wire, each way; of int4 with its scales (`transport/int4.py`)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
     """What the run's spec does not say."""

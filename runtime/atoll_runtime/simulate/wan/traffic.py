@@ -10,6 +10,8 @@ from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.sync.schedule import offset
 
 GIGA = 1e9
+CODEC_BITS = {"bf16": 16.0, "float32": 32.0, "int4": 4.25}
+"""Bits of an element on the wire, each way; of int4 with its scales (`transport/int4.py`)."""
 
 LAYERS_OF_1B = 24
 """Layers of the published 1B model. N = 12·L·width² (Kaplan) at a constant width/L makes L grow with N^(1/3):
