@@ -28,6 +28,7 @@ from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.unit import Pace, UnitObserved
 from atoll_runtime.contract import SyncerAddress, SyncerStatus, dump, identity, parse_run
+from atoll_runtime.files import replace
 
 NAMESPACE = "default"
 ANSWER_SECONDS = 5.0
@@ -115,7 +116,9 @@ class Operator:
         """Write `run.json` of the ConfigMap, or create the pods of the StatefulSet."""
         if body["kind"] == "ConfigMap":
             contract = parse_run(body["data"]["run.json"]).model_copy(update={"shards": self._addresses})
-            (self._folder / "run.json").write_text(dump(contract))
+            path, data = self._folder / "run.json", dump(contract).encode()
+            if not path.exists() or path.read_bytes() != data:  # a process that starts may be reading it
+                replace(path, data)
         if body["kind"] == "StatefulSet":
             name, template = body["metadata"]["name"], body["spec"]["template"]
             self._certify(syncer(self.name))
