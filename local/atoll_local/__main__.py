@@ -1,4 +1,4 @@
-"""`python -m atoll_local up|down|status|images|programs|helm …|kubectl …|actionlint …`."""
+"""`python -m atoll_local up|down|status|link|images|programs|helm …|kubectl …|actionlint …`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from atoll_local.cluster import Cluster
 from atoll_local.errors import ClusterError, HostError, StateError
 from atoll_local.host import install
 from atoll_local.images import build_images
+from atoll_local.link import Link, parse_delay, parse_rate, shape
 from atoll_local.paths import claim
 from atoll_local.programs import find, find_all
 
@@ -33,6 +34,16 @@ def _parser() -> argparse.ArgumentParser:
         if name == "up":
             command.add_argument("--realistic", action="store_true", help="Kubernetes' own failure time-outs")
             command.add_argument("--port", type=int, default=6443, help="of the API server")
+    link = commands.add_parser(
+        "link", help="limit, delay or cut the link of a node; without options restore it"
+    )
+    link.add_argument("node", metavar="NODE")
+    link.add_argument("--name", default="atoll", help="of the cluster")
+    link.add_argument("--rate", type=parse_rate, help="in each direction, such as 40mbit")
+    link.add_argument(
+        "--delay", type=parse_delay, default=0.0, help="that it adds in each direction, such as 60ms"
+    )
+    link.add_argument("--cut", action="store_true", help="drop all that the node sends and receives")
     commands.add_parser("programs", help="find or build every program")
     images = commands.add_parser("images", help="build the images")
     images.add_argument("--force", action="store_true", help="build them again from nothing")
@@ -78,6 +89,9 @@ def _run(options: argparse.Namespace, started: float) -> int:
         with claim():
             found = cluster.down()
         progress(f"cluster {options.name} is gone" if found else f"there is no cluster called {options.name}")
+    elif options.command == "link":
+        machine = (Cluster.existing(options.name) or Cluster(options.name)).machine(options.node)
+        shape(machine, Link(rate=options.rate, delay=options.delay, cut=options.cut))
     elif options.command == "status":
         print(json.dumps((Cluster.existing(options.name) or Cluster(options.name)).status(), indent=2))
     return 0

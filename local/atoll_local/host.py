@@ -26,6 +26,7 @@ DEBIAN_PACKAGES = {
     "buildah": "buildah",
     "mmdebstrap": "mmdebstrap",
     "ip": "iproute2",
+    "ethtool": "ethtool",
     "nsenter": "util-linux",
     "sysctl": "procps",
     "mount": "mount",

@@ -74,6 +74,11 @@ class Machine:
         return Daemon("node", self.root)
 
     @property
+    def relay(self) -> Daemon:
+        """Delays what the node sends and receives, where its link has a delay."""
+        return Daemon("relay", self.root)
+
+    @property
     def pid(self) -> int | None:
         """Pid 1 of the node, as the host sees it; None when the node is off."""
         outer = self._daemon.pid()
@@ -153,6 +158,7 @@ class Machine:
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
         self._daemon.stop(signal.SIGKILL)
+        self.relay.stop()
         cgroups.remove(self.cgroup)
 
     def _write_yaml(self, name: str, content: object) -> None:

@@ -91,7 +91,7 @@ class Network:
         """Removes what is left; missing parts are fine. Routes go with the bridge."""
         for line in sh("ip", "-o", "link", "show", check=False).splitlines():
             name = line.split(":")[1].strip().split("@")[0]
-            if name.startswith((f"{self.bridge}-n", f"{self.bridge}-p")):
+            if name.startswith(tuple(f"{self.bridge}-{end}" for end in "npr")):
                 sh("ip", "link", "del", name, check=False)
         sh("ip", "link", "del", self.bridge, check=False)
 

@@ -1,0 +1,111 @@
+"""The link between a node and the others: its rate, its delay, and whether it is cut.
+
+`tbf` limits the rate on both ends of the node's veth pair. A relay process delays frames between the node and the
+bridge. A cut makes the bridge drop every frame of the node in silence, as a WAN link that is down does.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import ArgumentTypeError
+from dataclasses import dataclass
+
+from atoll_local.errors import ClusterError
+from atoll_local.machine import Machine
+from atoll_local.network import sh
+
+UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+LEAST_RATE, MOST_RATE = 8_000, 100 * 10**9
+"""Bits per second."""
+MOST_DELAY = 10.0
+"""Seconds."""
+QUEUE_SECONDS = 0.1
+"""How long a packet waits for a limited link at most; then packets are dropped."""
+LEAST_BURST = 16_384
+"""Bytes."""
+FORWARDING, DISABLED = "3", "0"
+"""States of a port of the bridge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What a node's link is like. The default is a link that nothing limits."""
+
+    rate: int | None = None
+    """Bits per second in each direction; None: no limit."""
+    delay: float = 0.0
+    """Seconds that it adds in each direction."""
+    cut: bool = False
+
+
+def parse_rate(text: str) -> int:
+    """Bits per second of a text such as `40mbit`. Raises `ArgumentTypeError` for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(bit|kbit|mbit|gbit)", text.lower())
+    rate = int(float(found[1]) * UNITS[found[2]]) if found else 0
+    if not LEAST_RATE <= rate <= MOST_RATE:
+        raise ArgumentTypeError(f"{text!r}: a rate from 8kbit to 100gbit is wanted, such as 40mbit")
+    return rate
+
+
+def parse_delay(text: str) -> float:
+    """Seconds of a text such as `60ms` or `1.5s`. Raises `ArgumentTypeError` for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s)", text.lower())
+    delay = float(found[1]) / (1000 if found[2] == "ms" else 1) if found else -1.0
+    if not 0 <= delay <= MOST_DELAY:
+        raise ArgumentTypeError(f"{text!r}: a delay from 0ms to 10s is wanted, such as 60ms")
+    return delay
+
+
+def shape(machine: Machine, link: Link) -> None:
+    """Gives a running node this link, in place of the one that it has.
+
+    Raises:
+        ClusterError: the node is off, or a command failed.
+    """
+    pid, network = machine.pid, machine.network
+    if pid is None:
+        raise ClusterError(f"node {machine.node.name} is off: it has no link")
+    inside, port = ("nsenter", "-t", str(pid), "-n"), network.link(machine.index)
+    for where, device in (((), port), (inside, "eth0")):
+        _limit(where, device, link.rate)
+    _relay(machine, inside, port, link.delay)
+    bridged = _relay_ends(machine)[1] if link.delay else port
+    sh("bridge", "link", "set", "dev", bridged, "state", DISABLED if link.cut else FORWARDING)
+
+
+def _limit(where: tuple[str, ...], device: str, rate: int | None) -> None:
+    """Limits what this device sends."""
+    sh(*where, "tc", "qdisc", "del", "dev", device, "root", check=False)
+    if rate is not None:
+        burst = max(LEAST_BURST, int(rate / 8 / 100))
+        limits = ("rate", f"{rate}bit", "burst", str(burst), "latency", f"{QUEUE_SECONDS:g}s")
+        sh(*where, "tc", "qdisc", "add", "dev", device, "root", "tbf", *limits)
+
+
+def _relay_ends(machine: Machine) -> tuple[str, str]:
+    """The veth pair between relay and bridge."""
+    return f"{machine.network.bridge}-r{machine.index}", f"{machine.network.bridge}-b{machine.index}"
+
+
+def _relay(machine: Machine, inside: tuple[str, ...], port: str, delay: float) -> None:
+    """Puts a relay between the node and the bridge, or takes it out."""
+    near, far = _relay_ends(machine)
+    machine.relay.stop()
+    sh("ip", "link", "del", near, check=False)
+    if not delay:
+        sh("ip", "link", "set", port, "master", machine.network.bridge)
+        return
+    sh("ip", "link", "add", near, "type", "veth", "peer", "name", far)
+    # The relay moves frames as they are: they must be no longer than the MTU, and have their checksums.
+    _plain_frames((), far)
+    _plain_frames(inside, "eth0")
+    sh("ip", "link", "set", port, "nomaster")
+    sh("ip", "link", "set", far, "master", machine.network.bridge, "up")
+    sh("ip", "link", "set", near, "up")
+    machine.relay.start((sys.executable, "-m", "atoll_local.relay", port, near, str(delay)))
+
+
+def _plain_frames(where: tuple[str, ...], device: str) -> None:
+    """The kernel itself cuts and sums what this device sends."""
+    sh(*where, "ethtool", "-K", device, "tx", "off", "tso", "off", "gso", "off")

@@ -1,0 +1,150 @@
+"""The links of nodes: limited, delayed and cut, between network namespaces of the test's own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from atoll_local.link import Link, parse_delay, parse_rate, shape
+from atoll_local.machine import Machine
+from atoll_local.network import Network
+from atoll_local.nodes import Node
+from atoll_local.process import wait_for
+
+PORT = 7001
+SERVER = """
+import socketserver, sys
+class Handler(socketserver.BaseRequestHandler):
+    def handle(self):
+        while data := self.request.recv(1 << 16):
+            if data.endswith(b"?"):
+                self.request.sendall(b"!")
+socketserver.ThreadingTCPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
+"""
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
+    pytest.mark.timeout(120),
+]
+
+
+@dataclass(frozen=True)
+class Played(Machine):
+    """A node that has nothing but a network namespace."""
+
+    process: int = 0
+
+    @property
+    def pid(self) -> int | None:
+        return self.process
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Machine]:
+    """A node on a bridge of its own, where a server answers."""
+    network = Network(bridge="atolltest", subnet="10.251.0.0/24", pods="10.245.0.0/16")
+    network.up()
+    box = subprocess.Popen(["unshare", "--net", "sleep", "100"])
+    server: subprocess.Popen[bytes] | None = None
+    machine = Played(
+        node=Node(name="n", pool="p", machine_type="m"),
+        index=0,
+        cluster="test",
+        root=tmp_path,
+        network=network,
+        tpu_environment={},
+        process=box.pid,
+    )
+    try:
+        own = os.stat("/proc/self/ns/net").st_ino
+        wait_for("the namespace", lambda: os.stat(f"/proc/{box.pid}/ns/net").st_ino != own, 10)
+        network.attach(0, box.pid, 1)
+        inside = ["nsenter", "-t", str(box.pid), "-n", sys.executable, "-c", SERVER]
+        server = subprocess.Popen([*inside, network.node(0), str(PORT)])
+        wait_for("the server", lambda: answers(machine, 1.0), 20)
+        yield machine
+    finally:
+        machine.relay.stop()
+        for process in (server, box):
+            if process is not None:
+                process.kill()
+                process.wait(10)
+        network.down()
+
+
+def connect(machine: Machine, timeout: float) -> socket.socket:
+    return socket.create_connection((machine.network.node(machine.index), PORT), timeout)
+
+
+def ask(connection: socket.socket, size: int = 1) -> float:
+    """Sends `size` bytes; returns the seconds until the answer to them."""
+    begun = time.monotonic()
+    connection.sendall(b"?".rjust(size, b"."))
+    assert connection.recv(1) == b"!"
+    return time.monotonic() - begun
+
+
+def answers(machine: Machine, timeout: float) -> bool:
+    try:
+        with connect(machine, timeout) as connection:
+            ask(connection)
+    except OSError:
+        return False
+    return True
+
+
+def test_a_delayed_link_adds_its_delay_in_each_direction_and_loses_nothing(node: Machine) -> None:
+    shape(node, Link(delay=0.06))
+    wait_for("the link", lambda: answers(node, 2.0), 20)
+    with connect(node, 10) as connection:
+        assert min(ask(connection) for _ in range(5)) >= 0.12
+        ask(connection, 2_000_000)
+
+
+def test_a_limited_link_carries_its_rate_at_most(node: Machine) -> None:
+    shape(node, Link(rate=8_000_000))
+    with connect(node, 30) as connection:
+        ask(connection, 200_000)  # the burst is used up
+        assert ask(connection, 1_000_000) >= 0.8
+
+
+def test_a_cut_link_drops_everything_and_goes_on_once_it_is_restored(node: Machine) -> None:
+    for link in (Link(), Link(delay=0.01, rate=50_000_000)):
+        shape(node, link)
+        with connect(node, 30) as connection:
+            ask(connection)
+            shape(node, Link(cut=True, rate=link.rate, delay=link.delay))
+            assert not answers(node, 1.0)
+            connection.sendall(b"?")
+            shape(node, link)
+            assert connection.recv(1) == b"!", "an open connection survives"
+            assert answers(node, 10.0)
+
+
+def test_a_restored_link_has_no_delay_and_no_process_is_left(node: Machine) -> None:
+    shape(node, Link(delay=0.2, rate=1_000_000))
+    shape(node, Link())
+    assert node.relay.pid() is None
+    with connect(node, 10) as connection:
+        assert min(ask(connection) for _ in range(5)) < 0.2
+
+
+@pytest.mark.parametrize("text", ["40", "0mbit", "-1mbit", "1tbit", "mbit", "1000gbit"])
+def test_a_rate_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(Exception, match="rate from 8kbit to 100gbit"):
+        parse_rate(text)
+    assert parse_rate("2.5gbit") == 2_500_000_000
+
+
+@pytest.mark.parametrize("text", ["60", "-1ms", "11s", "ms", "1h"])
+def test_a_delay_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(Exception, match="delay from 0ms to 10s"):
+        parse_delay(text)
+    assert parse_delay("60ms") == 0.06
