@@ -21,6 +21,9 @@ def test_lines_are_counted_by_total_and_area(size, tmp_path) -> None:
         "operator/atoll_operator/a.py": "x = 1\n\n",
         "operator/b.py": "x = 1\n",
         "tests/unit/test_a.py": "x = 1\n",
+        "tests/unit/operator/test_b.py": "x = 1\n",
+        "tests/schedules/test_operator_c.py": "x = 1\n",
+        "tests/control/conftest.py": "x = 1\n",
         "tests/conftest.py": "",
         "docs/conf.py": "x = 1\n",
     }
@@ -29,7 +32,7 @@ def test_lines_are_counted_by_total_and_area(size, tmp_path) -> None:
         (tmp_path / path).write_text(text)
     assert size.measure(tmp_path, [*files, "operator/deleted.py"]) == {
         "product": {"operator": 3},
-        "tests": {"conftest": 0, "unit": 1},
+        "tests": {"conftest": 0, "operator": 3, "unit": 1},
     }
 
 
@@ -55,4 +58,4 @@ def test_the_table_shows_each_area_and_total_beside_its_recorded_lines(size) -> 
 def test_the_recorded_areas_are_the_folders_of_today(size) -> None:
     recorded = size.json.loads(size.RECORD.read_text())
     assert set(recorded["product"]) == set(size.PRODUCT)
-    assert {"unit", "control", "e2e"} <= set(recorded["tests"])
+    assert {"unit", "operator", "control", "e2e"} <= set(recorded["tests"])

@@ -15,7 +15,7 @@ from atoll_operator.plan.unit.placement import RETURN_SECONDS
 from atoll_operator.plan.unit.plan import observe
 from atoll_runtime.contract import EXIT_FENCED, EXIT_TERMINAL, EXIT_VERSION
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/healing.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/healing.md"
 PREEMPTED, EVICTED = "PreemptionByScheduler", "EvictionByEvictionAPI"
 
 

@@ -12,7 +12,7 @@ from atoll_operator.plan.pods import view as observe
 from atoll_operator.plan.unit import failure, kueue
 from atoll_operator.polling import syncer as feed
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "docs" / name for name in ("trainingrun.md", "learnerunit.md")]
 REASON = re.compile(r"[A-Z][a-z]+([A-Z][a-z]+)*")
 GIVERS = {

@@ -1,7 +1,7 @@
 """Failures in which the API server or a controller of Kubernetes has a part.
 
 These are eviction, forced deletion, admission, quota, node controller, taint eviction, pod garbage collection and the
-StatefulSet controller. All other failures are rows of a table in the memory world (tests/support/memory_failures.py).
+StatefulSet controller. All other failures are rows of the table in tests/support/operator/memory_failures.py.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pod_kinds import all_pods, learner_unit, values
 
 from atoll_runtime.contract import ENV_UNIT, UnitContract, parse_unit
 
-PROBE = Path(__file__).resolve().parents[1] / "support" / "detect_cluster.py"
+PROBE = Path(__file__).resolve().parents[2] / "support" / "operator" / "detect_cluster.py"
 UNITS = [
     ("tpu-v5-lite-podslice", "2x2", None, 1),
     ("tpu-v5-lite-podslice", "4x4", "ct5lp-hightpu-4t", 1),

@@ -11,7 +11,7 @@ from pod_kinds import kinds
 
 from atoll_operator.api.group import EVALUATOR, LEARNER, SYNCER, Object
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 POLICIES = list(yaml.safe_load_all((ROOT / "manifests" / "networkpolicies.yaml").read_text()))
 
 
