@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
-from sim_loop import Killed, Process
-
+from atoll_runtime.simulate.eventloop import Killed, Process
 from atoll_runtime.syncer.segments import Volume
 
 

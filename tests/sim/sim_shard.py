@@ -13,10 +13,11 @@ from unittest import mock
 import numpy as np
 from sim_bucket import SimStore
 from sim_disk import Mount, SimDisk
-from sim_loop import Process
 from sim_values import Pending, SymbolicArrays, Value, Violation
 
 from atoll_runtime.checkpoint import StoreError
+from atoll_runtime.simulate.eventloop import Process
+from atoll_runtime.simulate.network import Server
 from atoll_runtime.sync.events import Effect, Event, RoundId
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import Rules
@@ -27,11 +28,8 @@ from atoll_runtime.syncer.errors import JournalError
 from atoll_runtime.syncer.recovery import Start
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.tape import Tape
-from atoll_runtime.transport.messages import PushHead, PushReply
-from atoll_runtime.transport.pushes import Pushes
 
 if TYPE_CHECKING:
-    from sim_network import Channel
     from sim_world import World
 
 FOLDER = Path("/volume/journal")
@@ -86,20 +84,17 @@ class ShardSlot:
         return lineage, values, record
 
 
-class ShardProcess(Process):
+class ShardProcess(Server):
     """From one start to the next crash."""
 
     def __init__(self, slot: ShardSlot) -> None:
         self.slot, self.world, self.number = slot, slot.world, slot.number
         super().__init__(slot.world.loop)
         self.layout = slot.world.layout.shard(slot.number)
-        self.channels: dict[Channel, None] = {}
         self.driver: Driver | None = None
-        self.service: Service | None = None
         self.lineage = ""
         self.memory: list[Value] = []
         """The newest version of each fragment, durable or not."""
-        self._pushes = Pushes()
 
     def __str__(self) -> str:
         return f"shard {self.number}"
@@ -163,11 +158,6 @@ class ShardProcess(Process):
             await self.driver.failed
         except Exception as error:
             self._fail(error)
-
-    async def take(self, head: PushHead, stream: Any) -> PushReply:
-        """A push, as `transport/grpc_server.py` serves it."""
-        assert self.service is not None
-        return await self._pushes.take(self.service, _peer(), head, stream)
 
     def arrays_of(self, values: Sequence[Value]) -> dict[str, np.ndarray]:
         """Tensors that begin another lineage with these values."""
@@ -242,9 +232,3 @@ class SimTape(Tape):
 
     def close(self) -> None:
         pass
-
-
-def _peer() -> Any:
-    from sim_network import PEER
-
-    return PEER

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sim_bucket import WholeCut
-from sim_loop import Process
 from sim_network import SimNetwork
 from sim_scenario import Island
 from sim_values import Delta, Value, Violation
@@ -21,11 +20,11 @@ from atoll_runtime.learner.exchange import Exchange
 from atoll_runtime.learner.island import start_of
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import NOTHING, Ending
+from atoll_runtime.simulate.network import Party
 from atoll_runtime.sync.fragments import part_bounds
 from atoll_runtime.sync.progress import Progress
 
 if TYPE_CHECKING:
-    from sim_network import Channel
     from sim_world import World
 
 SEED_SECONDS = 0.5
@@ -68,14 +67,13 @@ class UnitSlot:
             process.end()
 
 
-class UnitProcess(Process):
+class UnitProcess(Party):
     """One incarnation: all hosts of it, which step together."""
 
     def __init__(self, slot: UnitSlot) -> None:
         self.slot, self.world, self.island = slot, slot.world, slot.island
         super().__init__(slot.world.loop)
         self.incarnation = slot.incarnation
-        self.channels: dict[Channel, None] = {}
         self.hosts: list[Host] = []
         self.begun, self.began = False, 0.0
         """It trains, and since when."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import random
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from typing import Any, ClassVar
 from sim_bucket import SimBucket
 from sim_checks import Checks
 from sim_disk import SimDisk
-from sim_loop import Process, SimLoop
 from sim_scenario import Scenario
 from sim_shard import ShardProcess, ShardSlot
 from sim_suspension import Suspension
@@ -31,6 +29,7 @@ from atoll_runtime.contract import (
     SyncerAddress,
     TargetSpec,
 )
+from atoll_runtime.simulate.eventloop import Process, SimLoop
 from atoll_runtime.sync.fragments import Layout, Piece, fingerprint, lay
 
 RESTART_SECONDS = 20.0
@@ -65,7 +64,7 @@ class World:
         random.seed(scenario.seed)  # back-offs
         self.weather = scenario.storm
         self.registry = Registry()
-        self.loop = SimLoop(self._before, self._seconds)
+        self.loop = SimLoop(self._seconds, self.moment)
         Violation.found = self.loop.failures
         self.bucket = SimBucket(self)
         self.checks = Checks(self)
@@ -144,14 +143,7 @@ class World:
 
     def step(self) -> None:
         """The next callback of anybody."""
-        asyncio._set_running_loop(self.loop)
-        try:
-            going = self.loop.step()
-        finally:
-            asyncio._set_running_loop(None)
-        if self.loop.failures:
-            raise self.loop.failures[0]
-        if not going:
+        if not self.loop.advance():
             raise Violation(f"nothing more will happen: {self.checks.why()}")
 
     def calm(self) -> None:
@@ -170,16 +162,13 @@ class World:
 
     def at_time(self, when: float, owner: Process | None, job: Callable[..., Any], *facts: object) -> None:
         """The same at a time: jobs of the same time are done in the order in which they were planned."""
-        context = self.loop.outside if owner is None else owner.context
-        self.loop.call_at(when, job, *facts, context=context)
+        self.loop.plan(when, owner, job, *facts)
 
     def moment(self, here: Process | None) -> None:
         """A place where a fault may fall. `here`: the process that is at work."""
         self.checks.moments += 1
         while self._faults and self.checks.moments >= self._faults[-1][0]:
             self.strike(self._faults.pop()[1], here)
-
-    _before = moment
 
     def _seconds(self, job: Callable[..., Any]) -> float:
         """How long a job off the event loop takes; `asyncio.to_thread` wraps it."""
@@ -273,7 +262,7 @@ class World:
         for shard in self.shards:
             if shard.process is not None:
                 for channel in list(shard.process.channels):
-                    if slot is shard or channel.unit.slot is slot:
+                    if slot is shard or channel.client.slot is slot:
                         channel.cut()
 
     def reachable(self, unit: UnitSlot, shard: ShardSlot) -> bool:

@@ -30,7 +30,7 @@ class Process:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts a task of this process."""
-        task = self.loop.create_task(work, context=self.context.copy())
+        task: asyncio.Task[None] = self.loop.create_task(work, context=self.context.copy())
         task.add_done_callback(self._ended, context=self.context)
         return task
 
@@ -77,7 +77,9 @@ class SimLoop(asyncio.AbstractEventLoop):
     """Seconds from a worker back to the event loop."""
 
     def __init__(
-        self, before: Callable[[Process | None], None], seconds: Callable[[Callable[..., Any]], float]
+        self,
+        seconds: Callable[[Callable[..., Any]], float],
+        before: Callable[[Process | None], None] = lambda process: None,
     ) -> None:
         self.now, self.steps = 0.0, 0
         self.outside = copy_context()
@@ -90,6 +92,21 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._count = 0
         self._free: dict[object, float] = {}
         """When an executor of one worker has done what it was given."""
+
+    def plan(self, when: float, owner: Process | None, job: Callable[..., Any], *facts: object) -> None:
+        """Calls `job` at that time, in the order of plans; not at all if its owner is dead by then."""
+        self.call_at(when, job, *facts, context=self.outside if owner is None else owner.context)
+
+    def advance(self) -> bool:
+        """Runs the next callback as asyncio would, and raises what has failed; False when nothing will ever happen."""
+        asyncio._set_running_loop(self)
+        try:
+            going = self.step()
+        finally:
+            asyncio._set_running_loop(None)
+        if self.failures:
+            raise self.failures[0]
+        return going
 
     def step(self) -> bool:
         """Runs the next callback; False when nothing will ever happen again."""
@@ -146,20 +163,24 @@ class SimLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self.now
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         handle = SimHandle(callback, args, context)
         self._ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> Any:
         handle = SimHandle(callback, args, context, when)
         self._count += 1
         heapq.heappush(self._heap, (max(when, self.now), self._count, handle))
         return handle
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> Any:
         return self.call_at(self.now + delay, callback, *args, context=context)
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -175,7 +196,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self.tasks = [task for task in self.tasks if not task.done()]
         return task
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         """The executor itself is never used, but one with a single worker does its jobs in order."""
         future = self.create_future()
         if self._closed:

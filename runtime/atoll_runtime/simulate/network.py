@@ -1,0 +1,249 @@
+"""The network in simulated time: sessions, first in, first out until they break, and transfers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+from atoll_runtime.simulate.eventloop import Process, SimLoop
+from atoll_runtime.syncer.service import Service
+from atoll_runtime.transport.chunks import filled, split
+from atoll_runtime.transport.messages import (
+    Down,
+    FetchHead,
+    FetchRequest,
+    Hello,
+    PushHead,
+    PushReply,
+    Up,
+    WireError,
+)
+from atoll_runtime.transport.pushes import Pushes
+from atoll_runtime.transport.transport import Peer, TransportError
+
+_T = TypeVar("_T")
+PEER = Peer((), "simulated")
+
+
+class Party(Process):
+    """A process with sessions."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        super().__init__(loop)
+        self.channels: dict[Channel, None] = {}
+        """Those that are open."""
+
+
+class Server(Party):
+    """A process that serves a shard."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        super().__init__(loop)
+        self.service: Service | None = None
+        """None until it has recovered."""
+        self._pushes = Pushes()
+
+    async def take(self, head: PushHead, stream: AsyncIterator[bytes]) -> PushReply:
+        """A push, as `transport/grpc_server.py` serves it."""
+        assert self.service is not None
+        return await self._pushes.take(self.service, PEER, head, stream)
+
+
+class Channel:
+    """One session, as both ends hold it."""
+
+    def __init__(self, network: SimNetwork, server: Server) -> None:
+        self.network, self.client, self.server, self.open = network, network.client, server, True
+        self.downs: asyncio.Queue[Down | Exception | None] = asyncio.Queue()
+        self._ups: asyncio.Queue[Up | None] = asyncio.Queue()
+        self._loop = network.loop
+        self._up_at = self._down_at = 0.0
+        self._task = server.spawn(self._serve())
+        self.client.channels[self] = server.channels[self] = None
+        self.client.at_death[self] = server.at_death[self] = self.cut
+
+    def up(self, message: Up) -> None:
+        """The client says something."""
+        if self.open and not self.network.breaks():
+            self._up_at = max(self._up_at, self._loop.now + self.network.delay())
+            self._loop.plan(self._up_at, self.server, self._arrive_up, message)
+        else:
+            self.cut()
+
+    def down(self, message: Down | None) -> None:
+        """The shard says something; None ends the session."""
+        if not self.open:
+            return
+        if self.network.breaks():
+            self.cut()
+            return
+        self.network.sent(self.server, message)
+        self._down_at = max(self._down_at, self._loop.now + self.network.delay())
+        self._loop.plan(self._down_at, self.client, self._arrive_down, message)
+
+    def cut(self) -> None:
+        """The session breaks: what is under way on it is lost."""
+        if not self.open:
+            return
+        self.open = False
+        for end in (self.client, self.server):
+            end.channels.pop(self, None)
+            end.at_death.pop(self, None)
+        loop, lost = self._loop, TransportError("the session broke")
+        loop.plan(loop.now + self.network.notice(), self.client, self.downs.put_nowait, lost)
+        loop.plan(loop.now + self.network.notice(), self.server, self._task.cancel)
+
+    async def _serve(self) -> None:
+        endpoint = self.server.service
+        assert endpoint is not None
+        try:
+            async for message in endpoint.session(PEER, self._incoming()):
+                self.down(message)
+        except TimeoutError:  # no Hello came
+            self.cut()
+        self.down(None)
+
+    async def _incoming(self) -> AsyncIterator[Up]:
+        while (message := await self._ups.get()) is not None:
+            yield message
+
+    def _arrive_up(self, message: Up) -> None:
+        if self.open:
+            self._ups.put_nowait(message)
+
+    def _arrive_down(self, message: Down | None) -> None:
+        if self.open:
+            self.downs.put_nowait(message)
+            if message is None:
+                self.cut()
+
+
+class SimNetwork:
+    """A host's way to one shard: see `interfaces.Network`. A subclass says what is slow, and what is lost."""
+
+    def __init__(self, client: Party) -> None:
+        self.client, self.loop = client, client.loop
+
+    def reach(self) -> Server:
+        """The process at the other end. Raises `TransportError`."""
+        raise NotImplementedError
+
+    def delay(self) -> float:
+        """Seconds that a message or the first byte of a body is under way."""
+        return 0.0
+
+    def push_seconds(self) -> Iterator[float]:
+        """Of each piece of a body; between two of them its sender may break off."""
+        yield 0.0
+
+    def fetch_seconds(self) -> float:
+        """Of a body."""
+        return 0.0
+
+    def breaks(self) -> bool:
+        """A message breaks its session."""
+        return False
+
+    def lost(self) -> bool:
+        """A body or an answer is lost."""
+        return False
+
+    def notice(self) -> float:
+        """Seconds until one end notices that a session or call broke."""
+        return 0.0
+
+    def sent(self, server: Server, message: Down | None) -> None:
+        """Called with what the shard says, when it says it."""
+
+    def served(self, server: Server, head: FetchHead, body: memoryview) -> None:
+        """Called with what is fetched, when its transfer begins."""
+
+    async def session(self, hello: Hello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
+        """See `Network`."""
+        await asyncio.sleep(self.delay())
+        channel = Channel(self, self.reach())
+        channel.up(hello)
+
+        async def say() -> None:
+            async for message in outgoing:
+                channel.up(message)
+
+        sender = asyncio.get_running_loop().create_task(say())
+        try:
+            while (message := await channel.downs.get()) is not None:
+                if isinstance(message, Exception):
+                    raise message
+                yield message
+        finally:
+            sender.cancel()
+            channel.cut()
+
+    async def push(self, head: PushHead, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
+        """See `Network`."""
+        await asyncio.sleep(self.delay())
+        server = self.reach()
+        lost = self.lost()
+
+        async def stream() -> AsyncIterator[bytes]:
+            for seconds in self.push_seconds():
+                await asyncio.sleep(seconds)
+                if lost or not wanted():
+                    return
+            for chunk in split(body):
+                yield chunk
+
+        return await self._call(server, lambda: server.take(head, stream()))
+
+    async def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
+        """See `Network`."""
+        await asyncio.sleep(self.delay())
+        server = self.reach()
+
+        async def serve() -> tuple[FetchHead, memoryview]:
+            assert server.service is not None
+            found = server.service.fetch(PEER, request)
+            if isinstance(found, str):
+                raise WireError(found)
+            head, body = found
+            whole = filled(body, head.size)
+            self.served(server, head, whole)
+            await asyncio.sleep(self.fetch_seconds())
+            return head, whole
+
+        return await self._call(server, serve)
+
+    def close(self) -> None:
+        """See `Network`."""
+
+    async def _call(self, server: Server, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Serves a call in the process at the other end; broken when that dies, or the answer is lost."""
+        loop = self.loop
+        answer: asyncio.Future[_T] = loop.create_future()
+
+        def settle(result: _T | Exception) -> None:
+            if not answer.done():
+                if isinstance(result, Exception):
+                    answer.set_exception(result)
+                else:
+                    answer.set_result(result)
+
+        def broken() -> None:
+            lost = TransportError("the call broke")
+            loop.plan(loop.now + self.notice(), self.client, settle, lost)
+
+        async def serve() -> None:
+            result: _T | Exception
+            try:
+                result = await work()
+            except (WireError, TimeoutError) as error:
+                result = TransportError(str(error))
+            server.at_death.pop(answer, None)
+            if self.lost():
+                broken()
+            else:
+                loop.plan(loop.now + self.delay(), self.client, settle, result)
+
+        server.at_death[answer] = broken
+        server.spawn(serve())
+        return await answer
