@@ -69,7 +69,7 @@ control: setup ## The operator against real API servers, one for each of the WOR
 	$(PYTEST) tests/control $(ARGS)
 
 e2e: setup ## A run on real pods that loses a pod, a unit, a node and the syncer (root)
-	$(BIN)/pytest tests/e2e $(ARGS)
+	$(BIN)/pytest $(if $(LONG),,-m "not long") tests/e2e $(ARGS)
 
 size: setup ## Lines of product and tests against docs/size.json (ARGS=--write records them)
 	$(BIN)/python .ci/size.py $(ARGS)

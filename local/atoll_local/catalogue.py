@@ -1,4 +1,4 @@
-"""Programs of a cluster, and one of `make lint`: versions, and three routes (PATH, official download, Go module)."""
+"""Programs of clusters, tests and `make lint`: versions, and three routes (PATH, official download, Go module)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ KWOK = "0.8.0"
 KUEUE = "0.19.2"
 FAKE_GCS = "1.56.1"
 ACTIONLINT = "1.7.12"
+KSTATUS = "1.2.2"
+"""Of Flux's cli-utils; the version that this Helm has too."""
 
 ARCH = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
@@ -41,7 +43,7 @@ class Program:
     download: Download | None = None
     linker_flags: tuple[str, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
-    """Files of a main package of our own (CoreDNS with few plugins)."""
+    """Files of a main package of our own (CoreDNS with few plugins; kstatus, which is a library)."""
     own_sums: bool = False
     """Whether to start from the module's own go.sum: it names a module that the checksum database may not know."""
 
@@ -80,6 +82,35 @@ _COREDNS_MAIN = (
     + ", ".join(f'"{name}"' for name in _COREDNS_PLUGINS)
     + "}\n\tcoremain.Run()\n}\n"
 )
+
+_KSTATUS_MAIN = """\
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+func main() {
+	object := &unstructured.Unstructured{}
+	body, err := io.ReadAll(os.Stdin)
+	if err == nil {
+		err = object.UnmarshalJSON(body)
+	}
+	if err != nil {
+		panic(err)
+	}
+	result, err := status.Compute(object)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(result.Status)
+}
+"""
 
 _GITHUB = "https://github.com"
 
@@ -161,6 +192,14 @@ PROGRAMS: dict[str, Program] = {
                 f"actionlint_{ACTIONLINT}_checksums.txt",
                 member="actionlint",
             ),
+        ),
+        Program(
+            name="kstatus",
+            version=KSTATUS,
+            module="github.com/fluxcd/cli-utils",
+            package=".",
+            sources={"main.go": _KSTATUS_MAIN},
+            # A library of Flux and Helm; this program prints its verdict on the object on standard input.
         ),
         Program(
             name="fake-gcs-server",

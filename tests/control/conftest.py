@@ -38,6 +38,7 @@ NEEDED = {
     "FakeGcs": ("fake-gcs-server",),
     "narrow": ("helm",),
     "find": ("helm", "kubectl"),
+    "Tools": ("kstatus",),
 }
 """Programs behind the fixtures and imports of a test."""
 NUMBERS = itertools.count(1)

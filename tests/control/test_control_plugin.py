@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,11 @@ pytestmark = [
     pytest.mark.control,
     pytest.mark.timeout(900),  # the first call may have to build kubectl
 ]
+COMMANDS = (
+    "status none", "top none", "ledger none", "logs none", "logs syncer none", "suspend none", "resume none",
+    "scale none --units 2", "checkpoint none", "heal none", "drain none",
+)  # fmt: skip
+"""A call of every command of a cluster, for a run or unit that does not exist."""
 ROLE = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
 
 
@@ -54,6 +60,15 @@ class Plugin:
             timeout=60,
             check=False,
         )
+
+    def complaints(self) -> set[str]:
+        """The lines that the commands fail with; kubectl has one for each kind that it asked for."""
+        with ThreadPoolExecutor(4) as pool:
+            done = list(pool.map(lambda command: self(*command.split()), COMMANDS))
+        assert [(each.returncode, each.stdout, bool(each.stderr)) for each in done] == [(1, "", True)] * len(
+            done
+        )
+        return {line for each in done for line in each.stderr.splitlines()}
 
     def ask(self, *arguments: str) -> str:
         done = self(*arguments)
@@ -112,3 +127,30 @@ def test_who_may_only_view_changes_nothing(bench: Any, plane: Any, tmp_path: Pat
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "Forbidden" in refused.stderr and 'cannot patch resource "trainingruns"' in refused.stderr
     assert not bench.get("TrainingRun", "r")["spec"]["suspend"]
+
+
+def test_every_command_tells_missing_rights_a_missing_object_and_a_missing_cluster(
+    bench: Any, plane: Any, tmp_path: Path
+) -> None:
+    assert all("orbidden" in said for said in Plugin(bench, plane, tmp_path).complaints())
+    entitled = Plugin(bench, plane, tmp_path, "atoll-edit", "atoll-view")
+    assert all("not found" in said or "no TrainingRun" in said for said in entitled.complaints())
+    config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    assert all("refused" in said for said in entitled.complaints())
+
+
+def test_kubectl_itself_completes_runs_and_units(bench: Any, plane: Any, tmp_path: Path) -> None:
+    bench.run("alpha")
+    environment = {"KUBECONFIG": str(plane.kubeconfig), "ATOLL_KUBECTL": str(find("kubectl"))}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [str(find("kubectl")), "__complete", "atoll", "suspend", "-n", bench.namespace, "trun/"],
+        env={**os.environ, **environment, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["trun/alpha", ":4"]

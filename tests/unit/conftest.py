@@ -5,6 +5,7 @@ import os
 # Read when JAX is first imported: a step of a toy model compiles in 0.4 s in place of 1.5 s (JAX 0.10, 2 cores).
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 
+from played_kubectl import call_fixture, kubectl_fixture
 from protocol_parties import (
     authority_fixture,
     eventually_fixture,
@@ -15,8 +16,10 @@ from protocol_parties import (
 
 __all__ = [
     "authority_fixture",
+    "call_fixture",
     "eventually_fixture",
     "free_ports_fixture",
+    "kubectl_fixture",
     "make_run_fixture",
     "numpy_unit_fixture",
 ]

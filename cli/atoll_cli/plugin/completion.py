@@ -20,7 +20,7 @@ NO_FILES, FILE_NAMES = ":4", ":0"
 def execute(words: Sequence[str]) -> int:
     """Print the candidates for the last word. A cluster that does not answer has none."""
     *before, last = words or [""]
-    if before and before[0] in FILES:
+    if before and before[0] in FILES and not last.startswith("-"):
         print(FILE_NAMES)
         return 0
     for candidate in sorted({each for each in _candidates(before, last) if each.startswith(last)}):

@@ -6,6 +6,11 @@ import argparse
 from collections.abc import Sequence
 from importlib import import_module
 
+from atoll_cli.replay import add_options as add_replay_options
+from atoll_cli.simulate import plan as simulate_plan
+from atoll_cli.simulate.output import add_output_options
+from atoll_cli.simulate.question import add as add_question
+
 OUTPUTS = ("json", "yaml", "wide", "name")
 CHANGES = {
     "suspend": ("RUN", "release every chip; a checkpoint and the journal stay"),
@@ -13,20 +18,24 @@ CHANGES = {
     "scale": ("RUN", "set the number of units of all pools together"),
     "checkpoint": ("RUN", "save a global checkpoint now"),
     "heal": ("UNIT", "restart the unit's processes; its hosts stay"),
-    "drain": ("UNIT", "move the unit: it ends between two steps and gets new hosts"),
+    "drain": (
+        "UNIT",
+        "move the unit: it ends between two steps and starts again on free hosts. Unlike kubectl drain this cordons "
+        "no node: to keep the unit away from its nodes, run kubectl cordon first",
+    ),
 }
 """Commands that change an object: what they take, and what they do."""
-FILES = {"plan": ("simulate", "plan"), "replay": ("replay",)}
+FILES = ("plan", "replay")
 """Commands that need no cluster, as `atoll` has them."""
 
 
 def execute(arguments: Sequence[str]) -> int:
     """Run the command. Raises `CommandError`."""
-    if arguments[:1] and arguments[0] in FILES:
+    options = parser().parse_args(arguments)
+    if not options.module:
         from atoll_cli import options as atoll
 
-        return atoll.execute([*FILES[arguments[0]], *arguments[1:]])
-    options = parser().parse_args(arguments)
+        return atoll.run(options)
     status: int = import_module(f"atoll_cli.plugin.{options.module}").run(options)
     return status
 
@@ -38,11 +47,12 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(name: str, module: str, what: str) -> argparse.ArgumentParser:
+    def add(name: str, module: str, what: str, *, cluster: bool = True) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=what, description=what, allow_abbrev=False)
         command.set_defaults(module=module)
-        command.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
-        command.add_argument("--context", metavar="NAME", help="default: the current one")
+        if cluster:
+            command.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
+            command.add_argument("--context", metavar="NAME", help="default: the current one")
         return command
 
     for name, what in (
@@ -72,6 +82,12 @@ def parser() -> argparse.ArgumentParser:
         change.add_argument("-o", "--output", choices=("json", "yaml", "name"), help="default: one sentence")
         if name == "scale":
             change.add_argument("--units", "--replicas", type=int, required=True, metavar="N")
-    for name, words in FILES.items():
-        commands.add_parser(name, help=f"as atoll {' '.join(words)}", add_help=False)
+    plan = add("plan", "", "what to expect of a TrainingRun, and what would do better", cluster=False)
+    plan.set_defaults(command="simulate", question="plan")
+    add_question(plan, simulate_plan.OPTIONS)
+    add_output_options(plan)
+    replay = add("replay", "", "re-run a recorded syncer, bit for bit", cluster=False)
+    add_replay_options(replay)
+    for command in (plan, replay):
+        command.add_argument("-o", "--output", choices=("json",), dest="json", help="the same as --json")
     return top

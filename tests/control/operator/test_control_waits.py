@@ -1,4 +1,4 @@
-"""Tools that wait: the real helm (by kstatus) and the real kubectl end for a run in every state."""
+"""Tools that wait end for a run in every state: the real helm, the real kubectl, and kstatus as Flux asks it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAIT = 120
 
 
 class Tools:
-    """helm and kubectl on one namespace, and a chart with one run."""
+    """helm, kubectl and kstatus on one namespace, and a chart with one run."""
 
     def __init__(self, plane: Any, namespace: str, folder: Path) -> None:
         self._kubeconfig, self._namespace, self._chart = plane.kubeconfig, namespace, folder / "chart"
@@ -45,6 +45,15 @@ class Tools:
     def wait(self, condition: str) -> subprocess.Popen[str]:
         """`kubectl wait`, started."""
         return self._start("kubectl", "wait", f"--for=condition={condition}", f"--timeout={WAIT}s", "trun/r")
+
+    def health(self) -> str:
+        """Verdict of kstatus on the run: what a health check of Flux waits for and ends with."""
+        run = self._start("kubectl", "get", "trun/r", "-o", "json")
+        said, _ = run.communicate(timeout=WAIT)
+        done = subprocess.run(
+            [str(find("kstatus"))], input=said, capture_output=True, text=True, timeout=WAIT, check=True
+        )
+        return done.stdout.strip()
 
     def _start(self, program: str, *arguments: str) -> subprocess.Popen[str]:
         command = [str(find(program)), f"--kubeconfig={self._kubeconfig}", f"--namespace={self._namespace}"]
@@ -68,16 +77,19 @@ def test_helm_and_kubectl_end_for_a_run_that_trains_is_suspended_and_is_complete
     ready = tools.wait("Ready")
     bench.settled(run, UNITS)
     assert install.poll() is None, "no unit learns yet"
+    assert tools.health() == "InProgress"
     status = bench.serve(run)
     for process in (install, ready):
         code, said = ended(process)
         assert code == 0, said
     assert bench.condition("TrainingRun", "r", "Ready")[:2] == ("True", "QuorumLearning")
+    assert tools.health() == "Current"
 
     code, said = ended(tools.helm(suspend=True))
     assert code == 0, said
     assert bench.condition("TrainingRun", "r", "Ready")[:2] == ("True", "Suspended")
     assert bench.condition("TrainingRun", "r", "Suspended")[0] == "True"
+    assert tools.health() == "Current"
 
     resume, complete = tools.helm(), tools.wait("Complete")
     bench.settled(run, UNITS)
@@ -86,6 +98,7 @@ def test_helm_and_kubectl_end_for_a_run_that_trains_is_suspended_and_is_complete
         code, said = ended(process)
         assert code == 0, said
     assert bench.condition("TrainingRun", "r", "Ready")[:2] == ("True", "TargetReached")
+    assert tools.health() == "Current"
 
 
 def test_helm_and_kubectl_end_for_a_run_that_fails(bench: Any, plane: Any, tmp_path: Path) -> None:
@@ -98,5 +111,6 @@ def test_helm_and_kubectl_end_for_a_run_that_fails(bench: Any, plane: Any, tmp_p
     code, said = ended(failed)
     assert code == 0, said
     assert bench.condition("TrainingRun", "r", "Stalled")[0] == "True"
+    assert tools.health() == "Failed"
     code, said = ended(install)
     assert code != 0 and "r" in said

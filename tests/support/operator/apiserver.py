@@ -22,6 +22,7 @@ PATHS = {
     "TrainingRun": "/apis/atoll.dev/v1alpha1/namespaces/{ns}/trainingruns",
     "LearnerUnit": "/apis/atoll.dev/v1alpha1/namespaces/{ns}/learnerunits",
     "StatefulSet": "/apis/apps/v1/namespaces/{ns}/statefulsets",
+    "Deployment": "/apis/apps/v1/namespaces/{ns}/deployments",
     "Pod": "/api/v1/namespaces/{ns}/pods",
     "Service": "/api/v1/namespaces/{ns}/services",
     "ConfigMap": "/api/v1/namespaces/{ns}/configmaps",
