@@ -99,18 +99,25 @@ def merged(fragment: Fragment, rule: MergeRule, *pairs: tuple[float, Vector]) ->
     return -step(fragment, [gradient(fragment, w, v) for w, v in pairs], rule=rule).theta
 
 
-def oracle(fragment: Fragment, weights: Sequence[float], deltas: Sequence[Vector], rule: MergeRule) -> Vector:
-    """The formulas as they are published, in float64, a piece at a time."""
+def oracle(
+    fragment: Fragment,
+    weights: Sequence[float],
+    deltas: Sequence[Vector],
+    rule: MergeRule,
+    clip: float = np.inf,
+) -> Vector:
+    """The formulas as they are published, in float64, a piece at a time. Norms count up to `clip` medians."""
     shares = np.array(weights) / sum(weights)
     out = np.empty(fragment.size)
     for piece, start in zip(fragment.pieces, fragment.offsets, strict=True):
         at = slice(start, start + piece.size)
         rows = np.array([delta[at] for delta in deltas], np.float64)
-        out[at] = shares @ rows
+        norms = np.linalg.norm(rows, axis=1)
+        bounded = np.minimum(norms, clip * np.sort(norms)[(len(norms) - 1) // 2])
+        out[at] = shares @ (rows * (bounded / norms)[:, None])
         if rule == "RDA" and not piece.embedding:
-            norms = np.linalg.norm(rows, axis=1)
             direction = shares @ (rows / norms[:, None])
-            out[at] = (shares @ norms) * direction / np.linalg.norm(direction)
+            out[at] = (shares @ bounded) * direction / np.linalg.norm(direction)
     return out
 
 
@@ -134,8 +141,47 @@ def test_a_merge_is_the_published_formula(
 ) -> None:
     deltas = vectors(len(weights), THREE.size, seed)
     inputs = [gradient(THREE, w, v, codec) for w, v in zip(weights, deltas, strict=True)]
-    found = -step(THREE, inputs, rule=rule, codec=codec).theta
+    found = -step(THREE, inputs, rule=rule, codec=codec, guard=False).theta
     assert close(found, oracle(THREE, weights, [rounded(v, codec) for v in deltas], rule))
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 1e3), st.floats(1e-4, 1e4)), min_size=3, max_size=9),
+    st.integers(0, 99),
+    st.sampled_from(["RDA", "Mean"]),
+)
+def test_with_the_guard_a_norm_counts_for_four_times_the_median_at_most(
+    units: list[tuple[float, float]], seed: int, rule: MergeRule
+) -> None:
+    weights = [weight for weight, _ in units]
+    deltas = [
+        np.float32(length) * v
+        for (_, length), v in zip(units, vectors(len(units), THREE.size, seed), strict=True)
+    ]
+    found = merged(THREE, rule, *zip(weights, deltas, strict=True))
+    assert close(found, oracle(THREE, weights, deltas, rule, clip=4.0), 1e-4)
+
+
+@pytest.mark.parametrize("rule", ["RDA", "Mean"])
+def test_one_of_eight_units_with_a_huge_norm_makes_a_merge_less_than_twice_as_long(rule: MergeRule) -> None:
+    rows = vectors(8, ONE.size)
+    honest = np.linalg.norm(merged(ONE, rule, *((1.0, row) for row in rows)))
+    rows[3] *= np.float32(1e6)
+    assert np.linalg.norm(merged(ONE, rule, *((1.0, row) for row in rows))) < 2 * honest
+
+
+def test_a_tensor_that_few_units_moved_is_merged_as_it_is() -> None:
+    still, moved = np.zeros(30, np.float32), np.full(30, 5, np.float32)
+    few = [(1.0, still)] * 6 + [(1.0, moved), (1.0, 100 * moved)]
+    assert close(merged(ONE, "Mean", *few), 101 * moved / 8)
+
+
+@given(WEIGHTS.filter(lambda weights: len(weights) < 3), st.floats(1e-3, 1e3))
+def test_the_guard_changes_no_merge_of_fewer_than_three_units(weights: list[float], length: float) -> None:
+    deltas = vectors(len(weights), THREE.size)
+    deltas[0] *= np.float32(length)
+    inputs = [gradient(THREE, w, v) for w, v in zip(weights, deltas, strict=True)]
+    assert np.array_equal(step(THREE, inputs).theta, step(THREE, inputs, guard=False).theta)
 
 
 @given(WEIGHTS, st.integers(0, 99), st.sampled_from(["RDA", "Mean"]), st.randoms(use_true_random=False))

@@ -100,7 +100,7 @@ class Shard:
         self.fragments = [
             Version.make(0, self.noise(size), np.zeros(size, np.float32), "bf16") for size in sizes
         ]
-        self.facts = Facts("walk", "uid", shard, shards, layout, "RDA", 0.7, 0.9, "bf16")
+        self.facts = Facts("walk", "uid", shard, shards, layout, "RDA", 0.7, 0.9, "bf16", True)
         self.units = {"a": Unit("a"), "b": Unit("b", hosts=2)}
         self.now, self.wake = 100.0, 0.0
         self.events: deque[Event] = deque()

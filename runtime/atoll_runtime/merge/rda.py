@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from atoll_runtime.contract import Codec, MergeRule
 from atoll_runtime.merge import kernels
 from atoll_runtime.merge.buffers import Buffers
+from atoll_runtime.merge.clipping import clipped, factors
 from atoll_runtime.merge.gradients import BITS, Gradient, Input, MergeError, Part, cuts, scan
 from atoll_runtime.sync.fragments import Array, Fragment, Piece
 
@@ -85,9 +86,10 @@ class _Arrays:
 class _PieceMerge:
     """Merges one piece by RDA: combines all its ranges, and steps them once its length is known."""
 
-    def __init__(self, arrays: _Arrays, ranges: Sequence[tuple[int, int]], shares: Sequence[float]) -> None:
-        self.arrays, self.ranges, self.shares = arrays, ranges, _grouped(shares)
-        self.factors = self.shares
+    def __init__(self, arrays: _Arrays, ranges: Sequence[tuple[int, int]], plain: Sequence[float]) -> None:
+        """`plain`: the factors of a plain mean."""
+        self.arrays, self.ranges, self.plain = arrays, ranges, _grouped(plain)
+        self.factors = self.plain
         self.radius = 0.0
         self.squares: dict[int, float] = {}
         self.combined = Event()
@@ -111,7 +113,7 @@ class _PieceMerge:
 
     def direct(self, low: int, high: int) -> bool:
         """Merges by the plain mean, whose length does not matter; returns whether the new Θ is finite."""
-        self.arrays.combine(self.shares, low, high)
+        self.arrays.combine(self.plain, low, high)
         return self.arrays.step(1.0, low, high)
 
 
@@ -125,11 +127,14 @@ def merge_step(
     rule: MergeRule,
     learning_rate: float,
     outer_momentum: float,
+    guard: bool = True,
     buffers: Buffers | None = None,
     pool: Executor | None = None,
     helpers: int = 0,
 ) -> Result:
     """The next version of `fragment` from Θ and momentum, float32 [size], which are not changed.
+
+    `guard`: no unit's norm counts for more than a multiple of the median (`clipping`).
 
     Memory: the new Θ and momentum, and the wire's bytes, from `buffers`; inputs are decoded in the cache.
     The caller computes, and beside it as many of the pool's threads as `helpers` says, as far as they are free.
@@ -160,12 +165,14 @@ def merge_step(
     steps: list[_Job] = []
     for p, (piece, first) in enumerate(zip(fragment.pieces, fragment.offsets, strict=True)):
         ranges = cuts(inputs, first, first + piece.size, RANGE)
-        merge = _PieceMerge(arrays, ranges, shares)
+        lengths = [each[p] for each in norms]
+        bounded = clipped(lengths) if guard else lengths
+        merge = _PieceMerge(arrays, ranges, factors(shares, lengths, bounded))
         if rule == "Mean" or piece.embedding:
             jobs += [(merge.direct, p, each) for each in ranges]
         else:
-            merge.radius, factors = radial([each[p] for each in norms], shares)
-            merge.factors = _grouped(factors)
+            merge.radius, directions = radial(lengths, bounded, shares)
+            merge.factors = _grouped(directions)
             jobs += [(merge.combine, p, each) for each in ranges] + steps
             steps = [
                 (merge.step, p, each) for each in ranges
@@ -176,12 +183,15 @@ def merge_step(
     return Result(arrays.new_theta, arrays.new_momentum, memoryview(made.view(np.uint8).data))
 
 
-def radial(norms: Sequence[float], shares: Sequence[float]) -> tuple[float, list[float]]:
-    """(R, f) with R = Σ w‖v‖ and f = w·R/‖v‖: RDA is R·φ(Σ f·v), φ(x) = x/‖x‖, where the w sum to 1.
+def radial(
+    norms: Sequence[float], bounded: Sequence[float], shares: Sequence[float]
+) -> tuple[float, list[float]]:
+    """(R, f) with R = Σ w‖v‖ and f = w·R/‖v‖: RDA is R·φ(Σ f·v), φ(x) = x/‖x‖, where the w sum to 1. In R the norms are
+    `bounded`.
 
     ‖Σ f·v‖ / R is then the length of the mean direction. R is 0 when all inputs are.
     """
-    radius = math.fsum(share * norm for share, norm in zip(shares, norms, strict=True))
+    radius = math.fsum(share * norm for share, norm in zip(shares, bounded, strict=True))
     least = VANISHED * radius
     return radius, [
         share * (radius / norm) if norm > least else 0.0 for share, norm in zip(shares, norms, strict=True)

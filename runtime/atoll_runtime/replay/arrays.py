@@ -45,6 +45,7 @@ def recompute(facts: Facts, old: Held, contributed: Contributed, body: memoryvie
         rule=facts.merge,
         learning_rate=facts.learning_rate,
         outer_momentum=facts.momentum,
+        guard=facts.guard,
     )
     return Held(contributed.round.step, result.theta, result.momentum)
 

@@ -48,6 +48,7 @@ class Facts:
     momentum: float
     """μ."""
     codec: Codec
+    guard: bool
 
     @classmethod
     def of(cls, run: RunContract, shard: int, layout: Layout) -> Facts:
@@ -62,6 +63,7 @@ class Facts:
             outer.learning_rate,
             outer.momentum,
             outer.codec,
+            outer.guard,
         )
 
 

@@ -54,6 +54,7 @@ class NumpyArrays:
             rule=spec.merge,
             learning_rate=spec.learning_rate,
             outer_momentum=spec.momentum,
+            guard=spec.guard,
             buffers=self._buffers,
             pool=self._mergers,
             helpers=self._helpers,

@@ -158,6 +158,7 @@ class Shard:
                 rule=outer.merge,
                 learning_rate=outer.learning_rate * self._world.warmth(effect.round.step),
                 outer_momentum=outer.momentum,
+                guard=outer.guard,
             )
         except MergeError as error:
             return MergeFailed(effect.round, str(error))
