@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,8 +28,8 @@ from atoll_runtime.sync.events import (
     Tick,
     Wake,
 )
-from atoll_runtime.sync.least import SPARE, Least
 from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.ranking import Ranking
 from atoll_runtime.sync.rules import Rules
 
 RULES = Rules(
@@ -184,33 +185,49 @@ def test_a_report_walks_over_no_units() -> None:
     assert rounds.units["a"].step == 9
 
 
-@given(st.lists(st.tuples(st.sampled_from(NAMES), st.none() | st.floats(allow_nan=False)), max_size=400))
-def test_the_least_value_is_found_as_values_change_in_a_table_that_does_not_grow(
-    changed: list[tuple[str, float | None]],
+@given(
+    st.lists(st.tuples(st.sampled_from(NAMES), st.none() | st.floats(0, 1e9)), max_size=100),
+    st.floats(0, 1e9),
+)
+def test_a_ranking_knows_the_least_the_median_and_the_largest_below_a_limit(
+    changed: list[tuple[str, float | None]], limit: float
 ) -> None:
-    least, values = Least(), dict[str, float]()
+    ranking, values = Ranking(), dict[str, float]()
     for name, value in changed:
         if value is None:
-            least.drop(name)
+            ranking.drop(name)
             values.pop(name, None)
         else:
-            least.set(name, value)
+            ranking.set(name, value)
             values[name] = value
-        first = least.first()
-        assert (None if first is None else first[0]) == min(values.values(), default=None)
-        assert first is None or values[first[1]] == first[0]
-        assert len(least._heap) <= 2 * len(NAMES) + SPARE
+        found = sorted(values.values())
+        assert ranking.first() == min(((value, name) for name, value in values.items()), default=None)
+        assert ranking.median == (found[(len(found) - 1) // 2] if found else 0)
+        assert ranking.largest(limit) == max((each for each in found if each <= limit), default=0)
 
 
-def test_values_that_change_below_one_that_stays_leave_nothing_behind() -> None:
-    least = Least()
-    least.set("a", 0.0)
-    for value in range(1, 10_000):
-        least.set("b", float(value))
-        assert least.first() == (0.0, "a")
-        assert len(least._heap) <= 2 * 2 + SPARE
-    least.drop("a")
-    assert least.first() == (9_999.0, "b")
+@pytest.mark.parametrize(
+    ("paces", "slowest"),
+    [
+        ([1.0], 1.0),
+        ([1.0, 3.9], 3.9),
+        ([1.0, 4.1], 1.0),
+        ([1.0, 1.1, 1.2, 3600.0], 1.2),
+        ([0.001, 1.0, 1.2], 1.2),
+        ([1.0, 1.0, 5.0, 5.0, 5.0], 5.0),
+    ],
+)
+def test_a_unit_that_is_slower_than_four_times_the_median_does_not_set_the_clock(
+    paces: list[float], slowest: float
+) -> None:
+    machine = Syncer.begin(replace(RULES, slow_factor=4.0), (10,) * 2, [0, 0])
+    for index, pace in enumerate(paces):
+        name = f"u{index}"
+        machine.handle(Joined(name, 1, 0, 1, 0, ""), 1.0)
+        for step in (1, 2, 3):
+            machine.handle(Reported(name, 1, 0, step, step, 10 * step, 1.0, pace, step), 1.0 + step / 100)
+    assert len(machine.rounds.roster.live) == len(paces)
+    assert machine.rounds.roster.slowest == slowest
 
 
 def test_at_the_time_that_the_machine_asks_for_a_silent_unit_is_waited_for_no_more() -> None:

@@ -10,26 +10,25 @@ import math
 from collections.abc import Iterable
 
 from atoll_runtime.sync.events import RoundId
-from atoll_runtime.sync.least import Least
+from atoll_runtime.sync.ranking import Ranking
 from atoll_runtime.sync.round import Round
+from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.units import Unit
 
 
 class Roster:
     """As of the last event. Times never go back."""
 
-    def __init__(self, silence: float, units: Iterable[Unit], collecting: Iterable[Round]) -> None:
-        """`silence`: as in `Rules`."""
+    def __init__(self, rules: Rules, units: Iterable[Unit], collecting: Iterable[Round]) -> None:
         self.live: dict[str, Unit] = {}
         """Units that can contribute now, in no order."""
         self.awaited: dict[RoundId, set[str]] = {}
         """Of each collecting round: the live units that may still contribute."""
-        self._silence = silence
+        self._silence, self._slow_factor = rules.silence, rules.slow_factor
         self._collecting: dict[RoundId, Round] = {}
-        self._ends = Least()
-        self._steady, self._new = Least(), Least()
-        """Step times below zero, so that the slowest is the least. Newcomers are asked where nobody is steady; who is,
-        stays so while it lives."""
+        self._ends = Ranking()
+        self._steady, self._new = Ranking(), Ranking()
+        """Step times. Newcomers are asked where nobody is steady; who is, stays so while it lives."""
         for unit in units:
             self.look(unit, -math.inf)
         for held in collecting:
@@ -37,9 +36,10 @@ class Roster:
 
     @property
     def slowest(self) -> float:
-        """Seconds of an inner step of the slowest live unit. A newcomer counts once its pace is steady."""
-        first = self._steady.first() or self._new.first()
-        return 0.0 if first is None else -first[0]
+        """Seconds of an inner step of the slowest live unit that sets the pace of the run: one whose steps take more
+        than `Rules.slow_factor` times the median keeps its own. A newcomer counts once its pace is steady."""
+        paces = self._steady if len(self._steady) else self._new
+        return paces.largest(self._slow_factor * paces.median)
 
     @property
     def ends(self) -> float:
@@ -61,7 +61,7 @@ class Roster:
         self.live[unit.name] = unit
         self._ends.set(unit.name, until)
         paces = self._steady if unit.pace.steady else self._new
-        paces.set(unit.name, -(unit.pace.value or 0.0))
+        paces.set(unit.name, unit.pace.value or 0.0)
         for round_id, held in self._collecting.items():
             if held.answered(unit.name):
                 self.awaited[round_id].discard(unit.name)

@@ -73,7 +73,7 @@ class Rounds:
     def roster(self) -> Roster:
         """Who lives and who is waited for, as of the last event."""
         collecting = (held for held in self.held.values() if held.stage == "Collecting")
-        return Roster(self.rules.silence, self.units.values(), collecting)
+        return Roster(self.rules, self.units.values(), collecting)
 
     @cached_property
     def tokens(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from atoll_runtime.contract import RunContract
@@ -9,6 +10,8 @@ from atoll_runtime.contract import RunContract
 TRANSFER_SECONDS = 600.0
 """Deadline of one part, either way, at both ends: 1 GB at 14 Mbit/s."""
 
+SLOW_FACTOR = 4.0
+"""Generations of chips differ by less; where they do not, the pace of the many is the better one to keep."""
 STALE_INTERVALS = 8
 """A unit whose link carries one round in so many still contributes all its work."""
 
@@ -44,6 +47,8 @@ class Rules:
     silence: float = 30.0
     """Seconds without a report after which a connected unit is not waited for, at least."""
 
+    slow_factor: float = math.inf
+    """A unit whose steps take more than so many times the median of the live units does not set the clock's pace."""
     stale_intervals: int = STALE_INTERVALS
     """An anchor may be so many intervals old."""
 
@@ -85,4 +90,5 @@ class Rules:
             cut_interval=run.checkpoint.interval_steps,
             shard=shard,
             shards=len(run.shards),
+            slow_factor=SLOW_FACTOR if outer.guard else math.inf,
         )
