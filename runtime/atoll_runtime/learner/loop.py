@@ -118,13 +118,17 @@ class Loop:
         Raises:
             see `until_end`.
         """
-        proposal = self.propose()
-        agreed = proposal.agreed(*self.agreement.extremes(proposal.values(len(self.start.versions))))
+        agreed = self.agreed()
         if agreed.ending is not Ending.NONE:
             return agreed.ending
         loss, cursor = self.begin(agreed)
         self.finish(float(loss), cursor)
         return Ending.NONE
+
+    def agreed(self) -> Proposal:
+        """What all hosts can do before the next step. Raises: see `until_end`."""
+        proposal = self.propose()
+        return proposal.agreed(*self.agreement.extremes(proposal.values(len(self.start.versions))))
 
     def propose(self) -> Proposal:
         """What this host can do before the next step. The cut is asked for after the arrivals."""

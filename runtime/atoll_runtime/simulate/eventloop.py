@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
@@ -147,14 +148,18 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._closed = True
         self._ready.clear()
         self._heap.clear()
-        # What a `finally` clause still starts is given to this loop, which closes it, and not to the thread's.
+        # What a `finally` clause still starts is given to this loop, which closes it, and not to the thread's. What it
+        # logs is of no interest: everybody is torn down in the middle of something.
         asyncio._set_running_loop(self)
+        silent = logging.root.manager.disable
+        logging.disable()
         try:
             for task in self.tasks:
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     end(task.get_coro())
         finally:
+            logging.disable(silent)
             asyncio._set_running_loop(None)
         self.tasks.clear()
 

@@ -1,182 +1,133 @@
-"""The syncer's one shard in simulated time: its own state machine, and real merges of real outer gradients."""
+"""The syncer's one shard in simulated time: the driver, service and journal of the pods."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Protocol
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from atoll_runtime.contract import RunContract
-from atoll_runtime.merge.gradients import MergeError
-from atoll_runtime.merge.rda import merge_step
+from atoll_runtime.contract import OuterSpec, RunContract
+from atoll_runtime.simulate.eventloop import SimLoop
 from atoll_runtime.simulate.fleet.scenario import Costs
-from atoll_runtime.simulate.training.programs import Programs
-from atoll_runtime.sync.events import (
-    CutEnded,
-    Event,
-    Evict,
-    Exclude,
-    Left,
-    Merge,
-    Merged,
-    MergeFailed,
-    Persist,
-    Persisted,
-    Publish,
-    RecordCut,
-    Release,
-    RoundId,
-    SendMarkers,
-    SendPull,
-    Tick,
-    Wake,
-)
+from atoll_runtime.simulate.network import Server
+from atoll_runtime.simulate.storage import MemoryBucket, ScratchDisk
+from atoll_runtime.sync.events import Member
+from atoll_runtime.sync.fragments import Array, Fragment, Layout
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import Rules
-from atoll_runtime.syncer import hosts
-from atoll_runtime.syncer.parts import Held, Parts, gradients, read
-from atoll_runtime.syncer.sessions import Session, Sessions
-from atoll_runtime.syncer.state import State, Version
-from atoll_runtime.transport.chunks import filled
-from atoll_runtime.transport.messages import FetchHead, Hello, PushHead, Welcome
+from atoll_runtime.syncer.arrays import NumpyArrays
+from atoll_runtime.syncer.driver import Driver
+from atoll_runtime.syncer.journal import Journal
+from atoll_runtime.syncer.parts import Held
+from atoll_runtime.syncer.recovery import recover
+from atoll_runtime.syncer.service import Service
+from atoll_runtime.syncer.state import Version
+from atoll_runtime.syncer.tape import Tape
 
-LINEAGE = "simulated"
 UNLIMITED = 1 << 62
-"""Bytes of contributions."""
+"""Bytes of contributions, or seconds of silence."""
 
 
-class Surroundings(Protocol):
-    """What the shard needs of the simulation."""
+class Shard(Server):
+    """It lives as long as the training."""
 
-    run: RunContract
-    programs: Programs
-    costs: Costs
-    now: float
-
-    def at(self, when: float, what: Callable[..., None], *facts: object) -> None: ...
-    def warmth(self, step: int) -> float: ...
-
-
-class Shard:
-    """Carries out what the machine asks for, as `syncer/driver.py` does."""
-
-    def __init__(self, world: Surroundings) -> None:
-        programs = self._programs = world.programs
-        self._world, self._outer = world, world.run.outer
-        # A learner that computes is never silent in simulated time.
-        self.machine = Syncer.begin(
-            replace(Rules.of(world.run), silence=UNLIMITED),
-            tuple(fragment.size for fragment in programs.layout.fragments),
-            [0] * len(programs.layout.fragments),
+    def __init__(
+        self,
+        loop: SimLoop,
+        run: RunContract,
+        rules: Rules,
+        layout: Layout,
+        first: Mapping[str, Array],
+        warmup: int = 0,
+    ) -> None:
+        """`first`: θ of step 0, by tensor; `warmup`: global steps over which η rises from 0."""
+        super().__init__(loop)
+        self.bucket = MemoryBucket()
+        self._run, self._layout = run, layout
+        self._arrays = WarmingArrays(run.outer, layout, warmup)
+        self._recovered = recover(
+            run, rules, layout, Path("/journal"), self.bucket, lambda: first, ScratchDisk()
         )
-        self.machine.rounds.lineage = LINEAGE
-        self.state = State.from_tensors(
-            programs.layout, self._outer.codec, programs.first, None, self.machine.versions, LINEAGE
-        )
-        self.saved: tuple[int, tuple[Version, ...]] = 0, self.state.snapshot()
-        """The newest cut: its step and contents."""
-        self.members = 0
-        """Contributions merged."""
-        self._sessions = Sessions()
-        self._parts = Parts(UNLIMITED)
-        self._fresh: dict[RoundId, Version] = {}
-        self._free = 0.0
-        self._wake = -1.0
+        self.machine: Syncer = self._recovered.machine
+
+    def start(self) -> None:
+        """Serves from now on."""
+        self.spawn(self._serve())
 
     @property
     def finished(self) -> bool:
         """The target is reached, and no round is in flight."""
         return self.machine.finishing and not self.machine.rounds.held
 
-    def greet(self, session: Session, hello: Hello) -> Welcome:
-        """A learner connects."""
-        self._sessions.add(session)
-        self.feed(hosts.joined(hello))
-        unit = self.machine.units[hello.unit]
-        return Welcome(
-            LINEAGE,
-            self.machine.step,
-            self.state.versions,
-            self.machine.rounds.leasts(unit, self.machine.step),
-            unit.merged_cursor,
-            unit.merged_step,
-            self.machine.cuts.newest,
-            self.machine.tokens,
+    @property
+    def fragments(self) -> Sequence[Version]:
+        """The newest durable version of each."""
+        return self._recovered.state.fragments
+
+    @property
+    def members(self) -> int:
+        """Contributions merged."""
+        return self._arrays.members
+
+    def close(self) -> None:
+        """Ends its threads."""
+        self._arrays.close()
+
+    async def _serve(self) -> None:
+        driver = Driver(
+            self._run, self._layout, self._recovered, self.bucket, NoTape(), UNLIMITED, self._arrays
         )
+        self.service = Service(driver)
+        driver.start()
+        await driver.failed
 
-    def leave(self, session: Session) -> None:
-        """Its session broke."""
-        if self._sessions.remove(session):
-            self.feed(Left(session.unit, session.incarnation, session.host))
 
-    def deliver(self, head: PushHead, body: memoryview) -> None:
-        """A contribution has come whole."""
-        part, fragment = hosts.part_of(head), self._programs.layout.fragments[head.round.fragment]
-        if not (self.machine.admit(part) or self._parts.reserve(head)):
-            self._parts.hold(Held(head, *read(fragment, head, body)))
-        self.feed(part)
+class WarmingArrays(NumpyArrays):
+    """Merges whose η rises from 0 over so many global steps."""
 
-    def fetch(self, p: int, start: int, stop: int, held: int, series: str) -> tuple[FetchHead, memoryview]:
-        """The newest durable version of a fragment, for one who has `held` of `series`."""
-        version = self.state.fragments[p].version
-        base, size, body = self.state.fetch(p, start, stop, held, series)
-        cut, merged = self.machine.cuts.newest, self.machine.tokens
-        return FetchHead(p, version, size, base, self.state.series, cut, merged), filled(body, size)
+    def __init__(self, spec: OuterSpec, layout: Layout, warmup: int) -> None:
+        super().__init__(spec, layout)
+        self._warmup, self.members = warmup, 0
 
-    def feed(self, event: Event) -> None:
-        """One step of the machine."""
-        world = self._world
-        for effect in self.machine.handle(event, world.now):
-            match effect:
-                case SendPull() | Exclude() | Publish() | SendMarkers() | Evict():
-                    self._sessions.carry_out(effect)
-                case Release(round_id, unit):
-                    self._parts.release(round_id, unit)
-                    self._sessions.carry_out(effect)
-                case Merge():
-                    self._work(world.costs.merge, self._merge(effect))
-                case Persist(round_id, _):
-                    self._work(world.costs.write, Persisted(round_id))
-                case RecordCut(cut):
-                    self.saved = cut.step, self.state.snapshot()
-                    world.at(world.now, self.feed, CutEnded(cut, whole=True))
-                case Wake(at):
-                    if at != self._wake:
-                        self._wake = at
-                        world.at(at, self._tick, at)
+    def merge(
+        self,
+        fragment: Fragment,
+        step: int,
+        members: Sequence[Member],
+        parts: Mapping[Any, Held],
+        old: Version,
+    ) -> Version:
+        """See `Arrays`."""
+        found = super().merge(fragment, step, members, parts, old)
+        self.members += len(members)
+        return found
 
-    def _merge(self, effect: Merge) -> Event:
-        p, outer = effect.round.fragment, self._outer
-        old = self.state.fragments[p]
-        try:
-            merged = merge_step(
-                self._programs.layout.fragments[p],
-                gradients(effect.members, self._parts.take(effect.round)),
-                old.theta,
-                old.momentum,
-                codec=outer.codec,
-                rule=outer.merge,
-                learning_rate=outer.learning_rate * self._world.warmth(effect.round.step),
-                outer_momentum=outer.momentum,
-                guard=outer.guard,
-            )
-        except MergeError as error:
-            return MergeFailed(effect.round, str(error))
-        self._fresh[effect.round] = old.next(effect.round.step, merged, outer.codec)
-        self.members += len(effect.members)
-        return Merged(effect.round, self._world.now)
+    def learning_rate(self, step: int) -> float:
+        """See `NumpyArrays`."""
+        share = min(1.0, step / self._warmup) if self._warmup else 1.0
+        return share * super().learning_rate(step)
 
-    def _work(self, seconds: float, event: Event) -> None:
-        """Merges and writes are done by one worker, in order."""
-        self._free = max(self._world.now, self._free) + seconds
-        self._world.at(self._free, self._done, event)
 
-    def _done(self, event: Event) -> None:
-        if isinstance(event, Persisted):
-            self.state.fragments[event.round.fragment] = self._fresh.pop(event.round)
-        self.feed(event)
+class NoTape(Tape):
+    """Records nothing."""
 
-    def _tick(self, at: float) -> None:
-        if at == self._wake:
-            self._wake = -1.0
-            self.feed(Tick())
+    def __init__(self) -> None:
+        super().__init__(Path("/tape"), "Decisions")
+
+    def begin(self, facts: object, snapshot: object) -> None:
+        """See `Tape`."""
+
+
+@dataclass(frozen=True)
+class WorkSeconds:
+    """How long a job of a worker thread takes: merges and writes of merges cost something, all else nothing."""
+
+    costs: Costs
+
+    def __call__(self, job: Callable[..., Any]) -> float:
+        function = getattr(job.func, "__func__", None) if isinstance(job, functools.partial) else None
+        if function is WarmingArrays.merge:
+            return self.costs.merge
+        return self.costs.write if function is Journal.merge else 0.0

@@ -1,0 +1,116 @@
+"""Disk and bucket in memory, for shards that are never started anew."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from atoll_runtime.checkpoint import Cut, Part, Skipped, StoreError
+from atoll_runtime.syncer.segments import Volume
+
+
+class ScratchDisk:
+    """See `interfaces.Disk`. It counts what is written and keeps none of it, so that a large model fits in memory."""
+
+    def __init__(self) -> None:
+        self._sizes: list[int] = []
+
+    def make(self, folder: Path) -> None:
+        """See `Disk`."""
+
+    def files(self, folder: Path, pattern: str) -> list[Path]:
+        """See `Disk`."""
+        return []
+
+    def open(self, path: Path, *, new: bool = False) -> int:
+        """See `Disk`."""
+        self._sizes.append(0)
+        return len(self._sizes) - 1
+
+    def lock(self, path: Path) -> int:
+        """See `Disk`."""
+        return self.open(path)
+
+    def write(self, file: int, parts: Sequence[memoryview]) -> int:
+        """See `Disk`."""
+        written = sum(part.nbytes for part in parts)
+        self._sizes[file] += written
+        return written
+
+    def size(self, file: int) -> int:
+        """See `Disk`."""
+        return self._sizes[file]
+
+    def truncate(self, file: int, size: int) -> None:
+        """See `Disk`."""
+        self._sizes[file] = size
+
+    def sync(self, file: int) -> None:
+        """See `Disk`."""
+
+    def sync_folder(self, folder: Path) -> None:
+        """See `Disk`."""
+
+    def close(self, file: int) -> None:
+        """See `Disk`."""
+
+    def read(self, path: Path) -> AbstractContextManager[Any]:
+        """See `Disk`."""
+        raise FileNotFoundError(path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """See `Disk`."""
+
+    def remove(self, path: Path) -> None:
+        """See `Disk`."""
+
+    def volume(self, folder: Path) -> Volume:
+        """See `Disk`. It has no end."""
+        return Volume(sys.maxsize, sys.maxsize)
+
+
+class MemoryBucket:
+    """See `interfaces.Bucket`. The newest cut of one shard; units are seeded from it."""
+
+    uri = "memory://"
+
+    def __init__(self) -> None:
+        self.cut: Cut | None = None
+        self._part: Part | None = None
+
+    def save_part(self, part: Part) -> bool:
+        """See `Bucket`."""
+        self._part = part
+        return True
+
+    def read_part(self, step: int, shard: int, shards: int) -> Part:
+        """See `Bucket`."""
+        if self._part is None or self._part.step != step:
+            raise StoreError(f"no part of step {step}")
+        return self._part
+
+    def missing(self, step: int, shards: int) -> list[int]:
+        """See `Bucket`."""
+        return []
+
+    def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None:
+        """See `Bucket`."""
+        part = self.read_part(step, 0, 1)
+        theta = {name: slice_.theta for name, slice_ in part.tensors.items()}
+        momentum = {name: slice_.momentum for name, slice_ in part.tensors.items()}
+        history = {"machines": [part.meta["machine"]], "lineages": [part.meta["lineage"]]}
+        self.cut = Cut(step, theta, momentum, part.versions, meta | history)
+
+    def is_complete(self, step: int) -> bool:
+        """See `Bucket`."""
+        return self.cut is not None and self.cut.step == step
+
+    def newest(self, *, own: tuple[int, int] | None = None) -> tuple[Cut | None, list[Skipped]]:
+        """See `Bucket`."""
+        return self.cut, []
+
+    def prune(self, keep: int, saved: int, now: float) -> None:
+        """See `Bucket`."""
