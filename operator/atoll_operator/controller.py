@@ -16,10 +16,9 @@ from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.run.syncer_state import StatusDiff
 from atoll_operator.polling.evaluator import EvaluatorPoller
 from atoll_operator.polling.syncer import SyncerPoller
-from atoll_operator.reconcilers.context import ControllerContext
+from atoll_operator.reconcilers.context import ControllerContext, StatusWriter
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
-from atoll_operator.reconcilers.status import StatusWriter
 from atoll_operator.reconcilers.unit import UnitReconciler
 from atoll_operator.reconcilers.wakeups import report_wakeups
 from atoll_operator.settings import Settings

@@ -6,9 +6,10 @@ The generated client refuses plain dictionaries, and its models would add 85 MiB
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import aiohttp
 import msgspec
@@ -124,13 +125,10 @@ class ApiClient:
             metadata: ask for the metadata of the objects alone.
         """
         parameters = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
-        path, accept, bodies = (
-            self._path(kind, namespace),
-            METADATA_LIST if metadata else JSON,
-            list[Object](),
-        )
+        accept, bodies = METADATA_LIST if metadata else JSON, list[Object]()
         while True:
-            answer = await self._call(Request("GET", path, None, parameters, accept=accept))
+            request = Request("GET", self._path(kind, namespace), None, parameters, accept=accept)
+            answer = await self._call(request)
             bodies += answer["items"] or []  # an empty list of metadata is null
             if not (token := answer["metadata"].get("continue")):
                 return bodies, version_of(answer["metadata"])
@@ -240,11 +238,14 @@ class ApiClient:
             headers=self.credentials.headers()
             | {"Content-Type": request.content_type, "Accept": request.accept, "Accept-Encoding": "identity"},
         ) as response:
-            content, after = await response.read(), response.headers.get("Retry-After", "")
-            try:
-                answer: Any = msgspec.json.decode(content)
-            except msgspec.DecodeError:
-                answer = {"message": content[:500].decode(errors="replace")}
-            # A date is not waited for.
+            after = response.headers.get("Retry-After", "")  # a date is not waited for
             wait = min(float(after), self._longest_wait) if after.isdecimal() else 0.0
-            return response.status, answer, wait
+            return response.status, decode(await response.read()), wait
+
+
+def decode(content: bytes) -> Object:
+    """An answer; where it is no JSON object, its beginning as a message."""
+    with contextlib.suppress(msgspec.DecodeError):
+        if isinstance(answer := msgspec.json.decode(content), dict):
+            return answer
+    return {"message": content[:500].decode(errors="replace")}

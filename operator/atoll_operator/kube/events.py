@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import aiohttp
 import kopf
@@ -17,6 +18,7 @@ import kopf
 from atoll_operator.kube.cache import Object
 from atoll_operator.kube.client import ApiClient
 from atoll_operator.kube.gather import back_off
+from atoll_operator.kube.logs import tell
 from atoll_operator.kube.session import BACK_OFF, KopfHttp, Names, Scope
 
 INACTIVITY_SECONDS = 90.0
@@ -26,6 +28,26 @@ BATCH = 500
 EXIT_SECONDS = 3.0
 
 
+class Sink(Protocol):
+    """Gets all events, in the main loop. It must not change the bodies: kopf still reads them in its thread."""
+
+    def event(self, kind: str, deleted: bool, body: Object) -> None:
+        """The object has this state, or was deleted in this state."""
+
+    def listed(self, kind: str, namespace: str, names: Names, version: int) -> None:
+        """A list of a namespace, or of the cluster, had these objects at this resource version."""
+
+
+def deliver(sink: Sink, kind: str, deleted: bool, body: Object) -> None:
+    """Passes an event on; skips an object that cannot be read, because anybody may create one."""
+    try:
+        sink.event(kind, deleted, body)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        metadata = body.get("metadata", {})
+        name = f"{kind} {metadata.get('namespace', '')}/{metadata.get('name', '')}"
+        tell(logging.ERROR, f"cannot be read: {type(error).__name__}: {error}", object=name)
+
+
 class KopfThread:
     """One kopf operator, from its start to its end. Public methods and callbacks belong to the main loop.
 
@@ -33,8 +55,7 @@ class KopfThread:
         client: says where the kinds are and how to log in.
         scopes: what to watch, by path.
         namespaces: empty for the whole cluster.
-        received: gets kind, whether the object was deleted, and its body.
-        listed: gets what a list had, at which resource version; each object was received before.
+        listed: called with what a list had and its resource version, after each of its objects.
         outcome: see `KopfHttp`.
     """
 
@@ -43,13 +64,13 @@ class KopfThread:
         client: ApiClient,
         scopes: Mapping[str, Scope],
         namespaces: Collection[str],
-        received: Callable[[str, bool, Object], None],
+        sink: Sink,
         listed: Callable[[Scope, Names, int], None],
         outcome: Callable[[str, str, str], None],
     ) -> None:
         self._client, self._scopes, self._namespaces = client, scopes, namespaces
-        self._tell_received, self._tell_listed, self._tell_outcome = received, listed, outcome
-        self._http = KopfHttp(client, scopes, self._page, self._outcome)
+        self._sink, self._tell_listed, self._tell_outcome = sink, listed, outcome
+        self.http = KopfHttp(client, scopes, self._page, self._outcome)
         self._main = asyncio.get_running_loop()
         self.ended: asyncio.Future[str] = self._main.create_future()
         """Its result is why kopf ended."""
@@ -59,15 +80,11 @@ class KopfThread:
         """When kopf's loop answered the last ping."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
-        self._buffer: deque[tuple[str, bool, Object]] = deque()
+        self._buffer: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        """Calls for the main loop."""
         self._draining = self._closed = False
         # A daemon, so that a hanging loop does not keep the process alive.
         threading.Thread(target=self._run, name="kopf", daemon=True).start()
-
-    @property
-    def asked(self) -> float:
-        """When kopf sent its last request."""
-        return self._http.asked
 
     def ping(self) -> None:
         """Has kopf's loop update `alive`."""
@@ -89,19 +106,14 @@ class KopfThread:
         for _ in range(BATCH):
             if self._closed or not self._buffer:
                 return
-            self._tell_received(*self._buffer.popleft())
+            function, arguments = self._buffer.popleft()
+            function(*arguments)
         self._draining = True
         self._main.call_soon(self._drain)
 
-    def _listed(self, scope: Scope, bodies: list[Object], names: Names | None, version: int) -> None:
-        """One page of a list; `names` of all pages come with the last one."""
-        if self._closed:
-            return
-        for body in bodies:
-            self._tell_received(scope.watch.kind, False, body)
-        if names is not None:
-            self.listed.add(scope.path)
-            self._tell_listed(scope, names, version)
+    def _list_ended(self, scope: Scope, names: Names, version: int) -> None:
+        self.listed.add(scope.path)
+        self._tell_listed(scope, names, version)
 
     def _end(self, reason: str) -> None:
         if not self.ended.done():
@@ -109,18 +121,23 @@ class KopfThread:
 
     # In kopf's thread:
 
-    def _in_main(self, function: Callable[..., None], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
-            self._main.call_soon_threadsafe(function, *arguments)
+    def _in_main(self, function: Callable[..., object], *arguments: Any) -> None:
+        self._buffer.append((function, arguments))
+        if not self._draining:
+            self._draining = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                self._main.call_soon_threadsafe(self._drain)
 
-    def _page(self, *page: Any) -> None:
-        self._in_main(self._listed, *page)
+    def _page(self, scope: Scope, bodies: list[Object], names: Names | None, version: int) -> None:
+        for body in bodies:
+            self._in_main(deliver, self._sink, scope.watch.kind, False, body)
+        if names is not None:
+            self._in_main(self._list_ended, scope, names, version)
 
     def _outcome(self, path: str, code: str, text: str) -> None:
         if code:
             self._client.count_error(code)
-        if not self._closed:
-            self._in_main(self._tell_outcome, path, code, text)
+        self._in_main(self._tell_outcome, path, code, text)
 
     def _run(self) -> None:
         reason = "kopf ended"
@@ -134,7 +151,7 @@ class KopfThread:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(lambda loop, context: None)  # of kopf's callbacks that were cut off
         stopping = asyncio.create_task(self._stopping.wait())
-        async with self._http.session() as session:
+        async with self.http.session() as session:
             work = kopf.operator(
                 registry=self._registry(session, self._stopping),
                 identity="operator",  # type: ignore[arg-type] # else kopf asks the system for the user's name
@@ -188,10 +205,7 @@ class KopfThread:
     def _handle(self, registry: kopf.OperatorRegistry, kind: str) -> None:
         @kopf.on.event(*self._client.resources[kind], registry=registry)
         async def handle(event: Any, **_: Any) -> None:
-            self._buffer.append((kind, event["type"] == "DELETED", event["object"]))
-            if not self._draining:
-                self._draining = True
-                self._in_main(self._drain)
+            self._in_main(deliver, self._sink, kind, event["type"] == "DELETED", event["object"])
 
 
 class _Errors(logging.Handler):
@@ -214,10 +228,7 @@ class _BackOffs:
     """Seconds between the tries of a request, without end."""
 
     def __iter__(self) -> Iterator[float]:
-        failures = 0
-        while True:
-            failures += 1
-            yield back_off(failures, *BACK_OFF)
+        return (back_off(failures, *BACK_OFF) for failures in itertools.count(1))
 
 
 class _NoDiffBase(kopf.DiffBaseStorage):

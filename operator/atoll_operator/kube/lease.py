@@ -1,4 +1,4 @@
-"""Leader election by a Lease. `pause` is the rule, `Leadership` carries it out.
+"""Leader election by a Lease, with the clocks of nobody else.
 
 Written times are not used: a lease has expired when it has not changed for its whole duration by our own monotonic
 clock. Its holder stops earlier, counted from before it sent the last renewal; clock rates may differ by 40 %.
@@ -7,13 +7,13 @@ clock. Its holder stops earlier, counted from before it sent the last renewal; c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import hashlib
 import logging
 import random
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from dataclasses import dataclass
 
 from atoll_operator.kube.cache import Object
 from atoll_operator.kube.client import ApiClient
@@ -29,34 +29,11 @@ DEADLINE_SHARE = 0.7
 LOOK_SECONDS = 1.0
 """Between two reads of another operator's lease, which may be released before it expires."""
 QUICK_SECONDS = 0.1
-"""Until the next try after somebody else wrote the lease, or a renewal failed."""
+"""Until the next try after a renewal failed."""
 LONGEST_SECONDS = 120
 """Longest duration that is accepted in another holder's lease."""
 RELEASE_SECONDS = 2.0
 """Time-out for releasing the lease. If that fails, it expires."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """A lease as last read. `since` is when it was first seen in this state, by the monotonic clock."""
-
-    holder: str
-    seconds: float
-    since: float
-
-
-def pause(sight: Sight | None, identity: str, now: float) -> float:
-    """Seconds to wait before the next look at a lease; 0: it may be taken. None: there is no lease.
-
-    A lease with our identity is ours, also where an earlier process of this pod took it: the kubelet starts a
-    container again only after its last process has ended.
-
-    Args:
-        now: in the seconds of `Sight.since`.
-    """
-    if sight is None or sight.holder in ("", identity):
-        return 0.0
-    return min(max(sight.since + sight.seconds - now, 0.0), LOOK_SECONDS)
 
 
 def lease_name(prefix: str, namespaces: Collection[str]) -> str:
@@ -69,6 +46,9 @@ def lease_name(prefix: str, namespaces: Collection[str]) -> str:
 
 class Leadership:
     """One operator's part in the election.
+
+    A lease with our identity is ours, also where an earlier process of this pod took it: the kubelet starts a container
+    again only after its last process has ended.
 
     Args:
         client: of its own, because a renewal must wait neither for a connection nor for a long time-out.
@@ -86,15 +66,13 @@ class Leadership:
         labels: Mapping[str, str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client = client
-        self._labels = labels
-        self._clock = clock
-        self._namespace, self._name = namespace, name
-        self._identity = identity
-        self._seconds = seconds
-        self._body: Object | None = None
-        """The lease as last read or written."""
-        self._sight: Sight | None = None
+        self._client, self._clock = client, clock
+        self._metadata = {"name": name, "namespace": namespace, "labels": dict(labels)}
+        self._identity, self._seconds = identity, seconds
+        self._spec: Object = {}
+        """Of the lease, as last read or written."""
+        self._since = 0.0
+        """When it was first seen like that."""
         self._until = float("-inf")
 
     def leads(self) -> bool:
@@ -110,110 +88,103 @@ class Leadership:
         """
         try:
             while True:
-                await self._win()
-                tell(logging.INFO, "leads", lease=self._name, identity=self._identity)
-                await self._lead(work)
-                tell(logging.WARNING, "lost the lease; stands by", lease=self._name)
+                told = ""
+                while not await self._take():
+                    if self._is_anothers and told != self._holder:
+                        told = self._holder
+                        self._tell(logging.INFO, "stands by", holder=told)
+                    left = self._since + self._duration - self._clock()
+                    wait = min(left, LOOK_SECONDS) if self._is_anothers else LOOK_SECONDS
+                    await asyncio.sleep(max(wait, 0.0) + random.uniform(0.0, QUICK_SECONDS))
+                self._tell(logging.INFO, "leads", identity=self._identity)
+                try:
+                    await until_first(work(), self._renew())
+                finally:
+                    self._until = float("-inf")
+                self._tell(logging.WARNING, "lost the lease; stands by")
         finally:
             await self._release()
 
-    async def _win(self) -> None:
-        told = ""
-        while True:
-            try:
-                await self._look()
-                if not (wait := self._pause()):
-                    await self._take()
-                    return
-                if self._sight is not None and told != self._sight.holder:
-                    told = self._sight.holder
-                    tell(logging.INFO, "stands by", lease=self._name, holder=told)
-            except (Conflict, AlreadyExists):
-                wait = QUICK_SECONDS  # another operator was quicker
-            except (Unreachable, NotFound) as error:  # NotFound: of the namespace
-                tell(logging.WARNING, "cannot see the lease", lease=self._name, error=str(error))
-                wait = LOOK_SECONDS
-            await asyncio.sleep(wait + random.uniform(0.0, 0.1 * LOOK_SECONDS))
-
-    async def _lead(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Returns when the lease is lost and the work has stopped."""
-        try:
-            await until_first(work(), self._renew())
-        finally:
-            self._until = float("-inf")
-
     async def _renew(self) -> None:
         """Returns when another operator has the lease, or it could not be renewed in time."""
-        wait = 0.0
+        wait = RENEW_SHARE * self._seconds
         while (left := self._until - self._clock()) > 0:
-            await asyncio.sleep(min(wait or RENEW_SHARE * self._seconds * random.uniform(0.9, 1.1), left))
-            try:
+            await asyncio.sleep(min(wait * random.uniform(0.9, 1.1), left))
+            wait = QUICK_SECONDS
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(self._until - self._clock(), 0.0)):
-                    try:
-                        await self._take()
-                        wait = 0.0
-                        continue
-                    except (Conflict, AlreadyExists, NotFound):
-                        await self._look()
-            except (TimeoutError, Unreachable) as error:
-                tell(logging.WARNING, "cannot renew the lease", lease=self._name, error=str(error))
-            if self._pause():
+                    if await self._take():
+                        wait = RENEW_SHARE * self._seconds
+            if self._is_anothers:
                 self._until = float("-inf")  # the work must not write while it ends
                 return
-            wait = QUICK_SECONDS
 
-    def _pause(self) -> float:
-        return pause(self._sight, self._identity, self._clock())
+    @property
+    def _holder(self) -> str:
+        return self._spec.get("holderIdentity") or ""
 
-    async def _look(self) -> None:
+    @property
+    def _duration(self) -> float:
+        return min(self._spec.get("leaseDurationSeconds") or self._seconds, LONGEST_SECONDS)
+
+    @property
+    def _is_anothers(self) -> bool:
+        """Whether another operator has the lease, and it has not expired."""
+        expired = self._since + self._duration <= self._clock()
+        return self._holder not in ("", self._identity) and not expired
+
+    async def _take(self) -> bool:
+        """Acquires or renews the lease, unless another operator has it; whether it is ours now."""
+        sent, moment = self._clock(), _now()
         try:
-            body = await self._client.get("Lease", self._namespace, self._name)
-        except NotFound:
-            self._body = self._sight = None
-            return
-        if self._body is None or self._sight is None or body["spec"] != self._body["spec"]:
-            spec = body["spec"]
-            seconds = min(spec.get("leaseDurationSeconds") or self._seconds, LONGEST_SECONDS)
-            self._sight = Sight(spec.get("holderIdentity") or "", seconds, self._clock())
-        self._body = body
+            body = await self._look()
+            if self._is_anothers:
+                return False
+            old = self._spec
+            spec = {**old, "holderIdentity": self._identity, "leaseDurationSeconds": self._seconds}
+            spec["renewTime"] = moment
+            if self._holder != self._identity:
+                transitions = old.get("leaseTransitions", 0) + bool(old)
+                spec |= {"acquireTime": moment, "leaseTransitions": transitions}
+            if body is None:
+                new = {"apiVersion": API_VERSION, "kind": "Lease", "metadata": self._metadata, "spec": spec}
+                self._spec = (await self._client.create(new))["spec"]
+            else:
+                self._spec = (await self._client.replace({**body, "spec": spec}))["spec"]
+        except (Conflict, AlreadyExists):
+            return False  # another operator was quicker
+        except (Unreachable, NotFound) as error:  # NotFound: of the namespace
+            self._tell(logging.WARNING, "cannot take or renew the lease", error=str(error))
+            return False
+        self._since, self._until = sent, sent + DEADLINE_SHARE * self._seconds
+        return True
 
-    async def _take(self) -> None:
-        """Acquires or renews, only over the version that was seen."""
-        sent = self._clock()
-        moment = _now()
-        old: Object = {} if self._body is None else self._body["spec"]
-        spec = {
-            **old,
-            "holderIdentity": self._identity,
-            "leaseDurationSeconds": self._seconds,
-            "renewTime": moment,
-        }
-        if old.get("holderIdentity") != self._identity:
-            spec |= {"acquireTime": moment, "leaseTransitions": old.get("leaseTransitions", 0) + bool(old)}
-        if self._body is None:
-            metadata = {"name": self._name, "namespace": self._namespace, "labels": dict(self._labels)}
-            body = {"apiVersion": API_VERSION, "kind": "Lease", "metadata": metadata, "spec": spec}
-            self._body = await self._client.create(body)
-        else:
-            self._body = await self._client.replace({**self._body, "spec": spec})
-        self._sight = Sight(self._identity, self._seconds, sent)
-        self._until = sent + DEADLINE_SHARE * self._seconds
+    async def _look(self) -> Object | None:
+        try:
+            body = await self._client.get("Lease", self._metadata["namespace"], self._metadata["name"])
+        except NotFound:
+            body = None
+        spec = {} if body is None else body["spec"]
+        if spec != self._spec:
+            self._spec, self._since = spec, self._clock()
+        return body
 
     async def _release(self) -> None:
-        if self._sight is None or self._sight.holder != self._identity:
+        if self._holder != self._identity:
             return
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
-                await self._look()  # a renewal that was broken off may have arrived
-                body = self._body
-                if body is not None and body["spec"].get("holderIdentity") == self._identity:
+                body = await self._look()  # a renewal that was broken off may have arrived
+                if body is not None and self._holder == self._identity:
                     spec = {**body["spec"], "holderIdentity": "", "renewTime": _now()}
                     await self._client.replace({**body, "spec": spec})
-                    tell(logging.INFO, "gave the lease back", lease=self._name)
+                    self._tell(logging.INFO, "gave the lease back")
         except (TimeoutError, Unreachable, ApiError) as error:
-            tell(logging.WARNING, "the lease was not given back", lease=self._name, error=str(error))
+            self._tell(logging.WARNING, "the lease was not given back", error=str(error))
+
+    def _tell(self, level: int, message: str, **fields: object) -> None:
+        tell(level, message, lease=self._metadata["name"], **fields)
 
 
 def _now() -> str:
-    moment = datetime.datetime.now(datetime.UTC)
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

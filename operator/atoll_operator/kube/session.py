@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-import msgspec
 import yarl
 
 from atoll_operator.kube.cache import Object, version_of
-from atoll_operator.kube.client import METADATA_LIST, ApiClient
+from atoll_operator.kube.client import METADATA_LIST, ApiClient, decode
 from atoll_operator.kube.gather import back_off
 
 BACK_OFF = 0.25, 1.0
@@ -70,11 +68,9 @@ class KopfHttp:
         """When the last request was sent."""
 
     def session(self) -> aiohttp.ClientSession:
-        decode = self._decode
-
         class Response(aiohttp.ClientResponse):
-            async def json(self, **_: Any) -> Any:
-                return decode(self.url, await self.read())
+            async def json(response, **_: Any) -> Any:
+                return self._read(response.url, await response.read())
 
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=self._client.credentials.context),
@@ -100,16 +96,17 @@ class KopfHttp:
             if response.status < 400:
                 self._outcome(path, "", "")
                 return response
-            self._outcome(path, str(response.status), _message(await response.text()))
+            message = decode(await response.read()).get("message", "")
+            self._outcome(path, str(response.status), message)
             if response.status != 401:
                 return response
             failures += 1  # and try again here: kopf would do so without a back-off
             await asyncio.sleep(back_off(failures, *BACK_OFF))
 
-    def _decode(self, url: yarl.URL, content: bytes) -> Any:
+    def _read(self, url: yarl.URL, content: bytes) -> Any:
         """Reports the pages of lists: kopf does not tell its handlers of an empty list, or where one ends."""
-        answer, scope = msgspec.json.decode(content), self._scopes.get(url.path)
-        if scope is None or not isinstance(answer, dict) or "items" not in answer:
+        answer, scope = decode(content), self._scopes.get(url.path)
+        if scope is None or "items" not in answer:
             return answer
         bodies = answer["items"] = answer["items"] or []  # an empty list of metadata is null
         for body in bodies:  # kopf would do this later, while the main loop reads the body
@@ -122,10 +119,3 @@ class KopfHttp:
         whole = None if answer["metadata"].get("continue") else names
         self._page(scope, bodies, whole, version_of(answer["metadata"]))
         return answer
-
-
-def _message(text: str) -> str:
-    """The message of a Status, or the text."""
-    with contextlib.suppress(msgspec.MsgspecError, LookupError, TypeError):
-        return str(msgspec.json.decode(text)["message"])
-    return text[:500]

@@ -11,12 +11,10 @@ import logging
 import random
 import time
 from collections.abc import Collection, Sequence
-from typing import Protocol
 
-from atoll_operator.kube.cache import Object
 from atoll_operator.kube.client import ApiClient
 from atoll_operator.kube.errors import ApiError, Unreachable
-from atoll_operator.kube.events import KopfThread
+from atoll_operator.kube.events import KopfThread, Sink
 from atoll_operator.kube.gather import back_off
 from atoll_operator.kube.logs import tell
 from atoll_operator.kube.session import BACK_OFF, Names, Scope, Watch
@@ -25,16 +23,6 @@ STEADY_SECONDS = 30.0
 """After a run of this length kopf is started again without a growing back-off."""
 SILENT_SECONDS = 30.0
 """kopf is started again when its loop gives no sign of life, or it does not try to list a kind, for this long."""
-
-
-class Sink(Protocol):
-    """Gets all events, in the main loop. It must not change the bodies: kopf still reads them in its thread."""
-
-    def event(self, kind: str, deleted: bool, body: Object) -> None:
-        """The object has this state, or was deleted in this state."""
-
-    def listed(self, kind: str, namespace: str, names: Names, version: int) -> None:
-        """A list of a namespace, or of the cluster, had these objects at this resource version."""
 
 
 class ClusterWatches:
@@ -56,14 +44,13 @@ class ClusterWatches:
     ) -> None:
         self.filled = asyncio.Event()
         """Set when every collection has been listed once."""
-        self._client, self._namespaces = client, namespaces
+        self._client, self._namespaces, self._sink = client, namespaces, sink
         self._scopes = {
             path: Scope(watch, namespace, path)
             for watch in watches
             for namespace in ([""] if watch.cluster_scoped else namespaces or [""])
             for path in [client.resources[watch.kind].path(namespace)]
         }
-        self._sink = sink
         self._resync_seconds = resync_seconds
         self._listed: set[str] = set()
         self._problems: dict[str, tuple[str, str]] = {}
@@ -85,7 +72,7 @@ class ClusterWatches:
         failures = 0
         while True:
             kopf = KopfThread(
-                self._client, self._scopes, self._namespaces, self.received, self._take_list, self._outcome
+                self._client, self._scopes, self._namespaces, self._sink, self._take_list, self._outcome
             )
             started = time.monotonic()
             try:
@@ -94,32 +81,21 @@ class ClusterWatches:
                 kopf.stop()
             failures = 1 if time.monotonic() - started > STEADY_SECONDS else failures + 1
             wait = back_off(failures, *BACK_OFF)
-            tell(
-                logging.WARNING, "the watches ended; starts them again", error=reason, seconds=round(wait, 2)
-            )
+            problem = "the watches ended; starts them again"
+            tell(logging.WARNING, problem, error=reason, seconds=round(wait, 2))
             await asyncio.sleep(wait)
 
     async def _end_of(self, kopf: KopfThread) -> str:
         """Waits until kopf has ended, or needs to be started again; returns the reason."""
-        while True:
-            if (await asyncio.wait([kopf.ended], timeout=1.0))[0]:
-                return kopf.ended.result()
+        while not (await asyncio.wait([kopf.ended], timeout=1.0))[0]:
             now = time.monotonic()
             if now - kopf.alive > SILENT_SECONDS:
                 return f"no sign of life for {SILENT_SECONDS:g} s"
             missing = self._scopes.keys() - kopf.listed
-            if missing and now - kopf.asked > SILENT_SECONDS:  # the kind was not served yet when kopf started
+            if missing and now - kopf.http.asked > SILENT_SECONDS:  # not served yet when kopf started
                 return f"does not watch {', '.join(sorted(missing))}"
             kopf.ping()
-
-    def received(self, kind: str, deleted: bool, body: Object) -> None:
-        """Passes an event on; skips an object that cannot be read, because anybody may create one."""
-        try:
-            self._sink.event(kind, deleted, body)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            metadata = body.get("metadata", {})
-            name = f"{kind} {metadata.get('namespace', '')}/{metadata.get('name', '')}"
-            tell(logging.ERROR, f"cannot be read: {type(error).__name__}: {error}", object=name)
+        return kopf.ended.result()
 
     def _take_list(self, scope: Scope, names: Names, version: int) -> None:
         self._sink.listed(scope.watch.kind, scope.namespace, names, version)
@@ -138,16 +114,16 @@ class ClusterWatches:
     async def _resync(self) -> None:
         while True:
             await asyncio.sleep(self._resync_seconds * random.uniform(0.9, 1.1))
-            for scope in self._scopes.values():
+            for path, scope in self._scopes.items():
                 watch = scope.watch
                 try:
                     bodies, version = await self._client.list(
                         watch.kind, scope.namespace, watch.selector, metadata=True
                     )
                 except (ApiError, Unreachable) as error:
-                    self._outcome(scope.path, str(getattr(error, "status", "unreachable")), str(error))
+                    self._outcome(path, str(getattr(error, "status", "unreachable")), str(error))
                     continue
                 metas = (body["metadata"] for body in bodies)
                 names = {(meta.get("namespace", ""), meta["name"]) for meta in metas}
-                self._outcome(scope.path, "", "")
+                self._outcome(path, "", "")
                 self._sink.listed(watch.kind, scope.namespace, names, version)

@@ -9,7 +9,6 @@ from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.kube.cache import Key, key_of
 from atoll_operator.plan.pods.names import evaluator
-from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.run.elastic import places
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.reconcilers.context import ControllerContext
@@ -24,13 +23,9 @@ def observe_run(
     Args:
         seen: Unix seconds when this operator saw the run first.
     """
-    inventory, settings = context.inventory, context.settings
-    key, metadata, spec = key_of("TrainingRun", body), body["metadata"], body.run_spec
-    uid, syncer_pods, evaluator_pods = (
-        metadata["uid"],
-        inventory.syncer_pods(key),
-        inventory.evaluator_pods(key),
-    )
+    inventory, metadata, spec = context.inventory, body["metadata"], body.run_spec
+    key, uid = key_of("TrainingRun", body), metadata["uid"]
+    syncer_pods, evaluator_pods = inventory.syncer_pods(key), inventory.evaluator_pods(key)
     names = {unit.name for unit in inventory.unit_keys(key)} | places(key.name, spec).keys()
     units = (inventory.get(Key("LearnerUnit", key.namespace, name)) for name in names)
     return RunObserved(
@@ -40,14 +35,7 @@ def observe_run(
         generation=metadata["generation"],
         spec=spec,
         status=status,
-        settings=pod_settings(
-            key.name,
-            spec,
-            status.runtime,
-            image=settings.runtime_image,
-            environment=settings.runtime_environment,
-            pull_policy=settings.pull_policy,
-        ),
+        settings=context.pod_settings(key.name, spec, status.runtime),
         units={unit["metadata"]["name"]: _unit_facts(unit, uid) for unit in units if unit},
         annotations=metadata.get("annotations", {}),
         syncer_pods=syncer_pods,

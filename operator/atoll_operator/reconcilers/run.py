@@ -7,7 +7,7 @@ import datetime
 import logging
 import time
 from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 
@@ -28,25 +28,21 @@ from atoll_operator.plan.run.elastic import certified_units
 from atoll_operator.plan.run.observed import RunObserved
 from atoll_operator.plan.run.plan import Reference, RunPlan, plan_run
 from atoll_operator.plan.run.status import invalid, with_refusal
-from atoll_operator.reconcilers.context import ControllerContext
+from atoll_operator.reconcilers.context import ControllerContext, Memory
 from atoll_operator.reconcilers.observe_run import observe_run, problems
-from atoll_operator.reconcilers.status import StatusMemory
-from atoll_operator.reconcilers.unit import remove_pod
 from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS
 
 REFUSED_SECONDS = 5.0
 """Until the next pass after the API server refused an object."""
 
 
-@dataclass(slots=True)
-class RunMemory:
-    """What is remembered of one run; dropped with it."""
+@dataclass(slots=True, kw_only=True)
+class RunMemory(Memory):
+    """What is remembered of one run."""
 
-    uid: str
     seen: float
     """Unix seconds of the first pass."""
     certificates: RunCertificates
-    status: StatusMemory = field(default_factory=StatusMemory)
     orders: tuple[bool, bool, RecoverySpec] | None = None
     """What its units were woken for last: whether it is over, whether it is suspended, how units recover."""
 
@@ -55,15 +51,8 @@ class RunReconciler:
     """The work queue calls it with the key of a run, never twice at the same time for one key."""
 
     def __init__(self, context: ControllerContext) -> None:
-        self._context = context
-        self._cluster = context.cluster
-        self._inventory = context.inventory
-        self._queue = context.queue
-        self._syncers = context.syncers
-        self._evaluators = context.evaluators
-        self._recorder = context.recorder
-        self._applier = context.applier
-        self._status = context.status
+        self._context, self._syncers, self._evaluators = context, context.syncers, context.evaluators
+        self._cluster, self._inventory, self._queue = context.cluster, context.inventory, context.queue
         self._memory: dict[Key, RunMemory] = {}
 
     async def __call__(self, key: Key) -> None:
@@ -78,7 +67,7 @@ class RunReconciler:
             run = observe_run(self._context, body, old, memory.seen)
         except ValidationError as error:
             status = invalid(old, body["metadata"]["generation"], problems(error), now)
-            await self._status.write(key, body, document(status), memory.status)
+            await self._context.status.write(key, body, document(status), memory)
             return
         plan = plan_run(run, now)
         if plan.delete_run:
@@ -93,8 +82,8 @@ class RunReconciler:
         for condition, message in (("Degraded", refusal), (EVALUATED, evaluator_refusal)):
             if message:
                 status = with_refusal(status, old, condition, message, now)
-        await self._status.write(key, body, document(status), memory.status)
-        self._recorder.tell(body, plan.notices, now)
+        await self._context.status.write(key, body, document(status), memory)
+        self._context.recorder.tell(body, plan.notices, now)
         self._wake(key, run, plan, memory, now)
         if refusal or evaluator_refusal:
             raise Retry(REFUSED_SECONDS, refusal or evaluator_refusal)
@@ -104,7 +93,7 @@ class RunReconciler:
         if memory is None or memory.uid != uid:
             owner = RunOwner(key.namespace, key.name, uid)
             certificates = RunCertificates(self._cluster, self._inventory.cache, owner)
-            memory = self._memory[key] = RunMemory(uid, now, certificates)
+            memory = self._memory[key] = RunMemory(uid=uid, seen=now, certificates=certificates)
         return memory
 
     async def _exists(self, key: Key, uid: str) -> bool:
@@ -124,12 +113,12 @@ class RunReconciler:
             with contextlib.suppress(NotFound, Conflict):
                 await self._cluster.delete(pod.kind, key.namespace, pod.name, pod.uid)
         for removal in plan.release_pods:
-            await remove_pod(self._cluster, self._inventory, key.namespace, removal)
+            await self._context.remove_pod(key.namespace, removal)
             self._queue.add(key)  # the watch has nothing new to report
         certified = certificates if plan.poll_syncer else None
         await gather_bounded((self._apply_unit(body, certified) for body in plan.apply_units), AT_ONCE)
         for reference in plan.delete:
-            await self._applier.remove(run.uid, Key(reference.kind, key.namespace, reference.name))
+            await self._context.applier.remove(run.uid, Key(reference.kind, key.namespace, reference.name))
         await gather_bounded((self._delete_unit(run, unit) for unit in plan.delete_units), AT_ONCE)
 
     async def _poll(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> None:
@@ -154,7 +143,7 @@ class RunReconciler:
 
     async def _apply(self, bodies: Iterable[Object]) -> None:
         for body in bodies:
-            await self._applier.apply(body)
+            await self._context.applier.apply(body)
 
     async def _apply_unit(self, body: Object, certificates: RunCertificates | None) -> None:
         """Its certificate comes first, if the run has certificates by now."""
@@ -169,7 +158,7 @@ class RunReconciler:
 
         The garbage collector deletes its pods and Service.
         """
-        await self._applier.remove(run.uid, Key("Secret", run.namespace, tls_secret(unit.name)))
+        await self._context.applier.remove(run.uid, Key("Secret", run.namespace, tls_secret(unit.name)))
         with contextlib.suppress(NotFound, Conflict):
             await self._cluster.delete("LearnerUnit", run.namespace, unit.name, unit.uid)
 

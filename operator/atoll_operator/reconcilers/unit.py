@@ -4,36 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object, controller_uid
 from atoll_operator.api.trainingrun import RuntimeStatus
-from atoll_operator.cluster import LABELS, Cluster
+from atoll_operator.cluster import LABELS
 from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Key
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Refused, Retry
 from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.plan import ledger
 from atoll_operator.plan.conditions import document
-from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.removal import Removal
 from atoll_operator.plan.run.syncer_state import finishing
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.unit import Pace, UnitObserved, UnitPlan, refused
-from atoll_operator.reconcilers.context import ControllerContext
-from atoll_operator.reconcilers.inventory import Body, Inventory
-from atoll_operator.reconcilers.status import StatusMemory
+from atoll_operator.reconcilers.context import ControllerContext, Memory
+from atoll_operator.reconcilers.inventory import Body
 
 
-@dataclass(slots=True)
-class UnitMemory:
-    """What is remembered of one unit; dropped with it."""
+@dataclass(slots=True, kw_only=True)
+class UnitMemory(Memory):
+    """What is remembered of one unit."""
 
-    uid: str
-    status: StatusMemory = field(default_factory=StatusMemory)
     pace: Pace | None = None
     """How the unit has stepped, for the detection of hangs."""
 
@@ -42,15 +38,8 @@ class UnitReconciler:
     """Called with the key of a unit by one worker at a time."""
 
     def __init__(self, context: ControllerContext) -> None:
-        self._settings = context.settings
-        self._cluster = context.cluster
-        self._inventory = context.inventory
-        self._queue = context.queue
-        self._syncers = context.syncers
-        self._metrics = context.metrics
-        self._recorder = context.recorder
-        self._applier = context.applier
-        self._status = context.status
+        self._context, self._metrics, self._syncers = context, context.metrics, context.syncers
+        self._cluster, self._inventory, self._queue = context.cluster, context.inventory, context.queue
         self._memory: dict[Key, UnitMemory] = {}
 
     async def __call__(self, key: Key) -> None:
@@ -61,7 +50,7 @@ class UnitReconciler:
             return
         uid = body["metadata"]["uid"]
         if (memory := self._memory.get(key)) is None or memory.uid != uid:
-            memory = self._memory[key] = UnitMemory(uid)
+            memory = self._memory[key] = UnitMemory(uid=uid)
         now = time.time()
         unit = self._observe(key, body, now)
         plan = plan_unit(unit)
@@ -76,8 +65,8 @@ class UnitReconciler:
             return
         if refusal:
             plan = refused(plan, unit.status, refusal, now)
-        await self._status.write(key, body, document(plan.status), self._memory[key].status)
-        self._recorder.tell(body, plan.notices, now)
+        await self._context.status.write(key, body, document(plan.status), self._memory[key])
+        self._context.recorder.tell(body, plan.notices, now)
         if plan.healed_seconds is not None:
             self._metrics.heal_seconds.observe(plan.healed_seconds)
         for stage, seconds in plan.heal_stages or ():
@@ -96,13 +85,13 @@ class UnitReconciler:
 
     async def _advance(self, key: Key, body: Body, plan: UnitPlan, now: float) -> None:
         """The new incarnation, or that one is told to go, is durable before anything of the old one is touched."""
-        await self._status.write(key, body, document(plan.status), self._memory[key].status)
+        await self._context.status.write(key, body, document(plan.status), self._memory[key])
         failure = plan.status.last_failure
         counted = plan.status.restart_count > body.get("status", {}).get("restartCount", 0)
         if failure is not None and counted:
             self._metrics.restarts.labels(failure.reason).inc()
         self._queue.add(key)
-        self._recorder.tell(body, plan.notices, now)
+        self._context.recorder.tell(body, plan.notices, now)
 
     def _observe(self, key: Key, body: Body, now: float) -> UnitObserved:
         unit = body.unit
@@ -152,26 +141,19 @@ class UnitReconciler:
             "stop": "Finished" if over else "Suspended" if spec.suspend else "",
             "recovery": spec.recovery,
             "begun": status.get("globalStep", 0) > 0,
-            "settings": pod_settings(
-                run["metadata"]["name"],
-                spec,
-                None if held is None else RuntimeStatus.model_validate(held),
-                image=self._settings.runtime_image,
-                environment=self._settings.runtime_environment,
-                pull_policy=self._settings.pull_policy,
+            "settings": self._context.pod_settings(
+                run["metadata"]["name"], spec, held and RuntimeStatus.model_validate(held)
             ),
         }
 
     async def _act(self, key: Key, body: Body, plan: UnitPlan) -> str:
         """Creates and deletes at the same time, then tells; returns why the API server refused, or nothing."""
-        removes = (
-            remove_pod(self._cluster, self._inventory, key.namespace, removal) for removal in plan.remove
-        )
+        removes = (self._context.remove_pod(key.namespace, removal) for removal in plan.remove)
         refusal = ""
         try:
             if plan.service is not None:
                 # A Service holds nothing of its unit, so a new unit of the name need not wait for the collector.
-                await self._applier.apply(plan.service, inherit=True)
+                await self._context.applier.apply(plan.service, inherit=True)
             await gather_bounded((*map(self._create, plan.create), *removes))
         except Refused as error:
             refusal = str(error)
@@ -202,23 +184,3 @@ class UnitReconciler:
             created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
             check_owner(created, "Pod", metadata["ownerReferences"][0], LABELS)
         self._inventory.put("Pod", created)
-
-
-async def remove_pod(cluster: Cluster, inventory: Inventory, namespace: str, removal: Removal) -> None:
-    """Deletes that very pod, and no other of its name, and has the inventory know at once. Without a grace period its
-    object is gone afterwards.
-
-    Raises:
-        ApiError: it was refused.
-    """
-    name = removal.name
-    try:
-        if removal.finalizer:
-            await cluster.release("Pod", namespace, name, removal.uid, removal.finalizer)
-        answer: Object = await cluster.delete("Pod", namespace, name, removal.uid, removal.grace_seconds)
-    except (NotFound, Conflict):
-        answer = {}
-    if answer.get("kind") == "Pod" and answer["metadata"].get("deletionGracePeriodSeconds"):
-        inventory.put("Pod", answer)
-    else:
-        inventory.drop("Pod", {"metadata": {"name": name, "namespace": namespace, "uid": removal.uid}})

@@ -24,9 +24,9 @@ from atoll_operator import controller as term_module
 from atoll_operator.api.group import LABEL_UNIT
 from atoll_operator.controller import Controller
 from atoll_operator.kube.cache import Key
+from atoll_operator.kube.events import deliver
 from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.session import Watch
-from atoll_operator.kube.watches import ClusterWatches
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.operator import WATCHES
 from atoll_operator.reconcilers.inventory import Inventory
@@ -96,11 +96,10 @@ class World:
         dispatcher = Dispatcher(store)
         dispatcher.queue = term.queue
         kinds = (*WATCHES, Watch("Node", cluster_scoped=True))
-        watches = ClusterWatches(cluster, kinds, (), dispatcher, 86_400)
         for watch in kinds:
             for body in self.server.every(watch.kind):
-                watches.received(watch.kind, False, copied(body))
-            told = self.server.watch(watch.kind, _teller(watches, watch.kind))
+                deliver(dispatcher, watch.kind, False, copied(body))
+            told = self.server.watch(watch.kind, _teller(dispatcher, watch.kind))
             self._operator.append(asyncio.create_task(told))
         known = store.keys("TrainingRun", "LearnerUnit")
         self._operator.append(asyncio.create_task(term.run(known)))
@@ -212,10 +211,10 @@ def clocks() -> Any:
     return patch.multiple(time, time=lambda: BEGIN + loop.time(), monotonic=loop.time)
 
 
-def _teller(watches: ClusterWatches, kind: str) -> Any:
+def _teller(dispatcher: Dispatcher, kind: str) -> Any:
     """What a handler of kopf's calls."""
 
     def told(event: str, body: Object) -> None:
-        watches.received(kind, event == "DELETED", body)
+        deliver(dispatcher, kind, event == "DELETED", body)
 
     return told

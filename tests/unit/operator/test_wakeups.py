@@ -20,9 +20,9 @@ from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.run.syncer_state import StatusDiff
+from atoll_operator.reconcilers.context import Memory, StatusWriter
 from atoll_operator.reconcilers.inventory import Inventory, parent_key
 from atoll_operator.reconcilers.run import RunReconciler
-from atoll_operator.reconcilers.status import StatusMemory, StatusWriter
 from atoll_operator.reconcilers.unit import UnitReconciler
 from atoll_operator.reconcilers.wakeups import (
     FIGURES_SECONDS,
@@ -210,7 +210,7 @@ class OneUnit:
 
     def __init__(self) -> None:
         self.body: Object = {**thing(1, "u", spec={"run": "r"}), "kind": "LearnerUnit", "apiVersion": "v"}
-        self.inventory, self.memory = Inventory(), StatusMemory()
+        self.inventory, self.memory = Inventory(), Memory(uid="u")
         self.inventory.put("LearnerUnit", self.body)
         self.passes: list[tuple[Key, float]] = []
         self.queue: WorkQueue[Key] = WorkQueue(self._note)
@@ -239,7 +239,7 @@ def test_figures_wait_for_their_turn_and_anything_else_is_written_at_once_and_wa
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "atoll_operator.reconcilers.status.time.monotonic", lambda: asyncio.get_running_loop().time()
+        "atoll_operator.reconcilers.context.time.monotonic", lambda: asyncio.get_running_loop().time()
     )
 
     async def work() -> None:
