@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from atoll_operator.api.group import ACCELERATOR, NODE_POOL, TOPOLOGY, TPU, Object
+from atoll_operator.plan.clock import earliest
 from atoll_operator.plan.pods.capacity import SPOT
-from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.pods.view import PodView, Removal, removals
 from atoll_operator.plan.unit.failure import HOST_MAINTENANCE, NODE_LOST, Cause
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -23,6 +24,8 @@ ACTIVE_MAINTENANCE = "cloud.google.com/active-node-maintenance"
 """Label, `ONGOING` while GKE stops the workloads of a node."""
 PROOF_SECONDS = 30.0
 """How long a step proves that its unit lives. The syncer of a large run is polled every 15 s."""
+LOST_GRACE_SECONDS = 5
+"""Grace period for a pod whose node may come back and learn of the deletion."""
 Kind = tuple[str, str]
 """Accelerator and topology, as GKE's labels name them."""
 
@@ -149,3 +152,30 @@ def leaving(pods: Iterable[PodView], nodes: Mapping[str, NodeView]) -> Cause | N
             message = f"node {node.name} is about to be taken away: {node.maintenance}"
             return Cause(HOST_MAINTENANCE, message, pod.name, node.name)
     return None
+
+
+def of_lost_nodes(
+    pods: Iterable[PodView], nodes: Mapping[str, NodeView], seconds: float, force: bool, now: float
+) -> tuple[tuple[Removal, ...], float | None]:
+    """Pods of StatefulSets on lost nodes that are to be deleted by force, and when to check again.
+
+    Such a pod has no successor before its object is deleted. It is deleted at once if its node is deleted or out of
+    service. If the node is only silent for longer than `seconds`, it is deleted when it is stuck and `force` is set. A
+    volume with a single attachment keeps the successor from writing beside a process that still runs.
+    """
+    certain: list[Removal] = []
+    silent: list[PodView] = []
+    suspicion: float | None = None
+    for pod in pods:
+        node = nodes.get(pod.node)
+        if node is None:
+            continue
+        if node.off:
+            certain.append(Removal(pod.name, pod.uid, 0))
+        elif force and node.silent_since is not None:
+            if node.silent_since + seconds <= now:
+                silent.append(pod)
+            else:
+                suspicion = earliest(suspicion, node.silent_since + seconds)
+    told, stuck = removals(silent, LOST_GRACE_SECONDS, True, now)
+    return (*certain, *told), earliest(suspicion, stuck)

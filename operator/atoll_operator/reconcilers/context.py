@@ -18,7 +18,7 @@ from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.conditions import only_figures
 from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.pods.template import PodSettings
-from atoll_operator.plan.removal import Removal
+from atoll_operator.plan.pods.view import Removal
 from atoll_operator.polling.evaluator import EvaluatorPoller
 from atoll_operator.polling.syncer import SyncerPoller
 from atoll_operator.reconcilers.inventory import Inventory, parent_key

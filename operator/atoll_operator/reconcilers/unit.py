@@ -16,8 +16,7 @@ from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Refuse
 from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.plan import ledger
 from atoll_operator.plan.conditions import document
-from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.removal import Removal
+from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.run.syncer_state import finishing
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit

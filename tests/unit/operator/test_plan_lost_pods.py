@@ -10,9 +10,8 @@ from pod_kinds import workloads
 from run_scene import NOW, RunScene
 
 from atoll_operator.api.sections import RecoverySpec
-from atoll_operator.plan.nodes import NodeView
-from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.removal import LOST_GRACE_SECONDS, STUCK_SECONDS, Removal
+from atoll_operator.plan.nodes import LOST_GRACE_SECONDS, NodeView
+from atoll_operator.plan.pods.view import STUCK_SECONDS, PodView, Removal
 from atoll_operator.plan.run.plan import RunPlan
 
 LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")

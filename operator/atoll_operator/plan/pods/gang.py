@@ -36,6 +36,7 @@ from atoll_operator.plan.pods.environment import (
 )
 from atoll_operator.plan.pods.names import pod_group, pod_name
 from atoll_operator.plan.pods.template import (
+    DRAIN_SECONDS,
     LEAVE_SECONDS,
     POD_DIR,
     container,
@@ -47,7 +48,6 @@ from atoll_operator.plan.pods.template import (
     pod_spec,
 )
 from atoll_operator.plan.pods.topology import check_slices
-from atoll_operator.plan.removal import DRAIN_SECONDS
 from atoll_operator.plan.unit.kueue import enqueue
 from atoll_operator.plan.unit.unit import UnitObserved
 from atoll_runtime.contract import (

@@ -33,6 +33,9 @@ PATHS = (RUN_DIR, TLS_DIR, "/tmp", POD_DIR, JOURNAL_DIR, TERMINATION_LOG)
 """Their mount paths, and the path at which the kubelet mounts a file."""
 LEAVE_SECONDS = 30
 """`tolerationSeconds` for a lost node. Kubernetes' default of 300 s would dominate a heal."""
+DRAIN_SECONDS = 60
+"""Time from SIGTERM to SIGKILL for healthy pods: of a unit that moves, is suspended or removed. All hosts end together
+between two steps. A step of the largest models takes some seconds, and the links get 5 s to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,26 +1,23 @@
-"""The view of a pod that plans read."""
+"""The view of a pod that plans read, and which pods to delete, and when by force."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from atoll_operator.api.group import (
-    ANNOTATION_CONTRACT,
-    ANNOTATION_INCARNATION,
-    LABEL_HOST,
-    LABEL_PLACEMENT,
-    LABEL_POD_GROUP,
-    LABEL_QUEUE,
-    LABEL_UNIT,
-    NODE_POOL,
-    Object,
-)
-from atoll_operator.plan.clock import parse_time
+from atoll_operator.api import group
+from atoll_operator.api.group import Object
+from atoll_operator.plan.clock import earliest, parse_time
 from atoll_operator.plan.pods.capacity import SPOT
 from atoll_operator.plan.pods.template import CONTAINER
+from atoll_operator.plan.unit.kueue import MANAGED
 from atoll_runtime.contract import LastWords
 
+STUCK_SECONDS = 30.0
+"""How long after its deletion time a pod counts as stuck. A live kubelet needs a few seconds."""
+CLOCK_SECONDS = 10.0
+"""How far the API server's clock may be ahead of the operator's."""
 _NUMBER = re.compile("[0-9]{1,18}", re.ASCII)
 STOPPED = "TerminationTarget"
 """Kueue's condition on a pod whose admission it takes back. Its reason may be anything; its message says why."""
@@ -110,27 +107,27 @@ def view(pod: Object) -> PodView:
     waiting = state.get("waiting", {})
     words = LastWords.parse(ended.get("message", ""))
     disrupted = disruption.get("reason", "") if disruption.get("status") == "True" else ""
-    unit = labels.get(LABEL_UNIT, "")
+    unit = labels.get(group.LABEL_UNIT, "")
     return PodView(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
         unit=unit,
-        placement=_number(labels.get(LABEL_PLACEMENT)),
-        incarnation=_number(annotations.get(ANNOTATION_INCARNATION)),
+        placement=_number(labels.get(group.LABEL_PLACEMENT)),
+        incarnation=_number(annotations.get(group.ANNOTATION_INCARNATION)),
         made_for=_number(metadata["name"].rpartition("-")[0].rpartition("-")[2]) if unit else 0,
-        host=_number(labels.get(LABEL_HOST)),
-        contract=annotations.get(ANNOTATION_CONTRACT, ""),
+        host=_number(labels.get(group.LABEL_HOST)),
+        contract=annotations.get(group.ANNOTATION_CONTRACT, ""),
         phase=status.get("phase", "Pending"),
         reason=status.get("reason", ""),
         message=status.get("message", "") or (stopped or {}).get("message", ""),
         node=spec.get("nodeName", ""),
-        pool=selector.get(NODE_POOL, ""),
+        pool=selector.get(group.NODE_POOL, ""),
         spot=selector.get(SPOT) == "true",
         deletion_time=_time(metadata.get("deletionTimestamp")),
         disruption=disrupted or (STOPPED if stopped is not None else ""),
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates", ())),
-        queue=labels.get(LABEL_QUEUE, ""),
-        group=labels.get(LABEL_POD_GROUP, ""),
+        queue=labels.get(group.LABEL_QUEUE, ""),
+        group=labels.get(group.LABEL_POD_GROUP, ""),
         unschedulable=scheduled.get("message", "no node fits") if unplaced else "",
         unschedulable_since=placed if unplaced else None,
         scheduled_at=placed if scheduled.get("status") == "True" else None,
@@ -153,3 +150,40 @@ def _number(text: str | None) -> int:
 
 def _time(text: str | None) -> float | None:
     return parse_time(text) if text else None
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A pod to delete."""
+
+    name: str
+    uid: str
+    grace_seconds: int
+    finalizer: str = ""
+    """A finalizer that the operator removes, because its owner does not."""
+
+
+def removals(
+    pods: Iterable[PodView], grace: int, force: bool, now: float
+) -> tuple[tuple[Removal, ...], float | None]:
+    """The pods to delete now, and when the next one may be stuck.
+
+    Each pod is deleted once, again if another deletion gave it longer than `grace`, and without a grace period if it is
+    stuck and `force` is set. A forced deletion does not wait for the kubelet: the scheduler then considers the chips
+    free although the process may still run. No heal waits for such a pod in either case.
+    """
+    remove: list[Removal] = []
+    wake: float | None = None
+    for pod in pods:
+        patient = not pod.ended and (pod.deletion_time or 0.0) > now + grace + CLOCK_SECONDS
+        if pod.deletion_time is None or patient:
+            remove.append(Removal(pod.name, pod.uid, 0 if pod.ended else grace))
+            wake = earliest(wake, now + grace + STUCK_SECONDS if force else None)
+        elif not force:
+            continue
+        elif pod.deletion_time + STUCK_SECONDS <= now:
+            # Kueue keeps a pod and its quota until a kubelet has reported that it ended.
+            remove.append(Removal(pod.name, pod.uid, 0, MANAGED if pod.queue else ""))
+        else:
+            wake = earliest(wake, pod.deletion_time + STUCK_SECONDS)
+    return tuple(remove), wake

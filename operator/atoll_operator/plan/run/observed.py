@@ -15,7 +15,7 @@ from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE
-from atoll_operator.plan.unit.kueue import QUEUED
+from atoll_operator.plan.unit.waiting import QUEUED
 
 PLACED_PHASES = ("Scheduling", "Starting", "Joining", "Learning")
 """Phases of a unit that has pods, or is about to."""

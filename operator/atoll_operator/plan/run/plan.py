@@ -10,10 +10,10 @@ from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.clock import earliest, format_time
 from atoll_operator.plan.conditions import Notice, is_true
+from atoll_operator.plan.nodes import of_lost_nodes
 from atoll_operator.plan.pods.names import evaluator, syncer
 from atoll_operator.plan.pods.settings import outdated, runtime_status
-from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.removal import Removal, of_lost_nodes
+from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.run.completion import (
     Outcome,
     deadline_end,

@@ -1,4 +1,5 @@
-"""Failures that no single pod shows: `startupSeconds` and `hangSeconds`, judged by the clock and the syncer's reports.
+"""Failures that no single pod shows: `startupSeconds` and `hangSeconds`, judged by the clock and the syncer's reports,
+and a user's request to restart.
 
 While the syncer does not answer no step is judged, and the time starts again when it is back.
 """
@@ -9,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.unit.failure import HANG, STARTUP_TIMED_OUT, Action, Cause
+from atoll_operator.plan.unit.failure import HANG, RESTART_REQUESTED, STARTUP_TIMED_OUT, Action, Cause
 from atoll_operator.plan.unit.unit import Pace, UnitObserved
 from atoll_operator.plan.unit.waiting import in_creation
 from atoll_runtime.contract import UnitReport
 
+HEAL = "atoll.dev/heal"
+"""Annotation by which a user asks for a restart on the hosts, as `kubectl atoll heal` writes it."""
 RENEWAL_SECONDS = 90.0
 """Time from a restart until the last incarnation's processes and pods must have ended. A kubelet sees a pod's change at
 once, and checks each pod every 60 to 90 s. A process that is stopped, or hangs in the kernel, does not end itself."""
@@ -45,6 +48,8 @@ def overdue(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
     Args:
         pods: of the mesh, in order of hosts; some may be missing.
     """
+    if unit.is_asked(HEAL):
+        return Cause(RESTART_REQUESTED, f"annotation {HEAL}", "", action=Action.RESTART_PROCESS), None
     if not pods:
         return NOTHING
     if unit.met:

@@ -5,10 +5,19 @@ from __future__ import annotations
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import Notice, find, state
-from atoll_operator.plan.removal import DRAIN_SECONDS, removals
+from atoll_operator.plan.pods.template import DRAIN_SECONDS
+from atoll_operator.plan.pods.view import removals
 from atoll_operator.plan.unit import incarnation
 from atoll_operator.plan.unit.failure import HOST_MAINTENANCE, Cause
 from atoll_operator.plan.unit.unit import UnitObserved, UnitPlan, lost
+
+DRAIN = "atoll.dev/drain"
+"""Annotation by which a user asks for it, as `kubectl atoll drain` writes it."""
+
+
+def asked(unit: UnitObserved) -> Cause | None:
+    """Why a user wants the unit to leave its hosts."""
+    return Cause(HOST_MAINTENANCE, f"annotation {DRAIN}", "") if unit.is_asked(DRAIN) else None
 
 
 def under_way(unit: UnitObserved) -> bool:
@@ -37,7 +46,7 @@ def carry_out(unit: UnitObserved, budget: incarnation.Budget) -> UnitPlan:
     the back-off of an earlier failure."""
     now = unit.now
     current = [pod for pod in unit.pods if pod.placement == unit.status.placement]
-    if untold := tuple(pod for pod in current if not pod.leaves):
+    if untold := [pod for pod in current if not pod.leaves]:
         remove, _ = removals(untold, DRAIN_SECONDS, False, now)
         return UnitPlan(status=unit.status, remove=remove, wake=now + DRAIN_SECONDS)
     ends = [pod.deletion_time for pod in current if not pod.ended and pod.deletion_time is not None]

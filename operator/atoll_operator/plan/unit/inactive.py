@@ -9,7 +9,8 @@ from atoll_operator.plan import nodes
 from atoll_operator.plan.clock import earliest, parse_time
 from atoll_operator.plan.conditions import find, state
 from atoll_operator.plan.pods import gang
-from atoll_operator.plan.removal import DRAIN_SECONDS, removals
+from atoll_operator.plan.pods.template import DRAIN_SECONDS
+from atoll_operator.plan.pods.view import removals
 from atoll_operator.plan.unit import heal
 from atoll_operator.plan.unit.deadlines import AGAIN_SECONDS
 from atoll_operator.plan.unit.incarnation import budget_of

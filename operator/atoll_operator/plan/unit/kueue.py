@@ -6,11 +6,8 @@ its pods is ever replaced: the next placement is another group.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from atoll_operator.api.group import LABEL_POD_GROUP, LABEL_QUEUE, Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec
-from atoll_operator.plan.pods.view import PodView
 
 PREFIX = "kueue.x-k8s.io/"
 SIZE = f"{PREFIX}pod-group-total-count"
@@ -22,10 +19,6 @@ FORCIBLE = f"{PREFIX}safe-to-forcefully-delete"
 """Annotation for a pod that is still terminating on an unreachable node and so holds the quota of its whole group.
 Kueue may delete it with its gate `FailureRecoveryPolicy`. This is safe, because the syncer fences the old process."""
 GATE = f"{PREFIX}admission"
-QUEUED = "Queued"
-"""Reason of `Scheduled` while the pods wait for admission."""
-GATED = "SchedulingGated"
-"""Reason of `Scheduled` while another gate holds a pod; it is Kubernetes' own word."""
 
 
 def enqueue(pod: Object, spec: LearnerUnitSpec, group: str, size: int) -> None:
@@ -43,16 +36,3 @@ def enqueue(pod: Object, spec: LearnerUnitSpec, group: str, size: int) -> None:
         metadata["labels"][PRIORITY] = spec.queue_priority_class
     metadata["annotations"] |= {SIZE: str(size), RETRIABLE: "false", FORCIBLE: "true"}
     pod["spec"]["schedulingGates"] = [{"name": GATE}]
-
-
-def held(pods: Sequence[PodView]) -> tuple[str, str] | None:
-    """Why the scheduler may not place the pods yet; None if it may."""
-    gated = [pod for pod in pods if pod.gates]
-    if not gated:
-        return None
-    first, count = gated[0], f"{len(gated)} of {len(pods)} pods"
-    others = sorted({gate for pod in gated for gate in pod.gates if not gate.startswith(PREFIX)})
-    if others:
-        return GATED, f"{count} wait for the scheduling gates {', '.join(others)} to be taken away"
-    why = f"`kubectl describe workload {first.group}` says why"
-    return QUEUED, f"{count} wait for admission by queue {first.queue}; {why}"

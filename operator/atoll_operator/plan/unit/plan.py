@@ -14,9 +14,9 @@ from atoll_operator.plan import nodes
 from atoll_operator.plan.clock import earliest
 from atoll_operator.plan.pods import gang
 from atoll_operator.plan.pods.names import pod_name
-from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.removal import DRAIN_SECONDS, removals
-from atoll_operator.plan.unit import deadlines, drain, failure, inactive, incarnation, placement, requests
+from atoll_operator.plan.pods.template import DRAIN_SECONDS
+from atoll_operator.plan.pods.view import PodView, removals
+from atoll_operator.plan.unit import deadlines, drain, failure, inactive, incarnation, placement
 from atoll_operator.plan.unit.failure import POD_DELETED, Action, Cause, classify
 from atoll_operator.plan.unit.placement import Pods
 from atoll_operator.plan.unit.status import describe
@@ -55,12 +55,10 @@ def plan_unit(unit: UnitObserved) -> UnitPlan:
     slots = observe(unit)
     wake = earliest(*(slot.wake for slot in slots))
     pods = [slot.pod for slot in slots if slot.pod is not None]
-    move = None if unit.finishing else requests.move(unit) or nodes.leaving(pods, unit.nodes)
+    move = None if unit.finishing else drain.asked(unit) or nodes.leaving(pods, unit.nodes)
     cause = failure.first(slot.cause for slot in slots if slot.cause is not None)
     if cause is None and not unit.finishing:
-        cause, deadline = requests.restart(unit), None
-        if cause is None:
-            cause, deadline = deadlines.overdue(unit, pods)
+        cause, deadline = deadlines.overdue(unit, pods)
         wake = earliest(wake, deadline)
     if cause is not None:
         if move is not None and cause.reason in (POD_DELETED, failure.EVICTED):

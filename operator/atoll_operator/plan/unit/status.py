@@ -20,7 +20,7 @@ def describe(unit: UnitObserved, pods: Sequence[PodView]) -> UnitPlan:
         pods: those that stay, in order of hosts.
     """
     hosts = unit.hosts
-    wait = waiting.waiting(pods) or waiting.creating(pods, unit.recovery.startup_seconds, unit.now)
+    wait = waiting.waiting(pods, unit.recovery.startup_seconds, unit.now)
     placed = sum(bool(pod.node) for pod in pods)
     fresh = hosts if unit.met else sum(unit.renewed(pod) for pod in pods)
     scheduled = placed == hosts

@@ -17,8 +17,7 @@ from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.settings import digest
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.topology import Slice, slice_of
-from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.removal import Removal
+from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_runtime.contract import UnitReport
 
 RUN_NOT_FOUND = "RunNotFound"
@@ -56,7 +55,7 @@ class UnitObserved:
     """All pods that this unit owns."""
 
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """Of the LearnerUnit; `requests.py` reads them."""
+    """Of the LearnerUnit."""
 
     # What its run wants
 
@@ -149,6 +148,11 @@ class UnitObserved:
             and report.incarnation == self.status.incarnation
             and report.hosts >= self.hosts
         )
+
+    def is_asked(self, annotation: str) -> bool:
+        """Whether a user asks for something by annotation. The value is the incarnation that should end, so that a
+        request is carried out once, however late it is read."""
+        return self.annotations.get(annotation) == str(self.status.incarnation)
 
     @property
     def stepped(self) -> float | None:

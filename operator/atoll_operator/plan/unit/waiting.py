@@ -9,44 +9,55 @@ from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.unit import kueue
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE, terminated
 
+QUEUED = "Queued"
+"""Pods wait for admission by a queue of Kueue."""
+GATED = "SchedulingGated"
+"""Another gate holds a pod; it is Kubernetes' own word."""
 IMAGE_PULL = "ImagePull"
 CONTAINER_CREATING = "ContainerCreating"
 HOLDS = frozenset(
-    {CAPACITY_UNAVAILABLE, kueue.QUEUED, IMAGE_PULL, CONTAINER_CREATING, "ObjectRefused", "SpecInvalid"}
+    {CAPACITY_UNAVAILABLE, QUEUED, IMAGE_PULL, CONTAINER_CREATING, "ObjectRefused", "SpecInvalid"}
 )
 """Reasons for which a unit waits until somebody acts."""
 _CREATION = (CONTAINER_CREATING, "PodInitializing")
 _IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
 
 
-def waiting(pods: Sequence[PodView]) -> tuple[str, str] | None:
-    """Reason and message if a queue, missing capacity or an image keeps a pod from starting."""
-    if (gated := kueue.held(pods)) is not None:
-        return gated
+def waiting(pods: Sequence[PodView], seconds: float, now: float) -> tuple[str, str] | None:
+    """Reason and message if something keeps a pod from starting.
+
+    Args:
+        seconds: how long a kubelet may take to start a container; a volume or a sandbox may fail there.
+    """
+    if gated := [pod for pod in pods if pod.gates]:
+        return _gated(gated, len(pods))
     for pod in pods:
         if pod.unschedulable:
             return CAPACITY_UNAVAILABLE, f"{pod.name}: {pod.unschedulable}"
-    for pod in pods:
+    stopped = [pod for pod in pods if pod.waiting and pod.waiting not in _CREATION]
+    for pod in sorted(stopped, key=lambda pod: pod.waiting not in _IMAGE):
         if pod.waiting in _IMAGE:
             return IMAGE_PULL, f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
-    for pod in pods:
-        if pod.waiting and pod.waiting not in _CREATION:
-            return re.sub(r"[^A-Za-z0-9]", "", pod.waiting) or "Waiting", f"{pod.name}: {pod.waiting_message}"
-    return None
-
-
-def in_creation(pod: PodView) -> bool:
-    """The pod has a node, and its kubelet reports no problem but has not started the container."""
-    return bool(pod.node) and not pod.ended and pod.started_at is None and pod.waiting in ("", *_CREATION)
-
-
-def creating(pods: Sequence[PodView], seconds: float, now: float) -> tuple[str, str] | None:
-    """Reason and message if a kubelet has not started a container for `seconds`: a volume or a sandbox fails there."""
+        return re.sub(r"[^A-Za-z0-9]", "", pod.waiting) or "Waiting", f"{pod.name}: {pod.waiting_message}"
     for pod in pods:
         if in_creation(pod) and pod.scheduled_at is not None and pod.scheduled_at + seconds <= now:
             message = f"not started {seconds:g} s after it got node {pod.node}; the pod's Events say why"
             return CONTAINER_CREATING, f"{pod.name}: {message}"
     return None
+
+
+def _gated(gated: Sequence[PodView], pods: int) -> tuple[str, str]:
+    first, count = gated[0], f"{len(gated)} of {pods} pods"
+    others = sorted({gate for pod in gated for gate in pod.gates if not gate.startswith(kueue.PREFIX)})
+    if others:
+        return GATED, f"{count} wait for the scheduling gates {', '.join(others)} to be taken away"
+    why = f"`kubectl describe workload {first.group}` says why"
+    return QUEUED, f"{count} wait for admission by queue {first.queue}; {why}"
+
+
+def in_creation(pod: PodView) -> bool:
+    """The pod has a node, and its kubelet reports no problem but has not started the container."""
+    return bool(pod.node) and not pod.ended and pod.started_at is None and pod.waiting in ("", *_CREATION)
 
 
 def hindrance(pod: PodView) -> str:
@@ -64,12 +75,9 @@ def hindrance(pod: PodView) -> str:
 
 
 def hindrances(name: str, replicas: int, pods: Sequence[PodView]) -> str:
-    """What keeps pods of a StatefulSet from running, with the pods that its controller has not created.
+    """What keeps `replicas` pods of a StatefulSet from running, with those that its controller has not created.
 
     The controller reports a quota, or a webhook that refuses its pods, in Events only.
-
-    Args:
-        replicas: number of pods that should exist by now.
     """
     there = {pod.name for pod in pods}
     missing = [f"{name}-{ordinal}" for ordinal in range(replicas) if f"{name}-{ordinal}" not in there]
