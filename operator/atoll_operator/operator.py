@@ -19,8 +19,7 @@ from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.logs import tell
 from atoll_operator.kube.session import Watch
 from atoll_operator.kube.watches import ClusterWatches
-from atoll_operator.metrics import health
-from atoll_operator.metrics.process import Metrics
+from atoll_operator.metrics.process import Metrics, serve
 from atoll_operator.metrics.runs import RunCollector
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.wakeups import Dispatcher
@@ -84,7 +83,7 @@ class App:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
         port, registry = self._settings.health_port, self._metrics.registry
-        server = await health.serve(port, registry, alive=self._alive, ready=self._ready)
+        server = await serve(port, registry, alive=self._alive, ready=self._ready)
         try:
             await until_first(self._operate(), stopped.wait())
         finally:

@@ -9,17 +9,19 @@ from pydantic import Field
 from atoll_operator.api.common import (
     SERVICE_NAME,
     Accelerator,
+    Conditions,
     CostStatus,
     Image,
     Label,
     LedgerStatus,
+    Message,
     QueueName,
     Resources,
+    Time,
     Tolerations,
     Topology,
     slice_rules,
 )
-from atoll_operator.api.conditions import Conditions, Message, Time
 from atoll_operator.api.podtemplate import PodTemplate
 from atoll_runtime.contract import Report, Section
 from atoll_runtime.contract.rules import WHOLE, cel, checked, immutable, immutable_field, rule

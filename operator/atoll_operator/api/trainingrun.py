@@ -6,8 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atoll_operator.api.common import CostStatus, Image, LedgerStatus, QueueName, keyed_by
-from atoll_operator.api.conditions import Conditions, Message, Time
+from atoll_operator.api.common import (
+    Conditions,
+    CostStatus,
+    Image,
+    LedgerStatus,
+    Message,
+    QueueName,
+    Time,
+    keyed_by,
+)
 from atoll_operator.api.learnerunit import MAX_STREAM
 from atoll_operator.api.podtemplate import MAX_VALUE, MAX_VARIABLES, PodTemplate
 from atoll_operator.api.pool import MAX_UNITS, Pool

@@ -1,13 +1,22 @@
-"""What Prometheus reads of the operator itself; `runs.py` has the runs.
+"""What Prometheus and probes read of the operator itself; `runs.py` has the runs.
 
 No label has more values than there are reasons or kinds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from aiohttp import web
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
 
 STAGE_BUCKETS = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 HEAL_BUCKETS = (1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 1800, 3600)
@@ -52,3 +61,36 @@ class Metrics:
     def count_api_error(self, code: str) -> None:
         """Counts an answer of an API server by its status code, or `unreachable`; thread-safe."""
         self.api_errors.labels(code).inc()
+
+
+Check = Callable[[], tuple[bool, str]]
+"""Returns whether all is well, and a text about it."""
+
+
+async def serve(port: int, registry: CollectorRegistry, *, alive: Check, ready: Check) -> web.AppRunner:
+    """Start the server; the caller cleans the runner up. A standby operator is as ready as the leader.
+
+    Raises:
+        OSError: the port is taken.
+    """
+
+    async def health(_: web.Request) -> web.Response:
+        return _answer(*alive())
+
+    async def readiness(_: web.Request) -> web.Response:
+        return _answer(*ready())
+
+    async def figures(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    application = web.Application()
+    pages = {"/healthz": health, "/readyz": readiness, "/metrics": figures}
+    application.add_routes([web.get(path, handler) for path, handler in pages.items()])
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "0.0.0.0", port).start()
+    return runner
+
+
+def _answer(well: bool, text: str) -> web.Response:
+    return web.Response(status=200 if well else 503, text=text)

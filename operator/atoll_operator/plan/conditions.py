@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from atoll_operator.api.conditions import Condition
+from atoll_operator.api.common import Condition
 from atoll_operator.api.group import Object
 from atoll_operator.plan.clock import format_time
 

@@ -18,7 +18,7 @@ from refusals import Row, patched, rows
 from specs import FIELDS
 
 from atoll_cli.simulate.admission import faults
-from atoll_operator.api.conditions import EVALUATED, RUN_CONDITIONS
+from atoll_operator.api.common import EVALUATED, RUN_CONDITIONS
 from atoll_operator.api.group import LABEL_UNIT
 from atoll_operator.plan.pods.topology import slice_of
 

@@ -25,8 +25,7 @@ from atoll_operator.certificates.authority import (
     client_context,
     load_pair,
 )
-from atoll_operator.certificates.members import RunOwner, members
-from atoll_operator.certificates.secrets import RunCertificates
+from atoll_operator.certificates.secrets import RunCertificates, RunOwner, members
 from atoll_operator.cluster import Cluster
 from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.kube.errors import Refused

@@ -10,8 +10,7 @@ import aiohttp
 
 from atoll_operator.kube.logs import JsonFormatter
 from atoll_operator.kube.queue import WorkQueue
-from atoll_operator.metrics import health
-from atoll_operator.metrics.process import Metrics
+from atoll_operator.metrics.process import Metrics, serve
 
 
 async def test_a_queue_whose_worker_hangs_is_not_alive_and_one_that_goes_on_is() -> None:
@@ -22,7 +21,7 @@ async def test_a_queue_whose_worker_hangs_is_not_alive_and_one_that_goes_on_is()
 
     queue: WorkQueue[str] = WorkQueue(handle, workers=1)
     metrics, problem = Metrics(), "the watches have not started yet"
-    server = await health.serve(
+    server = await serve(
         0,
         metrics.registry,
         alive=lambda: (queue.oldest_seconds() <= 0.1, "ok"),

@@ -15,7 +15,7 @@ from objects import RUN
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from atoll_operator.api.conditions import RUN_CONDITIONS
+from atoll_operator.api.common import RUN_CONDITIONS
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.metrics.runs import RunCollector
 from atoll_operator.reconcilers.inventory import Inventory

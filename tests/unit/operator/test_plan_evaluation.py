@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from run_scene import NOW, RunScene, condition, replicas
 
-from atoll_operator.api.conditions import EVALUATED, RUN_CONDITIONS
+from atoll_operator.api.common import EVALUATED, RUN_CONDITIONS
 from atoll_operator.api.trainingrun import EvaluationStatus
 from atoll_operator.plan.conditions import find
 from atoll_operator.plan.pods.evaluator import UNAVAILABLE, EvaluatorState

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from run_scene import NOW, RunScene, condition, replicas, specs, unit_status
 
-from atoll_operator.api.common import LedgerStatus
-from atoll_operator.api.conditions import RUN_CONDITIONS
+from atoll_operator.api.common import RUN_CONDITIONS, LedgerStatus
 from atoll_operator.api.learnerunit import Heal
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.clock import format_time

@@ -15,7 +15,7 @@ from specs import broken, runs, units
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.api.trainingrun import TrainingRunSpec
-from atoll_operator.crd.tables import pieces
+from atoll_operator.crd.schema import pieces
 from atoll_operator.plan.pods.topology import slice_of
 from atoll_runtime.contract import SIZES, ModelSpec
 from atoll_runtime.learner import optimiser

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from atoll_operator.api.conditions import EVALUATED
+from atoll_operator.api.common import EVALUATED
 from atoll_operator.api.trainingrun import EvaluationStatus
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import Notice, State, find, state

@@ -37,9 +37,14 @@ def follow(
     """
     if report is None or answering_since is None:
         return None
-    since = known.since if known is not None and answering_since <= known.since <= now else now
-    pace = Pace(report.incarnation, report.step, report.loss is not None, since)
-    return pace if pace == known else replace(pace, since=now)
+    pace = Pace(report.incarnation, report.step, report.loss is not None, now)
+    if (
+        known is None
+        or replace(pace, since=known.since) != known
+        or not answering_since <= known.since <= now
+    ):
+        return pace
+    return known
 
 
 def overdue(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:

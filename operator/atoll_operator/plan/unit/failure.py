@@ -9,14 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from atoll_operator.plan.pods.view import STOPPED, PodView
-from atoll_runtime.contract import (
-    EXIT_FENCED,
-    EXIT_OK,
-    EXIT_RESTART,
-    EXIT_TERMINAL,
-    EXIT_VERSION,
-    VERSION_MISMATCH,
-)
+from atoll_runtime import contract
 
 APP_ERROR = "AppError"
 OUT_OF_MEMORY = "OutOfMemory"
@@ -92,7 +85,7 @@ class Cause:
 
 def classify(pod: PodView, incarnation: int) -> Cause | None:
     """Why the unit's current incarnation is lost with this pod, or None while it may still serve."""
-    final = pod.exit_code in (EXIT_FENCED, EXIT_TERMINAL)
+    final = pod.exit_code in (contract.EXIT_FENCED, contract.EXIT_TERMINAL)
     if pod.leaves:
         reason, message = _reason(pod)
         leaves = (pod.ended and final) or pod.disruption or reason in _OF_HOSTS
@@ -108,18 +101,18 @@ def classify(pod: PodView, incarnation: int) -> Cause | None:
 
 def _crashed(pod: PodView, incarnation: int) -> bool:
     """Whether the container's last end is an error of this incarnation; the kubelet starts it again."""
-    if pod.exit_code is None or pod.exit_code in (EXIT_OK, EXIT_RESTART):
+    if pod.exit_code is None or pod.exit_code in (contract.EXIT_OK, contract.EXIT_RESTART):
         return False
     return pod.ended_incarnation in (None, incarnation)
 
 
 def terminated(pod: PodView) -> tuple[str, str]:
     """Reason and message of a container that ended with an error."""
-    if pod.exit_code == EXIT_FENCED:
+    if pod.exit_code == contract.EXIT_FENCED:
         return FENCED, pod.exit_message or "a newer incarnation of this unit is registered with the syncer"
     match = _TERMINATION.match(pod.exit_message)
-    if pod.exit_code == EXIT_VERSION:
-        return VERSION_MISMATCH, match[2] if match is not None else pod.exit_message
+    if pod.exit_code == contract.EXIT_VERSION:
+        return contract.VERSION_MISMATCH, match[2] if match is not None else pod.exit_message
     if match is not None:
         return match[1], match[2]
     if pod.exit_reason == "OOMKilled":
@@ -143,7 +136,7 @@ def _reason(pod: PodView) -> tuple[str, str]:
         return reason, pod.message or f"{pod.disruption} on node {node}"
     if not pod.ended:
         return POD_DELETED, f"deleted while it ran on node {pod.node or 'none'}"
-    if pod.phase == "Succeeded" or pod.exit_code == EXIT_OK:
+    if pod.phase == "Succeeded" or pod.exit_code == contract.EXIT_OK:
         return UNEXPECTED_EXIT, "ended with exit status 0 before the run was finished"
     if pod.exit_code is None:
         return NODE_LOST, pod.message or f"failed without an exit status on node {node}"

@@ -23,10 +23,8 @@ GRACE_SECONDS = {"Suspended": DRAIN_SECONDS, "Finished": 5}
 
 def inactive(unit: UnitObserved) -> UnitPlan | None:
     """The plan for a unit that should do nothing; None if it should run."""
-    if (
-        unit.stop == RUN_NOT_FOUND
-    ):  # a unit made by hand outlives its run, and its pods would train for nobody
-        remove, wake = removals(unit.pods, GRACE_SECONDS["Suspended"], False, unit.now)
+    if unit.stop == RUN_NOT_FOUND:  # a unit made by hand outlives its run; its pods would train for nobody
+        remove, wake = removals(unit.pods, DRAIN_SECONDS, False, unit.now)
         unit = replace(unit, status=heal.ended(unit.status, unit.now)[0])
         plan = _idle(unit, RUN_NOT_FOUND, f"there is no TrainingRun {unit.spec.run!r}")
         return replace(plan, remove=remove, wake=wake)
@@ -40,8 +38,8 @@ def inactive(unit: UnitObserved) -> UnitPlan | None:
         gang.check(unit)
     except ValueError as error:
         return _idle(unit, "SpecInvalid", str(error))
-    heard = unit.report is not None or unit.answering_since is not None
-    if unit.status.incarnation == 0 and unit.begun and not heard:
+    silent = unit.report is None and unit.answering_since is None
+    if unit.status.incarnation == 0 and unit.begun and silent:
         why = "the syncer does not answer: it may know incarnations of an earlier unit of this name"
         # The syncer's answer wakes nobody for a unit that it does not know.
         return replace(_idle(unit, "SyncerUnavailable", why), wake=unit.now + AGAIN_SECONDS)
@@ -64,8 +62,8 @@ def _allowed_more(unit: UnitObserved) -> bool:
 
 def _stopped(unit: UnitObserved) -> UnitPlan:
     """The pods go, the figures stay. Pods of a lost node are not waited for."""
-    assert unit.stop in ("Suspended", "Finished")
     phase, recovery, now = unit.stop, unit.recovery, unit.now
+    assert phase in ("Suspended", "Finished")
     remove, wake = removals(unit.pods, GRACE_SECONDS[phase], recovery.force_delete, now)
     if unit.status.phase == "Failed":
         return UnitPlan(status=unit.status, remove=remove, wake=wake)
@@ -78,6 +76,5 @@ def _stopped(unit: UnitObserved) -> UnitPlan:
     }
     if seeded is not None:
         states["Seeded"] = seeded.status, seeded.reason, seeded.message
-    status, _ = heal.ended(with_ledger(unit, unit.status), now)
-    status = unit.written(status, phase, "", states)
+    status = unit.written(heal.ended(with_ledger(unit, unit.status), now)[0], phase, "", states)
     return UnitPlan(status=status, remove=remove, wake=earliest(wake, *(check for _, check in found)))

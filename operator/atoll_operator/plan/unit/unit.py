@@ -29,22 +29,20 @@ _NO_SETTINGS = PodSettings(run="", image="", pull_policy="", environment={})
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The last observed progress of one unit."""
+    """The last observed progress of one unit, seen first at `since`."""
 
     incarnation: int
     step: int
     stepped: bool
     """Whether this incarnation has ended a step. The first step includes compilation."""
     since: float
-    """Unix seconds at which this operator saw it first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnitObserved:
-    """One unit as it is."""
+    """One unit as it is. Times are Unix seconds."""
 
     now: float
-    """Unix seconds."""
     name: str
     namespace: str
     uid: str
@@ -52,10 +50,8 @@ class UnitObserved:
     spec: LearnerUnitSpec
     status: LearnerUnitStatus
     pods: tuple[PodView, ...]
-    """All pods that this unit owns."""
-
+    """All that this unit owns."""
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """Of the LearnerUnit."""
 
     # What its run wants
 
@@ -72,31 +68,27 @@ class UnitObserved:
     report: UnitReport | None = None
     """None when the syncer knows no such unit or does not answer."""
     ledger: LedgerStatus | None = None
-    """The unit's token ledger, as last known."""
     share: float | None = None
     """Share of all merged tokens, 0 to 1, as last known."""
     answering_since: float | None = None
-    """Unix seconds since which all of the syncer answers; None while any of it does not."""
+    """Since when all of the syncer answers; None while any of it does not."""
     heard: float | None = None
-    """Unix seconds of the syncer's last answer, which `report` is from; None: now."""
+    """When it answered last, with `report`; None: now."""
     pace: Pace | None = None
-    """The unit's last observed progress; None while nothing is known."""
 
     # The cluster
 
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
     """The nodes of its pods, as far as the operator may see them."""
     sees_nodes: bool = False
-    """The operator sees the cluster's nodes."""
     sound_chips: Mapping[str, int] = field(default_factory=dict)
     """By node pool of the unit's accelerator and topology, the chips of its sound nodes."""
 
     @cached_property
     def pod_settings(self) -> PodSettings:
         """Settings of the unit's pods: those of the run, but for what the unit's spec says."""
-        image, template = self.spec.image, self.spec.pod_template
-        own = self.settings
-        return replace(own, image=image or own.image, template=template or own.template)
+        own, spec = self.settings, self.spec
+        return replace(own, image=spec.image or own.image, template=spec.pod_template or own.template)
 
     @cached_property
     def contract(self) -> str:
@@ -110,12 +102,11 @@ class UnitObserved:
 
     @property
     def hosts(self) -> int:
-        """Number of hosts of all slices. The first slice has the first hosts, and so on."""
+        """Of all slices. The first slice has the first hosts, and so on."""
         return self.spec.slices * self.slice.hosts
 
     @property
     def chips(self) -> int:
-        """Chips of all slices."""
         return self.hosts * self.slice.chips_per_host
 
     @cached_property
@@ -125,7 +116,7 @@ class UnitObserved:
         return tuple(sorted(pool for pool, chips in self.sound_chips.items() if chips < needed))
 
     def pool_of(self, pod: PodView) -> str:
-        """The node pool of a pod; empty if it is not known."""
+        """The pod's node pool, as far as it is known."""
         node = self.nodes.get(pod.node)
         return pod.pool or (node.pool if node is not None else "")
 
@@ -156,14 +147,15 @@ class UnitObserved:
 
     @property
     def stepped(self) -> float | None:
-        """Unix seconds when the last step of this incarnation was seen to end."""
+        """When the last step of this incarnation was seen to end."""
         pace = self.pace
-        ours = pace is not None and pace.stepped and pace.incarnation == self.status.incarnation
-        return pace.since if pace is not None and ours else None
+        if pace is None or not pace.stepped or pace.incarnation != self.status.incarnation:
+            return None
+        return pace.since
 
     @property
     def restarted_at(self) -> float | None:
-        """Unix seconds of the restart that began this incarnation; None if the unit was given new hosts for it."""
+        """When the restart was that began this incarnation; None if the unit was given new hosts for it."""
         status = self.status
         if status.incarnation == status.placement or not status.restarts:
             return None
@@ -181,7 +173,6 @@ class UnitObserved:
     def written(
         self, status: LearnerUnitStatus, phase: UnitPhase, message: str, states: Mapping[str, State]
     ) -> LearnerUnitStatus:
-        """The status with this phase, this message and these conditions."""
         return status.model_copy(
             update={
                 "phase": phase,
@@ -204,7 +195,7 @@ def lost(reason: str, message: str) -> dict[str, State]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitPlan:
-    """What to do. With `advance` only the status is written, guarded by its version; the next plan acts on it."""
+    """What to do. With `advance` only the status is written, over its version; the next plan acts on it."""
 
     status: LearnerUnitStatus
     advance: bool = False
@@ -217,19 +208,15 @@ class UnitPlan:
     """Pods that are told the incarnation in `status`; their process restarts for it."""
     notices: tuple[Notice, ...] = ()
     wake: float | None = None
-    """Unix seconds of the next look without an event."""
+    """When to plan again without an event."""
     healed_seconds: float | None = None
-    """Duration of a heal that this plan sees completed."""
+    """Of a heal that this plan sees completed."""
     heal_stages: HealStages | None = None
     """Stages of the last heal, once: when all of them have become known."""
 
 
 def refused(plan: UnitPlan, old: LearnerUnitStatus, message: str, now: float) -> UnitPlan:
-    """The same plan with a status that says why the API server refuses the unit's objects.
-
-    Args:
-        old: the status before this pass.
-    """
+    """The same plan, whose status says why the API server refuses the unit's objects; `old`: before this pass."""
     shown = states_of(plan.status.conditions) | {"Scheduled": state(False, "ObjectRefused", message)}
     conditions = transition(old.conditions, shown, plan.status.observed_generation, now)
     update = {"message": clip(message), "conditions": conditions}
