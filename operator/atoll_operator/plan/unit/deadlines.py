@@ -59,13 +59,11 @@ def overdue(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
         return NOTHING
     if unit.met:
         return _hangs(unit, pods)
-    if (since := unit.restarted_at) is not None:
-        behind = [pod for pod in pods if _is_behind(unit, pod)]
-        if behind:
-            when = f"{RENEWAL_SECONDS:.0f} s after the order to restart"
-            message = f"the last incarnation is still there {when}"
-            cause = Cause(STARTUP_TIMED_OUT, message, behind[0].name, behind[0].node)
-            return _due(unit, since + RENEWAL_SECONDS, cause)
+    since = unit.restarted_at
+    if since is not None and (behind := [pod for pod in pods if _is_behind(unit, pod)]):
+        message = f"the last incarnation is still there {RENEWAL_SECONDS:.0f} s after the order to restart"
+        cause = Cause(STARTUP_TIMED_OUT, message, behind[0].name, behind[0].node)
+        return _due(unit, since + RENEWAL_SECONDS, cause)
     if len(pods) < unit.hosts:  # the API server may refuse them
         return NOTHING
     new = [pod for pod in pods if since is None or pod.made_for == unit.status.incarnation]
@@ -99,30 +97,28 @@ def _not_connected(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
     A restarted pod has started once: a kubelet that holds its container back gets no longer than that.
     """
     since, seconds = unit.restarted_at, unit.recovery.startup_seconds
-    begun = [unit.answering_since, *(pod.started_at or since for pod in pods)]
-    moments = [moment for moment in begun if moment is not None]
-    if len(moments) < len(begun):
+    moments = [unit.answering_since, *(pod.started_at or since for pod in pods)]
+    if None in moments:
         return NOTHING
     after = "the pods started" if since is None else "the order to restart"
     message = f"not all hosts were connected to the syncer {seconds} s after {after}"
     action = Action.RESTART_PROCESS if since is None else Action.LEAVE_PLACE
     cause = Cause(STARTUP_TIMED_OUT, message, pods[0].name, pods[0].node, action=action)
-    return _told(unit, max(*moments, since or 0.0) + seconds, cause)
+    return _told(unit, max(moment or 0.0 for moment in (*moments, since)) + seconds, cause)
 
 
 def _hangs(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
     """Until the first step the unit has `startupSeconds`, as before its hosts are connected: seeding, compilation."""
     pace, seconds = unit.pace, unit.recovery.hang_seconds
-    if pace is None or pace.incarnation != unit.status.incarnation or seconds == 0:
-        return NOTHING
-    if any(pod.started_at is None for pod in pods):
+    started = all(pod.started_at is not None for pod in pods)
+    if pace is None or pace.incarnation != unit.status.incarnation or seconds == 0 or not started:
         return NOTHING
     since = f"after inner step {pace.step}"
     if not pace.stepped:
         seconds, since = max(seconds, unit.recovery.startup_seconds), "since the hosts were connected"
-    alone = unit.report is not None and unit.report.state == "Gone"
     message = f"no step has ended for {seconds} s, {since}, while the pods run"
-    message += "; no host is connected to the syncer" if alone else ""
+    if unit.report is not None and unit.report.state == "Gone":
+        message += "; no host is connected to the syncer"
     cause = Cause(HANG, message, pods[0].name, pods[0].node, action=Action.RESTART_PROCESS)
     return _told(unit, pace.since + seconds, cause)
 

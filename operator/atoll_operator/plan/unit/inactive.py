@@ -11,10 +11,9 @@ from atoll_operator.plan.conditions import find, state
 from atoll_operator.plan.pods import gang
 from atoll_operator.plan.pods.template import DRAIN_SECONDS
 from atoll_operator.plan.pods.view import removals
-from atoll_operator.plan.unit import heal
 from atoll_operator.plan.unit.deadlines import AGAIN_SECONDS
 from atoll_operator.plan.unit.incarnation import budget_of
-from atoll_operator.plan.unit.status import with_ledger
+from atoll_operator.plan.unit.status import ended_heal, with_ledger
 from atoll_operator.plan.unit.unit import RUN_NOT_FOUND, UnitObserved, UnitPlan, lost
 
 GRACE_SECONDS = {"Suspended": DRAIN_SECONDS, "Finished": 5}
@@ -25,7 +24,7 @@ def inactive(unit: UnitObserved) -> UnitPlan | None:
     """The plan for a unit that should do nothing; None if it should run."""
     if unit.stop == RUN_NOT_FOUND:  # a unit made by hand outlives its run; its pods would train for nobody
         remove, wake = removals(unit.pods, DRAIN_SECONDS, False, unit.now)
-        unit = replace(unit, status=heal.ended(unit.status, unit.now)[0])
+        unit = replace(unit, status=ended_heal(unit.status, unit.now)[0])
         plan = _idle(unit, RUN_NOT_FOUND, f"there is no TrainingRun {unit.spec.run!r}")
         return replace(plan, remove=remove, wake=wake)
     if unit.stop:
@@ -76,5 +75,5 @@ def _stopped(unit: UnitObserved) -> UnitPlan:
     }
     if seeded is not None:
         states["Seeded"] = seeded.status, seeded.reason, seeded.message
-    status = unit.written(heal.ended(with_ledger(unit, unit.status), now)[0], phase, "", states)
+    status = unit.written(ended_heal(with_ledger(unit, unit.status), now)[0], phase, "", states)
     return UnitPlan(status=status, remove=remove, wake=earliest(wake, *(check for _, check in found)))

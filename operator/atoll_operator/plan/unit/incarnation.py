@@ -9,21 +9,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from atoll_operator.api.learnerunit import MAX_RESTARTS, Failure, LearnerUnitStatus, Restart
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import Notice, clip, find, state
-from atoll_operator.plan.unit import heal
-from atoll_operator.plan.unit.failure import (
-    ADMISSION_REJECTED,
-    CAPACITY_UNAVAILABLE,
-    HOST_MAINTENANCE,
-    PREEMPTED,
-    RESTART_REQUESTED,
-    Action,
-    Cause,
-)
+from atoll_operator.plan.unit import failure
+from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE, HOST_MAINTENANCE, Action, Cause
+from atoll_operator.plan.unit.status import ended_heal, last_reason
 from atoll_operator.plan.unit.unit import BACK_OFF, RUN_NOT_FOUND, UnitObserved, UnitPlan, lost
 from atoll_runtime.contract import VERSION_MISMATCH
 
@@ -38,9 +32,9 @@ SPREAD = 0.2
 """Jitter as a share of a wait, so that units that failed together do not come back together."""
 SKEW_SECONDS = 60.0
 """How far the clock of an earlier operator may be ahead. A later time comes from a wrong clock."""
-UNCOUNTED = frozenset(
-    {HOST_MAINTENANCE, PREEMPTED, CAPACITY_UNAVAILABLE, VERSION_MISMATCH, RESTART_REQUESTED}
-)
+UNCOUNTED = {
+    HOST_MAINTENANCE, CAPACITY_UNAVAILABLE, VERSION_MISMATCH, failure.PREEMPTED, failure.RESTART_REQUESTED
+}  # fmt: skip
 """Reasons that are no fault of the unit. They cause a back-off, but are not charged to `maxRestarts`."""
 BUDGET_EXHAUSTED = "RestartBudgetExhausted"
 
@@ -55,40 +49,30 @@ class Budget:
     recent: tuple[Restart, ...]
     """Restarts still within the window, with room for one more."""
 
-    def spares(self, reason: str) -> bool:
-        """Whether a restart for this reason is not charged. A kubelet may turn a pod away because an old one of the
-        unit has not given its chips back yet, so the first `AdmissionRejected` in a window is free."""
-        return _spared(reason, self.recent)
-
 
 def budget_of(restarts: Sequence[Restart], recovery: RecoverySpec, now: float, jitter: float) -> Budget:
     """The first heal in a window is immediate; the n-th after it waits 5 s · 2ⁿ⁻¹, at most 300 s, after the last.
 
-    A restart noted for the future counts as one of now, which the next restart writes down. It starts no wait, because
-    each look would move that.
+    A restart noted for the future, by a wrong clock, is not believed.
 
     Args:
         jitter: from 0 to 1; it must be the same for the same wait.
     """
-    recent = tuple(
-        item
-        if parse_time(item.time) <= now + SKEW_SECONDS
-        else item.model_copy(update={"time": format_time(now)})
-        for item in restarts
-        if parse_time(item.time) > now - recovery.window_seconds
-    )
-    recent = recent[-(MAX_RESTARTS - 1) :]
-    counted = sum(not _spared(item.reason, recent[:index]) for index, item in enumerate(recent))
-    exhausted = counted >= recovery.max_restarts
-    if not recent or recent[-1] != restarts[-1]:  # none, or the last one's own time is not believed
-        return Budget(now, exhausted, recent)
-    wait = min(BASE_SECONDS * 2.0 ** min(len(recent) - 1, 16), MAX_SECONDS) * (1 + SPREAD * (2 * jitter - 1))
-    return Budget(parse_time(recent[-1].time) + wait, exhausted, recent)
+    begin, end = now - recovery.window_seconds, now + SKEW_SECONDS
+    recent = tuple(item for item in restarts if begin < parse_time(item.time) <= end)[-(MAX_RESTARTS - 1) :]
+    counted = sum(not spared(item.reason, recent[:index]) for index, item in enumerate(recent))
+    wait = 0.0
+    if recent:
+        wait = min(BASE_SECONDS * 2.0 ** min(len(recent) - 1, 16), MAX_SECONDS)
+        wait += parse_time(recent[-1].time) - now + wait * SPREAD * (2 * jitter - 1)
+    return Budget(now + wait, counted >= recovery.max_restarts, recent)
 
 
-def _spared(reason: str, before: Sequence[Restart]) -> bool:
-    rejected = any(item.reason == ADMISSION_REJECTED for item in before)
-    return reason in UNCOUNTED or (reason == ADMISSION_REJECTED and not rejected)
+def spared(reason: str, before: Sequence[Restart]) -> bool:
+    """Whether a restart for this reason is not charged. A kubelet may turn a pod away because an old one of the unit
+    has not given its chips back yet, so the first `AdmissionRejected` in a window is free."""
+    rejected = any(item.reason == failure.ADMISSION_REJECTED for item in before)
+    return reason in UNCOUNTED or (reason == failure.ADMISSION_REJECTED and not rejected)
 
 
 def jitter(uid: str, incarnation: int) -> float:
@@ -108,26 +92,21 @@ def without_failure(unit: UnitObserved, budget: Budget) -> UnitPlan | None:
             status = status.model_copy(update={"restarts": ()})
         return raise_incarnation(unit, status)
     if failed:  # the budget was raised
-        return raise_incarnation(unit, _charged(unit, status, budget, heal.last_reason(status)))
-    if (
-        unit.known_incarnation > status.incarnation
-    ):  # of an earlier unit of this name: the syncer fences this one off
-        return raise_incarnation(unit, status)
-    return None
+        return raise_incarnation(unit, _charged(unit, status, budget, last_reason(status)))
+    if unit.known_incarnation <= status.incarnation:
+        return None
+    return raise_incarnation(
+        unit, status
+    )  # the syncer knows an earlier unit of this name, and fences this one
 
 
 def after_failure(
     unit: UnitObserved, cause: Cause, action: Action, replaced: int, budget: Budget
 ) -> UnitPlan:
-    """The current incarnation is lost.
-
-    Args:
-        action: what the unit needs, as its slots say.
-        replaced: slots that need another pod.
-    """
+    """The current incarnation is lost, and the unit needs this `action`; `replaced` slots need another pod."""
     status = failing(unit, cause)
     notice = Notice("Warning", cause.reason, cause.text, f"{unit.status.incarnation}")
-    if budget.exhausted and not budget.spares(cause.reason):
+    if budget.exhausted and not spared(cause.reason, budget.recent):
         return _give_up(unit, status, notice, budget)
     if budget.not_before > unit.now:
         message = f"{cause.reason}: {cause.message}; tries again at {format_time(budget.not_before)}"
@@ -136,7 +115,7 @@ def after_failure(
     if not _may_stay(unit):
         action = Action.LEAVE_PLACE
     stays = action < Action.LEAVE_PLACE
-    status = _charged(unit, status, budget, cause.reason, stays, replaced if stays else 0)
+    status = _charged(unit, status, budget, cause.reason, in_place=stays, replaced=replaced if stays else 0)
     plan = raise_incarnation(unit, status, action, replaced)
     return replace(plan, notices=(notice, *plan.notices))
 
@@ -171,15 +150,9 @@ def raise_incarnation(
     states["Healing"] = state(healing, reason, message if healing else "")
     if action is Action.RESTART_PROCESS:
         states["Scheduled"] = state(True, "Scheduled")
-    status = status.model_copy(
-        update={
-            "incarnation": incarnation,
-            "placement": status.placement if stays else incarnation,
-            "chips": unit.chips,
-            "seeded_step": None,
-            "contributions": 0,
-        }
-    )
+    placement, nothing = status.placement if stays else incarnation, {"seeded_step": None, "contributions": 0}
+    update = {"incarnation": incarnation, "placement": placement, "chips": unit.chips, **nothing}
+    status = status.model_copy(update=update)
     status = unit.written(status, "Healing" if healing else "Pending", message, states)
     notice = Notice("Normal", "RestartInPlace" if stays else "NewGang", message, f"{incarnation}")
     return UnitPlan(status=status, advance=True, notices=(notice,) if healing else ())
@@ -218,16 +191,10 @@ def _may_stay(unit: UnitObserved) -> bool:
 
 
 def _charged(
-    unit: UnitObserved,
-    status: LearnerUnitStatus,
-    budget: Budget,
-    reason: str,
-    in_place: bool = False,
-    replaced: int = 0,
+    unit: UnitObserved, status: LearnerUnitStatus, budget: Budget, reason: str, **how: Any
 ) -> LearnerUnitStatus:
     """The status with one more restart."""
-    restart = Restart(time=format_time(unit.now), reason=reason, in_place=in_place, replaced=replaced)
-    restarts = (*budget.recent, restart)
+    restarts = (*budget.recent, Restart(time=format_time(unit.now), reason=reason, **how))
     return status.model_copy(update={"restarts": restarts, "restart_count": status.restart_count + 1})
 
 
@@ -238,7 +205,7 @@ def _give_up(unit: UnitObserved, status: LearnerUnitStatus, notice: Notice, budg
         f"last failure: {notice.reason}: {notice.message}. Delete this LearnerUnit to try again"
     )
     states = lost(BUDGET_EXHAUSTED, message) | {"Healing": state(False, BUDGET_EXHAUSTED, message)}
-    status, _ = heal.ended(status, unit.now)
+    status, _ = ended_heal(status, unit.now)
     status = status.model_copy(update={"restarts": budget.recent})
     status = unit.written(status, "Failed", message, states)
     told = Notice("Warning", BUDGET_EXHAUSTED, message, f"{status.incarnation}")

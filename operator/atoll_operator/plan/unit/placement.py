@@ -36,7 +36,7 @@ def place(unit: UnitObserved, kept: Pods, outgoing: Pods, stale: Pods) -> dict[i
 
     Args:
         kept, outgoing: pods of the placement that stay, and that are replaced.
-        stale: all other pods of the unit. They have their hosts until they have ended.
+        stale: all others; they have their hosts until they have ended.
     """
     if unit.now < _gives_way_until(unit):
         return {}

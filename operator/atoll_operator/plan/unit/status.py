@@ -1,24 +1,29 @@
-"""The status of a unit, from what its pods and its syncer say."""
+"""The status of a unit, from what its pods and its syncer say.
+
+A heal (`status.lastHeal`, `status.lost`) begins with a failure, and ends with a merge, or with the end of the unit or
+its run. The stages of a heal come from the statuses of pods and the syncer's report, and their sum is the heal. Pods
+report whole seconds, rounded down, and clocks of nodes differ a little. So each stage ends where the next one begins,
+and between the end of the one before and the end of the heal.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from atoll_operator.api.learnerunit import LearnerUnitStatus, UnitPhase
+from atoll_operator.api.learnerunit import Heal, HealStages, LearnerUnitStatus, UnitPhase
+from atoll_operator.plan import cost
+from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import Notice, State, find, state
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.unit import heal, waiting
+from atoll_operator.plan.unit import waiting
 from atoll_operator.plan.unit.unit import BACK_OFF, UnitObserved, UnitPlan
-from atoll_runtime.contract import UnitReport
+from atoll_runtime.contract import BeginningReport, UnitReport
 
 
 def describe(unit: UnitObserved, pods: Sequence[PodView]) -> UnitPlan:
-    """A plan with the status of a unit whose incarnation is not lost, the heal that ends now, and Events.
-
-    Args:
-        pods: those that stay, in order of hosts.
-    """
+    """A plan with the status of a unit whose incarnation is not lost, the heal that ends now, and Events; `pods` are
+    those that stay, in order of hosts."""
     hosts = unit.hosts
     wait = waiting.waiting(pods, unit.recovery.startup_seconds, unit.now)
     placed = sum(bool(pod.node) for pod in pods)
@@ -43,21 +48,19 @@ def describe(unit: UnitObserved, pods: Sequence[PodView]) -> UnitPlan:
     if learning:
         status = status.model_copy(update={"merged_incarnation": status.incarnation})
         merged = unit.report.first_merge_time if unit.report is not None else None
-        status, last = heal.ended(status, merged or unit.now)
+        status, last = ended_heal(status, merged or unit.now)
         before = find(unit.status.conditions, "Healing")
         if last is not None and (before is None or before.reason != BACK_OFF):  # else it came back by itself
             healed = last.seconds
             status = status.model_copy(update={"last_heal_seconds": healed, "last_heal": last})
             told = f"incarnation {status.incarnation} was merged {healed:.1f} s after the failure"
             notices.append(Notice("Normal", "Healed", told, f"{status.incarnation}"))
-    status, stages = heal.with_stages(status, pods, unit.report)
+    status, stages = _with_stages(status, pods, unit.report)
     if stages is not None and status.last_heal is not None:
-        notices.append(heal.stages_notice(status.last_heal, unit.report))
+        notices.append(_stages_notice(status.last_heal, unit.report))
     healing, cause = status.heal_start_time is not None, status.last_failure
-    why = f"{cause.reason}: {cause.message}" if cause is not None else ""
-    states["Healing"] = state(
-        healing, heal.last_reason(status) if healing else "NotHealing", why if healing else ""
-    )
+    why = f"{cause.reason}: {cause.message}" if healing and cause is not None else ""
+    states["Healing"] = state(healing, last_reason(status) if healing else "NotHealing", why)
     phase: UnitPhase = "Joining" if ready else "Starting" if scheduled else "Scheduling"
     phase = "Learning" if learning else "Healing" if healing else phase
     message = "" if learning else next((text for _, _, text in states.values() if text), "")
@@ -122,3 +125,71 @@ def _with_figures(status: LearnerUnitStatus, report: UnitReport | None) -> Learn
             "step_seconds": round(report.step_seconds, 4) or status.step_seconds,
         }
     return status.model_copy(update=figures)
+
+
+def last_reason(status: LearnerUnitStatus) -> str:
+    return status.last_failure.reason if status.last_failure is not None else "Lost"
+
+
+def ended_heal(status: LearnerUnitStatus, moment: float) -> tuple[LearnerUnitStatus, Heal | None]:
+    """The status without a heal under way, whose cost is added to `lost`; and that heal."""
+    if status.heal_start_time is None:
+        return status, None
+    reason, started = status.heal_reason or last_reason(status), parse_time(status.heal_start_time)
+    spent = cost.of_heal(max(moment - started, 0.0), status.chips, status.step_seconds)
+    lost = cost.with_heal(status.lost, reason, spent)
+    figures = spent.model_dump(exclude={"failures"})
+    heal = Heal(incarnation=status.incarnation, reason=reason, started_at=format_time(started), **figures)
+    return status.model_copy(update={"heal_start_time": None, "heal_reason": "", "lost": lost}), heal
+
+
+def _stages(
+    started: float, merged: float, pods: Sequence[PodView], beginning: BeginningReport | None
+) -> HealStages:
+    """Seconds of each stage from the failure to the first merge after it. A stage whose end is not known is None, and its
+    time belongs to the next known one."""
+    scheduled, begun = [pod.scheduled_at for pod in pods], [pod.started_at for pod in pods]
+    ends = {"schedule": _last(scheduled), "pull": _last(begun)}
+    if beginning is not None:
+        ends |= {"start": beginning.joined, "first_step": beginning.stepped, "catch_up": merged}
+    seconds: dict[str, float] = {}
+    at = started
+    for name, end in ends.items():
+        if end is not None:
+            at, before = min(max(end, at), merged), at
+            seconds[name] = at - before
+    if beginning is not None:
+        first_step = seconds.pop("first_step")
+        seconds["compile"] = min(beginning.compiling, first_step)
+        seconds["restore"] = first_step - seconds["compile"]
+    return HealStages(**{name: round(value, 2) for name, value in seconds.items()})
+
+
+def _with_stages(
+    status: LearnerUnitStatus, pods: Sequence[PodView], report: UnitReport | None
+) -> tuple[LearnerUnitStatus, HealStages | None]:
+    """The status with the last heal's stages as far as they are known; and the stages, once all are. A merge may be
+    reported before the step."""
+    heal = status.last_heal
+    if heal is None or heal.incarnation != status.incarnation or heal.stages.catch_up is not None:
+        return status, None
+    beginning = report.beginning if report and report.incarnation == heal.incarnation else None
+    started = parse_time(heal.started_at)
+    found = _stages(started, started + heal.seconds, pods, beginning)
+    status = status.model_copy(update={"last_heal": heal.model_copy(update={"stages": found})})
+    return status, found if found.catch_up is not None else None
+
+
+def _stages_notice(heal: Heal, report: UnitReport | None) -> Notice:
+    """The stages as text."""
+    known = [(name.replace("_", " "), seconds) for name, seconds in heal.stages if seconds is not None]
+    text = f"{heal.seconds:.1f} s: {', '.join(f'{name} {seconds:.1f} s' for name, seconds in known)}"
+    if report is not None and (beginning := report.beginning) is not None:
+        programs = beginning.loaded + beginning.compiled
+        text += f"; {beginning.loaded} of {programs} programs came from the cache"
+    return Notice("Normal", "HealStages", text, f"{heal.incarnation}")
+
+
+def _last(moments: Sequence[float | None]) -> float | None:
+    known = [moment for moment in moments if moment is not None]
+    return max(known) if known and len(known) == len(moments) else None

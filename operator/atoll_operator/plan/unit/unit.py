@@ -173,14 +173,9 @@ class UnitObserved:
     def written(
         self, status: LearnerUnitStatus, phase: UnitPhase, message: str, states: Mapping[str, State]
     ) -> LearnerUnitStatus:
-        return status.model_copy(
-            update={
-                "phase": phase,
-                "message": clip(message),
-                "conditions": transition(self.status.conditions, states, self.generation, self.now),
-                "observed_generation": self.generation,
-            }
-        )
+        conditions = transition(self.status.conditions, states, self.generation, self.now)
+        update = {"phase": phase, "message": clip(message), "conditions": conditions}
+        return status.model_copy(update=update | {"observed_generation": self.generation})
 
 
 def lost(reason: str, message: str) -> dict[str, State]:
