@@ -15,7 +15,7 @@ import yaml
 from atoll_local.programs import find
 from atoll_operator.api.group import LABEL_RUN
 from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
-from atoll_operator.plan.pods import evaluator, syncer
+from atoll_operator.plan.pods import workloads
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_runtime.contract import ENV_LOCK_MEMORY, HEALTH_PORT
 
@@ -246,8 +246,8 @@ def test_the_pod_monitor_selects_the_pods_that_serve_metrics_and_gives_them_thei
     key = ("PodMonitor", "atoll-system", "atoll-runs")
     spec = template("--set=podMonitor.enabled=true")[key]["spec"]
     settings = PodSettings(run="r", image="i", pull_policy="Always", service_account=None, environment={})
-    syncer_set = syncer.objects(settings, "n", [], SyncerSpec(), 1, 0)[1]
-    evaluator_set = evaluator.objects(settings, "n", [], EvaluatorSpec(), 1)[1]
+    syncer_set = workloads.syncer_objects(settings, "n", [], SyncerSpec(), 1, 0)[1]
+    evaluator_set = workloads.evaluator_objects(settings, "n", [], EvaluatorSpec(), 1)[1]
     (wanted,) = spec["selector"]["matchExpressions"]
     (endpoint,) = spec["podMetricsEndpoints"]
     (relabelled,) = endpoint["relabelings"]

@@ -10,8 +10,9 @@ from atoll_operator.api.group import EVALUATOR, LEARNER, SYNCER, Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
-from atoll_operator.plan.pods import evaluator, gang, syncer
+from atoll_operator.plan.pods import gang
 from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.workloads import evaluator_objects, syncer_objects
 from atoll_operator.plan.unit.unit import UnitObserved
 
 
@@ -48,8 +49,8 @@ def workloads(which: PodSettings | None = None, **fields: Any) -> dict[str, Obje
     """The StatefulSets; `fields` are of both sections of the spec."""
     given: tuple[PodSettings, str, list[Object]] = (which or settings(), "ns", [])
     return {
-        SYNCER: syncer.objects(*given, SyncerSpec(**fields), 1, 0, "c")[1],
-        EVALUATOR: evaluator.objects(*given, EvaluatorSpec(**fields), 1, "c")[1],
+        SYNCER: syncer_objects(*given, SyncerSpec(**fields), 1, 0, "c")[1],
+        EVALUATOR: evaluator_objects(*given, EvaluatorSpec(**fields), 1, "c")[1],
     }
 
 

@@ -12,8 +12,8 @@ from run_scene import NOW, RunScene, condition, replicas
 from atoll_operator.api.common import EVALUATED, RUN_CONDITIONS
 from atoll_operator.api.trainingrun import EvaluationStatus
 from atoll_operator.plan.conditions import find
-from atoll_operator.plan.pods.evaluator import UNAVAILABLE, EvaluatorState
 from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.pods.workloads import UNAVAILABLE, EvaluatorState
 from atoll_operator.plan.run.plan import RunPlan
 from atoll_runtime.contract import EvaluationReport, EvaluatorStatus, parse_evaluation
 

@@ -192,7 +192,7 @@ def test_a_restart_that_a_wrong_clock_noted_stops_no_heal_and_does_not_count(ahe
     assert (found.not_before, found.exhausted, len(found.recent)) == (NOW, False, 0)
     written = (*found.recent, Restart(time=format_time(NOW), reason="AppError"))
     for look in (NOW + 1, NOW + 9):
-        assert budget_of(written, RecoverySpec(), look, 0.5).not_before == NOW + 40
+        assert budget_of(written, RecoverySpec(), look, 0.5).not_before == NOW + 5
 
 
 def test_the_jitter_is_the_same_at_each_look_and_not_for_all_units() -> None:

@@ -6,47 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from atoll_operator.api.group import (
-    ACCELERATOR,
-    ANNOTATION_CONTRACT,
-    ANNOTATION_INCARNATION,
-    LABEL_COMPONENT,
-    LABEL_HOLDS,
-    LABEL_HOST,
-    LABEL_MANAGER,
-    LABEL_PLACEMENT,
-    LABEL_RUN,
-    LABEL_SLICE,
-    LABEL_UNIT,
-    LEARNER,
-    MANAGER,
-    NODE_POOL,
-    TOPOLOGY,
-    TPU,
-    UNIT_KIND,
-    Object,
-    owner,
-)
-from atoll_operator.plan.pods.environment import (
-    LIBTPU_ARGUMENTS,
-    LIBTPU_PORT,
-    MEGASCALE_PORT,
-    check_names,
-    tpu_environment,
-)
+from atoll_operator.api import group
+from atoll_operator.api.group import Object
+from atoll_operator.plan.pods import environment as tpu
+from atoll_operator.plan.pods import template
 from atoll_operator.plan.pods.names import pod_group, pod_name
-from atoll_operator.plan.pods.template import (
-    DRAIN_SECONDS,
-    LEAVE_SECONDS,
-    POD_DIR,
-    container,
-    container_ports,
-    headless,
-    literals,
-    lost_nodes,
-    pod_metadata,
-    pod_spec,
-)
 from atoll_operator.plan.pods.topology import check_slices
 from atoll_operator.plan.unit.kueue import enqueue
 from atoll_operator.plan.unit.unit import UnitObserved
@@ -61,20 +25,18 @@ from atoll_runtime.contract import (
     brief,
 )
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 METRICS_PORT = 8431
-"""TPU runtime metrics."""
+"""group.TPU runtime metrics."""
 PORTS = {"coordinator": COORDINATOR_PORT, "coordinator-2": SPARE_COORDINATOR_PORT, "peers": PEER_PORT}
 """Of the Service."""
-LOCKING: Object = {
-    "runAsUser": 0,
-    "runAsNonRoot": False,
-    "capabilities": {"drop": ["ALL"], "add": ["SYS_RESOURCE"]},
-}
+_CAPABILITIES = {"drop": ["ALL"], "add": ["SYS_RESOURCE"]}
+LOCKING: Object = {"runAsUser": 0, "runAsNonRoot": False, "capabilities": _CAPABILITIES}
 """Security context of a container that may raise its limit of locked memory. It runs as root, because another user
 loses added capabilities when its program starts."""
 _INCARNATION: Object = {
-    "path": INCARNATION_FILE.removeprefix(f"{POD_DIR}/"),
-    "fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_INCARNATION}']"},
+    "path": INCARNATION_FILE.removeprefix(f"{template.POD_DIR}/"),
+    "fieldRef": {"fieldPath": f"metadata.annotations['{group.ANNOTATION_INCARNATION}']"},
 }
 """The pod's annotation as a file. The kubelet updates it while the pod runs."""
 
@@ -94,15 +56,14 @@ class PodPlacement:
 
 
 def check(unit: UnitObserved) -> None:
-    """Raise ValueError if there can be no such unit. The message names the field and what would be right."""
+    """Raises ValueError if there can be no such unit. The message names the field and what would be right."""
     check_slices(unit.slice, unit.spec.slices, "slices")
-    check_names(unit.slice, _host_names(unit))
+    tpu.check_names(unit.slice, _host_names(unit))
 
 
 def service(unit: UnitObserved) -> Object:
-    """The headless Service."""
     metadata = {"name": unit.name, **_metadata(unit), "labels": _labels(unit)}
-    return headless(metadata, {LABEL_UNIT: unit.name}, PORTS)
+    return template.headless(metadata, {group.LABEL_UNIT: unit.name}, PORTS)
 
 
 def pods(unit: UnitObserved, places: Mapping[int, PodPlacement]) -> tuple[Object, ...]:
@@ -111,46 +72,38 @@ def pods(unit: UnitObserved, places: Mapping[int, PodPlacement]) -> tuple[Object
 
 
 def _metadata(unit: UnitObserved) -> Object:
-    return {"namespace": unit.namespace, "ownerReferences": [owner(UNIT_KIND, unit.name, unit.uid)]}
+    return {
+        "namespace": unit.namespace,
+        "ownerReferences": [group.owner(group.UNIT_KIND, unit.name, unit.uid)],
+    }
 
 
 def _labels(unit: UnitObserved) -> dict[str, str]:
-    return {
-        LABEL_MANAGER: MANAGER,
-        LABEL_RUN: unit.spec.run,
-        LABEL_UNIT: unit.name,
-        LABEL_COMPONENT: LEARNER,
-    }
+    labels = {group.LABEL_MANAGER: group.MANAGER, group.LABEL_RUN: unit.spec.run}
+    return labels | {group.LABEL_UNIT: unit.name, group.LABEL_COMPONENT: group.LEARNER}
 
 
 def _pod(unit: UnitObserved, host: int, place: PodPlacement) -> Object:
     placement, incarnation = unit.status.placement, unit.status.incarnation
     number = str(host // unit.slice.hosts)
-    peers = {LABEL_UNIT: unit.name, LABEL_PLACEMENT: str(placement), LABEL_SLICE: number}
-    labels = {**_labels(unit), **peers, LABEL_HOST: str(host)}
+    peers = {group.LABEL_UNIT: unit.name, group.LABEL_PLACEMENT: str(placement), group.LABEL_SLICE: number}
+    labels = {**_labels(unit), **peers, group.LABEL_HOST: str(host)}
     if place.holds:
-        labels[LABEL_HOLDS] = f"{unit.uid}.{number}"
-    annotations = {ANNOTATION_INCARNATION: str(incarnation), ANNOTATION_CONTRACT: unit.contract}
-    spec = pod_spec(unit.pod_settings, unit.name, _container(unit, host))
+        labels[group.LABEL_HOLDS] = f"{unit.uid}.{number}"
+    annotations = {group.ANNOTATION_INCARNATION: str(incarnation), group.ANNOTATION_CONTRACT: unit.contract}
+    spec = template.pod_spec(unit.pod_settings, unit.name, _container(unit, host))
     spec["volumes"].append({"name": "pod", "downwardAPI": {"items": [_INCARNATION]}})
     spec |= {
         "restartPolicy": "OnFailure",
         # Used when somebody else deletes a pod: the garbage collector, an eviction, a drain of the node.
-        "terminationGracePeriodSeconds": DRAIN_SECONDS,
+        "terminationGracePeriodSeconds": template.DRAIN_SECONDS,
         "hostname": pod_name(unit.name, placement, host),
         "subdomain": unit.name,
         **_node_choice(unit, place, f"{unit.uid}.{number}", peers),
     }
-    pod: Object = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": pod_name(unit.name, incarnation, host),
-            **_metadata(unit),
-            **pod_metadata(unit.pod_settings, labels, annotations),
-        },
-        "spec": spec,
-    }
+    metadata = {"name": pod_name(unit.name, incarnation, host), **_metadata(unit)}
+    metadata |= template.pod_metadata(unit.pod_settings, labels, annotations)
+    pod: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     enqueue(pod, unit.spec, pod_group(unit.name, placement, unit.uid), unit.hosts)
     return pod
 
@@ -163,31 +116,29 @@ def _node_choice(unit: UnitObserved, place: PodPlacement, holder: str, peers: Ma
         peers: labels of the pods of the same slice and placement.
     """
     spec = unit.spec
-    selector = {**spec.node_selector, ACCELERATOR: spec.accelerator, TOPOLOGY: spec.topology}
+    selector = {**spec.node_selector, group.ACCELERATOR: spec.accelerator, group.TOPOLOGY: spec.topology}
     if spec.machine_type:
         selector["node.kubernetes.io/instance-type"] = unit.slice.machine
     if place.pool:
-        selector[NODE_POOL] = place.pool
+        selector[group.NODE_POOL] = place.pool
     # An operator that sees no nodes learns of a lost one by the deletion of its pods. That should come when it would
     # have judged: the 40 to 55 s until a node is not ready would be more than a minute with the default.
-    leave_seconds = LEAVE_SECONDS if unit.sees_nodes else unit.recovery.node_lost_seconds
-    tpus: Object = {"key": TPU, "operator": "Exists"}
-    tolerations = [tpus, *lost_nodes(leave_seconds), *map(literals, spec.tolerations)]
+    leave_seconds = template.LEAVE_SECONDS if unit.sees_nodes else unit.recovery.node_lost_seconds
+    tpus: Object = {"key": group.TPU, "operator": "Exists"}
+    tolerations = [tpus, *template.lost_nodes(leave_seconds), *map(template.literals, spec.tolerations)]
     affinity: Object = {}
     if place.holds:
         # Anti-affinity alone would accept a node without a pool, where the peers cannot follow.
-        in_a_pool = {"matchExpressions": [{"key": NODE_POOL, "operator": "Exists"}]}
-        affinity["nodeAffinity"] = {
-            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [in_a_pool]}
-        }
+        in_a_pool = {"matchExpressions": [{"key": group.NODE_POOL, "operator": "Exists"}]}
+        affinity["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": [in_a_pool]}}
         if place.avoid:  # only a preference: a pool that lacks hosts is better than none
-            others = [{"key": NODE_POOL, "operator": "NotIn", "values": list(place.avoid)}]
+            others = [{"key": group.NODE_POOL, "operator": "NotIn", "values": list(place.avoid)}]
             rather = {"weight": 100, "preference": {"matchExpressions": others}}
             affinity["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] = [rather]
         # Away from the pods that hold a pool for another slice, in all namespaces. Old pods of this slice do not count.
         holders = [
-            {"key": LABEL_HOLDS, "operator": "Exists"},
-            {"key": LABEL_HOLDS, "operator": "NotIn", "values": [holder]},
+            {"key": group.LABEL_HOLDS, "operator": "Exists"},
+            {"key": group.LABEL_HOLDS, "operator": "NotIn", "values": [holder]},
         ]
         affinity["podAntiAffinity"] = _in_pool({"matchExpressions": holders}, namespaceSelector={})
     if place.near:
@@ -198,24 +149,24 @@ def _node_choice(unit: UnitObserved, place: PodPlacement, holder: str, peers: Ma
 
 def _in_pool(pods: Object, **more: Object) -> Object:
     """A required term about the node pool of other pods."""
-    term = {"topologyKey": NODE_POOL, "labelSelector": pods, **more}
-    return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    term = {"topologyKey": group.NODE_POOL, "labelSelector": pods, **more}
+    return {REQUIRED: [term]}
 
 
 def _container(unit: UnitObserved, host: int) -> Object:
     shape, settings, slices = unit.slice, unit.pod_settings, unit.spec.slices
-    arguments = settings.variable(LIBTPU_ARGUMENTS)
-    environment = {
-        **tpu_environment(shape, slices, host, _host_names(unit), arguments),
-        ENV_UNIT: brief(_contract(unit, host)),
-    }
-    tpus = {TPU: str(shape.chips_per_host)}
-    main = container(settings, "atoll_runtime.learner", environment, unit.spec.resources, **tpus)
+    arguments = settings.variable(tpu.LIBTPU_ARGUMENTS)
+    environment = dict(tpu.tpu_environment(shape, slices, host, _host_names(unit), arguments))
+    environment[ENV_UNIT] = brief(_contract(unit, host))
+    tpus = {group.TPU: str(shape.chips_per_host)}
+    main = template.container(settings, "atoll_runtime.learner", environment, unit.spec.resources, **tpus)
     if settings.environment.get(ENV_LOCK_MEMORY) == "true":
         main["securityContext"] |= LOCKING
-    ports = {"libtpu": LIBTPU_PORT, "tpu-metrics": METRICS_PORT, **PORTS}
-    main["ports"] = container_ports(ports | ({"megascale": MEGASCALE_PORT} if slices > 1 else {}))
-    main["volumeMounts"].append({"name": "pod", "mountPath": POD_DIR, "readOnly": True})
+    ports = {"libtpu": tpu.LIBTPU_PORT, "tpu-metrics": METRICS_PORT, **PORTS}
+    main["ports"] = template.container_ports(
+        ports | ({"megascale": tpu.MEGASCALE_PORT} if slices > 1 else {})
+    )
+    main["volumeMounts"].append({"name": "pod", "mountPath": template.POD_DIR, "readOnly": True})
     return main
 
 

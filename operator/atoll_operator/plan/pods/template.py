@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pydantic import BaseModel
 
 from atoll_operator.api.common import Resources
-from atoll_operator.api.group import (
-    ANNOTATION_CONTRACT,
-    LABEL_COMPONENT,
-    LABEL_MANAGER,
-    LABEL_RUN,
-    MANAGER,
-    Object,
-)
+from atoll_operator.api.group import Object
 from atoll_operator.api.podtemplate import PodTemplate
-from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods.names import config_map, tls_secret
 from atoll_runtime.contract import INCARNATION_FILE, JOURNAL_DIR, RUN_FILE, TERMINATION_LOG, TLS_DIR
 
@@ -86,10 +77,7 @@ def container(
         "imagePullPolicy": settings.pull_policy,
         "command": ["python", "-m", module],
         "env": list({**plain, **added, **own}.values()),
-        "resources": {
-            "requests": {**resources.requests, **more},
-            "limits": {**resources.limits, **more},
-        },
+        "resources": {"requests": {**resources.requests, **more}, "limits": {**resources.limits, **more}},
         "terminationMessagePolicy": "File",
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -139,87 +127,21 @@ def pod_spec(settings: PodSettings, member: str, main: Object) -> Object:
 
 def pod_metadata(settings: PodSettings, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Object:
     """Labels and annotations of a pod: the operator's, and those of the run."""
-    template = settings.template
-    return {
-        "labels": {**template.labels, **labels},
-        "annotations": {**template.annotations, **annotations},
-    }
+    own = settings.template
+    return {"labels": {**own.labels, **labels}, "annotations": {**own.annotations, **annotations}}
 
 
 def headless(metadata: Object, selector: Mapping[str, str], ports: Mapping[str, int]) -> Object:
     """A headless Service. Pods get their DNS names before they are ready: the hosts of a mesh look for each other then,
     and the operator reads from syncer and evaluator why they are not ready."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": metadata,
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": dict(selector),
-            "ports": [{"name": each, "port": port, "targetPort": port} for each, port in ports.items()],
-        },
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": dict(selector),
+        "ports": [{"name": each, "port": port, "targetPort": port} for each, port in ports.items()],
     }
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 
 
 def container_ports(ports: Mapping[str, int]) -> list[Object]:
     return [{"name": name, "containerPort": port} for name, port in ports.items()]
-
-
-def workload(
-    settings: PodSettings,
-    component: str,
-    namespace: str,
-    owners: list[Object],
-    spec: SyncerSpec | EvaluatorSpec,
-    main: Object,
-    ports: Mapping[str, int],
-    replicas: int,
-    contract: str,
-    **more: Any,
-) -> tuple[Object, Object]:
-    """Service and StatefulSet of the syncer or the evaluator. One of the ports is `health`.
-
-    Args:
-        contract: hash of what the pods are made of and read at their start. A pod with another hash is replaced.
-        more: further fields of the StatefulSet's spec.
-    """
-    name, selector = f"{settings.run}-{component}", {LABEL_RUN: settings.run, LABEL_COMPONENT: component}
-    labels = {LABEL_MANAGER: MANAGER, **selector}
-    metadata = {"name": name, "namespace": namespace, "labels": labels, "ownerReferences": owners}
-    main["ports"] = container_ports(ports)
-    main |= {
-        "startupProbe": _probe("/healthz", period=2, failures=150),  # it may take 5 min to start
-        "livenessProbe": _probe("/healthz", period=10, failures=6),
-        "readinessProbe": _probe("/readyz", period=5, failures=2),
-    }
-    pod = pod_spec(settings, name, main)
-    pod["nodeSelector"] = dict(spec.node_selector)
-    pod["tolerations"] = [*lost_nodes(LEAVE_SECONDS), *map(literals, spec.tolerations)]
-    stateful_set = {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": metadata,
-        "spec": {
-            "replicas": replicas,
-            "serviceName": name,
-            "podManagementPolicy": "Parallel",
-            "updateStrategy": {"type": "OnDelete"},
-            "selector": {"matchLabels": selector},
-            "template": {
-                "metadata": pod_metadata(settings, labels, {ANNOTATION_CONTRACT: contract}),
-                "spec": pod,
-            },
-            **more,
-        },
-    }
-    return headless(dict(metadata), selector, ports), stateful_set
-
-
-def _probe(path: str, period: int, failures: int) -> Object:
-    return {
-        "httpGet": {"path": path, "port": "health"},
-        "periodSeconds": period,
-        "timeoutSeconds": 5,
-        "failureThreshold": failures,
-    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atoll_operator.api.group import LABEL_MANAGER, LABEL_RUN, MANAGER, RUN_KIND, Object, owner
-from atoll_operator.plan.pods import evaluator, syncer
+from atoll_operator.plan.pods import workloads
 from atoll_operator.plan.pods.names import config_map, shard_host
 from atoll_operator.plan.pods.settings import digest, said
 from atoll_operator.plan.run.observed import RunObserved
@@ -47,22 +47,19 @@ def contract(run: RunObserved) -> RunContract:
 
 def objects(run: RunObserved, replicas: int, layout: int) -> Iterator[Object]:
     """ConfigMap, and Service and StatefulSet of the syncer; 0 replicas keep the journals of this layout."""
-    data = {"run.json": brief(contract(run))}
-    yield {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": metadata(run, config_map(run.name)),
-        "data": data,
-    }
-    own, made_of = run.spec.syncer, syncer_digest(run)
-    yield from syncer.objects(run.settings, run.namespace, _owners(run), own, replicas, layout, made_of)
+    named, data = metadata(run, config_map(run.name)), {"run.json": brief(contract(run))}
+    yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "data": data}
+    yield from workloads.syncer_objects(
+        run.settings, run.namespace, _owners(run), run.spec.syncer, replicas, layout, syncer_digest(run)
+    )
 
 
 def evaluator_objects(run: RunObserved, replicas: int | None) -> Iterator[Object]:
     """Service and StatefulSet of the evaluator; nothing if `replicas` is None."""
     spec, made_of = run.spec.evaluation, evaluator_digest(run)
     if spec is not None and replicas is not None:
-        yield from evaluator.objects(run.settings, run.namespace, _owners(run), spec, replicas, made_of)
+        owners = _owners(run)
+        yield from workloads.evaluator_objects(run.settings, run.namespace, owners, spec, replicas, made_of)
 
 
 def syncer_digest(run: RunObserved) -> str:

@@ -10,9 +10,9 @@ from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.clock import parse_time
 from atoll_operator.plan.conditions import find, is_true
 from atoll_operator.plan.nodes import NodeView
-from atoll_operator.plan.pods.evaluator import EvaluatorState
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.pods.workloads import EvaluatorState
 from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE
 from atoll_operator.plan.unit.waiting import QUEUED

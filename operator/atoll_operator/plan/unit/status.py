@@ -146,7 +146,7 @@ def ended_heal(status: LearnerUnitStatus, moment: float) -> tuple[LearnerUnitSta
 def _stages(
     started: float, merged: float, pods: Sequence[PodView], beginning: BeginningReport | None
 ) -> HealStages:
-    """Seconds of each stage from the failure to the first merge after it. A stage whose end is not known is None, and its
+    """Seconds of each stage from the failure to the first merge after it. One whose end is not known is None, and its
     time belongs to the next known one."""
     scheduled, begun = [pod.scheduled_at for pod in pods], [pod.started_at for pod in pods]
     ends = {"schedule": _last(scheduled), "pull": _last(begun)}

@@ -1,0 +1,145 @@
+"""The syncer and the evaluator: each a headless Service, and a StatefulSet that gives its pods fixed names for their
+certificates and for the operator.
+
+The syncer has one pod and one journal volume per shard. The evaluator has one pod without a volume: results are kept in
+the bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from atoll_operator.api import group
+from atoll_operator.api.group import EVALUATOR, SYNCER, Object
+from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
+from atoll_operator.plan.pods import template
+from atoll_operator.plan.pods.template import PodSettings
+from atoll_runtime import contract
+from atoll_runtime.contract import EvaluationContract, EvaluationSpec, EvaluatorStatus
+
+SYNCER_PORTS = {
+    "sync": contract.SYNCER_PORT, "status": contract.STATUS_PORT, "health": contract.HEALTH_PORT
+}  # fmt: skip
+EVALUATOR_PORTS = {"status": contract.STATUS_PORT, "health": contract.HEALTH_PORT}
+POD_INDEX = "apps.kubernetes.io/pod-index"
+"""Label of a StatefulSet's pods (Kubernetes 1.28)."""
+UNAVAILABLE = "EvaluatorUnavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatorState:
+    """The evaluator's last good answer, and whether it answers now."""
+
+    status: EvaluatorStatus | None = None
+    reason: str = ""
+    """Why the last poll failed; empty after a good one."""
+    message: str = ""
+
+
+def syncer_objects(
+    settings: PodSettings,
+    namespace: str,
+    owners: list[Object],
+    spec: SyncerSpec,
+    replicas: int,
+    layout: int,
+    digest: str = "",
+) -> tuple[Object, Object]:
+    """Service and StatefulSet. Scaling it to 0 keeps the journals (suspended, failed); deleting it deletes them
+    (finished).
+
+    Args:
+        layout: number of changes of `spec.shards`. Each layout has its own folder on the volumes, because a journal of
+            an older layout may have the same number of shards but an abandoned history. A shard removes older folders.
+        digest: see `_workload`.
+    """
+    environment = {
+        contract.ENV_JOURNAL_DIR: f"{contract.JOURNAL_DIR}/layout-{layout}",
+        # A restart does not compile the merge again.
+        "NUMBA_CACHE_DIR": f"{contract.JOURNAL_DIR}/compiled",
+        # Return large freed arrays to the system: saves a third of the memory at a checkpoint (2026-11-22).
+        "MALLOC_MMAP_THRESHOLD_": "262144",
+        "MALLOC_TRIM_THRESHOLD_": "262144",
+        "JAX_PLATFORMS": "cpu",  # JAX writes checkpoints here; the image's libtpu would look for chips
+    }
+    main = template.container(settings, "atoll_runtime.syncer", environment, spec.resources)
+    field = {"apiVersion": "v1", "fieldPath": f"metadata.labels['{POD_INDEX}']"}
+    main["env"].append({"name": contract.ENV_SHARD, "valueFrom": {"fieldRef": field}})
+    main["volumeMounts"].append({"name": "journal", "mountPath": contract.JOURNAL_DIR})
+    claim: Object = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": spec.storage}}}
+    if spec.storage_class_name is not None:
+        claim["storageClassName"] = spec.storage_class_name
+    return _workload(
+        settings, SYNCER, namespace, owners, spec, main, SYNCER_PORTS, replicas, digest,
+        persistentVolumeClaimRetentionPolicy={"whenDeleted": "Delete", "whenScaled": "Retain"},
+        volumeClaimTemplates=[{"metadata": {"name": "journal"}, "spec": claim}],
+    )  # fmt: skip
+
+
+def evaluator_objects(
+    settings: PodSettings,
+    namespace: str,
+    owners: list[Object],
+    spec: EvaluatorSpec,
+    replicas: int,
+    digest: str = "",
+) -> tuple[Object, Object]:
+    """Service and StatefulSet; for `digest` see `_workload`."""
+    told = EvaluationContract(**{name: getattr(spec, name) for name in EvaluationSpec.model_fields})
+    environment = {contract.ENV_EVALUATION: contract.brief(told), "JAX_PLATFORMS": "cpu"}
+    main = template.container(settings, "atoll_runtime.evaluator", environment, spec.resources)
+    main["image"] = spec.image or main["image"]
+    return _workload(settings, EVALUATOR, namespace, owners, spec, main, EVALUATOR_PORTS, replicas, digest)
+
+
+def _workload(
+    settings: PodSettings,
+    component: str,
+    namespace: str,
+    owners: list[Object],
+    spec: SyncerSpec | EvaluatorSpec,
+    main: Object,
+    ports: Mapping[str, int],
+    replicas: int,
+    digest: str,
+    **more: Any,
+) -> tuple[Object, Object]:
+    """Service and StatefulSet.
+
+    Args:
+        digest: of what the pods are made of and read at their start. A pod with another one is replaced.
+        more: further fields of the StatefulSet's spec.
+    """
+    name = f"{settings.run}-{component}"
+    selector = {group.LABEL_RUN: settings.run, group.LABEL_COMPONENT: component}
+    labels = {group.LABEL_MANAGER: group.MANAGER, **selector}
+    metadata = {"name": name, "namespace": namespace, "labels": labels, "ownerReferences": owners}
+    main["ports"] = template.container_ports(ports)
+    main |= {
+        "startupProbe": _probe("/healthz", period=2, failures=150),  # it may take 5 min to start
+        "livenessProbe": _probe("/healthz", period=10, failures=6),
+        "readinessProbe": _probe("/readyz", period=5, failures=2),
+    }
+    pod = template.pod_spec(settings, name, main)
+    pod["nodeSelector"] = dict(spec.node_selector)
+    tolerations = map(template.literals, spec.tolerations)
+    pod["tolerations"] = [*template.lost_nodes(template.LEAVE_SECONDS), *tolerations]
+    pod_metadata = template.pod_metadata(settings, labels, {group.ANNOTATION_CONTRACT: digest})
+    set_spec = {
+        "replicas": replicas,
+        "serviceName": name,
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "OnDelete"},
+        "selector": {"matchLabels": selector},
+        "template": {"metadata": pod_metadata, "spec": pod},
+        **more,
+    }
+    stateful_set = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": set_spec}
+    return template.headless(dict(metadata), selector, ports), stateful_set
+
+
+def _probe(path: str, period: int, failures: int) -> Object:
+    probe = {"httpGet": {"path": path, "port": "health"}, "periodSeconds": period}
+    return {**probe, "timeoutSeconds": 5, "failureThreshold": failures}
