@@ -16,7 +16,7 @@ from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.run.syncer_state import StatusDiff
 from atoll_operator.polling.evaluator import EvaluatorPoller
 from atoll_operator.polling.syncer import SyncerPoller
-from atoll_operator.reconcilers.context import ControllerContext, StatusWriter
+from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
 from atoll_operator.reconcilers.unit import UnitReconciler
@@ -48,7 +48,6 @@ class Controller:
             metrics,
             self._recorder,
             Applier(cluster, inventory.cache, LABELS, complete=("Service",)),
-            StatusWriter(cluster, inventory, self.queue),
         )
         self._runs, self._units = RunReconciler(context), UnitReconciler(context)
 

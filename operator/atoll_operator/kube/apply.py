@@ -66,11 +66,7 @@ class Applier:
 def check_owner(
     found: Object, kind: str, owner: Object, labels: Mapping[str, str], inherit: bool = False
 ) -> None:
-    """Checks that the object belongs to the owner in this reference.
-
-    Args:
-        labels: on all objects of this operator.
-        inherit: whether it may also belong to an earlier owner of the same name.
+    """Checks that the object belongs to the owner in this reference; for `labels` and `inherit` see `Applier`.
 
     Raises:
         Retry: it belongs to an earlier owner; the garbage collector deletes it.

@@ -59,7 +59,7 @@ class Entry:
     controller: str
     """Uid of the controller; empty where there is none."""
     value: Any
-    """The projection of the body."""
+    """What the projection keeps of the body."""
     groups: Mapping[str, Any]
     """The value of each index that has the object."""
     mark: str = ""
@@ -90,8 +90,7 @@ class Cache:
     """
 
     def __init__(self, project: Mapping[str, Project], indices: Mapping[str, Index]) -> None:
-        self._project = project
-        self._indices = indices
+        self._project, self._indices = project, indices
         self._entries: dict[str, dict[Key, Entry]] = {}
         """By kind."""
         self._groups: dict[tuple[str, Hashable], set[Key]] = {}
@@ -143,7 +142,6 @@ class Cache:
         return self._entries.get(key.kind, {}).get(key)
 
     def keys(self, kind: str, namespace: str = "") -> list[Key]:
-        """All keys of a kind, or those of one namespace."""
         return [key for key in self._entries.get(kind, ()) if namespace in ("", key.namespace)]
 
     def values(self, kind: str) -> Iterator[Any]:

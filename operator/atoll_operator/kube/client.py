@@ -85,13 +85,9 @@ class ApiClient:
         longest_wait: float = RETRY_AFTER_SECONDS,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.credentials = credentials
-        self.resources = resources
-        self.count_error = count_error
+        self.credentials, self.resources, self.count_error = credentials, resources, count_error
         self._manager = {"fieldManager": manager}
-        self._time_out = time_out
-        self._longest_wait = longest_wait
-        self._may_write = may_write
+        self._time_out, self._longest_wait, self._may_write = time_out, longest_wait, may_write
         self._session: aiohttp.ClientSession | None = None
         # Requests wait here for a connection, because the time-out of a try must not cover that.
         self._slots = asyncio.Semaphore(CONNECTIONS)
@@ -148,17 +144,17 @@ class ApiClient:
         """Writes the whole object. Raises Conflict where it is not the version in `body` any more."""
         return await self._call(Request("PUT", self._path_of(body), body, self._manager))
 
-    async def annotate(
-        self, kind: str, namespace: str, name: str, uid: str, annotations: Mapping[str, str]
+    async def patch_metadata(
+        self, kind: str, namespace: str, name: str, uid: str, content_type: str = MERGE, **change: object
     ) -> Object:
-        """Adds annotations to the object with this uid. Raises Conflict where the name has another uid."""
-        change = {"uid": uid, "annotations": dict(annotations)}
-        return await self._patch_metadata(kind, namespace, name, change, MERGE)
-
-    async def release(self, kind: str, namespace: str, name: str, uid: str, finalizer: str) -> Object:
-        """Removes one finalizer from the object with this uid. Raises Conflict where the name has another uid."""
-        change = {"uid": uid, "$deleteFromPrimitiveList/finalizers": [finalizer]}
-        return await self._patch_metadata(kind, namespace, name, change, STRATEGIC)
+        """Changes metadata of the object with this uid. Raises Conflict where the name has another uid."""
+        path, body = self._path(kind, namespace, name), {"metadata": {"uid": uid, **change}}
+        try:
+            return await self._call(Request("PATCH", path, body, self._manager, content_type))
+        except Refused as error:
+            if "metadata.uid" in str(error):  # the API server calls a patch with another uid invalid
+                raise Conflict(error.status, error.reason, str(error)) from error
+            raise
 
     async def write_status(self, body: Object, status: Object) -> Object:
         """Replaces the whole status. A PUT costs the API server two thirds of a server-side apply.
@@ -182,17 +178,6 @@ class ApiClient:
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         return await self._call(Request("DELETE", self._path(kind, namespace, name), options))
-
-    async def _patch_metadata(
-        self, kind: str, namespace: str, name: str, change: Object, content_type: str
-    ) -> Object:
-        path = self._path(kind, namespace, name)
-        try:
-            return await self._call(Request("PATCH", path, {"metadata": change}, self._manager, content_type))
-        except Refused as error:
-            if "metadata.uid" in str(error):  # the API server calls a patch with another uid invalid
-                raise Conflict(error.status, error.reason, str(error)) from error
-            raise
 
     def _path(self, kind: str, namespace: str, name: str = "") -> str:
         return self.resources[kind].path(namespace, name)

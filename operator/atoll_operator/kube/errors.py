@@ -53,14 +53,8 @@ class Retry(Exception):
 
 def of_status(status: int, reason: str, message: str, cause: str = "") -> ApiError:
     """The exception for an answer; `cause` is the first cause in its details."""
-    kinds: dict[int, type[ApiError]] = {
-        404: NotFound,
-        409: Conflict,
-        400: Refused,
-        403: Refused,
-        422: Refused,
-    }
-    kind = kinds.get(status, ApiError)
+    kinds = {404: NotFound, 409: Conflict, **dict.fromkeys((400, 403, 422), Refused)}
+    kind: type[ApiError] = kinds.get(status, ApiError)
     if status == 409 and reason == "AlreadyExists":
         kind = AlreadyExists
     elif cause == "NamespaceTerminating":

@@ -67,7 +67,7 @@ class Leadership:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client, self._clock = client, clock
-        self._metadata = {"name": name, "namespace": namespace, "labels": dict(labels)}
+        self._metadata: Object = {"name": name, "namespace": namespace, "labels": dict(labels)}
         self._identity, self._seconds = identity, seconds
         self._spec: Object = {}
         """Of the lease, as last read or written."""

@@ -14,11 +14,10 @@ class JsonFormatter(logging.Formatter):
     """Each line has ts, level, msg, logger and object, which may be empty; `extra={"fields": {...}}` adds keys."""
 
     def format(self, record: logging.LogRecord) -> str:
-        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(
-            timespec="milliseconds"
-        )
-        line: dict[str, Any] = {"ts": moment, "level": record.levelname.lower(), "msg": record.getMessage()}
-        line |= {"logger": record.name, "object": "", **getattr(record, "fields", {})}
+        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        line: dict[str, Any] = {"ts": moment.isoformat(timespec="milliseconds")}
+        line |= {"level": record.levelname.lower(), "msg": record.getMessage(), "logger": record.name}
+        line |= {"object": "", **getattr(record, "fields", {})}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)

@@ -31,11 +31,15 @@ class _Record:
     forgotten: bool = False
     timer: asyncio.TimerHandle | None = None
     last_pass: float = float("-inf")
-    """When the last pass ended."""
     failures: int = 0
     """Passes that failed since the last change or success."""
     reason: str = ""
     """Why the last pass failed."""
+
+    def cancel(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
 
 class WorkQueue(Generic[K]):
@@ -66,8 +70,7 @@ class WorkQueue(Generic[K]):
         if seconds <= 0:
             self._enqueue(key, record)
         elif record.timer is None or due < record.timer.when():
-            if record.timer is not None:
-                record.timer.cancel()
+            record.cancel()
             record.timer = asyncio.get_running_loop().call_at(due, self._due, key, record)
 
     def retry_failed(self) -> None:
@@ -80,9 +83,7 @@ class WorkQueue(Generic[K]):
         """Drop what is known of a deleted object's key."""
         if (record := self._records.get(key)) is not None:
             record.forgotten, record.reason = True, ""
-            if record.timer is not None:
-                record.timer.cancel()
-                record.timer = None
+            record.cancel()
 
     @property
     def depth(self) -> int:
@@ -102,8 +103,7 @@ class WorkQueue(Generic[K]):
                     group.create_task(self._work())
         finally:
             for record in self._records.values():
-                if record.timer is not None:
-                    record.timer.cancel()
+                record.cancel()
 
     async def _work(self) -> None:
         while True:

@@ -75,8 +75,8 @@ class Recorder:
             except AlreadyExists:
                 pass
             except (ApiError, NotLeading, Unreachable) as error:
-                fields = {"object": _about(event), "reason": event["reason"], "error": str(error)}
-                tell(logging.WARNING, "an Event could not be written", **fields)
+                fields = {"reason": event["reason"], "error": str(error)}
+                tell(logging.WARNING, "an Event could not be written", object=_about(event), **fields)
             if self._dropped and self._waiting.empty():
                 problem = "more Events waited than are kept; the oldest were dropped"
                 tell(logging.WARNING, problem, events=self._dropped)
@@ -87,14 +87,12 @@ class Recorder:
         occasion = "\0".join((metadata["uid"], notice.reason, notice.occasion))
         name = f"{metadata['name']}.{hashlib.sha256(occasion.encode()).hexdigest()[:16]}"
         moment = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        about = {key: metadata[key] for key in ("name", "namespace", "uid")}
         return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": metadata["namespace"]},
-            "involvedObject": {
-                **{key: body[key] for key in ("apiVersion", "kind")},
-                **{key: metadata[key] for key in ("name", "namespace", "uid")},
-            },
+            "involvedObject": about | {key: body[key] for key in ("apiVersion", "kind")},
             "type": notice.type,
             "reason": notice.reason,
             "message": notice.message[:MESSAGE_LIMIT],

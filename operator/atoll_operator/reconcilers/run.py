@@ -27,8 +27,9 @@ from atoll_operator.plan.run.elastic import certified_units
 from atoll_operator.plan.run.observed import RunObserved
 from atoll_operator.plan.run.plan import Reference, RunPlan, plan_run
 from atoll_operator.plan.run.status import invalid, with_refusal
-from atoll_operator.reconcilers.context import ControllerContext, Memory
+from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.observe_run import observe_run, problems
+from atoll_operator.reconcilers.unit import Memory, StatusWriter, remove_pod
 from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS
 
 REFUSED_SECONDS = 5.0
@@ -52,6 +53,7 @@ class RunReconciler:
     def __init__(self, context: ControllerContext) -> None:
         self._context, self._syncers, self._evaluators = context, context.syncers, context.evaluators
         self._cluster, self._inventory, self._queue = context.cluster, context.inventory, context.queue
+        self._status = StatusWriter(context.cluster, context.inventory, context.queue)
         self._memory: dict[Key, RunMemory] = {}
 
     async def __call__(self, key: Key) -> None:
@@ -66,7 +68,7 @@ class RunReconciler:
             run = observe_run(self._context, body, old, memory.seen)
         except ValidationError as error:
             status = invalid(old, body["metadata"]["generation"], problems(error), now)
-            await self._context.status.write(key, body, document(status), memory)
+            await self._status.write(key, body, document(status), memory)
             return
         plan = plan_run(run, now)
         if plan.delete_run:
@@ -81,7 +83,7 @@ class RunReconciler:
         for condition, message in (("Degraded", refusal), (EVALUATED, evaluator_refusal)):
             if message:
                 status = with_refusal(status, old, condition, message, now)
-        await self._context.status.write(key, body, document(status), memory)
+        await self._status.write(key, body, document(status), memory)
         self._context.recorder.tell(body, plan.notices, now)
         self._wake(key, run, plan, memory, now)
         if refusal or evaluator_refusal:
@@ -112,12 +114,12 @@ class RunReconciler:
             with contextlib.suppress(NotFound, Conflict):
                 await self._cluster.delete(pod.kind, key.namespace, pod.name, pod.uid)
         for removal in plan.release_pods:
-            await self._context.remove_pod(key.namespace, removal)
+            await remove_pod(self._context, key.namespace, removal)
             self._queue.add(key)  # the watch has nothing new to report
         certified = certificates if plan.poll_syncer else None
         await gather_bounded((self._apply_unit(body, certified) for body in plan.apply_units), AT_ONCE)
-        for reference in plan.delete:
-            await self._context.applier.remove(run.uid, Key(reference.kind, key.namespace, reference.name))
+        for each in plan.delete:
+            await self._context.applier.remove(run.uid, Key(each.kind, key.namespace, each.name))
         await gather_bounded((self._delete_unit(run, unit) for unit in plan.delete_units), AT_ONCE)
 
     async def _poll(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> None:

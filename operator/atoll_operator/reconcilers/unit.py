@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,28 +10,70 @@ from typing import Any
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object, controller_uid
 from atoll_operator.api.trainingrun import RuntimeStatus
-from atoll_operator.cluster import LABELS
+from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Key
+from atoll_operator.kube.client import STRATEGIC
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Refused, Retry
 from atoll_operator.kube.gather import gather_bounded
+from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.plan import ledger
-from atoll_operator.plan.conditions import document
+from atoll_operator.plan.conditions import document, only_figures
 from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.run.syncer_state import finishing
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.unit import Pace, UnitObserved, UnitPlan, refused
-from atoll_operator.reconcilers.context import ControllerContext, Memory
-from atoll_operator.reconcilers.inventory import Body
+from atoll_operator.reconcilers.context import ControllerContext
+from atoll_operator.reconcilers.inventory import Body, Inventory, parent_key
+from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS, RUN_SECONDS
+
+
+@dataclass(slots=True, kw_only=True)
+class Memory:
+    """What a reconciler remembers of one object; dropped with it."""
+
+    uid: str
+    figures_due: float = float("-inf")
+    """Monotonic seconds from which figures alone are written to its status again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusWriter:
+    """Writes a status once per pass, not without a change, and only over the version that the plan saw."""
+
+    cluster: Cluster
+    inventory: Inventory
+    queue: WorkQueue[Key]
+
+    async def write(self, key: Key, body: Object, status: Object, memory: Memory) -> None:
+        """Puts a write of progress figures off where it is not due.
+
+        Raises:
+            Conflict: the object changed meanwhile; the watch tells how.
+            NotFound: it was deleted.
+        """
+        old = body.get("status", {})
+        if status == old:
+            return
+        figures, now = only_figures(old, status), time.monotonic()
+        if figures and now < memory.figures_due:
+            self.queue.add_after(key, memory.figures_due - now)
+            return
+        answer = await self.cluster.write_status(body, status)
+        # With jitter, because many units begin to train together.
+        memory.figures_due = now + FIGURES_SECONDS[key.kind] * random.uniform(0.8, 1.0)
+        self.inventory.put(key.kind, answer)
+        # The watch tells nothing new about a write of our own.
+        if not figures and (run := parent_key(key.kind, body)) is not None:
+            self.queue.add_spaced(run, RUN_SECONDS)
 
 
 @dataclass(slots=True, kw_only=True)
 class UnitMemory(Memory):
-    """What is remembered of one unit."""
+    """With how the unit has stepped, for the detection of hangs."""
 
     pace: Pace | None = None
-    """How the unit has stepped, for the detection of hangs."""
 
 
 class UnitReconciler:
@@ -39,6 +82,7 @@ class UnitReconciler:
     def __init__(self, context: ControllerContext) -> None:
         self._context, self._metrics, self._syncers = context, context.metrics, context.syncers
         self._cluster, self._inventory, self._queue = context.cluster, context.inventory, context.queue
+        self._status = StatusWriter(context.cluster, context.inventory, context.queue)
         self._memory: dict[Key, UnitMemory] = {}
 
     async def __call__(self, key: Key) -> None:
@@ -64,7 +108,7 @@ class UnitReconciler:
             return
         if refusal:
             plan = refused(plan, unit.status, refusal, now)
-        await self._context.status.write(key, body, document(plan.status), self._memory[key])
+        await self._status.write(key, body, document(plan.status), self._memory[key])
         self._context.recorder.tell(body, plan.notices, now)
         if plan.healed_seconds is not None:
             self._metrics.heal_seconds.observe(plan.healed_seconds)
@@ -84,10 +128,9 @@ class UnitReconciler:
 
     async def _advance(self, key: Key, body: Body, plan: UnitPlan, now: float) -> None:
         """The new incarnation, or that one is told to go, is durable before anything of the old one is touched."""
-        await self._context.status.write(key, body, document(plan.status), self._memory[key])
-        failure = plan.status.last_failure
+        await self._status.write(key, body, document(plan.status), self._memory[key])
         counted = plan.status.restart_count > body.get("status", {}).get("restartCount", 0)
-        if failure is not None and counted:
+        if counted and (failure := plan.status.last_failure) is not None:
             self._metrics.restarts.labels(failure.reason).inc()
         self._queue.add(key)
         self._context.recorder.tell(body, plan.notices, now)
@@ -99,24 +142,23 @@ class UnitReconciler:
         if run is not None and controller_uid(body) not in ("", run["metadata"]["uid"]):
             run = None  # a unit of an earlier run of this name, on its way out
         syncer = self._syncers.state(run_key, run["metadata"]["uid"] if run is not None else "")
-        pods = self._inventory.pods_of(key, body["metadata"]["uid"])
+        metadata, status, memory = body["metadata"], syncer.status, self._memory[key]
+        pods = self._inventory.pods_of(key, metadata["uid"])
         if any(pod.exit_code == 0 for pod in pods):
             self._syncers.poke(run_key)
-        status, memory = syncer.status, self._memory[key]
-        report = syncer.report_of(key.name)
+        report, answering_since = syncer.report_of(key.name), syncer.serving_since
         own = status.ledger.get(key.name) if status is not None else None
-        answering_since = syncer.serving_since
         memory.pace = follow(memory.pace, report, answering_since, now)
         return UnitObserved(
             now=now,
             name=key.name,
             namespace=key.namespace,
-            uid=body["metadata"]["uid"],
-            generation=body["metadata"]["generation"],
+            uid=metadata["uid"],
+            generation=metadata["generation"],
             spec=unit.spec,
             status=unit.status,
             pods=pods,
-            annotations=body["metadata"].get("annotations", {}),
+            annotations=metadata.get("annotations", {}),
             **self._wishes(run),
             finishing=status is not None and finishing(status),
             report=report,
@@ -147,7 +189,7 @@ class UnitReconciler:
 
     async def _act(self, key: Key, body: Body, plan: UnitPlan) -> str:
         """Creates and deletes at the same time, then tells; returns why the API server refused, or nothing."""
-        removes = (self._context.remove_pod(key.namespace, removal) for removal in plan.remove)
+        removes = (remove_pod(self._context, key.namespace, removal) for removal in plan.remove)
         refusal = ""
         try:
             if plan.service is not None:
@@ -170,7 +212,9 @@ class UnitReconciler:
     async def _renew(self, key: Key, pod: PodView, incarnation: int) -> None:
         told = {ANNOTATION_INCARNATION: str(incarnation)}
         try:
-            body = await self._cluster.annotate("Pod", key.namespace, pod.name, pod.uid, told)
+            body = await self._cluster.patch_metadata(
+                "Pod", key.namespace, pod.name, pod.uid, annotations=told
+            )
         except (NotFound, Conflict):
             return  # the watch tells of its loss
         self._inventory.put("Pod", body)
@@ -183,3 +227,24 @@ class UnitReconciler:
             created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
             check_owner(created, "Pod", metadata["ownerReferences"][0], LABELS)
         self._inventory.put("Pod", created)
+
+
+async def remove_pod(context: ControllerContext, namespace: str, removal: Removal) -> None:
+    """Deletes that very pod, and no other of its name, and has the inventory know at once. Without a grace period
+    its object is gone afterwards.
+
+    Raises:
+        ApiError: it was refused.
+    """
+    name, uid = removal.name, removal.uid
+    try:
+        if removal.finalizer:
+            remove = {"$deleteFromPrimitiveList/finalizers": [removal.finalizer]}
+            await context.cluster.patch_metadata("Pod", namespace, name, uid, STRATEGIC, **remove)
+        answer: Object = await context.cluster.delete("Pod", namespace, name, uid, removal.grace_seconds)
+    except (NotFound, Conflict):
+        answer = {}
+    if answer.get("kind") == "Pod" and answer["metadata"].get("deletionGracePeriodSeconds"):
+        context.inventory.put("Pod", answer)
+    else:
+        context.inventory.drop("Pod", {"metadata": {"name": name, "namespace": namespace, "uid": uid}})

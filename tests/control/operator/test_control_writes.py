@@ -75,9 +75,9 @@ async def test_another_object_of_the_same_name_is_not_annotated(bench: Bench, cl
         "metadata"
     ]["uid"]
     with pytest.raises(Conflict):
-        await cluster.annotate("Pod", bench.namespace, "p", "another", told)
+        await cluster.patch_metadata("Pod", bench.namespace, "p", "another", annotations=told)
     with pytest.raises(NotFound):
-        await cluster.annotate("Pod", bench.namespace, "q", uid, told)
+        await cluster.patch_metadata("Pod", bench.namespace, "q", uid, annotations=told)
     assert "annotations" not in bench.get("Pod", "p")["metadata"]
-    await cluster.annotate("Pod", bench.namespace, "p", uid, told)
+    await cluster.patch_metadata("Pod", bench.namespace, "p", uid, annotations=told)
     assert bench.get("Pod", "p")["metadata"]["annotations"] == told

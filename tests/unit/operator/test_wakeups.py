@@ -20,10 +20,9 @@ from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.run.syncer_state import StatusDiff
-from atoll_operator.reconcilers.context import Memory, StatusWriter
 from atoll_operator.reconcilers.inventory import Inventory, parent_key
 from atoll_operator.reconcilers.run import RunReconciler
-from atoll_operator.reconcilers.unit import UnitReconciler
+from atoll_operator.reconcilers.unit import Memory, StatusWriter, UnitReconciler
 from atoll_operator.reconcilers.wakeups import (
     FIGURES_SECONDS,
     RUN_SECONDS,
@@ -239,7 +238,7 @@ def test_figures_wait_for_their_turn_and_anything_else_is_written_at_once_and_wa
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "atoll_operator.reconcilers.context.time.monotonic", lambda: asyncio.get_running_loop().time()
+        "atoll_operator.reconcilers.unit.time.monotonic", lambda: asyncio.get_running_loop().time()
     )
 
     async def work() -> None:

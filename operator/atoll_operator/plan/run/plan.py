@@ -14,15 +14,8 @@ from atoll_operator.plan.nodes import of_lost_nodes
 from atoll_operator.plan.pods.names import evaluator, syncer
 from atoll_operator.plan.pods.settings import outdated, runtime_status
 from atoll_operator.plan.pods.view import PodView, Removal
-from atoll_operator.plan.run.completion import (
-    Outcome,
-    deadline_end,
-    deletion_time,
-    plan_completion,
-    quorum_lost,
-    start_end,
-    suspended_seconds,
-)
+from atoll_operator.plan.run import completion
+from atoll_operator.plan.run.completion import Outcome, plan_completion
 from atoll_operator.plan.run.elastic import run_streams, unit_body, unit_specs
 from atoll_operator.plan.run.evaluation import EvaluationPlan, plan_evaluation
 from atoll_operator.plan.run.facts import RunFacts
@@ -35,12 +28,11 @@ from atoll_operator.plan.run.suspension import plan_suspension
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An object to delete if it exists."""
+    """An object to delete if it exists, and only the one with this uid, if it is known."""
 
     kind: str
     name: str
     uid: str = ""
-    """Uid of that object, if it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +85,10 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
     rollout = plan_rollout(units, wanted, spec.quorum.min, run.syncer.serving_since, now)
     suspension = plan_suspension(run, now)
     suspended = suspension is not None and suspension.done
-    lost = quorum_lost(spec, len(expected), present, old.quorum_lost_time, now)
+    lost = completion.quorum_lost(spec, len(expected), present, old.quorum_lost_time, now)
     outcome = plan_completion(run, lost, now)
     evaluation = plan_evaluation(run, outcome.phase if outcome is not None else "", suspended, now)
-    starts_until = start_end(spec, old, now)
+    starts_until = completion.start_end(spec, old, now)
     facts = RunFacts(
         run=run,
         units=units,
@@ -116,7 +108,7 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
         "runtime": runtime_status(spec, run.settings),
         "streams": streams,
         "suspend_time": suspension.since if suspension is not None else None,
-        "suspended_seconds": suspended_seconds(spec, old, now),
+        "suspended_seconds": completion.suspended_seconds(spec, old, now),
         "quorum_lost_time": lost.since if lost is not None else None,
     }
     status = describe(facts, outcome, changes, now)
@@ -130,25 +122,21 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
         save_checkpoint=suspension is not None and suspension.save,
         wanted_checkpoint=checkpoint,
         apply=tuple(objects(run, shards, _layout(run))),
-        replace_pods=(
-            *_outdated(run.syncer_pods, syncer_digest(run), shards),
-            *_old_evaluators(run, evaluation),
-        ),
+        replace_pods=_outdated(run.syncer_pods, syncer_digest(run), shards)
+        + _old_evaluators(run, evaluation),
         apply_units=tuple(
             unit_body(run, name, unit)
             for name, unit in wanted.items()
             if name not in run.units or (name in rollout.now and not of_another_kind(run.units[name], unit))
         ),
         delete=_unwanted_evaluator(run, evaluation),
-        delete_units=tuple(
-            Reference(UNIT_KIND, name, unit.uid) for name, unit in units.items() if _surplus(unit, wanted)
-        ),
+        delete_units=tuple(_surplus(units, wanted)),
         apply_evaluator=tuple(evaluator_objects(run, evaluation.replicas)),
         status=status,
         notices=(*notices(old, status, checkpoint), *evaluation.notices),
         again=suspended and not stopped,
         wake=earliest(
-            deadline_end(spec, old, now),
+            completion.deadline_end(spec, old, now),
             suspension.wake if suspension is not None else None,
             starts_until,
             lost.fails_at if lost is not None else None,
@@ -164,7 +152,7 @@ def _ended(
     if not outcome.known:
         notice = Notice("Warning" if failed else "Normal", outcome.reason, outcome.message)
         return RunPlan(status=status, notices=(notice, *evaluation.notices), poll_evaluator=evaluation.ask)
-    deleted_at = deletion_time(run, status, now)
+    deleted_at = completion.deletion_time(run, status, now)
     if deleted_at is not None and deleted_at <= now:
         return RunPlan(status=status, delete_run=True)
     syncer_objects = () if failed else (Reference("StatefulSet", name), Reference("Service", name))
@@ -180,10 +168,11 @@ def _ended(
     )
 
 
-def _surplus(unit: UnitFacts, wanted: Mapping[str, LearnerUnitSpec]) -> bool:
-    """Whether to delete the unit: it is not wanted, or a unit of this name on another kind of slice is wanted."""
-    spec = wanted.get(unit.name)
-    return unit.owned and (spec is None or of_another_kind(unit, spec))
+def _surplus(units: Mapping[str, UnitFacts], wanted: Mapping[str, LearnerUnitSpec]) -> Iterator[Reference]:
+    """Units that are not wanted, or of whose name a unit on another kind of slice is wanted."""
+    for name, unit in units.items():
+        if unit.owned and (name not in wanted or of_another_kind(unit, wanted[name])):
+            yield Reference(UNIT_KIND, name, unit.uid)
 
 
 def _layout(run: RunObserved) -> int:
