@@ -31,23 +31,15 @@ class Controller:
     """The work queue, the reconcilers and the pollers."""
 
     def __init__(self, settings: Settings, cluster: Cluster, inventory: Inventory, metrics: Metrics) -> None:
-        self._settings = settings
-        self._inventory = inventory
-        self._metrics = metrics
+        self._settings, self._inventory, self._metrics = settings, inventory, metrics
         self.queue: WorkQueue[Key] = WorkQueue(self._reconcile)
         self._syncers = SyncerPoller(settings, metrics, self._polled)
         self._evaluators = EvaluatorPoller(settings, metrics, self.queue.add)
         self._recorder = Recorder(cluster, "atoll-operator")
+        applier = Applier(cluster, inventory.cache, LABELS, complete=("Service",))
+        pollers = self._syncers, self._evaluators
         context = ControllerContext(
-            settings,
-            cluster,
-            inventory,
-            self.queue,
-            self._syncers,
-            self._evaluators,
-            metrics,
-            self._recorder,
-            Applier(cluster, inventory.cache, LABELS, complete=("Service",)),
+            settings, cluster, inventory, self.queue, *pollers, metrics, self._recorder, applier
         )
         self._runs, self._units = RunReconciler(context), UnitReconciler(context)
 

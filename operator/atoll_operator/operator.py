@@ -49,12 +49,8 @@ class App:
         self._dispatcher = Dispatcher(self._inventory)
         self._cluster = Cluster(credentials, self._metrics, may_write=self._may_write)
         try_seconds = settings.lease_seconds / LEASE_TRIES
-        self._lease_cluster = Cluster(
-            credentials,
-            self._metrics,
-            time_out=aiohttp.ClientTimeout(total=try_seconds),
-            longest_wait=try_seconds,
-        )
+        time_out = aiohttp.ClientTimeout(total=try_seconds)
+        self._lease_cluster = Cluster(credentials, self._metrics, time_out=time_out, longest_wait=try_seconds)
         self._leadership = Leadership(
             self._lease_cluster,
             namespace=settings.lease_namespace,
@@ -70,15 +66,11 @@ class App:
         self._metrics.leader.set_function(self._leads)
         self._metrics.queue_age.set_function(self._oldest)
         self._metrics.queue_depth.set_function(
-            lambda: 0 if self._controller is None else self._controller.queue.depth
+            lambda: self._controller.queue.depth if self._controller else 0
         )
 
     async def run(self) -> None:
-        """Returns after SIGTERM or SIGINT.
-
-        Raises:
-            Exception: the first that ended a part.
-        """
+        """Returns after SIGTERM or SIGINT; raises the first exception that ended a part."""
         stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -98,10 +90,8 @@ class App:
             else:
                 problem = "may not watch nodes: the pods of a lost node are replaced when they are deleted"
                 tell(logging.WARNING, problem)
-            namespaces, resync_seconds = self._settings.namespaces, self._settings.resync_seconds
-            self._watches = ClusterWatches(
-                self._cluster, watches, namespaces, self._dispatcher, resync_seconds
-            )
+            own, sink = self._settings, self._dispatcher
+            self._watches = ClusterWatches(self._cluster, watches, own.namespaces, sink, own.resync_seconds)
             await until_first(self._watches.run(), self._lead(self._watches))
 
     async def _lead(self, watches: ClusterWatches) -> None:
@@ -109,9 +99,8 @@ class App:
         await (self._leadership.hold(self._work) if self._settings.lease_namespace else self._work())
 
     async def _work(self) -> None:
-        controller = self._controller = Controller(
-            self._settings, self._cluster, self._inventory, self._metrics
-        )
+        parts = self._settings, self._cluster, self._inventory, self._metrics
+        controller = self._controller = Controller(*parts)
         self._dispatcher.queue = controller.queue
         try:
             await controller.run(self._inventory.keys("TrainingRun", "LearnerUnit"))

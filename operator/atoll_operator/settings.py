@@ -21,9 +21,7 @@ class SettingsError(Exception):
 
 
 def _split(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    return tuple(name.strip() for name in value.split(",") if name.strip())
+    return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
 
 
 def _parse(value: Any) -> Any:

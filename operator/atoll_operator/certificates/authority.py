@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import re
@@ -29,7 +30,7 @@ SKEW = datetime.timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The validity period of a certificate."""
+    """When a certificate is valid."""
 
     begins: datetime.datetime
     ends: datetime.datetime
@@ -48,11 +49,7 @@ class Pair:
 
 
 class Authority:
-    """A certificate authority of one run.
-
-    Raises:
-        ValueError: certificate or key cannot be read.
-    """
+    """A certificate authority of one run. Raises ValueError if certificate or key cannot be read."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
@@ -103,11 +100,10 @@ class Authority:
         return Pair(certificate, _key_pem(key))
 
     def signed(self, certificate: x509.Certificate) -> bool:
-        try:
+        with contextlib.suppress(ValueError, TypeError, InvalidSignature):
             certificate.verify_directly_issued_by(self._certificate)
-        except (ValueError, TypeError, InvalidSignature):
-            return False
-        return True
+            return True
+        return False
 
 
 class Authorities:
@@ -131,11 +127,7 @@ class Authorities:
 
     @classmethod
     def load(cls, certificates: bytes, keys: bytes) -> list[Authority]:
-        """Read authorities from PEM: one key per certificate, in the same order.
-
-        Raises:
-            ValueError: they cannot be read, or there is none.
-        """
+        """From PEM: one key per certificate, in the same order. Raises ValueError if that cannot be read."""
         pairs = list(zip(_blocks(certificates), _blocks(keys), strict=True))
         if not pairs:
             raise ValueError("there is no certificate")
@@ -143,7 +135,7 @@ class Authorities:
 
     @property
     def bundle(self) -> bytes:
-        """All certificates, as PEM."""
+        """All certificates."""
         return b"".join(each.pair.certificate for each in self.trusted)
 
     @property

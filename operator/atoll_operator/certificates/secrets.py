@@ -24,15 +24,8 @@ from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.kube.errors import AlreadyExists, NotFound, Refused
 from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.kube.logs import tell
-from atoll_operator.plan.pods.names import (
-    ca_secret,
-    evaluator,
-    evaluator_host,
-    shard_host,
-    syncer,
-    syncer_host,
-    tls_secret,
-)
+from atoll_operator.plan.pods import names
+from atoll_operator.plan.pods.names import ca_secret, tls_secret
 from atoll_runtime.contract import identity
 
 
@@ -83,10 +76,8 @@ class RunCertificates:
         try:
             stored = Authorities.load(_value(secret, "ca.crt"), _value(secret, "ca.key"))
         except ValueError as error:
-            problem = (
-                f"Secret {name!r} holds no authority of the run: {error}; delete it to have a new one created"
-            )
-            raise Refused(422, "Invalid", problem) from error
+            problem = f"holds no authority of the run: {error}; delete it to have a new one created"
+            raise Refused(422, "Invalid", f"Secret {name!r} {problem}") from error
         authorities = Authorities.of(run.name, stored, now)
         if authorities.bundle != _value(secret, "ca.crt"):
             new = body(authorities)
@@ -132,7 +123,6 @@ class RunCertificates:
             return await self._cluster.get("Secret", namespace, name)
 
     def _body(self, name: str, owned: Object, kind: str, data: Mapping[str, bytes]) -> Object:
-        """A Secret of this type."""
         labels = {**LABELS, LABEL_RUN: self.run.name}
         metadata = {
             "name": name,
@@ -145,7 +135,6 @@ class RunCertificates:
 
 
 def _value(secret: Object, key: str) -> bytes:
-    """Decoded value of a key; empty if absent."""
     return base64.b64decode(secret.get("data", {}).get(key, ""))
 
 
@@ -183,19 +172,15 @@ class Member:
 
 
 def members(run: RunOwner, shards: int, units: Mapping[str, str], evaluated: bool) -> list[Member]:
-    """Everybody who has a certificate.
-
-    Args:
-        units: uids of units created by users, by name; empty for the run's own.
-        evaluated: whether the run has an evaluator.
-    """
-    name, namespace = run.name, run.namespace
-    service = (syncer(name), f"{syncer(name)}.{namespace}", syncer_host(name, namespace))
-    pods = (shard_host(name, namespace, shard) for shard in range(shards))
-    result = [Member(syncer(name), "syncer", (*service, *pods))]
+    """Everybody who has a certificate; `units`: uids of units created by users, by name, empty for the run's own."""
+    run_name, namespace, syncer = run.name, run.namespace, names.syncer(run.name)
+    service = (syncer, f"{syncer}.{namespace}", names.syncer_host(run_name, namespace))
+    pods = (names.shard_host(run_name, namespace, shard) for shard in range(shards))
+    result = [Member(syncer, "syncer", (*service, *pods))]
     result += [unit_member(unit, uid) for unit, uid in units.items()]
     if evaluated:
-        result.append(Member(evaluator(name), "evaluator", (evaluator_host(name, namespace),)))
+        host = names.evaluator_host(run_name, namespace)
+        result.append(Member(names.evaluator(run_name), "evaluator", (host,)))
     return result
 
 

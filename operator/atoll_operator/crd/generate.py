@@ -92,14 +92,8 @@ def definition(resource: Resource) -> dict[str, Any]:
         "additionalPrinterColumns": list(resource.columns),
         "schema": {"openAPIV3Schema": schema},
     }
-    names = {
-        "kind": kind,
-        "listKind": f"{kind}List",
-        "plural": resource.plural,
-        "singular": kind.lower(),
-        "shortNames": [resource.short],
-        "categories": ["atoll"],
-    }
+    names = {"kind": kind, "listKind": f"{kind}List", "plural": resource.plural, "singular": kind.lower()}
+    names |= {"shortNames": [resource.short], "categories": ["atoll"]}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -121,13 +115,8 @@ def files() -> dict[str, str]:
 
 def _page(definitions: Iterable[Mapping[str, Any]]) -> str:
     """All fields of specs and statuses, in Markdown."""
-    lines = [
-        f"<!-- {ORIGIN} -->",
-        "# Fields",
-        "",
-        "What `kubectl explain` shows. Fields of a spec with * are required. Unknown fields of a status are absent.",
-        "",
-    ]
+    told = "What `kubectl explain` shows. Fields of a spec with * are required. Unknown fields of a status are absent."
+    lines = [f"<!-- {ORIGIN} -->", "# Fields", "", told, ""]
     for each in definitions:
         schema = each["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
         for part in PARTS:

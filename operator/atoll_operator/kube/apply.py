@@ -31,10 +31,8 @@ class Applier:
         self._labels, self._complete = labels, complete
 
     async def apply(self, body: Object, inherit: bool = False) -> None:
-        """Does nothing where the same body was applied and the object is still the version that this made.
-
-        Args:
-            inherit: whether an object of an earlier owner of the same name is taken over at once.
+        """Does nothing where the same body was applied and the object is still the version that this made. With
+        `inherit` an object of an earlier owner of the same name is taken over at once.
 
         Raises:
             Retry: the object of an earlier owner of this name is still there.

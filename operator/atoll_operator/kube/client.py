@@ -115,11 +115,8 @@ class ApiClient:
     async def list(
         self, kind: str, namespace: str, selector: str = "", metadata: bool = False
     ) -> tuple[list[Object], int]:
-        """All objects of a namespace, or of the cluster where that is empty, and the list's resource version.
-
-        Args:
-            metadata: ask for the metadata of the objects alone.
-        """
+        """All objects of a namespace, or of the cluster where that is empty, or their metadata alone; and the list's
+        resource version."""
         parameters = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
         accept, bodies = METADATA_LIST if metadata else JSON, list[Object]()
         while True:
@@ -157,12 +154,8 @@ class ApiClient:
             raise
 
     async def write_status(self, body: Object, status: Object) -> Object:
-        """Replaces the whole status. A PUT costs the API server two thirds of a server-side apply.
-
-        Raises:
-            Conflict: the object is not the version in `body` any more.
-            Refused: the served definition lacks a field of the status.
-        """
+        """Replaces the whole status. A PUT costs the API server two thirds of a server-side apply. Raises Conflict
+        where the object is not the version in `body` any more, and Refused where its definition lacks a field."""
         metadata = {key: body["metadata"][key] for key in ("name", "namespace", "resourceVersion", "uid")}
         change = {key: body[key] for key in ("apiVersion", "kind")} | {"metadata": metadata, "status": status}
         parameters = {**self._manager, "fieldValidation": "Strict"}

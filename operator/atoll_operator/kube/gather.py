@@ -21,14 +21,9 @@ def back_off(failures: int, first: float, most: float) -> float:
 
 
 async def gather_bounded(works: Iterable[Coroutine[None, None, None]], at_once: int | None = None) -> None:
-    """Runs all of them, also when some fail; starts no more once one raised `Unreachable` or `NotLeading`.
-
-    Args:
-        at_once: how many run at a time; None: all.
-
-    Raises:
-        Exception: the first in the order of `works`, so that a status that shows it does not change between tries.
-    """
+    """Runs all of them, `at_once` at a time, also when some fail; starts no more once one raised `Unreachable` or
+    `NotLeading`. Raises the first exception in the order of `works`, so that a status that shows it does not change
+    between tries."""
     todo = list(works)
     slots = asyncio.Semaphore(at_once or max(len(todo), 1))
     in_vain = False

@@ -68,11 +68,7 @@ Check = Callable[[], tuple[bool, str]]
 
 
 async def serve(port: int, registry: CollectorRegistry, *, alive: Check, ready: Check) -> web.AppRunner:
-    """Start the server; the caller cleans the runner up. A standby operator is as ready as the leader.
-
-    Raises:
-        OSError: the port is taken.
-    """
+    """Starts the server; the caller cleans the runner up. Raises OSError where the port is taken."""
 
     async def health(_: web.Request) -> web.Response:
         return _answer(*alive())

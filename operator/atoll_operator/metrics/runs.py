@@ -6,7 +6,7 @@ The finest label is the run, never a pod or a unit. A series disappears with its
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily
@@ -17,19 +17,16 @@ from atoll_operator.reconcilers.inventory import Inventory
 
 RUN = ("namespace", "run")
 FIGURES = {
-    "atoll_run_step": ("Global step.", ("status", "globalStep")),
-    "atoll_run_progress_percent": ("Done of the target.", ("status", "progressPercent")),
-    "atoll_run_loss": ("Training loss in nats per token, mean of the units.", ("status", "loss")),
-    "atoll_run_checkpoint_step": (
-        "Global step of the newest complete checkpoint.",
-        ("status", "checkpoint", "step"),
-    ),
-    "atoll_run_checkpoint_interval_steps": (
-        "Global steps between two checkpoints, as the run asks for them.",
-        ("spec", "checkpoint", "intervalSteps"),
+    "step": ("status.globalStep", "Global step."),
+    "progress_percent": ("status.progressPercent", "Done of the target."),
+    "loss": ("status.loss", "Training loss in nats per token, mean of the units."),
+    "checkpoint_step": ("status.checkpoint.step", "Global step of the newest complete checkpoint."),
+    "checkpoint_interval_steps": (
+        "spec.checkpoint.intervalSteps",
+        "Wanted global steps between two checkpoints.",
     ),
 }
-"""By name of the gauge: its help text, and the path of its value in the run."""
+"""By the end of the gauge's name: the path of its value in the run, and its help text."""
 
 
 class RunCollector(Collector):
@@ -39,12 +36,8 @@ class RunCollector(Collector):
         self._inventory, self._leads = inventory, leads
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        return (
-            _families(self._bodies("TrainingRun"), self._bodies("LearnerUnit")) if self._leads() else iter(())
-        )
-
-    def _bodies(self, kind: str) -> list[Object]:
-        return list(self._inventory.cache.values(kind))
+        runs, units = (list(self._inventory.cache.values(kind)) for kind in ("TrainingRun", "LearnerUnit"))
+        return _families(runs, units) if self._leads() else iter(())
 
 
 def _families(runs: Collection[Object], units: Collection[Object]) -> Iterator[GaugeMetricFamily]:
@@ -65,18 +58,18 @@ def _families(runs: Collection[Object], units: Collection[Object]) -> Iterator[G
     for labels, count in counts.items():
         members.add_metric(labels, count)
     yield members
-    for name, (text, path) in FIGURES.items():
-        figure = GaugeMetricFamily(name, text, labels=RUN)
+    for name, (path, text) in FIGURES.items():
+        figure = GaugeMetricFamily(f"atoll_run_{name}", text, labels=RUN)
         for run in runs:
             if (value := _at(run, path)) is not None:
                 figure.add_metric(_name(run), value)
         yield figure
 
 
-def _at(body: Object, path: Iterable[str]) -> float | None:
+def _at(body: Object, path: str) -> float | None:
     """The value at a path; None, and so no series, if it is not known yet."""
     found: Any = body
-    for field in path:
+    for field in path.split("."):
         found = found.get(field, {})
     return None if found == {} else float(found)
 

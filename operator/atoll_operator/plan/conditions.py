@@ -46,22 +46,18 @@ def transition(
     old: Sequence[Condition], states: Mapping[str, State], generation: int, now: float
 ) -> tuple[Condition, ...]:
     """The conditions in the order of `states`; `lastTransitionTime` is kept where the status is unchanged."""
-    before = {condition.type: condition for condition in old}
-    result = []
-    for name, (status, reason, message) in states.items():
-        known = before.get(name)
-        unchanged = known is not None and known.status == status
-        result.append(
-            Condition(
-                type=name,
-                status=status,
-                reason=reason,
-                message=clip(message),
-                last_transition_time=known.last_transition_time if known and unchanged else format_time(now),
-                observed_generation=generation,
-            )
+    since = {(condition.type, condition.status): condition.last_transition_time for condition in old}
+    return tuple(
+        Condition(
+            type=name,
+            status=status,
+            reason=reason,
+            message=clip(message),
+            last_transition_time=since.get((name, status)) or format_time(now),
+            observed_generation=generation,
         )
-    return tuple(result)
+        for name, (status, reason, message) in states.items()
+    )
 
 
 def states_of(conditions: Iterable[Condition]) -> dict[str, State]:

@@ -13,12 +13,7 @@ from atoll_operator.plan.ledger import OTHER
 
 
 def of_heal(seconds: float, chips: int, step_seconds: float) -> Cost:
-    """Cost of one heal.
-
-    Args:
-        seconds: from the failure to the end of the heal.
-        step_seconds: of the unit; 0 if unknown.
-    """
+    """Of one heal of so many seconds; the unit's `step_seconds` are 0 if unknown."""
     seconds = round(seconds, 2)
     steps = round(seconds / step_seconds) if step_seconds > 0 else 0
     return Cost(failures=1, seconds=seconds, chip_seconds=round(seconds * chips, 2), steps=steps)
@@ -36,11 +31,7 @@ def names(cost: CostStatus | None) -> Collection[str]:
 
 
 def total(costs: Iterable[CostStatus], known: Collection[str]) -> CostStatus:
-    """Sum of several costs.
-
-    Args:
-        known: reasons that keep their names; further reasons get the free names in order.
-    """
+    """Sum of several costs. The reasons in `known` keep their names; others get the free names in order."""
     named, parts = set(known), dict[str, list[Cost]]()
     for cost in costs:
         for reason, part in sorted(cost.by_reason.items()):
@@ -52,16 +43,12 @@ def total(costs: Iterable[CostStatus], known: Collection[str]) -> CostStatus:
 
 def carried(total: CostStatus, deleted: CostStatus, present: CostStatus) -> CostStatus:
     """Cost of deleted units: what `total` had and `present` does not explain, and never less than `deleted`."""
-    nothing = Cost()
-    return _status(
-        {
-            reason: _each(
-                lambda whole, before, now: max(before, whole - now),
-                part, deleted.by_reason.get(reason, nothing), present.by_reason.get(reason, nothing),
-            )
-            for reason, part in total.by_reason.items()
-        }
-    )  # fmt: skip
+
+    def rest(reason: str, part: Cost) -> Cost:
+        before, now = (each.by_reason.get(reason, Cost()) for each in (deleted, present))
+        return _each(lambda whole, before, now: max(before, whole - now), part, before, now)
+
+    return _status({reason: rest(reason, part) for reason, part in total.by_reason.items()})
 
 
 def _status(parts: Mapping[str, Cost]) -> CostStatus:

@@ -36,22 +36,19 @@ class NodeView:
 
     name: str
     pool: str = ""
-    """Its node pool, or empty."""
     kind: Kind = ("", "")
     chips: int = 0
-    """Allocatable chips."""
+    """Allocatable."""
     cordoned: bool = False
     silent_since: float | None = None
     """Unix seconds at which this operator first saw it not ready; clocks of nodes may be wrong."""
     silence: str = ""
     """The condition `Ready`, as text."""
     gone: bool = False
-    """It was deleted."""
     out_of_service: bool = False
     maintenance: str = ""
     """The taint or label that announces its maintenance, or empty."""
     spot: bool = False
-    """It is a Spot node."""
 
     @property
     def off(self) -> bool:
@@ -105,11 +102,6 @@ def sound_chips(nodes: Iterable[NodeView]) -> dict[Kind, dict[str, int]]:
             pools = found.setdefault(node.kind, {})
             pools[node.pool] = pools.get(node.pool, 0) + (node.chips if node.stays else 0)
     return found
-
-
-def gone(node: NodeView) -> NodeView:
-    """The same node after its deletion."""
-    return replace(node, gone=True)
 
 
 def lost(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -13,8 +14,7 @@ from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.kube.cache import Cache, Change, Key, key_of, without_managed_fields
 from atoll_operator.plan.nodes import Kind as NodeKind
-from atoll_operator.plan.nodes import NodeView, gone, sound_chips, view_node
-from atoll_operator.plan.pods.names import evaluator, syncer
+from atoll_operator.plan.nodes import NodeView, sound_chips, view_node
 from atoll_operator.plan.pods.view import PodView, view
 
 PARENT, NODE = "parent", "node"
@@ -90,12 +90,7 @@ class Inventory:
     def keep(
         self, kind: str, namespace: str, names: Collection[tuple[str, str]], version: int
     ) -> list[Change]:
-        """Deletes what a fresh list of a namespace, or of the cluster, did not have.
-
-        Args:
-            names: namespace and name of each object in the list.
-            version: resource version of the list.
-        """
+        """Deletes what a fresh list of a namespace, or of the cluster, did not have at this resource version."""
         present = {Key(kind, *name) for name in names}
         changes = self.cache.prune(self.cache.keys(kind, namespace), present, version)
         return [change for change in map(self._note, changes) if change is not None]
@@ -129,15 +124,8 @@ class Inventory:
         """The pods that the unit of this uid owns."""
         return tuple(entry.value for entry in self.cache.by(PARENT, unit, "Pod") if entry.controller == uid)
 
-    def syncer_pods(self, run: Key) -> tuple[PodView, ...]:
-        """The pods of all shards."""
-        return self._pods_named(run, syncer(run.name))
-
-    def evaluator_pods(self, run: Key) -> tuple[PodView, ...]:
-        """One pod, or two while one replaces the other."""
-        return self._pods_named(run, evaluator(run.name))
-
-    def _pods_named(self, run: Key, stateful_set: str) -> tuple[PodView, ...]:
+    def set_pods(self, run: Key, stateful_set: str) -> tuple[PodView, ...]:
+        """The pods of a StatefulSet of the run."""
         views = (entry.value for entry in self.cache.by(PARENT, run, "Pod"))
         return tuple(view for view in views if view.name.rpartition("-")[0] == stateful_set)
 
@@ -168,7 +156,7 @@ class Inventory:
             self._chips = None
             self._deleted_nodes.pop(name, None)
             if change.new is None and change.old is not None:
-                self._deleted_nodes[name] = gone(change.old.value)
+                self._deleted_nodes[name] = replace(change.old.value, gone=True)
                 if len(self._deleted_nodes) > DELETED_NODES:
                     self._deleted_nodes.popitem(last=False)
         return change

@@ -8,7 +8,7 @@ from atoll_operator.api.group import controller_uid
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.kube.cache import Key, key_of
-from atoll_operator.plan.pods.names import evaluator
+from atoll_operator.plan.pods.names import evaluator, syncer
 from atoll_operator.plan.run.elastic import places
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.reconcilers.context import ControllerContext
@@ -18,14 +18,11 @@ from atoll_operator.reconcilers.inventory import Body
 def observe_run(
     context: ControllerContext, body: Body, status: TrainingRunStatus, seen: float
 ) -> RunObserved:
-    """Raises ValidationError if this version cannot read the spec.
-
-    Args:
-        seen: Unix seconds when this operator saw the run first.
-    """
+    """Raises ValidationError if this version cannot read the spec; this operator saw the run first at `seen`."""
     inventory, metadata, spec = context.inventory, body["metadata"], body.run_spec
     key, uid = key_of("TrainingRun", body), metadata["uid"]
-    syncer_pods, evaluator_pods = inventory.syncer_pods(key), inventory.evaluator_pods(key)
+    syncer_pods = inventory.set_pods(key, syncer(key.name))
+    evaluator_pods = inventory.set_pods(key, evaluator(key.name))
     names = {unit.name for unit in inventory.unit_keys(key)} | places(key.name, spec).keys()
     units = (inventory.get(Key("LearnerUnit", key.namespace, name)) for name in names)
     return RunObserved(

@@ -68,8 +68,7 @@ class RunReconciler:
             run = observe_run(self._context, body, old, memory.seen)
         except ValidationError as error:
             status = invalid(old, body["metadata"]["generation"], problems(error), now)
-            await self._status.write(key, body, document(status), memory)
-            return
+            return await self._status.write(key, body, document(status), memory)
         plan = plan_run(run, now)
         if plan.delete_run:
             with contextlib.suppress(NotFound):
@@ -155,20 +154,15 @@ class RunReconciler:
         self._queue.add(key_of("LearnerUnit", unit))
 
     async def _delete_unit(self, run: RunObserved, unit: Reference) -> None:
-        """Its certificate goes first, because the unit's existence shows that the certificate may exist.
-
-        The garbage collector deletes its pods and Service.
-        """
+        """Its certificate goes first, because the unit's existence shows that it may exist. The garbage collector
+        deletes pods and Service."""
         await self._context.applier.remove(run.uid, Key("Secret", run.namespace, tls_secret(unit.name)))
         with contextlib.suppress(NotFound, Conflict):
             await self._cluster.delete("LearnerUnit", run.namespace, unit.name, unit.uid)
 
     def _wake(self, key: Key, run: RunObserved, plan: RunPlan, memory: RunMemory, now: float) -> None:
-        """Enqueue the run and its units for what comes next.
-
-        The units are due now if the run is first seen, stops, resumes, ends, or changes how units recover. While the
-        syncer is polled, progress figures are written again after a while.
-        """
+        """Enqueue the run and its units for what comes next: the units now if the run is first seen, stops, resumes,
+        ends, or changes how units recover; while the syncer is polled, all after a while for progress figures."""
         units, over = self._inventory.unit_keys(key), plan.status.phase in ("Complete", "Failed")
         orders = over, run.spec.suspend, run.spec.recovery
         changed, memory.orders = memory.orders != orders, orders

@@ -25,7 +25,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from typing import Any
 
 from atoll_operator.kube.cache import Change, Key, Object
@@ -38,11 +37,8 @@ RUN_SECONDS = 1.0
 """Between two passes over a run because of its units: each pass sums up all of them."""
 STARTING_SECONDS = 1.0
 """Between two passes over a unit whose pods come up."""
-STARTING = (
-    "gates", "message", "node", "phase", "ready", "reason", "scheduled_at", "started_at",
-    "unschedulable", "unschedulable_since", "waiting", "waiting_message",
-)  # fmt: skip
-"""Fields of a pod's view that change while it comes up."""
+PROMPT = ("deletion_time", "disruption", "exit_code", "finished_at", "incarnation")
+"""Fields of a pod's view that change when it fails, or is told something."""
 FIGURES_SECONDS = {"TrainingRun": 10.0, "LearnerUnit": 30.0}
 """Between two writes of a status for the sake of progress figures; the syncer has fresher ones."""
 WakeUp = tuple[Key, float]
@@ -94,10 +90,8 @@ def _delay(change: Change) -> float | None:
 def _pod_delay(old: PodView, new: PodView) -> float | None:
     if old == new:
         return None
-    if new.ended or (old.ready and not new.ready):
-        return 0.0
-    same = replace(new, **{name: getattr(old, name) for name in STARTING})
-    return STARTING_SECONDS if same == old else 0.0
+    changed = any(getattr(old, name) != getattr(new, name) for name in PROMPT)
+    return 0.0 if changed or new.ended or (old.ready and not new.ready) else STARTING_SECONDS
 
 
 def report_wakeups(run: Key, diff: StatusDiff, inventory: Inventory) -> Iterator[Key]:

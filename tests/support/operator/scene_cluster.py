@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Self
 
 from atoll_operator.api.group import ACCELERATOR, NODE_POOL, TOPOLOGY, TPU
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.nodes import IMPENDING_TERMINATION, NodeView, gone, view_node
+from atoll_operator.plan.nodes import IMPENDING_TERMINATION, NodeView, view_node
 
 Object = dict[str, Any]
 NOW = 1_700_000_000.0
@@ -66,7 +67,7 @@ class SceneCluster:
 
     def delete_node(self, host: int) -> Self:
         name = self.node_of(host)
-        self.nodes[name] = gone(self.nodes[name])
+        self.nodes[name] = replace(self.nodes[name], gone=True)
         return self
 
     def create(self, pod: Object) -> None:

@@ -79,8 +79,8 @@ def test_a_run_has_the_pods_of_its_syncer_and_of_its_evaluator_apart() -> None:
     for component, name in zip(("syncer", "syncer", "evaluator"), names, strict=True):
         labels = {"atoll.dev/run": "r", "atoll.dev/component": component}
         assert world.put("Pod", thing(1, name, labels=labels)) == {RUN: 0.0}
-    assert [pod.name for pod in world.inventory.syncer_pods(RUN)] == names[:2]
-    assert [pod.name for pod in world.inventory.evaluator_pods(RUN)] == names[2:]
+    assert [pod.name for pod in world.inventory.set_pods(RUN, "r-syncer")] == names[:2]
+    assert [pod.name for pod in world.inventory.set_pods(RUN, "r-evaluator")] == names[2:]
 
 
 def test_a_unit_has_the_pods_that_it_owns_until_a_fresh_list_lacks_them() -> None:

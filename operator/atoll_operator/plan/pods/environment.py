@@ -61,17 +61,12 @@ def tpu_environment(
 
 
 def check_names(shape: Slice, names: Sequence[str]) -> None:
-    """Check that the host names of a slice fit into one variable.
-
-    Raises:
-        ValueError: they do not; the message names the field and what would be right.
-    """
+    """Raises ValueError if the host names of a slice do not fit into one variable."""
     size = len("TPU_PROCESS_ADDRESSES=") + len(_addresses(names[-shape.hosts :]))
     if size > LONGEST_VARIABLE:
-        raise ValueError(
-            f"topology {shape.topology}: the addresses of its {shape.hosts} hosts have {size} characters, and Linux "
-            f"takes {LONGEST_VARIABLE} in a variable; shorter names of run, pool and namespace are right"
-        )
+        problem = f"the addresses of its {shape.hosts} hosts have {size} characters"
+        right = f"Linux takes {LONGEST_VARIABLE} in a variable; shorter names of run, pool and namespace are right"
+        raise ValueError(f"topology {shape.topology}: {problem}, and {right}")
 
 
 def _addresses(names: Sequence[str]) -> str:

@@ -33,8 +33,7 @@ def pod_settings(
 
     Args:
         held: image and variables in the run's status; None before its first reconciliation.
-        image: the operator's default, for a run that names none.
-        environment: the operator's variables.
+        image, environment: the operator's default, for a run that names none, and its variables.
     """
     if held is not None and held.asked == (spec.image or ""):
         image, environment = held.image, held.environment

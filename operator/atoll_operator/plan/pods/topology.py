@@ -26,18 +26,16 @@ MAX_HOSTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine type and the slices that consist of it."""
+    """A machine type of so many chips, and the slices that consist of it."""
 
     name: str
     chips: int
-    """Chips per host."""
     topologies: tuple[str, ...]
-    """Topologies, except slices of whole cubes."""
+    """Except slices of whole cubes."""
     cubes: int = 0
     """Largest number of 4x4x4 cubes in a slice of whole cubes (sides in ascending order); 0: no such slices."""
 
     def hosts(self, topology: str) -> int:
-        """Number of hosts of a slice of this topology."""
         return chips_of(topology) // self.chips
 
     def all_topologies(self) -> tuple[str, ...]:
@@ -63,7 +61,7 @@ class Generation:
         return [machine for machine in self.machines if topology in machine.all_topologies()]
 
     def topologies(self) -> tuple[str, ...]:
-        """All topologies, each once, by size."""
+        """Each once, by size."""
         names = {topology for machine in self.machines for topology in machine.all_topologies()}
         return tuple(sorted(names, key=lambda topology: (chips_of(topology), topology)))
 
@@ -117,6 +115,7 @@ def _machines(family: str, by_chips: Mapping[int, tuple[str, ...]], cubes: int =
 
 _FLAT_BY_CHIPS = {1: ("1x1",), 4: _FLAT, 8: ("2x4",)}
 _ONE_HOST_BY_CHIPS = {1: ("1x1",), 4: ("2x2",), 8: ("2x4",)}
+_TPU7X = _machines("tpu7x-standard", {1: ("1x1x1",), 4: _DEEP}, 144)
 GENERATIONS = (
     Generation("tpu-v5-lite-podslice", "v5litepod", _machines("ct5lp-hightpu", _FLAT_BY_CHIPS)),
     Generation(
@@ -124,14 +123,7 @@ GENERATIONS = (
     ),
     Generation("tpu-v5p-slice", "v5p", _machines("ct5p-hightpu", {4: _DEEP}, 140), cores_per_chip=2),
     Generation("tpu-v6e-slice", "v6e", _machines("ct6e-standard", _FLAT_BY_CHIPS)),
-    Generation(
-        "tpu7x",
-        "tpu7x",
-        _machines("tpu7x-standard", {1: ("1x1x1",), 4: _DEEP}, 144),
-        cores_per_chip=2,
-        devices_per_chip=2,
-        flex_start=False,
-    ),
+    Generation("tpu7x", "tpu7x", _TPU7X, cores_per_chip=2, devices_per_chip=2, flex_start=False),
 )
 
 
@@ -142,19 +134,14 @@ def chips_of(topology: str) -> int:
 
 def generation_of(accelerator: str) -> Generation:
     """Raises ValueError if there is none; the message names the field and what would be right."""
-    for generation in GENERATIONS:
-        if generation.accelerator == accelerator:
-            return generation
+    if found := [each for each in GENERATIONS if each.accelerator == accelerator]:
+        return found[0]
     raise ValueError(f"accelerator {accelerator!r} is unknown; one of {', '.join(ACCELERATORS)}")
 
 
 @lru_cache(maxsize=1024)
 def slice_of(accelerator: str, topology: str, machine_type: str | None = None) -> Slice:
-    """The slice of this shape.
-
-    Raises:
-        ValueError: there is none; the message names the field and what would be right.
-    """
+    """Raises ValueError if there is no such slice; the message names the field and what would be right."""
     generation = generation_of(accelerator)
     fitting = generation.machines_of(topology)
     if not fitting:
@@ -166,9 +153,8 @@ def slice_of(accelerator: str, topology: str, machine_type: str | None = None) -
     if len(fitting) > 1:
         names = ", ".join(machine.name for machine in fitting)
         raise ValueError(f"machineType is needed: {topology} of {accelerator} exists as {names}")
-    machine = fitting[0]
+    machine, sides = fitting[0], _sides(topology)
     bounds = _BOUNDS[machine.chips]
-    sides = _sides(topology)
     hosts = (side // per_host for side, per_host in zip((*sides, 1), bounds, strict=False))
     return Slice(
         accelerator=accelerator,
@@ -184,32 +170,25 @@ def slice_of(accelerator: str, topology: str, machine_type: str | None = None) -
 
 
 def check_slices(shape: Slice, slices: int, field: str) -> None:
-    """Check the number of slices of a unit. Multislice needs slices of several hosts (GKE's page on multislice).
+    """Raises ValueError if a unit cannot have so many slices; the message names the field and what would be right.
 
-    Raises:
-        ValueError: it cannot; the message names the field and what would be right.
+    Multislice needs slices of several hosts (GKE's page on multislice).
     """
+    slice_has = f"a {shape.topology} slice of {shape.machine} has {shape.hosts}"
     if slices > 1 and shape.hosts == 1:
-        raise ValueError(
-            f"{field} {slices}: a unit of several slices takes slices of several hosts, and a {shape.topology} slice "
-            f"of {shape.machine} has one; 1 is right, or a larger topology"
-        )
+        needs = "a unit of several slices takes slices of several hosts"
+        raise ValueError(f"{field} {slices}: {needs}, and {slice_has}; 1 is right, or a larger topology")
     if slices * shape.hosts > MAX_HOSTS:
-        raise ValueError(
-            f"{field} {slices}: a unit has at most {MAX_HOSTS} hosts, and a {shape.topology} slice has {shape.hosts}; "
-            f"at most {MAX_HOSTS // shape.hosts} is right"
-        )
+        most = f"at most {MAX_HOSTS // shape.hosts} is right"
+        raise ValueError(f"{field} {slices}: a unit has at most {MAX_HOSTS} hosts, and {slice_has}; {most}")
 
 
 def _offers(generation: Generation) -> str:
     """The available topologies as text for a message."""
     named = sorted({name for machine in generation.machines for name in machine.topologies}, key=chips_of)
-    cubes, side = (
-        max(machine.cubes for machine in generation.machines),
-        f"multiples of {CUBE} with A <= B <= C",
-    )
-    more = f", or AxBxC in {side}, at most {cubes} cubes of {CUBE}x{CUBE}x{CUBE}"
-    return f"one of {', '.join(named)}{more if cubes else ''}"
+    cubes = max(machine.cubes for machine in generation.machines)
+    sides = f"multiples of {CUBE} with A <= B <= C, at most {cubes} cubes of {CUBE}x{CUBE}x{CUBE}"
+    return f"one of {', '.join(named)}" + (f", or AxBxC in {sides}" if cubes else "")
 
 
 def _commas(items: Iterable[object]) -> str:

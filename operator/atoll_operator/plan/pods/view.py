@@ -96,8 +96,9 @@ def view(pod: Object) -> PodView:
     labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {})
     selector = spec.get("nodeSelector", {})
     conditions = {item["type"]: item for item in status.get("conditions", [])}
-    disruption, stopped = conditions.get("DisruptionTarget", {}), conditions.get(STOPPED)
-    scheduled = conditions.get("PodScheduled", {})
+    disruption, stopped, scheduled = (
+        conditions.get(name, {}) for name in ("DisruptionTarget", STOPPED, "PodScheduled")
+    )
     placed = _time(scheduled.get("lastTransitionTime"))
     unplaced = scheduled.get("reason") == "Unschedulable"
     containers = status.get("containerStatuses", [])
@@ -119,12 +120,12 @@ def view(pod: Object) -> PodView:
         contract=annotations.get(group.ANNOTATION_CONTRACT, ""),
         phase=status.get("phase", "Pending"),
         reason=status.get("reason", ""),
-        message=status.get("message", "") or (stopped or {}).get("message", ""),
+        message=status.get("message", "") or stopped.get("message", ""),
         node=spec.get("nodeName", ""),
         pool=selector.get(group.NODE_POOL, ""),
         spot=selector.get(SPOT) == "true",
         deletion_time=_time(metadata.get("deletionTimestamp")),
-        disruption=disrupted or (STOPPED if stopped is not None else ""),
+        disruption=disrupted or (STOPPED if stopped else ""),
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates", ())),
         queue=labels.get(group.LABEL_QUEUE, ""),
         group=labels.get(group.LABEL_POD_GROUP, ""),

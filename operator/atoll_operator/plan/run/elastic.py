@@ -29,9 +29,8 @@ def sizes(spec: TrainingRunSpec) -> dict[str, int]:
     to the first pool, and to the next one if it is full.
     """
     result = {pool.name: pool.units for pool in spec.pools}
-    if spec.units is None:
+    if (left := spec.units) is None:
         return result
-    left = spec.units
     for name, units in result.items():
         result[name] = min(units, left)
         left -= result[name]
@@ -85,12 +84,8 @@ def unit_specs(run: RunObserved, streams: StreamsStatus) -> dict[str, LearnerUni
 
 def unit_body(run: RunObserved, name: str, spec: LearnerUnitSpec) -> Object:
     """A LearnerUnit as it is applied."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": UNIT_KIND,
-        "metadata": metadata(run, name),
-        "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True),
-    }
+    written, named = spec.model_dump(mode="json", by_alias=True, exclude_none=True), metadata(run, name)
+    return {"apiVersion": API_VERSION, "kind": UNIT_KIND, "metadata": named, "spec": written}
 
 
 def _unit_spec(run: RunObserved, pool: Pool) -> LearnerUnitSpec:
@@ -124,7 +119,6 @@ def deal(
     """Give every wanted place a stream; places that are not wanted any more keep theirs.
 
     Args:
-        old: the status as last written; None on the first pass.
         known: stream and division of existing units; a status that was not written may lack them.
         wanted: places, in the order in which new streams are dealt.
         others: streams of units created by users; they are not dealt again.

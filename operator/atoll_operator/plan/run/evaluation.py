@@ -34,11 +34,6 @@ class EvaluationPlan:
     notices: tuple[Notice, ...] = ()
     wake: float | None = None
 
-    @property
-    def ask(self) -> bool:
-        """Whether to poll the evaluator."""
-        return bool(self.replicas)
-
 
 def plan_evaluation(
     run: RunObserved, over: Literal["", "Complete", "Failed"], suspended: bool, now: float

@@ -21,13 +21,8 @@ from atoll_runtime.contract import SyncerStatus
 
 
 def carried(total: int, earlier: int, present: int) -> int:
-    """The share of deleted parts in a sum.
-
-    Args:
-        total: the sum as last written.
-        earlier: the result then.
-        present: the sum over the parts that exist now.
-    """
+    """The share of deleted parts in a sum, which was `total` when it was last written and the share `earlier`; the
+    parts that exist now have `present`."""
     return max(earlier, total - present)
 
 
@@ -50,9 +45,8 @@ def unit_figures(old: TrainingRunStatus, units: Sequence[LearnerUnitStatus]) -> 
 
 def last_heal_seconds(units: Sequence[LearnerUnitStatus]) -> float | None:
     """Seconds of the heal that began last."""
-    heals = [unit.last_heal for unit in units if unit.last_heal is not None]
-    last = max(heals, key=lambda heal: parse_time(heal.started_at), default=None)
-    return last.seconds if last is not None else None
+    heals = [(parse_time(heal.started_at), heal.seconds) for unit in units if (heal := unit.last_heal)]
+    return max(heals)[1] if heals else None
 
 
 def syncer_figures(run: RunObserved, report: SyncerStatus) -> dict[str, object]:
@@ -86,9 +80,7 @@ def syncer_figures(run: RunObserved, report: SyncerStatus) -> dict[str, object]:
         "gbit_per_second_in": round(traffic.into, 3) if answers else 0.0,
         "gbit_per_second_out": round(traffic.out, 3) if answers else 0.0,
         "syncer_restarts": report.restarts,
-        "checkpoint": saved
-        if checkpoint.uri
-        else old.checkpoint,  # without one, shard 0 was not heard of yet
+        "checkpoint": saved if checkpoint.uri else old.checkpoint,  # else shard 0 was not heard of yet
         "ledger": ledger.shown(ledger.add(ledgers), report.fragments) if ledgers else old.ledger,
         "final_checkpoint": report.final_checkpoint,
         "estimated_seconds_left": _seconds_left(min(done, 1.0), report) if answers else None,

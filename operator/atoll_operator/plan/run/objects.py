@@ -17,12 +17,8 @@ COPIED = ("model", "data", "inner", "outer", "quorum", "target", "checkpoint")
 
 def metadata(run: RunObserved, name: str) -> Object:
     """Of an object that the run owns."""
-    return {
-        "name": name,
-        "namespace": run.namespace,
-        "labels": {LABEL_MANAGER: MANAGER, LABEL_RUN: run.name},
-        "ownerReferences": _owners(run),
-    }
+    labels, owners = {LABEL_MANAGER: MANAGER, LABEL_RUN: run.name}, _owners(run)
+    return {"name": name, "namespace": run.namespace, "labels": labels, "ownerReferences": owners}
 
 
 def _owners(run: RunObserved) -> list[Object]:
@@ -31,8 +27,8 @@ def _owners(run: RunObserved) -> list[Object]:
 
 def contract(run: RunObserved) -> RunContract:
     """The contract that every pod of the run reads."""
-    spec, shards = run.spec, range(run.spec.syncer.shards)
-    hosts = [shard_host(run.name, run.namespace, shard) for shard in shards]
+    spec = run.spec
+    hosts = [shard_host(run.name, run.namespace, shard) for shard in range(spec.syncer.shards)]
     return RunContract(
         name=run.name,
         namespace=run.namespace,

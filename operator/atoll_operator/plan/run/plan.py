@@ -118,7 +118,7 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
     shards, checkpoint = 0 if stopped else spec.syncer.shards, wanted_checkpoint(run)
     return RunPlan(
         poll_syncer=not stopped,
-        poll_evaluator=evaluation.ask,
+        poll_evaluator=bool(evaluation.replicas),
         save_checkpoint=suspension is not None and suspension.save,
         wanted_checkpoint=checkpoint,
         apply=tuple(objects(run, shards, _layout(run))),
@@ -151,13 +151,15 @@ def _ended(
     failed, name = outcome.phase == "Failed", syncer(run.name)
     if not outcome.known:
         notice = Notice("Warning" if failed else "Normal", outcome.reason, outcome.message)
-        return RunPlan(status=status, notices=(notice, *evaluation.notices), poll_evaluator=evaluation.ask)
+        return RunPlan(
+            status=status, notices=(notice, *evaluation.notices), poll_evaluator=bool(evaluation.replicas)
+        )
     deleted_at = completion.deletion_time(run, status, now)
     if deleted_at is not None and deleted_at <= now:
         return RunPlan(status=status, delete_run=True)
     syncer_objects = () if failed else (Reference("StatefulSet", name), Reference("Service", name))
     return RunPlan(
-        poll_evaluator=evaluation.ask,
+        poll_evaluator=bool(evaluation.replicas),
         apply=tuple(objects(run, 0, _layout(run))) if failed else (),
         replace_pods=_old_evaluators(run, evaluation),
         delete=(*syncer_objects, *_unwanted_evaluator(run, evaluation)),

@@ -57,9 +57,8 @@ def plan_rollout(
     learning = {name for name, unit in (own | others).items() if unit.learning}
     total = len(wanted.keys() | others.keys())
     if idle or not waiting:
-        return Rollout(
-            idle, outdated, f"{len(waiting)} of {total} units wait for their turn" if waiting else ""
-        )
+        turn = f"{len(waiting)} of {total} units wait for their turn"
+        return Rollout(idle, outdated, turn if waiting else "")
     left = f"{len(waiting)} of {total} units have yet to be made anew for the new spec"
     if serving_since is None:
         return Rollout((), outdated, f"{left}; waits for the syncer")

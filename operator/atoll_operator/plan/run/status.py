@@ -21,7 +21,10 @@ FALSE = {
     "Suspended": "NotSuspended", "Complete": "NotFinished", "Failed": "NotFailed", "Stalled": "NotStalled",
 }  # fmt: skip
 """Reasons of conditions that do not hold."""
-RATES = {"tokens_per_second": 0.0, "gbit_per_second_in": 0.0, "gbit_per_second_out": 0.0}
+RATES: dict[str, object] = {
+    "tokens_per_second": 0.0, "gbit_per_second_in": 0.0, "gbit_per_second_out": 0.0, "estimated_seconds_left": None,
+}  # fmt: skip
+"""Of a run that is over."""
 
 
 def describe(
@@ -32,11 +35,7 @@ def describe(
     phase, message, end = old.phase, "", dict[str, object]()
     if outcome is not None:
         phase, states, message = outcome.phase, _ended(outcome), outcome.message
-        end = {
-            **RATES,
-            "estimated_seconds_left": None,
-            "completion_time": old.completion_time or format_time(now),
-        }
+        end = {**RATES, "completion_time": old.completion_time or format_time(now)}
         end |= {"progress_percent": 100} if phase == "Complete" else {}
     elif facts.suspension is not None:
         phase, states = "Suspended" if facts.suspension.done else "Suspending", _suspended(facts.suspension)
@@ -44,21 +43,18 @@ def describe(
         phase, states = _phase(facts), _running(facts, run.syncer.awaited(run.seen, now))
     states |= facts.evaluation.states
     if outcome is None:
-        shown = {"Ready": "True", "Degraded": "False"}
-        problems = [
-            text for name, sound in shown.items() if states[name][0] != sound and (text := states[name][2])
+        problems = [states[name] for name in ("Ready", "Degraded")]
+        texts = [
+            text
+            for (status, _, text), sound in zip(problems, ("True", "False"), strict=True)
+            if status != sound
         ]
         report = run.syncer.status
-        message = "; ".join(dict.fromkeys(problems)) or (report.message if report is not None else "")
+        message = "; ".join(dict.fromkeys(filter(None, texts))) or (report.message if report else "")
+    conditions = transition(old.conditions, states, run.generation, now)
+    update = {**changes, **_figures(facts), **end}
     return old.model_copy(
-        update={
-            **changes,
-            **_figures(facts),
-            **end,
-            "phase": phase,
-            "message": clip(message),
-            "conditions": transition(old.conditions, states, run.generation, now),
-        }
+        update=update | {"phase": phase, "message": clip(message), "conditions": conditions}
     )
 
 
@@ -151,9 +147,8 @@ def _degraded(facts: RunFacts) -> State:
     begun = run.status.global_step > 0 or (report is not None and report.global_step > 0)
     if syncer.down and begun and (facts.learning or not facts.starting):
         text = "; ".join(filter(None, (syncer.down, facts.syncer_wait)))
-        return state(
-            True, "SyncerShardDown", f"{text}; units train on, tensors of these shards are not merged"
-        )
+        text += "; units train on, tensors of these shards are not merged"
+        return state(True, "SyncerShardDown", text)
     if report is not None and report.checkpoint.error:
         return state(True, "CheckpointFailed", report.checkpoint.error)
     return _units_degraded({name: unit.status for name, unit in sorted(facts.units.items())})
@@ -181,12 +176,10 @@ def _hold(unit: LearnerUnitStatus) -> Condition | None:
 
 
 def _suspended(suspension: Suspension) -> dict[str, State]:
-    reason, done = "Suspended" if suspension.done else "Suspending", suspension.done
-    ready, why = (
-        state(done, reason, "" if done else suspension.message),
-        suspension.reason if done else reason,
-    )
-    return _states(reason, Ready=ready, Suspended=state(done, why, suspension.message))
+    done, message = suspension.done, suspension.message
+    reason, why = ("Suspended", suspension.reason) if done else ("Suspending", "Suspending")
+    ready = state(done, reason, "" if done else message)
+    return _states(reason, Ready=ready, Suspended=state(done, why, message))
 
 
 def _ended(outcome: Outcome) -> dict[str, State]:

@@ -36,9 +36,13 @@ _DISRUPTIONS = {
     "TerminationByKubelet": HOST_MAINTENANCE,
     STOPPED: PREEMPTED,
 }
-_REJECTIONS = (
-    "UnexpectedAdmissionError", "NodeAffinity", "NodePorts", "TaintToleration", "TopologyAffinityError",
-)  # fmt: skip
+_REJECTIONS = [
+    "UnexpectedAdmissionError",
+    "NodeAffinity",
+    "NodePorts",
+    "TaintToleration",
+    "TopologyAffinityError",
+]
 _POD_REASONS = dict.fromkeys(_REJECTIONS, ADMISSION_REJECTED) | {
     "Evicted": EVICTED,
     "NodeShutdown": HOST_MAINTENANCE,

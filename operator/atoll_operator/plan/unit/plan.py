@@ -88,11 +88,8 @@ def _reconcile(unit: UnitObserved, kept: Pods, outgoing: Pods, stale: Pods) -> U
     grace = DRAIN_SECONDS if unit.status.heal_start_time is None else 1
     remove, stuck = removals((*outgoing, *stale), grace, unit.recovery.force_delete, unit.now)
     taken = {pod.host for pod in outgoing if not pod.ended}
-    places = {
-        host: where
-        for host, where in placement.place(unit, kept, outgoing, stale).items()
-        if host not in taken
-    }
+    places = placement.place(unit, kept, outgoing, stale)
+    places = {host: place for host, place in places.items() if host not in taken}
     return replace(
         describe(unit, kept),
         service=gang.service(unit),
@@ -117,12 +114,8 @@ def observe(unit: UnitObserved) -> tuple[Slot, ...]:
 
 
 def judge(unit: UnitObserved, host: int, pod: PodView | None, replaceable: bool) -> Slot:
-    """What this host needs.
-
-    Args:
-        pod: its newest pod.
-        replaceable: another pod may take this one's place, as far as the run and the unit's other pods allow it.
-    """
+    """What this host, with this newest pod, needs; `replaceable`: another pod may take its place, as far as the run and
+    the unit's other pods allow it."""
     incarnation = unit.status.incarnation
     if pod is None:
         if not unit.met:
