@@ -53,11 +53,3 @@ def owner(kind: str, name: str, uid: str) -> Object:
         "controller": True,
         "blockOwnerDeletion": True,
     }
-
-
-def controller_uid(body: Object) -> str:
-    """The uid of the object's controller, or an empty string."""
-    for reference in body["metadata"].get("ownerReferences", []):
-        if reference.get("controller"):
-            return str(reference["uid"])
-    return ""

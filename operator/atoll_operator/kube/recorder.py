@@ -8,7 +8,6 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Literal, Protocol
 
 from atoll_operator.kube.cache import Object
 from atoll_operator.kube.client import ApiClient
@@ -19,19 +18,8 @@ REMEMBERED = 4096
 """Occasions that are remembered, and Events that may wait to be written."""
 MESSAGE_LIMIT = 1024
 """The API's limit for an Event."""
-
-
-class Notice(Protocol):
-    """One Event. Two notices of the same reason and occasion are written once."""
-
-    @property
-    def type(self) -> Literal["Normal", "Warning"]: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def message(self) -> str: ...
-    @property
-    def occasion(self) -> str: ...
+Notice = tuple[str, str, str, str]
+"""One Event: type, reason, message, occasion. Two of the same reason and occasion are written once."""
 
 
 class Recorder:
@@ -53,14 +41,15 @@ class Recorder:
     def tell(self, body: Object, notices: Iterable[Notice], now: float) -> None:
         """Logs messages about an object and queues its Events; `now` is in Unix seconds."""
         for notice in notices:
+            kind, reason, message, _ = notice
             event = self._event(body, notice, now)
             if (name := event["metadata"]["name"]) in self._told:
                 continue
             self._told[name] = None
             if len(self._told) > REMEMBERED:
                 self._told.popitem(last=False)
-            level = logging.INFO if notice.type == "Normal" else logging.WARNING
-            tell(level, notice.message, object=_about(event), reason=notice.reason)
+            level = logging.INFO if kind == "Normal" else logging.WARNING
+            tell(level, message, object=_about(event), reason=reason)
             if self._waiting.full():
                 self._waiting.get_nowait()
                 self._dropped += 1
@@ -83,9 +72,9 @@ class Recorder:
                 self._dropped = 0
 
     def _event(self, body: Object, notice: Notice, now: float) -> Object:
-        metadata = body["metadata"]
-        occasion = "\0".join((metadata["uid"], notice.reason, notice.occasion))
-        name = f"{metadata['name']}.{hashlib.sha256(occasion.encode()).hexdigest()[:16]}"
+        (kind, reason, message, occasion), metadata = notice, body["metadata"]
+        digest = hashlib.sha256("\0".join((metadata["uid"], reason, occasion)).encode()).hexdigest()
+        name = f"{metadata['name']}.{digest[:16]}"
         moment = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         about = {key: metadata[key] for key in ("name", "namespace", "uid")}
         return {
@@ -93,9 +82,9 @@ class Recorder:
             "kind": "Event",
             "metadata": {"name": name, "namespace": metadata["namespace"]},
             "involvedObject": about | {key: body[key] for key in ("apiVersion", "kind")},
-            "type": notice.type,
-            "reason": notice.reason,
-            "message": notice.message[:MESSAGE_LIMIT],
+            "type": kind,
+            "reason": reason,
+            "message": message[:MESSAGE_LIMIT],
             "source": {"component": self._component},
             "reportingComponent": self._component,
             "firstTimestamp": moment,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
-from atoll_operator.api.common import Condition
+from atoll_operator.api.common import EVALUATED, Condition
 from atoll_operator.api.group import Object
+from atoll_operator.api.learnerunit import LearnerUnitStatus
+from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.clock import format_time
 
 MESSAGE_LIMIT = 4096
+S = TypeVar("S", LearnerUnitStatus, TrainingRunStatus)
 ConditionStatus = Literal["True", "False", "Unknown"]
 State = tuple[ConditionStatus, str, str]
 """Status, reason, message."""
@@ -26,8 +28,7 @@ FIGURES = frozenset(
 """Progress figures: a write for them alone can wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(NamedTuple):
     """One Event that a plan asks for. Notices of the same reason and `occasion` (such as an incarnation) are sent
     once."""
 
@@ -77,6 +78,16 @@ def is_true(conditions: Sequence[Condition], name: str) -> bool:
 def clip(message: str) -> str:
     """A message, cut to the length that the schema allows."""
     return message if len(message) <= MESSAGE_LIMIT else message[: MESSAGE_LIMIT - 1] + "…"
+
+
+def refused(status: S, old: S, condition: str, message: str, now: float) -> S:
+    """The status after the API server refused an object, as this condition shows it; `old`: before this pass."""
+    shown = states_of(status.conditions) | {
+        condition: state(condition == "Degraded", "ObjectRefused", message)
+    }
+    update: dict[str, object] = {} if condition == EVALUATED else {"message": clip(message)}
+    update["conditions"] = transition(old.conditions, shown, status.observed_generation, now)
+    return status.model_copy(update=update)
 
 
 def document(status: BaseModel) -> Object:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from atoll_operator.api.group import controller_uid
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunStatus
-from atoll_operator.kube.cache import Key, key_of
+from atoll_operator.kube.cache import Key, controller_uid, key_of
 from atoll_operator.plan.pods.names import evaluator, syncer
 from atoll_operator.plan.run.elastic import places
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts

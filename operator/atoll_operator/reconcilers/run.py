@@ -21,12 +21,12 @@ from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.kube.errors import Conflict, NotFound, Refused, Retry
 from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.kube.logs import tell
-from atoll_operator.plan.conditions import document
+from atoll_operator.plan.conditions import document, refused
 from atoll_operator.plan.pods.names import tls_secret
 from atoll_operator.plan.run.elastic import certified_units
 from atoll_operator.plan.run.observed import RunObserved
 from atoll_operator.plan.run.plan import Reference, RunPlan, plan_run
-from atoll_operator.plan.run.status import invalid, with_refusal
+from atoll_operator.plan.run.status import invalid
 from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.observe_run import observe_run, problems
 from atoll_operator.reconcilers.unit import Memory, StatusWriter, remove_pod
@@ -81,7 +81,7 @@ class RunReconciler:
         status = plan.status
         for condition, message in (("Degraded", refusal), (EVALUATED, evaluator_refusal)):
             if message:
-                status = with_refusal(status, old, condition, message, now)
+                status = refused(status, old, condition, message, now)
         await self._status.write(key, body, document(status), memory)
         self._context.recorder.tell(body, plan.notices, now)
         self._wake(key, run, plan, memory, now)

@@ -5,25 +5,25 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object, controller_uid
+from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object
 from atoll_operator.api.trainingrun import RuntimeStatus
 from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.kube.apply import check_owner
-from atoll_operator.kube.cache import Key
+from atoll_operator.kube.cache import Key, controller_uid
 from atoll_operator.kube.client import STRATEGIC
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Refused, Retry
 from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.plan import ledger
-from atoll_operator.plan.conditions import document, only_figures
+from atoll_operator.plan.conditions import document, only_figures, refused
 from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.run.syncer_state import finishing
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
-from atoll_operator.plan.unit.unit import Pace, UnitObserved, UnitPlan, refused
+from atoll_operator.plan.unit.unit import Pace, UnitObserved, UnitPlan
 from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.inventory import Body, Inventory, parent_key
 from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS, RUN_SECONDS
@@ -107,7 +107,7 @@ class UnitReconciler:
             self._queue.add(key)  # the next pass says in one write what has come of it
             return
         if refusal:
-            plan = refused(plan, unit.status, refusal, now)
+            plan = replace(plan, status=refused(plan.status, unit.status, "Scheduled", refusal, now))
         await self._status.write(key, body, document(plan.status), self._memory[key])
         self._context.recorder.tell(body, plan.notices, now)
         if plan.healed_seconds is not None:

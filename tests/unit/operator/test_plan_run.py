@@ -11,10 +11,9 @@ from atoll_operator.api.common import RUN_CONDITIONS, LedgerStatus
 from atoll_operator.api.learnerunit import Heal
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.conditions import document, find, state, transition
+from atoll_operator.plan.conditions import document, find, refused, state, transition
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.plan import RunPlan
-from atoll_operator.plan.run.status import with_refusal
 from atoll_operator.plan.run.syncer_state import CheckpointOrder
 from atoll_runtime.contract import LedgerReport, parse_run
 
@@ -295,9 +294,7 @@ def test_run_that_stays_refused_has_the_same_status_at_every_try() -> None:
     old = run.step().status
     for later in (5.0, 10.0, 15.0):
         run.status = old
-        old = with_refusal(
-            run.plan(later).status, old, "Degraded", "Service 'r-syncer' is another's", NOW + later
-        )
+        old = refused(run.plan(later).status, old, "Degraded", "Service 'r-syncer' is another's", NOW + later)
         tries.append(document(old))
     degraded = find(old.conditions, "Degraded")
     assert (degraded.status, degraded.last_transition_time) == ("True", format_time(NOW + 5))

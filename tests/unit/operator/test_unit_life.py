@@ -16,10 +16,9 @@ from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import Restart
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import format_time, parse_time
-from atoll_operator.plan.conditions import document
+from atoll_operator.plan.conditions import document, refused
 from atoll_operator.plan.pods import names
 from atoll_operator.plan.unit.incarnation import budget_of, jitter
-from atoll_operator.plan.unit.unit import refused
 from atoll_runtime.contract import EXIT_VERSION, INCARNATION_FILE, UnitReport
 from atoll_runtime.learner.incarnation import MEMORY_FILE
 
@@ -291,7 +290,9 @@ def test_a_unit_that_stays_refused_has_the_same_status_at_every_try() -> None:
     scene.once()
     old = scene.status
     for later in (0.0, 5.0, 10.0):
-        old = refused(scene.look(after=later), old, "pods are forbidden: quota", NOW + later).status
+        old = refused(
+            scene.look(after=later).status, old, "Scheduled", "pods are forbidden: quota", NOW + later
+        )
         scene.status = old
         tries.append(document(old))
     assert tries[0] == tries[1] == tries[2] and scene.condition("Scheduled")[1] == "ObjectRefused"

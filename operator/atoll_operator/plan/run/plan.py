@@ -18,11 +18,10 @@ from atoll_operator.plan.run import completion
 from atoll_operator.plan.run.completion import Outcome, plan_completion
 from atoll_operator.plan.run.elastic import run_streams, unit_body, unit_specs
 from atoll_operator.plan.run.evaluation import EvaluationPlan, plan_evaluation
-from atoll_operator.plan.run.facts import RunFacts
 from atoll_operator.plan.run.objects import evaluator_digest, evaluator_objects, objects, syncer_digest
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.rollout import of_another_kind, plan_rollout
-from atoll_operator.plan.run.status import describe
+from atoll_operator.plan.run.status import RunFacts, describe
 from atoll_operator.plan.run.suspension import plan_suspension
 
 

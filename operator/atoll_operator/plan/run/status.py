@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from atoll_operator.api.common import RUN_CONDITIONS, Condition
 from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, LEARNER
@@ -10,12 +11,15 @@ from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import RunPhase, TrainingRunStatus
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import State, clip, find, state, states_of, transition
-from atoll_operator.plan.run.completion import STARTING_PHASES, Outcome
-from atoll_operator.plan.run.facts import RunFacts
+from atoll_operator.plan.pods.names import syncer
+from atoll_operator.plan.run.completion import STARTING_PHASES, Outcome, QuorumLost
+from atoll_operator.plan.run.evaluation import EvaluationPlan
 from atoll_operator.plan.run.figures import last_heal_seconds, syncer_figures, unit_figures
+from atoll_operator.plan.run.observed import RunObserved, UnitFacts
+from atoll_operator.plan.run.rollout import Rollout
 from atoll_operator.plan.run.suspension import Suspension
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE
-from atoll_operator.plan.unit.waiting import HOLDS
+from atoll_operator.plan.unit.waiting import HOLDS, hindrances
 
 FALSE = {
     "Suspended": "NotSuspended", "Complete": "NotFinished", "Failed": "NotFailed", "Stalled": "NotStalled",
@@ -195,22 +199,6 @@ def _ended(outcome: Outcome) -> dict[str, State]:
     )
 
 
-def with_refusal(
-    status: TrainingRunStatus, old: TrainingRunStatus, condition: str, message: str, now: float
-) -> TrainingRunStatus:
-    """The status after the API server refused an object.
-
-    Args:
-        old: the status before this pass.
-        condition: the condition that shows it, `Degraded` or `Evaluated`.
-    """
-    degraded = condition == "Degraded"
-    shown = states_of(status.conditions) | {condition: state(degraded, "ObjectRefused", message)}
-    conditions = transition(old.conditions, shown, status.observed_generation, now)
-    text = clip(message) if degraded else status.message
-    return status.model_copy(update={"message": text, "conditions": conditions})
-
-
 def invalid(old: TrainingRunStatus, generation: int, message: str, now: float) -> TrainingRunStatus:
     """The status of a run whose spec this version of the operator cannot read."""
     reason = "SpecInvalid"
@@ -220,3 +208,37 @@ def invalid(old: TrainingRunStatus, generation: int, message: str, now: float) -
     conditions = transition(old.conditions, states, generation, now)
     update = {"message": clip(message), "conditions": conditions, "observed_generation": generation}
     return old.model_copy(update=update)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What was observed and decided, from which the status follows."""
+
+    run: RunObserved
+    units: Mapping[str, UnitFacts]
+    """Units that name this run."""
+    wanted: int
+    """Units that the spec asks for, and those that users created."""
+    learning: int
+    """Those of them that learn."""
+    taken: tuple[str, ...]
+    """Names of wanted units that units of another run have."""
+    rollout: Rollout
+    suspension: Suspension | None
+    """None if the run is not to be suspended."""
+    quorum_lost: QuorumLost | None
+    starting: bool
+    """The run starts, and its syncer or a shard of it may not exist yet."""
+    evaluation: EvaluationPlan
+
+    @property
+    def syncer_starts(self) -> bool:
+        """The syncer does not answer yet, which is no problem while the run starts."""
+        state = self.run.syncer
+        return self.starting and not state.answers and state.reason in ("", UNAVAILABLE)
+
+    @property
+    def syncer_wait(self) -> str:
+        """Why the syncer does not answer: pods that do not exist count only after they were polled in vain."""
+        missing = self.run.spec.syncer.shards if self.run.syncer.reason == UNAVAILABLE else 0
+        return hindrances(syncer(self.run.name), missing, self.run.syncer_pods)

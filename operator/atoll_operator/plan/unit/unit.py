@@ -12,7 +12,7 @@ from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import HealStages, LearnerUnitSpec, LearnerUnitStatus, UnitPhase
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import parse_time
-from atoll_operator.plan.conditions import Notice, State, clip, is_true, state, states_of, transition
+from atoll_operator.plan.conditions import Notice, State, clip, is_true, state, transition
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.settings import digest
 from atoll_operator.plan.pods.template import PodSettings
@@ -208,11 +208,3 @@ class UnitPlan:
     """Of a heal that this plan sees completed."""
     heal_stages: HealStages | None = None
     """Stages of the last heal, once: when all of them have become known."""
-
-
-def refused(plan: UnitPlan, old: LearnerUnitStatus, message: str, now: float) -> UnitPlan:
-    """The same plan, whose status says why the API server refuses the unit's objects; `old`: before this pass."""
-    shown = states_of(plan.status.conditions) | {"Scheduled": state(False, "ObjectRefused", message)}
-    conditions = transition(old.conditions, shown, plan.status.observed_generation, now)
-    update = {"message": clip(message), "conditions": conditions}
-    return replace(plan, status=plan.status.model_copy(update=update))
