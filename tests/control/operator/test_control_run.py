@@ -15,7 +15,7 @@ UNIT, PODS = "r-two-0", ["r-two-0-1-0", "r-two-0-1-1"]
 
 
 def test_a_run_becomes_objects_and_conditions_and_keeps_its_status_when_it_is_complete(bench: Bench) -> None:
-    bench.operator()
+    operator = bench.operator(ATOLL_RESYNC_SECONDS="1")
     run, report = bench.learn()
     pods = bench.pods()
     assert set(pods) == {"r-one-0-1-0", "r-one-1-1-0", *PODS}
@@ -62,6 +62,15 @@ def test_a_run_becomes_objects_and_conditions_and_keeps_its_status_when_it_is_co
     bench.until("Finished", lambda: bench.unit("r-one-0")["phase"] == "Finished")
     assert bench.unit("r-one-0")["step"] == 40
     bench.until("an Event", lambda: "TargetReached" in {event["reason"] for event in bench.list("Event")})
+
+    # What others make under a name of the complete run outlives its resyncs.
+    bench.until("no Service", lambda: "r-syncer" not in bench.names("Service"))
+    spec = {"clusterIP": "None", "selector": {"app": "theirs"}, "ports": [{"port": 80}]}
+    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "r-syncer"}, "spec": spec}
+    made, passes = bench.create(theirs), 'atoll_reconcile_seconds_count{kind="TrainingRun"}'
+    before = operator.figures()[passes]
+    bench.until("two resyncs", lambda: operator.figures()[passes] >= before + 3)
+    assert bench.get("Service", "r-syncer")["metadata"] == made["metadata"]
 
 
 def ends(bench: Bench, pod: str, exit_code: int, words: str = "") -> None:
