@@ -9,7 +9,7 @@ from typing import get_args
 import yaml
 
 from atoll_operator.api.common import ACCELERATORS
-from atoll_operator.api.pool import Pool
+from atoll_operator.api.sections import Pool
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_runtime.contract import PRESETS
 

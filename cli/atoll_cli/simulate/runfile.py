@@ -11,7 +11,7 @@ import yaml
 
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.admission import faults
-from atoll_operator.api.pool import MAX_UNITS, Pool
+from atoll_operator.api.sections import MAX_UNITS, Pool
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.pods.topology import chips_of, generation_of, slice_of
 from atoll_operator.plan.run.elastic import sizes

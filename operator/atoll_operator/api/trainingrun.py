@@ -18,9 +18,8 @@ from atoll_operator.api.common import (
 )
 from atoll_operator.api.learnerunit import MAX_STREAM
 from atoll_operator.api.podtemplate import MAX_VALUE, MAX_VARIABLES, PodTemplate
-from atoll_operator.api.pool import MAX_UNITS, Pool
 from atoll_operator.api.runrules import NAME_RULES, NEW_RUN, RUN_RULES
-from atoll_operator.api.sections import EvaluatorSpec, RecoverySpec, SyncerSpec
+from atoll_operator.api.sections import MAX_UNITS, EvaluatorSpec, Pool, RecoverySpec, SyncerSpec
 from atoll_runtime.contract import (
     CheckpointSpec,
     DataSpec,

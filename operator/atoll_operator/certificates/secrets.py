@@ -39,7 +39,6 @@ class RunCertificates:
         self._pair = Pair(b"", b"")
         """The operator's own certificate; kept in memory only."""
         self._authorities: Authorities | None = None
-        """None before they are read."""
 
     async def ensure(self, members: Sequence[Member], now: datetime.datetime) -> None:
         """Create missing Secrets, and renew those that are due or lack a host name or an authority.
@@ -95,7 +94,6 @@ class RunCertificates:
     async def _issue(
         self, authorities: Authorities, member: Member, mark: str, now: datetime.datetime
     ) -> None:
-        """Create or renew one Secret, or leave it as it is."""
         run, name, owned = self.run, tls_secret(member.name), member.owner(self.run)
 
         def body() -> Object:
@@ -160,7 +158,6 @@ class Member:
     name: str
     role: Literal["syncer", "evaluator", "unit"]
     hosts: tuple[str, ...]
-    """DNS names in the certificate."""
     unit_uid: str = ""
     """Of a unit created by a user, which owns its Secret. Empty: the run owns the Secret."""
 

@@ -61,7 +61,6 @@ class Entry:
     value: Any
     """What the projection keeps of the body."""
     groups: Mapping[str, Any]
-    """The value of each index that has the object."""
     mark: str = ""
     """What the operator noted of this version; empty once the object has another version."""
 
@@ -92,9 +91,7 @@ class Cache:
     def __init__(self, project: Mapping[str, Project], indices: Mapping[str, Index]) -> None:
         self._project, self._indices = project, indices
         self._entries: dict[str, dict[Key, Entry]] = {}
-        """By kind."""
         self._groups: dict[tuple[str, Hashable], set[Key]] = {}
-        """By name of an index and value."""
         self._deleted: OrderedDict[str, None] = OrderedDict()
 
     def put(self, kind: str, body: Object) -> Change | None:

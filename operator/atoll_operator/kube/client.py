@@ -28,7 +28,6 @@ RETRY_AFTER_SECONDS = 10.0
 """Longest wait between two tries, whatever the API server asks for."""
 TIME_OUT = aiohttp.ClientTimeout(total=20, sock_connect=5)
 PAGE = 500
-"""Objects in one answer to a list."""
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
@@ -44,7 +43,6 @@ class Resource(NamedTuple):
     plural: str
 
     def path(self, namespace: str = "", name: str = "") -> str:
-        """The path of a collection, in one namespace or in the cluster, or of one object."""
         prefix = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         scope = f"/namespaces/{namespace}" if namespace else ""
         return f"{prefix}{scope}/{self.plural}" + (f"/{name}" if name else "")

@@ -75,13 +75,11 @@ class KopfThread:
         self.ended: asyncio.Future[str] = self._main.create_future()
         """Its result is why kopf ended."""
         self.listed: set[str] = set()
-        """Paths that kopf has listed."""
         self.alive = time.monotonic()
         """When kopf's loop answered the last ping."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._buffer: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        """Calls for the main loop."""
         self._draining = self._closed = False
         # A daemon, so that a hanging loop does not keep the process alive.
         threading.Thread(target=self._run, name="kopf", daemon=True).start()

@@ -43,5 +43,4 @@ def configure(log_format: Literal["json", "text"]) -> None:
 
 
 def tell(level: int, message: str, **fields: object) -> None:
-    """Logs with fields."""
     LOG.log(level, message, extra={"fields": fields})

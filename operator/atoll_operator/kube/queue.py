@@ -34,7 +34,6 @@ class _Record:
     failures: int = 0
     """Passes that failed since the last change or success."""
     reason: str = ""
-    """Why the last pass failed."""
 
     def cancel(self) -> None:
         if self.timer is not None:

@@ -33,7 +33,6 @@ class Recorder:
         self._client = client
         self._component = component
         self._told: OrderedDict[str, None] = OrderedDict()
-        """Names of the last Events."""
         self._waiting: asyncio.Queue[Object] = asyncio.Queue(REMEMBERED)
         self._dropped = 0
         """Events that were dropped since the last log line about it."""
@@ -56,7 +55,6 @@ class Recorder:
             self._waiting.put_nowait(event)
 
     async def run(self) -> None:
-        """Writes until cancelled."""
         while True:
             event = await self._waiting.get()
             try:

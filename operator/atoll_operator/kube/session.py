@@ -65,7 +65,6 @@ class KopfHttp:
         self._names: dict[str, Names] = {}
         """What the pages of a list had until now, by path."""
         self.asked = time.monotonic()
-        """When the last request was sent."""
 
     def session(self) -> aiohttp.ClientSession:
         class Response(aiohttp.ClientResponse):

@@ -63,7 +63,6 @@ class ClusterWatches:
         return "; ".join(f"{path}: {text}" for path, (code, text) in problems if code in ("401", "403"))
 
     async def run(self) -> None:
-        """Runs until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch(), name="watches")
             group.create_task(self._resync(), name="resync of watches")

@@ -12,7 +12,6 @@ def format_time(seconds: float) -> str:
 
 
 def parse_time(text: str) -> float:
-    """Unix seconds of an RFC 3339 time."""
     return datetime.datetime.fromisoformat(text).timestamp()
 
 

@@ -62,7 +62,6 @@ def transition(
 
 
 def states_of(conditions: Iterable[Condition]) -> dict[str, State]:
-    """States by type."""
     return {item.type: (item.status, item.reason, item.message) for item in conditions}
 
 

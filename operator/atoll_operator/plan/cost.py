@@ -20,7 +20,6 @@ def of_heal(seconds: float, chips: int, step_seconds: float) -> Cost:
 
 
 def with_heal(old: CostStatus | None, reason: str, heal: Cost) -> CostStatus:
-    """Add one heal."""
     known = old or CostStatus()
     return total([known, _status({reason: heal})], names(known))
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from atoll_operator.api.group import ACCELERATOR, NODE_POOL, TOPOLOGY, TPU, Object
+from atoll_operator.api.group import ACCELERATOR, NODE_POOL, SPOT, TOPOLOGY, TPU, Object
 from atoll_operator.plan.clock import earliest
-from atoll_operator.plan.pods.capacity import SPOT
 from atoll_operator.plan.pods.view import PodView, Removal, removals
 from atoll_operator.plan.unit.failure import HOST_MAINTENANCE, NODE_LOST, Cause
 
@@ -38,7 +37,6 @@ class NodeView:
     pool: str = ""
     kind: Kind = ("", "")
     chips: int = 0
-    """Allocatable."""
     cordoned: bool = False
     silent_since: float | None = None
     """Unix seconds at which this operator first saw it not ready; clocks of nodes may be wrong."""

@@ -47,7 +47,6 @@ def _body(body: Object, _: Any) -> Body:
 
 
 def _node_of(kind: str, body: Object) -> str | None:
-    """The node of a pod."""
     return body.get("spec", {}).get("nodeName") if kind == "Pod" else None
 
 
@@ -77,7 +76,6 @@ class Inventory:
         )
         self._deleted_nodes: OrderedDict[str, NodeView] = OrderedDict()
         self._chips: Mapping[NodeKind, Mapping[str, int]] | None = None
-        """None after a change of a node."""
 
     def put(self, kind: str, body: Object) -> Change | None:
         """Takes the state of an object; returns None where it is not newer than what is known."""
@@ -105,7 +103,6 @@ class Inventory:
             self.put("Pod", body)
 
     def get(self, key: Key) -> Body | None:
-        """The body of a run, a unit or a StatefulSet."""
         entry = self.cache.get(key)
         return None if entry is None else entry.value
 

@@ -20,15 +20,14 @@ from memory_cluster import PlayedCluster
 from memory_syncer import TICK_SECONDS, PlayedSyncer, pollers
 from objects import RUN
 
-from atoll_operator import controller as term_module
+from atoll_operator import operator as term_module
 from atoll_operator.api.group import LABEL_UNIT
-from atoll_operator.controller import Controller
 from atoll_operator.kube.cache import Key
 from atoll_operator.kube.events import deliver
 from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.session import Watch
 from atoll_operator.metrics.process import Metrics
-from atoll_operator.operator import WATCHES
+from atoll_operator.operator import WATCHES, Controller
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.wakeups import Dispatcher
 from atoll_operator.settings import Settings

@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import strategies as st
 from refusals import REMOVE, SCHEMAS, VALID, Path, patched, rows
 
-from atoll_operator.api.pool import MAX_UNITS
+from atoll_operator.api.sections import MAX_UNITS
 from atoll_operator.plan.pods.names import EVALUATED_LIMIT, NAMES_LIMIT
 from atoll_operator.plan.pods.topology import GENERATIONS, MAX_HOSTS, chips_of
 from atoll_runtime.contract import OPTIMIZERS, ModelSpec

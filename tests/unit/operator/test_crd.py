@@ -12,8 +12,7 @@ from refusals import SCHEMAS
 
 from atoll_operator.api.common import ACCELERATORS
 from atoll_operator.crd import generate
-from atoll_operator.crd.docs import default, fields, limits, table, tell
-from atoll_operator.crd.generate import PAGE, RESOURCES, files
+from atoll_operator.crd.generate import PAGE, RESOURCES, default, fields, files, limits, table, tell
 from atoll_operator.crd.schema import structural
 from atoll_operator.plan.pods.topology import GENERATIONS
 

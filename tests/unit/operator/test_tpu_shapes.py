@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from atoll_operator.api.pool import Pool
-from atoll_operator.plan.pods import capacity
+from atoll_operator.api.sections import Pool
 from atoll_operator.plan.pods import topology as tpu
+from atoll_operator.plan.run.elastic import capacity_labels, capacity_tolerations
 
 FLAT = {"2x4": 2, "4x4": 4, "4x8": 8, "8x8": 16, "8x16": 32, "16x16": 64}
 DEEP = {"2x2x1": 1, "2x2x2": 2, "2x2x4": 4, "2x4x4": 8, "4x4x4": 16, "4x4x8": 32, "4x8x8": 64, "8x8x8": 128}
@@ -162,8 +162,8 @@ def pool(**changes) -> Pool:
     ids=["on-demand", "spot", "flex-start", "reservation"],
 )
 def test_a_pool_goes_to_nodes_of_its_capacity_and_tolerates_their_taint(changes, labels, taints) -> None:
-    assert capacity.selector(pool(**changes)) == labels
-    tolerated = capacity.tolerations(pool(**changes))
+    assert capacity_labels(pool(**changes)) == labels
+    tolerated = capacity_tolerations(pool(**changes))
     assert [(each.key, each.operator, each.value, each.effect) for each in tolerated] == [
         (taint, "Equal", "true", "NoSchedule") for taint in taints
     ]

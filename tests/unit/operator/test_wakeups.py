@@ -13,12 +13,12 @@ import pytest
 from leaping import leap
 
 from atoll_operator.cluster import Cluster
-from atoll_operator.controller import Controller
 from atoll_operator.kube.cache import Change, Key, Object
 from atoll_operator.kube.errors import Conflict
 from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.metrics.process import Metrics
+from atoll_operator.operator import Controller
 from atoll_operator.plan.run.syncer_state import StatusDiff
 from atoll_operator.reconcilers.inventory import Inventory, parent_key
 from atoll_operator.reconcilers.run import RunReconciler

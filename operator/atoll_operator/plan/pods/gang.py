@@ -29,7 +29,6 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 METRICS_PORT = 8431
 """group.TPU runtime metrics."""
 PORTS = {"coordinator": COORDINATOR_PORT, "coordinator-2": SPARE_COORDINATOR_PORT, "peers": PEER_PORT}
-"""Of the Service."""
 _CAPABILITIES = {"drop": ["ALL"], "add": ["SYS_RESOURCE"]}
 LOCKING: Object = {"runAsUser": 0, "runAsNonRoot": False, "capabilities": _CAPABILITIES}
 """Security context of a container that may raise its limit of locked memory. It runs as root, because another user
@@ -67,7 +66,6 @@ def service(unit: UnitObserved) -> Object:
 
 
 def pods(unit: UnitObserved, places: Mapping[int, PodPlacement]) -> tuple[Object, ...]:
-    """The pods of these hosts, in order of hosts."""
     return tuple(_pod(unit, host, places[host]) for host in sorted(places))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atoll_operator.api.pool import MAX_UNITS
+from atoll_operator.api.sections import MAX_UNITS
 from atoll_operator.plan.pods.topology import MAX_HOSTS
 
 LABEL_LIMIT = 63
@@ -64,5 +64,4 @@ def evaluator(run: str) -> str:
 
 
 def evaluator_host(run: str, namespace: str) -> str:
-    """The stable name of its pod."""
     return f"{evaluator(run)}-0.{evaluator(run)}.{namespace}.svc"

@@ -51,7 +51,6 @@ def pod_settings(
 
 
 def runtime_status(spec: TrainingRunSpec, settings: PodSettings) -> RuntimeStatus:
-    """The image and variables, as the run's status keeps them."""
     return RuntimeStatus(image=settings.image, asked=spec.image or "", environment=dict(settings.environment))
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from atoll_operator.api import group
 from atoll_operator.api.group import Object
 from atoll_operator.plan.clock import earliest, parse_time
-from atoll_operator.plan.pods.capacity import SPOT
 from atoll_operator.plan.pods.template import CONTAINER
 from atoll_operator.plan.unit.kueue import MANAGED
 from atoll_runtime.contract import LastWords
@@ -56,10 +55,8 @@ class PodView:
     """Kueue's queue, and the pod's group in it."""
     group: str = ""
     unschedulable: str = ""
-    """The scheduler's message."""
     unschedulable_since: float | None = None
     scheduled_at: float | None = None
-    """When it got its node."""
     waiting: str = ""
     """Why the container does not start, such as `ImagePullBackOff`."""
     waiting_message: str = ""
@@ -91,7 +88,6 @@ class PodView:
 
 
 def view(pod: Object) -> PodView:
-    """The view of a pod's JSON."""
     metadata, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
     labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {})
     selector = spec.get("nodeSelector", {})
@@ -123,7 +119,7 @@ def view(pod: Object) -> PodView:
         message=status.get("message", "") or stopped.get("message", ""),
         node=spec.get("nodeName", ""),
         pool=selector.get(group.NODE_POOL, ""),
-        spot=selector.get(SPOT) == "true",
+        spot=selector.get(group.SPOT) == "true",
         deletion_time=_time(metadata.get("deletionTimestamp")),
         disruption=disrupted or (STOPPED if stopped else ""),
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates", ())),

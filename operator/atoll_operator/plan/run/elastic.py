@@ -9,15 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from atoll_operator.api.group import API_VERSION, UNIT_KIND, Object
+from atoll_operator.api.common import Toleration
+from atoll_operator.api.group import API_VERSION, SPOT, UNIT_KIND, Object
 from atoll_operator.api.learnerunit import MAX_STREAM, LearnerUnitSpec
-from atoll_operator.api.pool import MAX_UNITS, Pool
+from atoll_operator.api.sections import MAX_UNITS, Pool
 from atoll_operator.api.trainingrun import StreamRange, StreamsStatus, TrainingRunSpec
-from atoll_operator.plan.pods import capacity
 from atoll_operator.plan.pods.names import unit_name
 from atoll_operator.plan.run.objects import metadata
 from atoll_operator.plan.run.observed import RunObserved
 
+FLEX_START = "cloud.google.com/gke-flex-start"
+RESERVATION = "cloud.google.com/reservation-name"
+_CAPACITY = {"Spot": SPOT, "FlexStart": FLEX_START}
+"""Labels of nodes by their capacity; GKE's label and taint have the same key and value. Source: GKE's cluster
+autoscaler; xpk selects reservations by the same label. Nodes of queued provisioning (`cloud.google.com/gke-queued`) are
+not covered: a pool selects them with `nodeSelector` and `tolerations`."""
 Place = tuple[str, int]
 """Pool and index of a unit."""
 
@@ -98,8 +104,8 @@ def _unit_spec(run: RunObserved, pool: Pool) -> LearnerUnitSpec:
         stream=0,
         streams=1,
         image=run.spec.image or run.settings.image,
-        node_selector={**pool.node_selector, **capacity.selector(pool)},
-        tolerations=(*pool.tolerations, *capacity.tolerations(pool)),
+        node_selector={**pool.node_selector, **capacity_labels(pool)},
+        tolerations=(*pool.tolerations, *capacity_tolerations(pool)),
         **{name: getattr(pool, name) for name in ("accelerator", "topology", "machine_type", "resources")},
         **{name: getattr(run.spec, name) for name in ("pod_template", "queue_name", "queue_priority_class")},
     )
@@ -157,3 +163,16 @@ def _ranges(dealt: Mapping[Place, int]) -> list[StreamRange]:
         else:
             ranges.append(StreamRange(pool=pool, index=index, units=1, stream=stream))
     return ranges
+
+
+def capacity_labels(pool: Pool) -> dict[str, str]:
+    """Labels of the pool's nodes. On-demand nodes have none for their capacity."""
+    if pool.reservation_name is not None:
+        return {RESERVATION: pool.reservation_name}
+    return {_CAPACITY[pool.capacity]: "true"} if pool.capacity in _CAPACITY else {}
+
+
+def capacity_tolerations(pool: Pool) -> tuple[Toleration, ...]:
+    """Tolerations for the taints of such nodes."""
+    label = _CAPACITY.get(pool.capacity)
+    return () if label is None else (Toleration(key=label, value="true", effect="NoSchedule"),)

@@ -68,7 +68,6 @@ class RunPlan:
 
 
 def plan_run(run: RunObserved, now: float) -> RunPlan:
-    """Plan one run."""
     recovery = run.spec.recovery
     pods = (*run.syncer_pods, *run.evaluator_pods)
     release, wake = of_lost_nodes(pods, run.nodes, recovery.node_lost_seconds, recovery.force_delete, now)

@@ -42,7 +42,6 @@ class Slot:
 
 
 def plan_unit(unit: UnitObserved) -> UnitPlan:
-    """Decide for one unit."""
     if (nothing := inactive.inactive(unit)) is not None:
         return nothing
     jitter = incarnation.jitter(unit.uid, unit.status.incarnation)
