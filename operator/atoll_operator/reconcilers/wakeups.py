@@ -11,7 +11,7 @@
 | a pod was deleted; its deletion had been seen before | its unit or run | none; `STARTING_SECONDS` |
 | a node changed or was deleted | units and runs with pods on it | none |
 | another owned object changed or was deleted | its unit or run | `STARTING_SECONDS` |
-| an object is missing in a fresh list | as if it was deleted | none |
+| an object is missing in a fresh list | as if it was deleted | the same |
 | a collection was listed again after its watch was down | keys whose last pass failed | none |
 | the operator wrote more than figures of a unit's status | its run | `RUN_SECONDS` |
 | a syncer's report: more than figures changed | the run, or the units concerned | none |
@@ -29,7 +29,6 @@ from typing import Any
 
 from atoll_operator.kube.cache import Change, Key, Object
 from atoll_operator.kube.queue import WorkQueue
-from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.syncer_state import StatusDiff
 from atoll_operator.reconcilers.inventory import PARENT, Inventory
 
@@ -45,12 +44,8 @@ WakeUp = tuple[Key, float]
 """A key and the least number of seconds since its last pass; 0: at once."""
 
 
-def wakeups(change: Change, inventory: Inventory, listed: bool = False) -> Iterator[WakeUp]:
-    """The keys to reconcile after a change of the cache.
-
-    Args:
-        listed: the change was found by a list, not by an event.
-    """
+def wakeups(change: Change, inventory: Inventory) -> Iterator[WakeUp]:
+    """The keys to reconcile after a change of the cache."""
     key, old, new = change.key, change.old, change.new
     entry = new or old
     assert entry is not None, "one of both is there"
@@ -64,10 +59,8 @@ def wakeups(change: Change, inventory: Inventory, listed: bool = False) -> Itera
         yield key, 0.0
         if parent is not None:
             yield parent, RUN_SECONDS if new is not None else 0.0
-    elif parent is not None:
-        delay = _delay(change)
-        if delay is not None:
-            yield parent, 0.0 if listed else delay
+    elif parent is not None and (delay := _delay(change)) is not None:
+        yield parent, delay
 
 
 def _delay(change: Change) -> float | None:
@@ -81,17 +74,12 @@ def _delay(change: Change) -> float | None:
         return 0.0 if old is None or old.value.deletion_time is None else STARTING_SECONDS
     if old is None or old.uid != new.uid:
         return 0.0
-    pod, placed = new.value, new.value.node != old.value.node
-    if placed and not pod.pool:  # the other pods of its slice follow it
-        return 0.0
-    return _pod_delay(old.value, pod)
-
-
-def _pod_delay(old: PodView, new: PodView) -> float | None:
-    if old == new:
+    before, pod = old.value, new.value
+    if before == pod:
         return None
-    changed = any(getattr(old, name) != getattr(new, name) for name in PROMPT)
-    return 0.0 if changed or new.ended or (old.ready and not new.ready) else STARTING_SECONDS
+    prompt = any(getattr(before, name) != getattr(pod, name) for name in PROMPT)
+    leads = pod.node != before.node and not pod.pool  # the other pods of its slice follow it
+    return 0.0 if prompt or leads or pod.ended or (before.ready and not pod.ready) else STARTING_SECONDS
 
 
 def report_wakeups(run: Key, diff: StatusDiff, inventory: Inventory) -> Iterator[Key]:
@@ -116,11 +104,11 @@ class Dispatcher:
 
     def listed(self, kind: str, namespace: str, names: Collection[tuple[str, str]], version: int) -> None:
         for change in self._inventory.keep(kind, namespace, names, version):
-            self._pass_on(change, listed=True)
+            self._pass_on(change)
         if self.queue is not None:  # the API server answers again
             self.queue.retry_failed()
 
-    def _pass_on(self, change: Change | None, listed: bool = False) -> None:
+    def _pass_on(self, change: Change | None) -> None:
         if change is not None and self.queue is not None:
-            for key, delay in wakeups(change, self._inventory, listed):
+            for key, delay in wakeups(change, self._inventory):
                 self.queue.add_spaced(key, delay)

@@ -66,10 +66,10 @@ class World:
         return self._woken(self.inventory.drop(kind, body))
 
     def keep(self, kind: str, names: set[tuple[str, str]], version: int) -> dict[Key, float]:
-        return self._woken(*self.inventory.keep(kind, "", names, version), listed=True)
+        return self._woken(*self.inventory.keep(kind, "", names, version))
 
-    def _woken(self, *changes: Change | None, listed: bool = False) -> dict[Key, float]:
-        found = (wakeups(change, self.inventory, listed) for change in changes if change is not None)
+    def _woken(self, *changes: Change | None) -> dict[Key, float]:
+        found = (wakeups(change, self.inventory) for change in changes if change is not None)
         return dict(itertools.chain.from_iterable(found))
 
 
@@ -169,7 +169,7 @@ def test_an_owned_object_that_others_change_or_delete_wakes_its_owner() -> None:
     assert world.drop("Secret", thing(6)) == SOON
     world.put("Service", thing(7, uid="s"))
     assert world.keep("Service", set(), 6) == NOT
-    assert world.keep("Service", set(), 8) == AT_ONCE
+    assert world.keep("Service", set(), 8) == SOON
 
 
 @pytest.mark.parametrize(

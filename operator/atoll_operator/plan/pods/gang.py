@@ -27,7 +27,7 @@ from atoll_runtime.contract import (
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 METRICS_PORT = 8431
-"""group.TPU runtime metrics."""
+"""TPU runtime metrics."""
 PORTS = {"coordinator": COORDINATOR_PORT, "coordinator-2": SPARE_COORDINATOR_PORT, "peers": PEER_PORT}
 _CAPABILITIES = {"drop": ["ALL"], "add": ["SYS_RESOURCE"]}
 LOCKING: Object = {"runAsUser": 0, "runAsNonRoot": False, "capabilities": _CAPABILITIES}
