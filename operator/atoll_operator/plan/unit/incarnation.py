@@ -61,11 +61,9 @@ def budget_of(restarts: Sequence[Restart], recovery: RecoverySpec, now: float, j
     begin, end = now - recovery.window_seconds, now + SKEW_SECONDS
     recent = tuple(item for item in restarts if begin < parse_time(item.time) <= end)[-(MAX_RESTARTS - 1) :]
     counted = sum(not spared(item.reason, recent[:index]) for index, item in enumerate(recent))
-    wait = 0.0
-    if recent:
-        wait = min(BASE_SECONDS * 2.0 ** min(len(recent) - 1, 16), MAX_SECONDS)
-        wait += parse_time(recent[-1].time) - now + wait * SPREAD * (2 * jitter - 1)
-    return Budget(now + wait, counted >= recovery.max_restarts, recent)
+    wait = min(BASE_SECONDS * 2.0 ** min(len(recent) - 1, 16), MAX_SECONDS) * (1 + SPREAD * (2 * jitter - 1))
+    not_before = parse_time(recent[-1].time) + wait if recent else now
+    return Budget(not_before, counted >= recovery.max_restarts, recent)
 
 
 def spared(reason: str, before: Sequence[Restart]) -> bool:
@@ -93,11 +91,8 @@ def without_failure(unit: UnitObserved, budget: Budget) -> UnitPlan | None:
         return raise_incarnation(unit, status)
     if failed:  # the budget was raised
         return raise_incarnation(unit, _charged(unit, status, budget, last_reason(status)))
-    if unit.known_incarnation <= status.incarnation:
-        return None
-    return raise_incarnation(
-        unit, status
-    )  # the syncer knows an earlier unit of this name, and fences this one
+    # The syncer may know an earlier unit of this name, and fences this one then.
+    return raise_incarnation(unit, status) if unit.known_incarnation > status.incarnation else None
 
 
 def after_failure(
