@@ -174,13 +174,15 @@ def check_slices(shape: Slice, slices: int, field: str) -> None:
 
     Multislice needs slices of several hosts (GKE's page on multislice).
     """
-    slice_has = f"a {shape.topology} slice of {shape.machine} has {shape.hosts}"
+    such = f"a {shape.topology} slice of {shape.machine}"
     if slices > 1 and shape.hosts == 1:
         needs = "a unit of several slices takes slices of several hosts"
-        raise ValueError(f"{field} {slices}: {needs}, and {slice_has}; 1 is right, or a larger topology")
+        raise ValueError(f"{field} {slices}: {needs}, and {such} has one; 1 is right, or a larger topology")
     if slices * shape.hosts > MAX_HOSTS:
         most = f"at most {MAX_HOSTS // shape.hosts} is right"
-        raise ValueError(f"{field} {slices}: a unit has at most {MAX_HOSTS} hosts, and {slice_has}; {most}")
+        raise ValueError(
+            f"{field} {slices}: a unit has at most {MAX_HOSTS} hosts, and {such} has {shape.hosts}; {most}"
+        )
 
 
 def _offers(generation: Generation) -> str:
