@@ -1,4 +1,4 @@
-"""A bare asynchronous client of an API server: no tries, no cache, no logic."""
+"""An asynchronous client of an API server, without retries or a cache."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ LINE_LIMIT = 2**20
 
 
 class BenchError(RuntimeError):
-    """The bench cannot go on; the message names what did not happen."""
+    """The bench cannot continue; the message names what did not happen."""
 
 
 class Client:
-    """Use as an async context manager. `connections` is the number of calls under way at a time."""
+    """Use as an async context manager. `connections` is the number of concurrent calls."""
 
-    def __init__(self, server: str, context: ssl.SSLContext, token: str = "", connections: int = 32) -> None:
+    def __init__(self, server: str, context: ssl.SSLContext, connections: int) -> None:
         self._server = server
         self._context = context
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
 
@@ -35,7 +34,6 @@ class Client:
         self._session = aiohttp.ClientSession(
             base_url=self._server,
             connector=aiohttp.TCPConnector(limit=self._connections, ssl=self._context),
-            headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=CALL_SECONDS),
         )
         return self
@@ -82,7 +80,7 @@ def pods_path(namespace: str, name: str = "") -> str:
 
 
 async def fail(client: Client, namespace: str, name: str, exit_code: int = 1) -> None:
-    """Ends a pod as its kubelet would say; one that is gone already cannot."""
+    """Reports a failed pod as its kubelet would; a pod that does not exist is ignored."""
     ended = {"exitCode": exit_code, "reason": "Error"}
     container = {
         "name": "main",
