@@ -1,6 +1,6 @@
 """One process of a unit, run by test_compilation_cache: some steps with fragments going out and in, as JSON on stdout.
 
-Arguments: hosts, host, coordinator, a folder for the bucket and the pods, or `-` for no cache.
+Arguments: hosts, host, coordinator, a folder for the bucket, or `-` for no cache.
 """
 
 import json
@@ -42,7 +42,7 @@ def main():
     store = None
     if folder != "-":
         bucket = Bucket(f"file://{folder}/bucket")
-        store = CompilationStore(bucket, Path(folder) / f"pod-{host}", "shape", int(host))
+        store = CompilationStore(bucket, Path(folder) / f"trial-{host}", "versions", "shape", int(host))
     unit = UnitContract(
         unit="u",
         incarnation=1,

@@ -27,7 +27,7 @@ def plain():
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory, plain):
-    """The bucket and the pods after the first incarnation."""
+    """The bucket after the first incarnation."""
     folder = tmp_path_factory.mktemp("unit")
     first = incarnation(folder)
     assert all(host["loaded"] == 0 and host["compiled"] == plain[0]["compiled"] for host in first)
@@ -49,20 +49,13 @@ def all_loaded(hosts, plain):
     assert [name for name in plain[0]["backend"] if "advance" in name], "which would have been seen"
 
 
-def test_restarts_in_place_load_everything_and_train_as_if_they_had_compiled(folder, plain):
+def test_healed_units_load_everything_and_train_as_if_they_had_compiled(folder, plain):
     for _ in range(HEALS):
         all_loaded(incarnation(folder), plain)
 
 
-def test_a_new_gang_loads_everything_from_the_bucket(folder, plain):
-    for host in range(HOSTS):
-        shutil.rmtree(folder / f"pod-{host}")
-    all_loaded(incarnation(folder), plain)
-
-
-def test_where_one_host_cannot_use_its_copy_both_compile_that_program_and_no_other(folder, plain):
-    shutil.rmtree(folder / "pod-1")
-    (step,) = (folder / "bucket/cache/shape/host-1").glob("step-*")
+def test_both_hosts_compile_the_program_that_one_cannot_load_and_no_other(folder, plain):
+    (step,) = (folder / "bucket/cache/versions/shape/host-1").glob("step-*")
     step.write_bytes(step.read_bytes()[:-100])
     hosts = incarnation(folder)
     assert [host["losses"] for host in hosts] == [host["losses"] for host in plain]

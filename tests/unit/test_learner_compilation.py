@@ -1,4 +1,4 @@
-"""Programs that are compiled once: what is loaded does the same, and hosts that disagree all compile."""
+"""Programs are compiled once; loaded ones compute the same; if one host lacks a program, all compile it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Unit:
 
     def programs(self, agreement: Any = None) -> Programs:
         bucket = Bucket(f"file://{self.folder}/bucket")
-        store = CompilationStore(bucket, self.folder / "pod", "s", 0)
+        store = CompilationStore(bucket, self.folder / "trial", "v", "s", 0)
         self.stores.append(store)
         return Programs(agreement or self.agreement, store)
 
@@ -78,9 +78,7 @@ def step(programs: Programs) -> Any:
     return programs("step", jax.jit(advance, static_argnames=("power",), donate_argnums=0))
 
 
-def test_the_next_incarnation_compiles_nothing_and_computes_the_same(
-    unit: Unit, compilations: list[str]
-) -> None:
+def test_next_incarnation_compiles_nothing_and_computes_the_same(unit: Unit, compilations: list[str]) -> None:
     first = unit.programs()
     plain = jax.jit(advance, static_argnames=("power",))(theta(), np.float32(0.1), power=2)
     fresh = step(first)(theta(), np.float32(0.1), power=2)
@@ -97,7 +95,7 @@ def test_the_next_incarnation_compiles_nothing_and_computes_the_same(
     assert arguments["a"].is_deleted(), "donated, as by the compiled one"
 
 
-def test_each_shape_and_each_static_argument_is_a_program_of_its_own(unit: Unit) -> None:
+def test_each_shape_and_static_argument_has_its_own_program(unit: Unit) -> None:
     programs = unit.programs()
     call = step(programs)
     results = [
@@ -116,7 +114,7 @@ class Divided:
         return np.zeros_like(values), values
 
 
-def test_where_one_host_lacks_a_program_all_compile_it(unit: Unit) -> None:
+def test_all_hosts_compile_a_program_that_one_host_lacks(unit: Unit) -> None:
     first = unit.programs()
     step(first)(theta(), np.float32(0.1), power=2)
     unit.end(first)
@@ -125,14 +123,14 @@ def test_where_one_host_lacks_a_program_all_compile_it(unit: Unit) -> None:
     assert (second.compiled, second.loaded) == (1, 0)
 
 
-def test_what_cannot_be_loaded_is_compiled_and_takes_its_place(
+def test_program_that_cannot_be_loaded_is_compiled_and_replaced(
     unit: Unit, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = unit.programs()
     wanted = step(first)(theta(), np.float32(0.1), power=2)
     unit.end(first)
-    (name,) = [path.name for path in (unit.folder / "pod").iterdir() if path.name.startswith("step")]
-    other = CompilationStore(Bucket(f"file://{unit.folder}/bucket"), unit.folder / "pod", "s", 0)
+    (name,) = [path.name for path in unit.folder.glob("bucket/cache/v/s/host-0/step*")]
+    other = CompilationStore(Bucket(f"file://{unit.folder}/bucket"), unit.folder / "trial", "v", "s", 0)
     other.put(name, lambda: b"of another machine")
     other.settle()
     other.close(20)
@@ -147,17 +145,17 @@ def test_what_cannot_be_loaded_is_compiled_and_takes_its_place(
     assert third.loaded == 1
 
 
-def test_a_program_that_calls_back_is_not_kept(unit: Unit) -> None:
+def test_program_with_a_host_callback_is_not_kept(unit: Unit) -> None:
     for _ in range(2):
         programs = unit.programs()
         found = programs("task", jax.jit(traced))(jnp.ones(4))
         assert np.allclose(found, np.sin(1.0))
         assert (programs.compiled, programs.loaded) == (1, 0)
         unit.end(programs)
-    assert not list(unit.folder.glob("pod/task*"))
+    assert not list(unit.folder.rglob("task*"))
 
 
-def test_without_a_store_everything_is_compiled() -> None:
+def test_every_program_is_compiled_without_a_store() -> None:
     programs = Programs(Agreement(span(jax.devices()[:1])), None)
     step(programs)(theta(), np.float32(0.1), power=2)
     programs.settle()

@@ -1,8 +1,8 @@
-"""Programs of a unit: compiled once for its slice, and loaded by every incarnation after that.
+"""Compiles a unit's programs once; later incarnations load them.
 
-JAX's own cache is of no use to a unit of several hosts on CPUs: its keys differ by process and process 0 alone writes
-(JAX 0.10), so that host 0 loads what the others compile. A host that is ahead by a compilation fails, for Gloo waits
-30 s for the members of a new group. So the hosts decide together here, program by program: all load, or all compile.
+JAX's own cache does not serve a unit of several hosts on CPUs (JAX 0.10): its keys differ by process, and process 0
+alone writes, so host 0 loads what the others compile. Gloo waits only 30 s for the members of a new group, so a host
+that is a compilation ahead fails. Here the hosts decide together, program by program: all load it or all compile it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.compilation_store import FLAGS, CompilationStore, packages
 
 Wrap = Callable[[str, Any], Callable[..., Any]]
-"""Takes a name and a function of `jax.jit`; gives what is called in its place. Keyword arguments must be static."""
+"""Takes a name and a function of `jax.jit`; returns the function to call instead. Keyword arguments must be static."""
 
 log = logging.getLogger(__name__)
 
 
-def as_it_is(name: str, jitted: Any) -> Any:
-    """Compiled by JAX, at the first call."""
+def uncached(name: str, jitted: Any) -> Any:
+    """Lets JAX compile the function at its first call."""
     return jitted
 
 
 class Programs:
-    """The wrapper of one incarnation's programs; every host calls each of them at the same place.
+    """Wraps the functions of one incarnation. All hosts must call them in the same order.
 
     Args:
-        store: None: every program is compiled.
+        store: if None, every program is compiled.
     """
 
     def __init__(self, agreement: Agreement, store: CompilationStore | None) -> None:
@@ -46,14 +46,14 @@ class Programs:
         self.loaded = 0
         self.compiled = 0
         self.seconds = 0.0
-        """From the first call of each program until it could run."""
+        """Total time between the first call of each program and its start."""
 
     def __call__(self, name: str, jitted: Any) -> Callable[..., Any]:
         """See `Wrap`."""
         return _Program(partial(self._obtain, name, jitted))
 
     def settle(self) -> None:
-        """What was loaded does work."""
+        """Call after the first step: the loaded programs work."""
         log.info("%d programs loaded, %d compiled in %.1f s", self.loaded, self.compiled, self.seconds)
         if self._store is not None:
             self._store.settle()
@@ -73,13 +73,15 @@ class Programs:
         else:
             self.compiled += 1
             program = lowered.compile()
-            if self._store is not None and "callback" not in text:  # a callback is an address of this process
+            if (
+                self._store is not None and "callback" not in text
+            ):  # its address is valid in this process alone
                 self._store.put(key, lambda: serialize_executable.serialize(program)[0])
         self.seconds += time.perf_counter() - begun
         return program
 
     def _load(self, key: str, lowered: Lowered) -> Compiled | None:
-        """Never an error: what cannot be loaded is compiled."""
+        """Returns None, without an error, for a program that must be compiled."""
         content = None if self._store is None else self._store.get(key)
         if content is None:
             return None
@@ -88,13 +90,13 @@ class Programs:
                 content, lowered.in_tree, lowered.out_tree
             )
             return found
-        except Exception as error:  # of any kind: an older format, another machine
+        except Exception as error:  # any kind: another format, another machine
             log.warning("%s is compiled again: %s: %s", key, type(error).__name__, error)
             return None
 
 
 class _Program:
-    """One function of `jax.jit`, by the shapes it is called with."""
+    """One function of `jax.jit`, compiled for each signature that it is called with."""
 
     def __init__(self, obtain: Callable[[Sequence[Any], Mapping[str, Any]], Compiled]) -> None:
         self._obtain = obtain
@@ -110,12 +112,12 @@ class _Program:
 
 
 def _kind(leaf: Any) -> Any:
-    """What a program depends on, of one argument."""
+    """The properties of an argument that its program depends on."""
     return leaf.shape, leaf.dtype, getattr(leaf, "sharding", None)
 
 
 def _digest(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Of all that the compiler's result depends on, this process's place among the devices included."""
+    """Digest of everything the compiler's result depends on, including this process's place among the devices."""
     devices = [(device.id, device.process_index, device.device_kind) for device in jax.devices()]
     client = jax.devices()[0].client
     parts = [

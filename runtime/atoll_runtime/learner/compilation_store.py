@@ -1,7 +1,7 @@
-"""Where one host's compiled programs lie: a folder of the pod, which outlives its containers, and the run's bucket.
+"""Stores one host's compiled programs in the run's bucket: `cache/<versions>/<shape>/host-<h>/<program>`.
 
-`cache/<shape>/host-<h>/<program>`, `<shape>` being a digest of all that is known before JAX is up. Each object holds
-its own checksum. Nothing here is an error to anybody: what cannot be had is compiled, what cannot be kept is told of.
+`<versions>` names the packages, `<shape>` all else that is known before JAX starts. Each object begins with its own
+checksum. No failure here is an error for the caller: what cannot be read is compiled, what cannot be written is logged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import queue
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,32 +26,24 @@ from atoll_runtime.checkpoint.layout import CACHE
 from atoll_runtime.contract import RunContract, UnitContract
 
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-"""Variables by which the compiler's result may differ."""
+"""Environment variables that change the compiler's result."""
 SLICE = ("JAX_PLATFORMS", "TPU_ACCELERATOR_TYPE", "TPU_TOPOLOGY", "MEGASCALE_NUM_SLICES")
 PACKAGES = ("atoll", "jax", "jaxlib", "libtpu")
 FETCH_SECONDS = 20.0
-"""From the start of the process, after which programs that have not come are compiled."""
+"""Programs that have not arrived this long after the start of the process are compiled."""
 BUCKET_SECONDS = 20.0
-"""For one call of the bucket."""
+"""Time-out of one call of the bucket."""
 DOWNLOADS = 8
-"""At once."""
-LONGEST_QUEUE = 256
-"""Programs that wait to be written: most are, before the first step."""
-MOST_PROGRAMS = 256
-"""Of one host and shape in the bucket; above it those that this process did not use go."""
-MOST_BYTES = 2**31
-"""Of one program, and of all of the pod's folder. A node's disk is shared."""
-SHAPES = 8
-"""In the bucket; above it the one that was not used for the longest time goes."""
-TRIAL = "trial"
-"""A file that stands from the first load to the first step that ended. A process that finds one has a predecessor
-that programs from here may have killed."""
+"""Parallel downloads."""
+TRIAL = "atoll-compiled-trial"
+"""A file in the pod, present from the first load until the first step has ended. If a process finds it at its start, a
+loaded program may have killed the process before it."""
 
 log = logging.getLogger(__name__)
 
 
 def shape_digest(run: RunContract, unit: UnitContract, environment: Mapping[str, str] = os.environ) -> str:
-    """Of the run's programs on this kind of slice."""
+    """Digest of everything in the contracts and the environment that the run's programs depend on."""
     facts = {
         "model": run.model.model_dump_json(),
         "inner": run.inner.model_dump_json(),
@@ -59,100 +51,84 @@ def shape_digest(run: RunContract, unit: UnitContract, environment: Mapping[str,
         "outer": [run.outer.fragments, run.outer.codec, len(run.shards)],
         "unit": [unit.hosts, unit.batch],
         "environment": [environment.get(name, "") for name in (*FLAGS, *SLICE)],
-        "packages": packages(),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:20]
 
 
 class CompilationStore:
-    """Fetches in the background from the start, and writes there what is new.
+    """Downloads the host's programs in the background from the start; uploads new ones after the first step.
 
     Args:
-        folder: of the pod; of this host alone.
-        clock: Unix seconds, by which shapes in the bucket age.
+        versions: names the folder in `cache/`; folders of other versions are removed.
+        trial: path of the file `TRIAL`.
     """
 
-    def __init__(
-        self, bucket: Bucket, folder: Path, shape: str, host: int, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._bucket, self._folder, self._shape, self._clock = bucket, folder, shape, clock
-        self._host = host
-        self._prefix = f"{CACHE}/{shape}/host-{host}"
+    def __init__(self, bucket: Bucket, trial: Path, versions: str, shape: str, host: int) -> None:
+        self._bucket, self._trial, self._versions, self._host = bucket, trial, versions, host
+        self._prefix = f"{CACHE}/{versions}/{shape}/host-{host}"
+        self._programs: dict[str, bytes] = {}
         self._fetched, self._settled = threading.Event(), threading.Event()
         self._deadline = time.monotonic() + FETCH_SECONDS
-        self._used: set[str] = set()
-        self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(LONGEST_QUEUE)
-        self._suspect = (folder / TRIAL).exists()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._suspect = trial.exists()
         if self._suspect:
-            log.warning("the process before ended before its first step did: programs are compiled again")
+            log.warning("the last process ended before its first step: compiling all programs again")
         self._thread = threading.Thread(target=self._work, name="compilation-store", daemon=True)
         self._thread.start()
 
     @classmethod
     def of(cls, run: RunContract, unit: UnitContract) -> CompilationStore:
-        """The run's, for this host.
+        """The run's store for this host.
 
         Raises:
-            StoreError: its URI is of no bucket.
+            StoreError: the checkpoint's URI is not of a bucket.
         """
-        shape = shape_digest(run, unit)
-        folder = Path(tempfile.gettempdir()) / "atoll-compiled" / shape / f"host-{unit.host}"
-        return cls(Bucket(run.checkpoint.uri, BUCKET_SECONDS), folder, shape, unit.host)
+        bucket = Bucket(run.checkpoint.uri, BUCKET_SECONDS)
+        versions = hashlib.sha256("\0".join(packages()).encode()).hexdigest()[:20]
+        trial = Path(tempfile.gettempdir()) / f"{TRIAL}-{run.uid}-{unit.unit}-{unit.host}"
+        return cls(bucket, trial, versions, shape_digest(run, unit), unit.host)
 
     def get(self, key: str) -> bytes | None:
-        """A program, from the folder; waits for the bucket until `FETCH_SECONDS` are over."""
-        self._used.add(key)
+        """Returns a program, or None. Waits for downloads until `FETCH_SECONDS` have passed."""
         if self._suspect:
             return None
-        content = self._read(key)
-        if content is None and not self._fetched.is_set():
+        if key not in self._programs:
             self._fetched.wait(max(0.0, self._deadline - time.monotonic()))
-            content = self._read(key)
+        content = self._programs.pop(key, None)
         if content is not None and not self._settled.is_set():
-            self._quietly(lambda: (self._folder / TRIAL).touch())
+            self._quietly(self._trial.touch)
         return content
 
     def put(self, key: str, make: Callable[[], bytes]) -> None:
-        """Keeps what `make` gives, in the folder and in the bucket: in a thread of its own, once a step has ended."""
-        try:
-            self._jobs.put_nowait(lambda: self._keep(key, make))
-        except queue.Full:
-            log.warning("%s is not kept: %d programs wait already", key, LONGEST_QUEUE)
+        """Uploads what `make` returns, in the background and after the first step."""
+        self._jobs.put(lambda: self._bucket.write(f"{self._prefix}/{key}", _sealed(make())))
 
     def settle(self) -> None:
-        """The first step has ended: the programs do work, and to write them takes no time from it."""
-        self._quietly(lambda: (self._folder / TRIAL).unlink(missing_ok=True))
+        """Call after the first step: the loaded programs work, and uploads no longer delay it."""
+        self._quietly(lambda: self._trial.unlink(missing_ok=True))
         self._settled.set()
 
     def close(self, timeout: float) -> None:
-        """Waits at most `timeout` seconds for what is to be written; before the first step nothing is."""
-        if not self._settled.is_set():
-            return
-        deadline = time.monotonic() + timeout
-        try:
-            self._jobs.put(None, timeout=timeout)
-        except queue.Full:
-            return
-        self._thread.join(max(0.0, deadline - time.monotonic()))
+        """Waits at most `timeout` seconds for uploads. Before the first step there are none."""
+        if self._settled.is_set():
+            self._jobs.put(None)
+            self._thread.join(timeout)
 
     def _work(self) -> None:
         self._quietly(self._fetch)
         self._fetched.set()
         self._settled.wait()
-        self._quietly(self._tidy)
+        if self._host == 0:
+            self._quietly(self._remove_other_versions)
         while (job := self._jobs.get()) is not None:
             self._quietly(job)
 
     def _fetch(self) -> None:
-        """Everything of this host that the folder lacks."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        lacking = [name for name in self._names() if self._read(name) is None]
+        names = [path.rpartition("/")[2] for path in self._bucket.list(self._prefix)]
         with ThreadPoolExecutor(DOWNLOADS, "compilation-fetch") as pool:
-            for name, content in zip(lacking, pool.map(self._download, lacking), strict=True):
+            for name, content in zip(names, pool.map(self._download, names), strict=True):
                 if content is not None:
-                    self._write(name, content)
-        if self._host == 0:
-            self._bucket.write(f"{CACHE}/{self._shape}/used", str(int(self._clock())).encode())
+                    self._programs[name] = content
 
     def _download(self, name: str) -> bytes | None:
         try:
@@ -161,56 +137,12 @@ class CompilationStore:
             log.warning("%s is compiled again: %s", name, error)
             return None
 
-    def _keep(self, key: str, make: Callable[[], bytes]) -> None:
-        content = make()
-        if self._write(key, content):
-            self._bucket.write(f"{self._prefix}/{key}", _sealed(content))
-
-    def _tidy(self) -> None:
-        names = self._names()
-        if len(names) > MOST_PROGRAMS:
-            for name in names:
-                if name not in self._used:
-                    self._bucket.delete(f"{self._prefix}/{name}")
-        if self._host == 0:
-            for shape in self._oldest():
-                self._bucket.delete_tree(f"{CACHE}/{shape}")
-
-    def _oldest(self) -> Iterator[str]:
-        """Shapes beyond `SHAPES`."""
-        others = {path.split("/")[1] for path in self._bucket.list(CACHE)} - {self._shape}
-        ages = sorted((self._last_use(shape), shape) for shape in others)
-        yield from (shape for _, shape in ages[: max(0, len(others) - SHAPES + 1)])
-
-    def _last_use(self, shape: str) -> int:
-        try:
-            text = self._bucket.read(f"{CACHE}/{shape}/used")
-        except StoreError:
-            return 0
-        return int(text) if text.isdigit() else 0
-
-    def _names(self) -> list[str]:
-        return [path.rpartition("/")[2] for path in self._bucket.list(self._prefix)]
-
-    def _read(self, key: str) -> bytes | None:
-        try:
-            return _opened((self._folder / key).read_bytes(), key)
-        except OSError:
-            return None
-
-    def _write(self, key: str, content: bytes) -> bool:
-        """Whole or not at all; false where there is no room."""
-        held = sum(path.stat().st_size for path in self._folder.iterdir())
-        if held + len(content) > MOST_BYTES:
-            log.warning("%s is not kept: %d bytes, and the folder holds %d", key, len(content), held)
-            return False
-        part = self._folder / f".{key}"
-        part.write_bytes(_sealed(content))
-        part.rename(self._folder / key)
-        return True
+    def _remove_other_versions(self) -> None:
+        for versions in {path.split("/")[1] for path in self._bucket.list(CACHE)} - {self._versions}:
+            self._bucket.delete_tree(f"{CACHE}/{versions}")
 
     def _quietly(self, job: Callable[[], object]) -> None:
-        """Training goes on without a cache, whatever its bucket, its disk or the compiler says."""
+        """Logs every error: training goes on without a cache."""
         try:
             job()
         except Exception as error:
@@ -231,7 +163,7 @@ def _opened(sealed: bytes, name: str) -> bytes | None:
 
 
 def packages() -> list[str]:
-    """Versions of what makes and runs programs; empty where one is not installed."""
+    """Versions of the packages that make and run programs; empty for one that is not installed."""
     return [_version(name) for name in PACKAGES]
 
 

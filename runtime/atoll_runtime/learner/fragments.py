@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
-from atoll_runtime.learner.compilation import Wrap, as_it_is
+from atoll_runtime.learner.compilation import Wrap, uncached
 from atoll_runtime.learner.mesh import local_range
 from atoll_runtime.model.axes import over_devices
 from atoll_runtime.sync.fragments import Fragment, Layout, part_bounds
@@ -29,7 +29,7 @@ class Fragments:
         layout: Layout,
         wire: jnp.dtype[Any] | type,
         theta: dict[str, Array],
-        programs: Wrap = as_it_is,
+        programs: Wrap = uncached,
     ) -> None:
         """Takes the seeded θ as the anchors.
 

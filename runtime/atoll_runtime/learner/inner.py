@@ -19,7 +19,7 @@ from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.data.packing import counted, segments
 from atoll_runtime.learner import optimiser
 from atoll_runtime.learner.accumulation import accumulated
-from atoll_runtime.learner.compilation import Wrap, as_it_is
+from atoll_runtime.learner.compilation import Wrap, uncached
 from atoll_runtime.model.axes import ROWS, everywhere, over_rows, placement
 from atoll_runtime.model.decoder import Batch
 from atoll_runtime.model.objective import objective
@@ -39,7 +39,7 @@ class Inner:
         moments: Moments | None = None,
         stream: int = 0,
         separator: int | None = None,
-        programs: Wrap = as_it_is,
+        programs: Wrap = uncached,
     ) -> None:
         """Puts `theta` and `moments` (zero where None) on the mesh; `batch` sequences of `length` tokens a step.
 
