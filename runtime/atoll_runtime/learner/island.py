@@ -27,7 +27,7 @@ from atoll_runtime.learner.fragments import Fragments, wire_type
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.loop import Loop, Start
 from atoll_runtime.learner.mesh import join, leave
-from atoll_runtime.learner.peers import Limits, Peers
+from atoll_runtime.learner.peers import Peers
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.serving import Serving
@@ -173,7 +173,7 @@ def _peers(
         directory=lambda: [transport.directory(request) for transport in transports],
         connect=lambda name, address: PeerClient(address, tls, name),
         random=random.Random(),
-        limits=Limits(budget=run.startup_seconds / 2),
+        budget=run.startup_seconds / 2,
     )
 
 

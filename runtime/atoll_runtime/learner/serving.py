@@ -1,9 +1,8 @@
-"""The healthy side of seeding from a peer: who gets this host's snapshots, and which ones."""
+"""The serving side of seeding from a peer: which units get this host's snapshots, and which snapshots."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 from atoll_runtime.contract import RunContract, UnitContract, identity
@@ -13,15 +12,7 @@ from atoll_runtime.transport.peer import Pace, Parts, SnapshotHead, SnapshotRequ
 from atoll_runtime.transport.transport import Peer
 
 CLIENTS = 2
-"""Served at once: each holds a few fragments in this host's memory."""
-BEAT = 10.0
-"""Seconds after which a client that nothing is ready for hears that this unit is there."""
-PATIENCE = 60.0
-"""Seconds without a capture after which a client is refused: this unit has not seen the clock, or is stuck."""
-PATIENT_STEPS = 4
-"""Inner steps that it waits at least, however long they are: fragments are adopted and captured between two."""
-LONGEST = 86_400.0
-"""Seconds of one stream: no start may take longer (`startupSeconds`). A newcomer's own deadline comes first."""
+"""Served at the same time: each holds a few fragments in this host's memory."""
 
 
 class Serving:
@@ -29,7 +20,6 @@ class Serving:
 
     Args:
         bounds: this host's [start, stop) in each padded fragment.
-        patience, beat: seconds; see `PATIENCE` and `BEAT`.
     """
 
     def __init__(
@@ -39,18 +29,15 @@ class Serving:
         layout: Layout,
         bounds: Sequence[tuple[int, int]],
         snapshots: Snapshots,
-        patience: float = PATIENCE,
-        beat: float = BEAT,
     ) -> None:
         self._run, self._unit, self._layout = run, unit, layout
         self._bounds, self._snapshots = tuple(bounds), snapshots
-        self._patience, self._beat = patience, beat
         self._lock = threading.Lock()
         self._clients = 0
 
     @property
     def clients(self) -> int:
-        """Streams that are open."""
+        """Open streams."""
         return self._clients
 
     def open(self, peer: Peer, request: SnapshotRequest) -> TapStream | str:
@@ -72,8 +59,7 @@ class Serving:
             if self._clients >= CLIENTS:
                 return f"{self._unit.unit} is serving {CLIENTS} others"
             self._clients += 1
-        tap = self._snapshots.tap(request.least)
-        return TapStream(tap, self._bounds, self._patience, self._beat, self._leave)
+        return TapStream(self._snapshots.tap(request.least), self._bounds, self._leave)
 
     def _leave(self) -> None:
         with self._lock:
@@ -83,38 +69,16 @@ class Serving:
 class TapStream:
     """A tap as a `Stream`; `leave` is called once, at its end."""
 
-    def __init__(
-        self,
-        tap: Tap,
-        bounds: tuple[tuple[int, int], ...],
-        patience: float,
-        beat: float,
-        leave: Callable[[], None],
-    ) -> None:
+    def __init__(self, tap: Tap, bounds: tuple[tuple[int, int], ...], leave: Callable[[], None]) -> None:
         self._tap, self._bounds, self._leave = tap, bounds, leave
-        self._patience, self._beat = patience, beat
         self._lock = threading.Lock()
         self._open = True
 
     def __iter__(self) -> Iterator[Pace | tuple[SnapshotHead, Parts]]:
-        end = time.monotonic() + LONGEST
         yield Pace(self._tap.step_seconds)
-        since = time.monotonic()
-        while time.monotonic() < end:
-            patience = max(self._patience, PATIENT_STEPS * self._tap.step_seconds)
-            try:
-                capture = self._tap.take(min(self._beat, patience))
-            except TimeoutError as error:
-                waited = time.monotonic() - since
-                if self._tap.pending and waited >= patience:
-                    raise TimeoutError(f"{error}, for {patience:g} s") from error
-                yield Pace(self._tap.step_seconds)
-                continue
-            if capture is None:
-                return
+        while (capture := self._tap.take()) is not None:
             head = SnapshotHead(capture.number, capture.version, capture.count, *self._bounds[capture.number])
             yield head, (capture.anchor, capture.mu, capture.nu)
-            since = time.monotonic()  # the time that the network took is not this unit's
 
     def close(self) -> None:
         """See `Stream`."""

@@ -91,16 +91,11 @@ class Tap:
             self._snapshots.taps.discard(self)
             self._snapshots.lock.notify_all()
 
-    def take(self, timeout: float) -> Capture | None:
-        """The next capture; None when the tap is closed.
-
-        Raises:
-            TimeoutError: none came in `timeout` seconds; says what is waited for.
-        """
+    def take(self) -> Capture | None:
+        """Waits for the next capture; None when the tap is closed."""
         lock = self._snapshots.lock
         with lock:
-            if not lock.wait_for(lambda: self._ready or self._closed, timeout):
-                raise TimeoutError(self._lag())
+            lock.wait_for(lambda: self._ready or self._closed)
             return None if self._closed else self._ready.popleft()
 
     @property
@@ -123,14 +118,6 @@ class Tap:
             return
         self.pending.discard(capture.number)
         self._ready.append(capture)
-
-    def _lag(self) -> str:
-        versions = self._snapshots.versions
-        behind = [number for number in sorted(self.pending) if versions[number] < self.least[number]]
-        if behind:
-            q = behind[0]
-            return f"fragment {q} is at version {versions[q]}, {self.least[q]} is wanted"
-        return f"no inner step took one of the {len(self.pending)} fragments that are left"
 
 
 class Snapshots:

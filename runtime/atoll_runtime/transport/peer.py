@@ -1,4 +1,4 @@
-"""From learner to learner: one call that streams a host's part of every fragment. gRPC with threads, mTLS always."""
+"""Between learners: one call that streams a host's part of every fragment. gRPC with threads and mTLS."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from atoll_runtime.transport.transport import Peer, TransportError
 
 SERVICE = "atoll.v1.Learner"
 THREADS = 4
-"""Streams that are served, and calls that are told that there are too many."""
+"""For streams that are served, and for calls that are declined."""
 ARRAYS = 3
 """Anchor, mu, nu."""
 
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 
 class Declined(TransportError):
-    """A peer that was reached says no; it may serve later."""
+    """A peer answered that it does not serve now; it may later."""
 
 
 class SnapshotRequest(msgspec.Struct, frozen=True):
-    """Every fragment of a unit, each at `least` or newer."""
+    """Asks for every fragment of a unit, each at version `least` or newer."""
 
     unit: str
-    """Who asks."""
+    """The unit that asks."""
     incarnation: int
     fingerprint: str
     shards: int
@@ -46,10 +46,10 @@ class SnapshotRequest(msgspec.Struct, frozen=True):
 
 
 class Pace(msgspec.Struct, frozen=True, tag=True):
-    """A sign of life: at the beginning of a stream, and for as long as nothing is ready for it."""
+    """The first message of a stream."""
 
     step_seconds: float
-    """Of the unit's latest inner steps; each hands on one fragment at most. 0 where it is not known."""
+    """Mean of the unit's latest inner steps, 0 if unknown. It sends at most one fragment per step."""
 
 
 class SnapshotHead(msgspec.Struct, frozen=True, tag=True):
@@ -68,7 +68,7 @@ Parts = tuple[NDArray[np.float32], ...]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part that has come."""
+    """A received part."""
 
     head: SnapshotHead
     anchor: NDArray[np.float32]
@@ -77,20 +77,20 @@ class Piece:
 
 
 class Stream(Protocol):
-    """What a host serves one client with."""
+    """What a host sends to one client."""
 
     def __iter__(self) -> Iterator[Pace | tuple[SnapshotHead, Parts]]:
-        """A `Pace` at once, then heads with anchor, mu and nu. Raises `TimeoutError` when nothing comes."""
+        """Yields a `Pace` immediately, then heads with anchor, mu and nu."""
 
     def close(self) -> None:
-        """The client is gone: the iterator ends. From any thread."""
+        """Ends the iterator when the client is gone. Callable from any thread."""
 
 
 class Source(Protocol):
-    """Whoever has snapshots to serve."""
+    """Provides snapshots to serve."""
 
     def open(self, peer: Peer, request: SnapshotRequest) -> Stream | str:
-        """A stream for this client, or why there is none. Called from any thread."""
+        """Returns a stream for this client, or the reason to decline. Called from any thread."""
 
 
 class PeerServer:
@@ -137,8 +137,6 @@ class PeerServer:
                 yield msgspec.msgpack.encode(head)
                 for part in parts:
                     yield from split(memoryview(np.ascontiguousarray(part).view(np.uint8).data))
-        except TimeoutError as error:
-            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
         finally:
             stream.close()
 
@@ -151,17 +149,20 @@ class PeerClient:
         options = (*grpc_client.OPTIONS, ("grpc.ssl_target_name_override", name))
         self._channel = grpc.secure_channel(address, tls.client(), options)
         self._snapshot = self._channel.unary_stream(f"/{SERVICE}/Snapshot")
-        self.heard: float | None = None
-        """When the newest message came, by `time.monotonic`, be it a chunk of a long part; None before the first."""
+        self.heard = time.monotonic()
+        """When the newest message came, including chunks of a long part; at first, when the client was created."""
 
     def snapshot(
         self, request: SnapshotRequest, sizes: tuple[int, ...], seconds: float
     ) -> Iterator[Piece | Pace]:
-        """The host's parts as they come, until `close` or `seconds` are over; `sizes` of the fragments.
+        """Yields the host's parts as they come, until `close` or until `seconds` have passed.
+
+        Args:
+            sizes: elements of each fragment.
 
         Raises:
-            Declined: the host says no.
-            TransportError: broken off, damaged, or too late.
+            Declined: the host does not serve now.
+            TransportError: the stream broke, was damaged, or took too long.
         """
         call = self._snapshot(msgspec.msgpack.encode(request), timeout=seconds)
         messages = self._messages(call)
@@ -174,8 +175,7 @@ class PeerClient:
                     yield Piece(head, *(self._array(messages, head.stop - head.start) for _ in range(ARRAYS)))
         except (grpc.RpcError, WireError) as error:
             no = isinstance(error, grpc.Call) and error.code() == grpc.StatusCode.FAILED_PRECONDITION
-            kind = Declined if no else TransportError
-            raise kind(grpc_client.explain(self._address, error)) from error
+            raise (Declined if no else TransportError)(grpc_client.explain(self._address, error)) from error
         finally:
             call.cancel()
 
@@ -187,7 +187,7 @@ class PeerClient:
         for data in call:
             self.heard = time.monotonic()
             yield data
-            self.heard = time.monotonic()  # silence counts from when the reader is ready for more
+            self.heard = time.monotonic()  # the reader's own time is not silence
 
     def _array(self, messages: Iterator[bytes], elements: int) -> NDArray[np.float32]:
         assembly = Assembly(4 * elements)
