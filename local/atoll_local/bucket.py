@@ -11,7 +11,7 @@ from pathlib import Path
 
 from atoll_local.controlplane import free_port
 from atoll_local.errors import ClusterError
-from atoll_local.process import Daemon, Startable, wait_for
+from atoll_local.process import Daemon, Startable
 from atoll_local.programs import find
 
 PORT = 4443
@@ -67,14 +67,7 @@ class FakeGcs(Startable):
                 "-log-level=warn",
             ]
         )
-        wait_for(
-            "fake-gcs-server",
-            lambda: self._daemon.pid() is None or self._answers(),
-            20,
-            f"see {self._daemon.log}",
-        )
-        if self._daemon.pid() is None:
-            raise ClusterError(f"fake-gcs-server ended at once: {self._daemon.tail(2)}")
+        self._daemon.await_answer(f"{self.url}/storage/v1/b?project=atoll", 20)
 
     def stop(self) -> None:
         """Ends the server; what is in the bucket stays."""
@@ -110,10 +103,3 @@ class FakeGcs(Startable):
                 raise ClusterError(
                     f"the bucket cannot listen on {self.address}:{self.port}: {error}"
                 ) from error
-
-    def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/storage/v1/b?project=atoll", timeout=2):
-                return True
-        except OSError:
-            return False

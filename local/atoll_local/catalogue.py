@@ -112,7 +112,12 @@ func main() {
 }
 """
 
-_GITHUB = "https://github.com"
+
+def _release(repository: str, version: str, archive: str, sums: str, member: str) -> Download:
+    """An archive of a release on GitHub; `sums` is the name of its file of checksums."""
+    folder = f"https://github.com/{repository}/releases/download/v{version}"
+    return Download(url=f"{folder}/{archive}", checksum_url=f"{folder}/{sums}", member=member)
+
 
 PROGRAMS: dict[str, Program] = {
     program.name: program
@@ -128,10 +133,8 @@ PROGRAMS: dict[str, Program] = {
             version=ETCD,
             module="go.etcd.io/etcd/server/v3",
             package="go.etcd.io/etcd/server/v3",
-            download=Download(
-                url=f"{_GITHUB}/etcd-io/etcd/releases/download/v{ETCD}/etcd-v{ETCD}-linux-{ARCH}.tar.gz",
-                checksum_url=f"{_GITHUB}/etcd-io/etcd/releases/download/v{ETCD}/SHA256SUMS",
-                member="etcd",
+            download=_release(
+                "etcd-io/etcd", ETCD, f"etcd-v{ETCD}-linux-{ARCH}.tar.gz", "SHA256SUMS", "etcd"
             ),
         ),
         Program(
@@ -141,11 +144,12 @@ PROGRAMS: dict[str, Program] = {
             package=".",
             version_args=("-version",),
             sources={"main.go": _COREDNS_MAIN},
-            download=Download(
-                url=f"{_GITHUB}/coredns/coredns/releases/download/v{COREDNS}/coredns_{COREDNS}_linux_{ARCH}.tgz",
-                checksum_url=f"{_GITHUB}/coredns/coredns/releases/download/v{COREDNS}/"
+            download=_release(
+                "coredns/coredns",
+                COREDNS,
+                f"coredns_{COREDNS}_linux_{ARCH}.tgz",
                 f"coredns_{COREDNS}_linux_{ARCH}.tgz.sha256",
-                member="coredns",
+                "coredns",
             ),
         ),
         Program(
@@ -185,12 +189,12 @@ PROGRAMS: dict[str, Program] = {
             package="github.com/rhysd/actionlint/cmd/actionlint",
             version_args=("-version",),
             linker_flags=(f"-X github.com/rhysd/actionlint.version={ACTIONLINT}",),
-            download=Download(
-                url=f"{_GITHUB}/rhysd/actionlint/releases/download/v{ACTIONLINT}/"
+            download=_release(
+                "rhysd/actionlint",
+                ACTIONLINT,
                 f"actionlint_{ACTIONLINT}_linux_{ARCH}.tar.gz",
-                checksum_url=f"{_GITHUB}/rhysd/actionlint/releases/download/v{ACTIONLINT}/"
                 f"actionlint_{ACTIONLINT}_checksums.txt",
-                member="actionlint",
+                "actionlint",
             ),
         ),
         Program(
@@ -207,11 +211,12 @@ PROGRAMS: dict[str, Program] = {
             module="github.com/fsouza/fake-gcs-server",
             package="github.com/fsouza/fake-gcs-server",
             version_args=("-version",),
-            download=Download(
-                url=f"{_GITHUB}/fsouza/fake-gcs-server/releases/download/v{FAKE_GCS}/"
+            download=_release(
+                "fsouza/fake-gcs-server",
+                FAKE_GCS,
                 f"fake-gcs-server_{FAKE_GCS}_Linux_{ARCH}.tar.gz",
-                checksum_url=f"{_GITHUB}/fsouza/fake-gcs-server/releases/download/v{FAKE_GCS}/checksums.txt",
-                member="fake-gcs-server",
+                "checksums.txt",
+                "fake-gcs-server",
             ),
         ),
     )

@@ -8,7 +8,6 @@ import random
 import signal
 import socket
 import ssl
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ import yaml
 
 from atoll_local.errors import ClusterError
 from atoll_local.kubectl import kubectl
-from atoll_local.pki import Authority, Pair
-from atoll_local.process import Daemon, Startable, wait_for
+from atoll_local.pki import Authority
+from atoll_local.process import Daemon, Startable
 from atoll_local.programs import Progress, find_all, silent
 
 SERVICE_RANGE = "10.96.0.0/16"
@@ -147,7 +146,7 @@ class ControlPlane(Startable):
                 "--log-level=warn",
             ]
         )
-        wait_for("etcd", lambda: _answers(f"{client}/health"), 30, f"see {daemon.log}")
+        daemon.await_answer(f"{client}/health", 30)
 
     def start_apiserver(self) -> None:
         """Starts kube-apiserver and waits for /readyz."""
@@ -182,14 +181,9 @@ class ControlPlane(Startable):
                 *(tolerations if self.fast_failure else ()),
             ]
         )
-        wait_for(
-            "kube-apiserver",
-            lambda: daemon.pid() is None or _answers(f"{self.server}/readyz", Path(ca), self._admin),
-            60,
-            f"see {daemon.log}",
-        )
-        if daemon.pid() is None:
-            wait_for("kube-apiserver", lambda: False, 0, f"it ended at once: {daemon.tail(2)}")
+        context = ssl.create_default_context(cafile=ca)
+        context.load_cert_chain(self._admin.cert, self._admin.key)
+        daemon.await_answer(f"{self.server}/readyz", 60, context)
 
     def _start_controllers(self, authority: Authority) -> None:
         manager = authority.issue(
@@ -247,15 +241,3 @@ class ControlPlane(Startable):
         }
         path.write_text(yaml.safe_dump(configuration))
         return [f"--config={path}"]
-
-
-def _answers(url: str, ca: Path | None = None, pair: Pair | None = None) -> bool:
-    context = None
-    if ca is not None and pair is not None:
-        context = ssl.create_default_context(cafile=str(ca))
-        context.load_cert_chain(pair.cert, pair.key)
-    try:
-        with urllib.request.urlopen(url, timeout=2, context=context) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False

@@ -9,7 +9,6 @@ import base64
 import datetime
 import ipaddress
 import json
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from atoll_local.catalogue import PROGRAMS
 from atoll_local.controlplane import ControlPlane, free_port
-from atoll_local.errors import ClusterError
 from atoll_local.gobuild import module_folder
 from atoll_local.kubectl import ESTABLISHED
 from atoll_local.pki import VALID
-from atoll_local.process import Daemon, Startable, wait_for
+from atoll_local.process import Daemon, Startable
 from atoll_local.programs import find
 
 Object = dict[str, Any]
@@ -76,14 +74,7 @@ class Kueue(Startable):
         )
         manifests = (parts / "webhook/manifests.yaml").read_text()
         self._apply(*(self._called(body, bundle) for body in yaml.safe_load_all(manifests)))
-        wait_for(
-            "Kueue",
-            lambda: self.daemon.pid() is None or _answers(f"http://127.0.0.1:{health}/readyz"),
-            READY_SECONDS,
-            f"see {self.daemon.log}",
-        )
-        if self.daemon.pid() is None:
-            raise ClusterError(f"Kueue ended at once: {self.daemon.tail(2)}")
+        self.daemon.await_answer(f"http://127.0.0.1:{health}/readyz", READY_SECONDS)
 
     def stop(self) -> None:
         self.daemon.stop()
@@ -178,11 +169,3 @@ def _self_signed(*names: str) -> tuple[bytes, bytes]:
 
 def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False

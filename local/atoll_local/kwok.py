@@ -1,43 +1,41 @@
-"""Nodes without machines: kwok plays the kubelet of every node that carries its annotation.
+"""Nodes without machines: kwok acts as the kubelet of every node that carries its annotation.
 
-Its stages, in place of the project's own ones: a node is Ready at once and keeps its Lease; a pod that is bound runs
-at once, is gone at once when it is deleted, and ends with a status when it is told to. Who binds the pods is not
-kwok's business: the real scheduler, or a test.
+It does not bind pods: the real scheduler or a test does.
 """
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from atoll_local.controlplane import ControlPlane, free_port
-from atoll_local.errors import ClusterError
 from atoll_local.process import Daemon, Startable, wait_for
 from atoll_local.programs import find
 
 Object = dict[str, Any]
 MANAGED = {"kwok.x-k8s.io/node": "fake"}
 EXIT_CODE = "kwok.atoll.dev/exit-code"
-"""Annotation of a pod: its container ends with this status, other than 0."""
+"""Annotation of a pod: its container ends with this status, which is not 0."""
 PARALLEL = 16
-"""Stages played at a time: with kwok's own 4, its latency to the API server would set the pace of a burst."""
+"""Concurrent stages. With kwok's default of 4 its latency to the API server would limit a burst."""
 LEASE_SECONDS = 40
-"""As a kubelet; renewed four times as often."""
+"""As a kubelet's. It is renewed four times as often."""
 FAST_LEASE_SECONDS = 8
-"""For a control plane that takes a node for lost after 8 s."""
+"""For a control plane that considers a node lost after 8 s."""
 READY_SECONDS = 120.0
 NOT_READY = "node.kubernetes.io/not-ready"
-"""Taint of a new node; the controller takes it away a while after the node has become Ready."""
-_NOW = "{{ Now | Quote }}"
+"""Taint of a new node. The controller removes it some time after the node has become Ready."""
+STAGES = Path(__file__).with_name("manifests") / "kwok-stages.yaml"
+"""Used in place of kwok's own ones."""
 
 
 def node(
     name: str, *, labels: Mapping[str, str] | None = None, capacity: Mapping[str, str] | None = None
 ) -> Object:
-    """A node with much of everything; `capacity` on top of it."""
+    """A node with ample resources, plus `capacity`."""
     resources = {
         "cpu": "1000",
         "memory": "1Ti",
@@ -86,7 +84,7 @@ class Kwok(Startable):
         """
         config = self._plane.folder / "kwok.yaml"
         lease = FAST_LEASE_SECONDS if self._plane.fast_failure else LEASE_SECONDS
-        config.write_text(yaml.safe_dump_all([_options(lease), *_STAGES], sort_keys=False))
+        config.write_text(yaml.safe_dump(_options(lease), sort_keys=False) + "---\n" + STAGES.read_text())
         address = f"127.0.0.1:{free_port()}"
         self.daemon.start(
             [
@@ -96,15 +94,13 @@ class Kwok(Startable):
                 f"--server-address={address}",
             ]
         )
-        wait_for("kwok", lambda: self.daemon.pid() is None or _listens(address), 30, f"see {self.daemon.log}")
-        if self.daemon.pid() is None:
-            raise ClusterError(f"kwok ended at once: {self.daemon.tail(2)}")
+        self.daemon.await_answer(f"http://{address}/healthz", 30)
 
     def stop(self) -> None:
         self.daemon.stop()
 
     def add(self, nodes: Iterable[Object]) -> None:
-        """Makes nodes and waits until all of them are Ready, and free of the taint that says otherwise.
+        """Creates nodes and waits until all of them are Ready and without the not-ready taint.
 
         Raises:
             ClusterError: not within two minutes, or the API server refused one.
@@ -131,20 +127,12 @@ class Kwok(Startable):
         }
 
     def remove(self, names: Iterable[str]) -> None:
-        """Deletes nodes; with them go their pods, as after the loss of a machine.
+        """Deletes nodes and thereby their pods, as after the loss of a machine.
 
         Raises:
             ClusterError: the API server refused.
         """
         self._plane.kubectl("delete", "node", "--ignore-not-found", "--wait=false", *names)
-
-
-def _listens(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{address}/healthz", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 def _options(lease_seconds: int) -> Object:
@@ -161,80 +149,3 @@ def _options(lease_seconds: int) -> Object:
             "podsOnNodeSyncParallelism": 1,
         },
     }
-
-
-def _stage(kind: str, name: str, when: Iterable[tuple[str, str, list[str]]], then: Object) -> Object:
-    return {
-        "apiVersion": "kwok.x-k8s.io/v1alpha1",
-        "kind": "Stage",
-        "metadata": {"name": name},
-        "spec": {
-            "resourceRef": {"apiGroup": "v1", "kind": kind},
-            "selector": {
-                "matchExpressions": [
-                    {"key": key, "operator": operator} | ({"values": values} if values else {})
-                    for key, operator, values in when
-                ]
-            },
-            "next": then,
-        },
-    }
-
-
-def _condition(kind: str, status: str, reason: str) -> str:
-    return f"- {{type: {kind}, status: {status!r}, reason: {reason}, lastTransitionTime: {_NOW}}}\n"
-
-
-_KEPT: tuple[str, str, list[str]] = (".metadata.deletionTimestamp", "DoesNotExist", [])
-_DELETED: tuple[str, str, list[str]] = (".metadata.deletionTimestamp", "Exists", [])
-_READY = '.status.conditions.[] | select( .type == "Ready" ) | .status'
-_EXIT = f'.metadata.annotations["{EXIT_CODE}"]'
-_CONTAINER = "- name: {{ .name | Quote }}\n  image: {{ .image | Quote }}\n  restartCount: 0\n"
-_STAGES = (
-    _stage(
-        "Node",
-        "node-ready",
-        [_KEPT, (_READY, "NotIn", ["True"])],
-        {
-            "statusTemplate": "conditions:\n"
-            + _condition("Ready", "True", "KubeletReady")
-            + "addresses:\n- {type: Hostname, address: {{ .metadata.name | Quote }}}\n"
-        },
-    ),
-    _stage(
-        "Pod",
-        "pod-runs",
-        [_KEPT, (".status.phase", "In", ["Pending"]), (".spec.nodeName", "Exists", [])],
-        {
-            "statusTemplate": f"phase: Running\nstartTime: {_NOW}\nconditions:\n"
-            + "".join(
-                _condition(kind, "True", "Started") for kind in ("Initialized", "ContainersReady", "Ready")
-            )
-            + "containerStatuses:\n{{ range .spec.containers }}\n"
-            + _CONTAINER
-            + f"  ready: true\n  started: true\n  state: {{running: {{startedAt: {_NOW}}}}}\n{{{{ end }}}}\n"
-        },
-    ),
-    _stage(
-        "Pod",
-        "pod-fails",
-        [_KEPT, (".status.phase", "In", ["Running"]), (_EXIT, "Exists", [])],
-        {
-            "statusTemplate": "phase: Failed\nconditions:\n"
-            + "".join(_condition(kind, "False", "PodFailed") for kind in ("ContainersReady", "Ready"))
-            + "containerStatuses:\n{{ range .spec.containers }}\n"
-            + _CONTAINER
-            + "  ready: false\n  started: false\n  state:\n    terminated:\n      exitCode: "
-            + f'{{{{ index $.metadata.annotations "{EXIT_CODE}" }}}}\n'
-            + f"      reason: Error\n      startedAt: {_NOW}\n      finishedAt: {_NOW}\n{{{{ end }}}}\n"
-        },
-    ),
-    # A kubelet says that the containers have ended before the pod goes: Kueue, whose finalizer holds it, waits.
-    _stage(
-        "Pod",
-        "pod-ends",
-        [_DELETED, (".metadata.finalizers", "Exists", []), (".status.phase", "In", ["Pending", "Running"])],
-        {"statusTemplate": "phase: Failed\n"},
-    ),
-    _stage("Pod", "pod-goes", [_DELETED, (".metadata.finalizers", "DoesNotExist", [])], {"delete": True}),
-)

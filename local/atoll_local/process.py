@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import time
+import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,6 +105,24 @@ class Daemon:
         _children[process.pid] = process
         self.record.write_text(json.dumps({"pid": process.pid, "start": start_time(process.pid)}))
         return process.pid
+
+    def await_answer(self, url: str, seconds: float, context: ssl.SSLContext | None = None) -> None:
+        """Waits until `url` answers with status 200.
+
+        Raises:
+            ClusterError: the process ended, or it did not answer within `seconds`; the message has its log.
+        """
+
+        def answered() -> bool:
+            if self.pid() is None:
+                raise ClusterError(f"{self.name} ended at once: {self.tail(2)}")
+            try:
+                with urllib.request.urlopen(url, timeout=2, context=context) as answer:
+                    return bool(answer.status == 200)
+            except OSError:
+                return False
+
+        wait_for(self.name, answered, seconds, f"see {self.log}")
 
     def pid(self) -> int | None:
         """The live process that this record names, or None."""
