@@ -9,8 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-import yaml
+from string import Template
 
 from atoll_local import cgroups
 from atoll_local.network import Network
@@ -42,6 +41,9 @@ serve {proxy} --config={root}/proxy.yaml --hostname-override={name} &
 wait
 """
 
+TEMPLATES = Path(__file__).with_name("manifests") / "node"
+_CONFIGURATION = {"kubelet.yaml": "", "proxy.yaml": "", "containerd.toml": "", "10-atoll.conflist": "cni"}
+"""The folder of each template in the node's own folder."""
 _BOUND = {
     "/var/lib/kubelet": "kubelet",
     "/var/lib/containerd": "containerd",
@@ -104,12 +106,23 @@ class Machine:
         proxy = authority.issue(f"proxy-{name}", "system:kube-proxy", "system:node-proxier")
         authority.kubeconfig(self.root / "kubelet.conf", server, "node", client)
         authority.kubeconfig(self.root / "proxy.conf", server, "node", proxy)
-        self._write_yaml(
-            "kubelet.yaml", self._kubelet(authority.cert, serving.cert, serving.key, fast_failure)
-        )
-        self._write_yaml("proxy.yaml", self._proxy())
-        (self.root / "containerd.toml").write_text(self._containerd())
-        (self.root / "cni" / "10-atoll.conflist").write_text(json.dumps(self._cni()))
+        values = {
+            "root": self.root,
+            "ca": authority.cert,
+            "cert": serving.cert,
+            "key": serving.key,
+            "cgroup": self.cgroup,
+            "dns": DNS_ADDRESS,
+            "taints": json.dumps(self.node.taints),
+            "lease": 8 if fast_failure else 40,
+            "frequency": "4s" if fast_failure else "10s",
+            "pods": self.network.pods,
+            "pod_range": self.network.pod_range(self.index),
+            "pause": PAUSE_IMAGE,
+        }
+        for template, folder in _CONFIGURATION.items():
+            text = Template((TEMPLATES / template).read_text()).substitute(values)
+            (self.root / folder / template).write_text(text)
         labels = ",".join(f"{key}={value}" for key, value in self.node.labels.items())
         plugin = ""
         if self.node.chips:
@@ -160,88 +173,3 @@ class Machine:
         self._daemon.stop(signal.SIGKILL)
         self.relay.stop()
         cgroups.remove(self.cgroup)
-
-    def _write_yaml(self, name: str, content: object) -> None:
-        (self.root / name).write_text(yaml.safe_dump(content, sort_keys=False))
-
-    def _kubelet(self, ca: Path, cert: Path, key: Path, fast_failure: bool) -> dict[str, object]:
-        return {
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "kind": "KubeletConfiguration",
-            "authentication": {"x509": {"clientCAFile": str(ca)}, "anonymous": {"enabled": False}},
-            "authorization": {"mode": "Webhook"},
-            "tlsCertFile": str(cert),
-            "tlsPrivateKeyFile": str(key),
-            "cgroupDriver": "cgroupfs",
-            "cgroupRoot": self.cgroup,
-            "failCgroupV1": False,
-            "failSwapOn": False,
-            "oomScoreAdj": 0,
-            "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
-            "clusterDNS": [DNS_ADDRESS],
-            "clusterDomain": "cluster.local",
-            "resolvConf": "",
-            "registerWithTaints": self.node.taints,
-            "nodeLeaseDurationSeconds": 8 if fast_failure else 40,
-            "nodeStatusUpdateFrequency": "4s" if fast_failure else "10s",
-            # A full disk of the developer is no reason to evict: this node shares it with everything else.
-            "evictionHard": {"memory.available": "64Mi"},
-            "imageGCHighThresholdPercent": 100,
-            "imageGCLowThresholdPercent": 99,
-            "localStorageCapacityIsolation": False,
-            "enforceNodeAllocatable": [],
-            "makeIPTablesUtilChains": True,
-            "syncFrequency": "10s",
-        }
-
-    def _proxy(self) -> dict[str, object]:
-        return {
-            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
-            "kind": "KubeProxyConfiguration",
-            "mode": "iptables",
-            "clientConnection": {"kubeconfig": str(self.root / "proxy.conf")},
-            "clusterCIDR": self.network.pods,
-            # Zero leaves the kernel's values alone: they are not this namespace's to set.
-            "conntrack": {
-                "maxPerCore": 0,
-                "min": 0,
-                "tcpEstablishedTimeout": "0s",
-                "tcpCloseWaitTimeout": "0s",
-                "udpTimeout": "0s",
-                "udpStreamTimeout": "0s",
-            },
-        }
-
-    def _cni(self) -> dict[str, object]:
-        ipam = {
-            "type": "host-local",
-            "ranges": [[{"subnet": self.network.pod_range(self.index)}]],
-            "routes": [{"dst": "0.0.0.0/0"}],
-        }
-        plugins = [{"type": "ptp", "ipam": ipam}, {"type": "portmap", "capabilities": {"portMappings": True}}]
-        return {"cniVersion": "0.4.0", "name": "atoll", "plugins": plugins}
-
-    def _containerd(self) -> str:
-        # restrict_oom_score_adj: without CAP_SYS_RESOURCE runc may not lower the score of a sandbox and dies.
-        return f"""\
-version = 2
-oom_score = 0
-root = "/var/lib/containerd"
-state = "/run/containerd"
-disabled_plugins = [
-  "io.containerd.snapshotter.v1.btrfs",
-  "io.containerd.snapshotter.v1.devmapper",
-  "io.containerd.snapshotter.v1.zfs",
-]
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{PAUSE_IMAGE}"
-  disable_apparmor = true
-  restrict_oom_score_adj = true
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
-    conf_dir = "/etc/cni/net.d"
-  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-    runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-      SystemdCgroup = false
-"""
