@@ -96,7 +96,7 @@ def test_each_checkpoint_is_evaluated_once_the_newest_first(world: World) -> Non
     assert not follower.advance()
 
 
-def test_one_that_comes_back_knows_what_was_evaluated_and_what_was_skipped(world: World) -> None:
+def test_restarted_evaluator_knows_what_was_evaluated_and_skipped(world: World) -> None:
     world.save(0, 10)
     first = world.evaluator()
     first.advance()
@@ -110,7 +110,7 @@ def test_one_that_comes_back_knows_what_was_evaluated_and_what_was_skipped(world
     assert world.measured == [10, 30]
 
 
-def test_a_clean_up_that_fails_is_tried_again_and_counts_nothing_twice(world: World, monkeypatch) -> None:
+def test_failed_clean_up_is_tried_again_and_counts_nothing_twice(world: World, monkeypatch) -> None:
     world.save(0, 10, 20)
     follower = world.evaluator()
     follower.advance()
@@ -130,7 +130,7 @@ def test_a_clean_up_that_fails_is_tried_again_and_counts_nothing_twice(world: Wo
     assert world.objects() == ["evaluations/30.json"]
 
 
-def test_results_go_with_their_checkpoints_and_no_clean_up_trips_over_them(world: World) -> None:
+def test_results_are_removed_with_their_checkpoints(world: World) -> None:
     world.save(0, 10, 20)
     follower = world.evaluator()
     work(follower)
@@ -158,7 +158,7 @@ def test_another_measure_and_another_checkpoint_of_the_same_step_are_evaluated_a
     assert world.measured == [10, 10, 11, 11], "the data set was imported anew under the same name"
 
 
-def test_a_result_that_cannot_be_read_is_made_again(world: World) -> None:
+def test_unreadable_result_is_measured_again(world: World) -> None:
     world.save(10)
     work(world.evaluator())
     world.store.bucket.write("evaluations/10.json", b'{"format": 2}')
@@ -167,7 +167,7 @@ def test_a_result_that_cannot_be_read_is_made_again(world: World) -> None:
     assert not world.evaluator().advance()
 
 
-def test_a_damaged_checkpoint_keeps_no_other_waiting_and_has_its_turn_again(world: World) -> None:
+def test_damaged_checkpoint_delays_no_other_and_is_tried_again(world: World) -> None:
     world.save(10, 20)
     part = "global/20/shard-0-of-1.json"
     whole = world.store.bucket.read(part)
@@ -186,7 +186,7 @@ def test_a_damaged_checkpoint_keeps_no_other_waiting_and_has_its_turn_again(worl
     assert world.measured == [10, 20]
 
 
-def test_a_bucket_that_is_silent_for_a_moment_costs_no_checkpoint_its_turn(world: World, monkeypatch) -> None:
+def test_silent_bucket_costs_no_checkpoint_its_turn(world: World, monkeypatch) -> None:
     world.save(10, 20)
     follower = world.evaluator()
 
@@ -201,7 +201,7 @@ def test_a_bucket_that_is_silent_for_a_moment_costs_no_checkpoint_its_turn(world
     assert world.measured == [20, 10]
 
 
-def test_a_loss_that_is_not_finite_is_a_result_without_a_number(world: World) -> None:
+def test_loss_that_is_not_finite_is_a_result_without_a_number(world: World) -> None:
     world.save(10, value=float("nan"))
     report = work(world.evaluator())
     assert report.newest is not None
@@ -219,7 +219,7 @@ def test_figures_for_prometheus_name_no_run(world: World) -> None:
     assert text.count("{") == 1
 
 
-def test_a_bucket_that_does_not_answer_is_told_and_tried_again(world: World, monkeypatch) -> None:
+def test_silent_bucket_is_reported_and_tried_again(world: World, monkeypatch) -> None:
     follower, stop = world.evaluator(), threading.Event()
     told: list[str] = []
 

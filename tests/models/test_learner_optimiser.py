@@ -142,14 +142,14 @@ def test_the_gradient_is_clipped_before_any_optimiser_sees_it(theta):
 
 
 @pytest.mark.parametrize(("name", "count"), SAVED.items(), ids=SAVED)
-def test_what_is_saved_of_an_optimiser(theta, name, count):
+def test_optimiser_saves_its_moments(theta, name, count):
     state = jax.eval_shape(optimiser.build(named(name), MATRICES).init, theta)
     found = optimiser.slots(state, theta)
     assert (None if found is None else len(found)) == count
 
 
 @pytest.mark.parametrize("name", ["adamw", "lion", "rmsprop"])
-def test_a_unit_that_heals_goes_on_as_if_nothing_had_happened(theta, name):
+def test_healed_unit_continues_with_the_same_moments(theta, name):
     made = optimiser.build(named(name), MATRICES)
     steps = gradients(5)
     straight, _ = descend(made, theta, made.init(theta), steps)
@@ -184,7 +184,7 @@ def test_arguments_are_numbers_of_their_kind(theta):
         ),
     ],
 )
-def test_what_optax_would_not_understand_is_refused_by_field(spec, named_in_it):
+def test_options_unknown_to_optax_are_refused_by_field(spec, named_in_it):
     with pytest.raises(OptimiserError, match=named_in_it):
         optimiser.build(spec, MATRICES)
 
@@ -210,7 +210,7 @@ def test_a_value_that_optax_cannot_compute_with_ends_a_unit_for_good_before_it_a
     assert str(caught.value).startswith(f"inner.optimizer.arguments: {told}")
 
 
-def test_no_optimiser_takes_a_device_when_it_is_built_for_then_hosts_could_not_join():
+def test_building_an_optimiser_initialises_no_device():
     program = (
         "from jax._src.xla_bridge import backends_are_initialized\n"
         "from atoll_runtime.contract import OPTIMIZERS, InnerSpec, OptimizerSpec\n"

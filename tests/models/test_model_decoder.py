@@ -114,7 +114,7 @@ def test_an_untrained_model_is_near_the_uniform_loss(batch, tied):
     assert loss == pytest.approx(np.log(SMALL.vocabulary), rel=0.2)
 
 
-def test_a_token_sees_nothing_that_comes_after_it(batch, params):
+def test_token_sees_no_later_token(batch, params):
     tokens = np.asarray(batch["tokens"])[:, :-1]
     changed = tokens.copy()
     changed[:, 5:] = (changed[:, 5:] + 1) % SMALL.vocabulary
@@ -131,7 +131,7 @@ def test_targets_of_weight_zero_do_not_count(batch, params):
     assert float(some) != float(LOSS(params, batch))
 
 
-def test_a_batch_in_which_nothing_counts_teaches_nothing(batch, params):
+def test_batch_without_counted_tokens_changes_nothing(batch, params):
     empty = {**batch, "weights": jnp.zeros((3, 8))}
     loss, gradient = GRADIENT(params, empty)
     assert float(loss) == 0
@@ -242,7 +242,7 @@ def lowered(precision):
     }
 
 
-def test_a_product_of_float32_is_one_on_a_tpu_too():
+def test_float32_products_keep_their_precision_on_tpus():
     """Where nothing is said a TPU multiplies bf16 roundings of it."""
     assert lowered("float32") == ({"HIGHEST"}, {"HIGHEST"})
 

@@ -90,7 +90,7 @@ def test_the_loss_gets_the_tree_back_and_a_key(mine):
     assert found == pytest.approx(wanted.mean() + float(jax.random.uniform(rng)), rel=1e-4)
 
 
-def test_without_an_evaluation_of_its_own_the_loss_serves_with_the_same_key_each_time(mine):
+def test_loss_with_a_fixed_key_replaces_a_missing_evaluation(mine):
     target, first = objective(SPEC), initial(SPEC)
     batch = {"tokens": jnp.ones((1, 4), jnp.int32)}
     assert float(target.evaluate(first, batch)) == float(target.evaluate(first, batch))

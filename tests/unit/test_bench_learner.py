@@ -80,7 +80,7 @@ def test_people_get_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert row.split()[:5] == ["shared", f"{ONE}/{ONE}", "2.00/s", "2.00/s", "0.900"]
 
 
-def test_a_measurement_that_fails_is_one_line_and_status_1(
+def test_failed_measurement_is_one_line_and_status_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> Iterator[LearnerFigure]:
@@ -91,7 +91,7 @@ def test_a_measurement_that_fails_is_one_line_and_status_1(
     assert capsys.readouterr().err == "atoll: the syncer did not start: port taken\n"
 
 
-def test_where_one_core_alone_may_be_used_learner_and_syncer_share_it(
+def test_learner_and_syncer_share_a_single_core(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("atoll_bench.cores.usable", lambda: (6,))

@@ -176,7 +176,7 @@ def test_a_slower_fleet_has_fewer_global_steps_for_the_same_tokens() -> None:
         ("--jobs", "0", "--jobs '0': a whole number from 1 to 1024 is wanted"),
     ],
 )
-def test_an_option_that_cannot_be_used_is_named(option, value, message, capsys) -> None:
+def test_unusable_option_is_named(option, value, message, capsys) -> None:
     assert main(["bench", "parity", option, value]) != 0
     assert message in capsys.readouterr().err
 

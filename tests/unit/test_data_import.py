@@ -44,7 +44,7 @@ def documents(uri, split):
     return [text.decode() for text in texts]
 
 
-def test_an_import_that_broke_off_leaves_no_data_set_and_is_made_anew(order, tmp_path, monkeypatch):
+def test_killed_import_leaves_no_data_set_and_can_be_repeated(order, tmp_path, monkeypatch):
     uri = f"file://{tmp_path}/set"
     run_import(f"file://{tmp_path}/whole", order)
     for writes in range(1, 5):
@@ -63,7 +63,7 @@ def test_an_import_that_broke_off_leaves_no_data_set_and_is_made_anew(order, tmp
     assert check(uri)[1] == []
 
 
-def test_a_data_set_is_never_written_over(order, tmp_path):
+def test_data_set_is_never_overwritten(order, tmp_path):
     uri = f"file://{tmp_path}/set"
     run_import(uri, order)
     with pytest.raises(
@@ -105,7 +105,7 @@ def failing(patch, count):
     patch.setattr(Bucket, "write", write)
 
 
-def test_a_document_is_held_out_by_its_text_alone(order, folder, tmp_path):
+def test_document_is_held_out_by_its_text_alone(order, folder, tmp_path):
     run_import(f"file://{tmp_path}/all", order)
     run_import(f"file://{tmp_path}/half", replace(order, sources=order.sources[:1]))
     everywhere = {split: documents(f"file://{tmp_path}/all", split) for split in ("train", "heldout")}
@@ -198,7 +198,7 @@ def tokenizer_split(bucket, catalogue, split):
     return np.flatnonzero(np.frombuffer(raw, catalogue.token_type) == catalogue.separator)
 
 
-def test_a_text_that_holds_the_separator_does_not_end_by_it(tokenizer_json):
+def test_separator_inside_a_text_does_not_end_it(tokenizer_json):
     tokenizer = from_path(str(tokenizer_json))
     (tokens,) = tokenizer.encode(["one<|endoftext|>two"])
     assert tokenizer.decode(tokens) == "onetwo"
@@ -244,7 +244,7 @@ def test_a_bad_source_is_named_by_file_line_and_field(name, content, named, tmp_
         (["--format", "parquet", "--field", "body"], "a.jsonl: "),
     ],
 )
-def test_an_option_that_cannot_be_is_named(options, named, tmp_path, capsys):
+def test_impossible_option_is_named(options, named, tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text('{"text": "x"}')
     assert main(["data", "import", f"file://{tmp_path}/set", str(tmp_path), *options]) == 2
     assert named in capsys.readouterr().err
@@ -258,7 +258,7 @@ def test_an_option_that_cannot_be_is_named(options, named, tmp_path, capsys):
         (["--format", "lines", "--field", "body"], "--field 'body' goes with jsonl and parquet"),
     ],
 )
-def test_an_option_that_would_do_nothing_is_refused(options, named, tmp_path, capsys):
+def test_option_without_effect_is_refused(options, named, tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text('{"text": "x"}')
     assert main(["data", "import", f"file://{tmp_path}/set", str(tmp_path), *options]) == 2
     assert named in capsys.readouterr().err
@@ -266,20 +266,20 @@ def test_an_option_that_would_do_nothing_is_refused(options, named, tmp_path, ca
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
-def test_a_byte_order_mark_is_no_text(name, tmp_path):
+def test_byte_order_mark_is_not_part_of_the_text(name, tmp_path):
     text = '{"text": "one"}' if name == "a.jsonl" else "one"
     (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
     (source,) = sources.files([str(tmp_path / name)], None, "text")
     assert [found for found, _ in source.documents()] == ["one"]
 
 
-def test_a_number_of_any_length_may_stand_in_another_field(tmp_path):
+def test_other_fields_may_hold_numbers_of_any_length(tmp_path):
     (tmp_path / "a.jsonl").write_text(f'{{"n": {"7" * 5000}, "text": "one"}}')
     (source,) = sources.files([str(tmp_path / "a.jsonl")], None, "text")
     assert [found for found, _ in source.documents()] == ["one"]
 
 
-def test_a_null_text_is_no_document(tmp_path):
+def test_null_text_is_not_a_document(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": null}\n{"text": "one"}\n{"text": ""}\n')
     run_import(
         f"file://{tmp_path}/set",
@@ -288,9 +288,7 @@ def test_a_null_text_is_no_document(tmp_path):
     assert documents(f"file://{tmp_path}/set", "train") == ["one"]
 
 
-def test_equal_documents_that_leave_nothing_held_out_name_the_option_and_leave_nothing_behind(
-    tmp_path, capsys
-):
+def test_import_with_an_empty_split_names_the_option_and_leaves_no_file(tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text('{"text": "the same"}\n' * 1001)
     given = ["data", "import", f"file://{tmp_path}/set", str(tmp_path / "a.jsonl"), "--shard", "0.001"]
     assert main(given) == 2
@@ -301,7 +299,7 @@ def test_equal_documents_that_leave_nothing_held_out_name_the_option_and_leave_n
     assert main([*given, "--held-out", "0"]) == 0
 
 
-def test_where_no_file_is_held_out_the_advice_is_to_take_lines_until_they_are_taken(tmp_path, capsys):
+def test_empty_held_out_split_advises_the_format_lines(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("as before\n" * 9)
     given = ["data", "import", f"file://{tmp_path}/set", str(tmp_path / "a.txt")]
     assert main(given) == 2
@@ -310,7 +308,7 @@ def test_where_no_file_is_held_out_the_advice_is_to_take_lines_until_they_are_ta
     assert "--format" not in capsys.readouterr().err
 
 
-def test_a_target_that_cannot_be_written_is_called_so(tmp_path, capsys):
+def test_unwritable_target_is_named(tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text('{"text": "x"}')
     assert main(["data", "import", "file:///proc/none/set", str(tmp_path / "a.jsonl")]) == 1
     assert "file:///proc/none/set: cannot be written" in capsys.readouterr().err

@@ -57,7 +57,7 @@ def test_example_i_is_the_text_at_its_place_also_across_shards(documents, datase
         assert bytes(reader.example(index).astype(np.uint8)) == expected
 
 
-def test_the_cache_is_bounded_and_changes_nothing(dataset):
+def test_block_cache_is_bounded_and_changes_no_example(dataset):
     small, large = Reader(dataset, "train", LENGTH, cached_blocks=1), Reader(dataset, "train", LENGTH)
     for index in (0, 200, 1, 201, 0):
         np.testing.assert_array_equal(small.example(index), large.example(index))
@@ -101,7 +101,7 @@ def test_a_catalogue_that_is_not_json_is_named(broken):
         Reader(broken.uri, "train", LENGTH)
 
 
-def test_a_split_that_is_not_there_is_named(broken):
+def test_missing_split_is_named(broken):
     meta = json.loads(broken.read("meta.json"))
     del meta["splits"]["heldout"]
     broken.write("meta.json", json.dumps(meta).encode())
@@ -169,7 +169,7 @@ def test_streams_are_disjoint_within_an_epoch(examples, streams, seed, epoch):
     seed=st.integers(0, 1000),
     data=st.data(),
 )
-def test_a_stream_that_joins_repeats_nothing_that_a_running_one_reads_before_its_last_part(
+def test_joining_stream_repeats_nothing_that_a_running_one_reads_soon(
     examples, streams, doublings, seed, data
 ):
     finer = streams * 2**doublings
@@ -214,7 +214,7 @@ def test_epochs_and_seeds_are_shuffled_differently():
 
 
 @pytest.mark.parametrize(("stream", "streams", "named"), [(2, 2, "stream 2"), (0, 11, "examples 10")])
-def test_a_stream_that_cannot_be_is_refused(stream, streams, named):
+def test_impossible_stream_is_refused(stream, streams, named):
     with pytest.raises(ValueError, match=named):
         Stream(10, 0, stream, streams)
 
@@ -251,7 +251,7 @@ def test_batches_come_in_order_however_many_threads_read(readers):
     assert [batch.tokens[0, 0] for batch in taken] == [4 * number for number in range(40)]
 
 
-def test_of_a_file_too_many_reads_are_under_way_at_once(dataset):
+def test_files_are_read_by_many_threads_too(dataset):
     """The volume may be a network's: one read after another would hold up every step."""
     reader, together = Reader(dataset, "train", LENGTH), threading.Barrier(8)
 
@@ -294,7 +294,7 @@ def test_a_reader_error_is_raised_in_the_loop():
         batches.close()
 
 
-def test_a_batch_that_does_not_come_is_a_time_out_and_closing_ends_the_thread():
+def test_missing_batch_times_out_and_close_ends_the_thread():
     release = threading.Event()
 
     def example(at):

@@ -74,7 +74,7 @@ def test_the_options_are_frozen():
 
 @pytest.mark.parametrize("layout", ["atoll", "llama"])
 @pytest.mark.parametrize("size", ["5GB", "9kB"])
-def test_what_was_exported_is_read_back_with_equal_bits(run, tmp_path, layout, size):
+def test_export_is_read_back_bit_for_bit(run, tmp_path, layout, size):
     assert export(run, "--out", tmp_path / "out", "--layout", layout, "--max-shard-size", size) == 0
     assert_same_bits(read_back(tmp_path / "out"), random_theta(seed=20))
     assert export("--check", tmp_path / "out", run) == 0
@@ -118,7 +118,7 @@ def test_shards_hold_no_more_than_asked_and_the_index_names_the_file_of_each_ten
     assert len(files) > 3
 
 
-def test_a_config_stands_beside_the_weights_of_a_hugging_face_layout(run, tmp_path):
+def test_hugging_face_layout_has_a_config_file(run, tmp_path):
     out = tmp_path / "out"
     assert export(run, "--out", out, "--layout", "llama", "--dtype", "bf16", "--context", "128") == 0
     config = json.loads((out / "config.json").read_text())
@@ -147,7 +147,7 @@ def test_a_task_of_the_users_own_is_exported_without_its_code(tmp_path):
     assert export("--check", tmp_path / "out", uri) == 0
 
 
-def test_a_checkpoint_of_two_syncer_shards_is_put_together(tmp_path):
+def test_checkpoint_of_two_shards_is_exported_whole(tmp_path):
     theta = random_theta()
     uri = f"file://{tmp_path}/run"
     store = GlobalStore(uri)
@@ -200,7 +200,7 @@ def test_check_finds_the_step_in_the_export_unless_told_another(run, tmp_path, c
     assert export("--check", tmp_path / "out", run, "--step", 20) == 1
 
 
-def test_an_export_that_stands_there_is_replaced_only_by_force_and_nothing_else_is(run, tmp_path, capsys):
+def test_existing_export_is_replaced_only_with_force(run, tmp_path, capsys):
     out = tmp_path / "out"
     assert export(run, "--step", 10, "--out", out) == 0
     capsys.readouterr()
@@ -227,7 +227,7 @@ def test_the_target_of_a_link_is_replaced_and_not_the_link(run, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "real"]
 
 
-def test_what_stood_there_stands_there_again_where_the_last_rename_fails(run, tmp_path, monkeypatch):
+def test_earlier_export_is_restored_when_the_last_rename_fails(run, tmp_path, monkeypatch):
     out = tmp_path / "out"
     assert export(run, "--step", 10, "--out", out) == 0
     rename = Path.rename
@@ -243,7 +243,7 @@ def test_what_stood_there_stands_there_again_where_the_last_rename_fails(run, tm
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_damaged_checkpoint_leaves_nothing_behind(tmp_path, capsys):
+def test_export_of_a_damaged_checkpoint_leaves_no_file(tmp_path, capsys):
     uri = f"file://{tmp_path}/run"
     save(uri, 10, random_theta())
     part = tmp_path / "run/global/10/shard-0-of-1.json"
@@ -289,7 +289,7 @@ def test_a_damaged_checkpoint_leaves_nothing_behind(tmp_path, capsys):
         ),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence_with_status_2(run, tmp_path, capsys, arguments, words):
+def test_impossible_command_is_one_sentence_and_status_2(run, tmp_path, capsys, arguments, words):
     (tmp_path / "file").write_text("some text")
     filled = [each.format(run=run, here=tmp_path) for each in arguments]
     assert words.format(here=tmp_path) in refused(capsys, *filled)
@@ -315,12 +315,12 @@ def test_a_shard_that_is_missing_or_cut_short_is_named(run, tmp_path, capsys):
         pytest.param('{"weight_map": {}}', "model.safetensors: not a whole safetensors file", id="empty"),
     ],
 )
-def test_an_index_that_is_none_is_named(run, tmp_path, capsys, index, words):
+def test_invalid_index_is_named(run, tmp_path, capsys, index, words):
     (tmp_path / "model.safetensors.index.json").write_text(index)
     assert words in refused(capsys, "--check", tmp_path, run)
 
 
-def test_a_file_of_another_program_is_no_export(run, tmp_path, capsys):
+def test_file_of_another_program_is_not_an_export(run, tmp_path, capsys):
     file = tmp_path / "other.safetensors"
     save_file({"w": np.zeros(3)}, file, {"format": "pt"})
     assert f"{file}: not written by atoll export" in refused(capsys, "--check", file, run)
@@ -363,7 +363,7 @@ def test_the_tokenizer_of_the_data_set_goes_beside_the_weights(run, tmp_path):
     assert not (out / "config.json").exists()
 
 
-def test_the_end_of_a_document_is_named_as_the_tokenizer_has_it(run, tmp_path):
+def test_separator_has_the_tokenizers_name(run, tmp_path):
     """Not by the text that it stands for: a ByteLevel's Ċ is a line's end."""
     import tokenizers
 
@@ -388,7 +388,7 @@ def test_bytes_bring_the_number_of_their_separator_and_no_file(run, tmp_path):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors"]
 
 
-def test_a_data_set_that_the_model_was_not_trained_on_is_refused(tmp_path, capsys):
+def test_data_set_of_another_model_is_refused(tmp_path, capsys):
     uri = make_data(tmp_path, from_path("bytes"))
     spec = ModelSpec(dimensions=SMALL.dimensions.model_copy(update={"vocabulary": 100}))
     save(f"file://{tmp_path}/run", 1, random_theta(spec), spec)

@@ -37,12 +37,12 @@ def restarted(files: Files) -> Incarnation:
     return Incarnation(files)
 
 
-def test_the_first_process_takes_the_number_at_once_and_leaves_it_before_it_does_anything(files) -> None:
+def test_first_process_takes_its_number_and_records_it_first(files) -> None:
     assert Incarnation(files).claim(UNIT) == UNIT
     assert LastWords.parse(files.termination.read_text()) == LastWords(3, "")
 
 
-def test_without_the_file_the_contract_counts_and_nothing_is_kept(files) -> None:
+def test_contracts_incarnation_is_used_without_the_file(files) -> None:
     files.told.unlink()
     incarnation = Incarnation(files)
     assert incarnation.claim(UNIT) == UNIT
@@ -52,7 +52,7 @@ def test_without_the_file_the_contract_counts_and_nothing_is_kept(files) -> None
     assert not files.memory.exists()
 
 
-def test_a_process_that_is_started_again_waits_for_a_greater_number(files) -> None:
+def test_restarted_process_waits_for_a_greater_number(files) -> None:
     Incarnation(files).claim(UNIT)
     found: list[UnitContract] = []
     second = restarted(files)
@@ -88,7 +88,7 @@ def test_a_wait_in_vain_ends_with_the_last_words_of_the_one_that_failed(files) -
         assert LastWords.parse(files.termination.read_text()) == LastWords(3, "OSError: the disk is full")
 
 
-def test_last_words_that_cannot_be_written_whole_leave_the_number_that_stood(files) -> None:
+def test_partial_write_of_last_words_keeps_the_earlier_number(files) -> None:
     first = Incarnation(files)
     first.claim(UNIT)
     files.termination.unlink()  # the memory alone is written
@@ -109,7 +109,7 @@ def test_a_number_that_cannot_be_read_is_none(files) -> None:
         Incarnation(files).claim(UNIT, wait=0, poll=0.01)
 
 
-def test_a_process_ends_itself_for_a_greater_number(files, tmp_path) -> None:
+def test_process_ends_itself_when_a_greater_number_appears(files, tmp_path) -> None:
     script = (
         "import sys, threading; from pathlib import Path\n"
         "from atoll_runtime.contract import parse_unit\n"

@@ -45,15 +45,13 @@ def may_raise_limits() -> bool:
     return any(line.startswith("CapEff") and int(line.split()[1], 16) >> 24 & 1 for line in lines)
 
 
-def test_without_a_right_to_more_the_soft_limit_becomes_the_hard_one_and_the_log_names_both() -> None:
+def test_soft_limit_becomes_the_hard_one_without_the_capability() -> None:
     told = raised("")
     assert f"limit {HARD} bytes, of {HARD // 2} bytes" in told
     assert str((HARD, HARD)) in told
 
 
-def test_a_pod_that_has_not_the_right_it_was_said_to_have_is_told_of_the_limit_and_of_the_capability() -> (
-    None
-):
+def test_missing_capability_is_logged_with_the_limit() -> None:
     told = raised("true")
     assert told.startswith("LockedMemoryLimited ATOLL_LOCK_MEMORY is 'true'")
     assert f"{HARD} bytes" in told and "CAP_SYS_RESOURCE" in told
@@ -61,5 +59,5 @@ def test_a_pod_that_has_not_the_right_it_was_said_to_have_is_told_of_the_limit_a
 
 
 @pytest.mark.skipif(not may_raise_limits(), reason="needs CAP_SYS_RESOURCE")
-def test_a_process_with_the_right_has_no_limit() -> None:
+def test_process_with_the_capability_has_no_limit() -> None:
     assert str((resource.RLIM_INFINITY, resource.RLIM_INFINITY)) in raised("true", os.geteuid())

@@ -170,7 +170,7 @@ def test_the_merged_tokens_are_those_of_the_furthest_shard_and_never_go_back(mak
         assert exchange.merged() == furthest
 
 
-def test_without_an_answer_of_the_syncer_a_checkpoint_tells_what_is_merged() -> None:
+def test_merged_tokens_come_from_the_checkpoint_without_a_syncer() -> None:
     def unit(merged: int) -> dict[str, Any]:
         return {"account": {"merged": merged, "fragments": 3}}
 

@@ -88,7 +88,7 @@ def test_a_frozen_pod_goes_on_after_it_is_thawed(pods: Pods, cluster: Cluster) -
     wait_for("the start", lambda: state(program) == "S", 20)
 
 
-def test_nothing_is_signalled_when_one_of_the_pods_is_unknown(pods: Pods, cluster: Cluster) -> None:
+def test_no_pod_is_signalled_when_one_is_unknown(pods: Pods, cluster: Cluster) -> None:
     _, program = pods.add("v6e-2x2-0", "a")
     with pytest.raises(ClusterError, match="missing"):
         faults.signal_pods(cluster, ["a", "missing"], signal.SIGKILL)

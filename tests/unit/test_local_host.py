@@ -16,13 +16,13 @@ from atoll_local.nodes import DEFAULT_NODES
 Usage = namedtuple("Usage", "total used free")
 
 
-def test_another_system_than_linux_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_systems_than_linux_are_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(HostError, match=r"needs Linux \(this is darwin\); use --context"):
         host.check_machine()
 
 
-def test_another_user_than_root_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_users_than_root_are_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(HostError, match="needs root"):
         host.check_machine()

@@ -75,7 +75,7 @@ def busy(there: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", NOT_NAMES)
-def test_what_is_no_name_is_refused_in_one_line_and_nothing_is_removed(
+def test_invalid_name_is_refused_and_nothing_is_removed(
     name: str, there: Path, removed: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in ("up", "down", "status"):
@@ -90,7 +90,7 @@ def test_what_is_no_name_is_refused_in_one_line_and_nothing_is_removed(
     assert removed == [] and there.exists()
 
 
-def test_down_of_a_cluster_that_is_not_there_touches_nothing_and_says_so(
+def test_down_of_a_missing_cluster_changes_nothing(
     there: Path, removed: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = there.with_name("other")
@@ -109,7 +109,7 @@ def test_down_removes_a_cluster_and_its_folder(there: Path, removed: list[str]) 
     assert list(there.parent.iterdir()) == []
 
 
-def test_what_cannot_be_removed_is_named_and_the_cluster_can_be_taken_down_again(
+def test_down_names_what_it_cannot_remove_and_can_be_repeated(
     there: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (there / "nodes" / "mounted").mkdir()
@@ -131,7 +131,7 @@ def test_what_cannot_be_removed_is_named_and_the_cluster_can_be_taken_down_again
     assert not there.exists()
 
 
-def test_down_by_another_user_than_root_says_what_would_be_right_and_removes_nothing(
+def test_down_without_root_removes_nothing_and_says_what_to_do(
     there: Path, removed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
@@ -158,7 +158,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("content", "told"), BROKEN)
-def test_a_cluster_whose_record_cannot_be_read_is_left_alone_with_one_line(
+def test_cluster_with_an_unreadable_record_is_left_alone(
     content: str | bytes, told: str, there: Path, removed: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = there / "cluster.json"
@@ -176,7 +176,7 @@ def test_a_cluster_whose_record_cannot_be_read_is_left_alone_with_one_line(
     assert removed == [] and (there / "nodes").exists()
 
 
-def test_a_record_that_this_user_may_not_read_is_one_line(
+def test_unreadable_record_is_reported_in_one_line(
     there: Path, removed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def denied(path: Path) -> bytes:
@@ -191,7 +191,7 @@ def test_a_record_that_this_user_may_not_read_is_one_line(
     assert removed == []
 
 
-def test_what_up_writes_is_what_down_reads(there: Path) -> None:
+def test_down_reads_the_record_that_up_wrote(there: Path) -> None:
     record = Record(nodes=DEFAULT_NODES, network=Network(bridge="b0"), port=7443, images={"runtime": "a"})
     record.write("one")
     assert Record.read("one") == record
@@ -201,7 +201,7 @@ def test_what_up_writes_is_what_down_reads(there: Path) -> None:
     assert Record.read("nobody") is None
 
 
-def test_up_removes_no_folder_that_is_no_clusters(there: Path, removed: list[str]) -> None:
+def test_up_removes_no_folder_of_anything_but_a_cluster(there: Path, removed: list[str]) -> None:
     (there / "cluster.json").unlink()
     with pytest.raises(
         HostError, match="is not empty, and is no cluster's that can be removed: move it away"
@@ -222,7 +222,7 @@ def test_a_second_command_that_changes_a_cluster_is_refused(
     assert removed == [] and there.exists()
 
 
-def test_a_demo_that_the_machine_refuses_leaves_the_cluster_that_was_there(
+def test_refused_demo_leaves_an_existing_cluster(
     there: Path, removed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "check_machine", refuse)
@@ -240,7 +240,7 @@ def test_a_demo_that_the_machine_refuses_leaves_the_cluster_that_was_there(
         (("a",), "remove it by `python -m atoll_local down --name a`"),
     ],
 )
-def test_a_second_cluster_on_the_machine_is_refused_with_what_stands_in_its_way(
+def test_second_cluster_is_refused_with_the_way_to_remove_the_first(
     names: tuple[str, ...], advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in names:
@@ -256,7 +256,7 @@ def test_a_second_cluster_on_the_machine_is_refused_with_what_stands_in_its_way(
     )
 
 
-def test_a_cache_that_is_no_folder_is_one_line(
+def test_cache_that_is_not_a_folder_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cache").write_text("")

@@ -46,9 +46,7 @@ def cached(tmp_path: Path, name: str, content: bytes = b"#!/bin/sh\n") -> Path:
     return target
 
 
-def test_a_path_given_by_the_user_wins_over_everything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_path_given_by_the_user_is_used_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = executable(tmp_path / "mine", "anything")
     executable(tmp_path / "path" / "etcd", "etcd Version: 3.6.8")
     monkeypatch.setenv("ATOLL_ETCD", str(given))
@@ -84,15 +82,13 @@ def test_a_cached_file_that_changed_is_not_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["v1.30.4", "v1.36.3", "v2.0.0"])
-def test_for_a_cluster_of_the_user_what_is_on_path_counts_in_any_version(
-    tmp_path: Path, version: str
-) -> None:
+def test_installed_program_on_path_may_have_any_version(tmp_path: Path, version: str) -> None:
     cached(tmp_path, "kubectl")
     on_path = executable(tmp_path / "path" / "kubectl", f"Client Version: {version}")
     assert programs.installed("kubectl") == on_path
 
 
-def test_for_a_cluster_of_the_user_nothing_is_downloaded_or_built(
+def test_installed_programs_are_neither_downloaded_nor_built(
     mirror: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     url, content = mirror
@@ -105,12 +101,12 @@ def test_for_a_cluster_of_the_user_nothing_is_downloaded_or_built(
     assert not (tmp_path / "cache").exists()
 
 
-def test_for_a_cluster_of_the_user_the_pinned_program_serves_where_there_is_no_other(tmp_path: Path) -> None:
+def test_installed_falls_back_to_the_pinned_program(tmp_path: Path) -> None:
     stored = cached(tmp_path, "kubectl")
     assert programs.installed("kubectl") == stored
 
 
-def test_for_a_cluster_of_the_user_a_given_path_wins_and_must_be_an_executable(
+def test_given_path_of_an_installed_program_must_be_executable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executable(tmp_path / "path" / "helm", "v3.14.0")
@@ -199,7 +195,7 @@ def test_a_download_with_another_checksum_is_refused(
     assert not (tmp_path / "cache" / "bin" / f"etcd-{PROGRAMS['etcd'].version}").exists()
 
 
-def test_a_download_that_is_cut_off_leads_to_a_build(
+def test_interrupted_download_leads_to_a_build(
     mirror: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, content = mirror
@@ -210,7 +206,7 @@ def test_a_download_that_is_cut_off_leads_to_a_build(
     assert programs.find("etcd").read_bytes() == b"built"
 
 
-def test_without_go_and_without_network_the_sentence_says_both(
+def test_message_names_both_missing_go_and_missing_network(
     mirror: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, _ = mirror

@@ -204,7 +204,7 @@ def test_a_merge_scales_with_its_inputs_and_not_with_their_weights(
 
 
 @given(WEIGHTS, st.sampled_from(["RDA", "Mean"]))
-def test_a_learner_of_weight_zero_might_as_well_be_absent(weights: list[float], rule: MergeRule) -> None:
+def test_learner_of_weight_zero_has_no_effect(weights: list[float], rule: MergeRule) -> None:
     *rows, other = vectors(len(weights) + 1, 30)
     pairs = list(zip(weights, rows, strict=True))
     assert np.array_equal(merged(ONE, rule, (0.0, other), *pairs), merged(ONE, rule, *pairs))
@@ -243,7 +243,7 @@ def test_directions_that_cancel_fall_back_to_the_mean_of_that_piece_alone() -> N
     assert close(np.delete(found, middle), np.delete(expected, middle))
 
 
-def test_learners_that_did_not_move_take_no_direction() -> None:
+def test_learners_that_did_not_move_have_no_direction() -> None:
     moved, still = vectors(1, 30)[0], np.zeros(30, np.float32)
     assert not merged(ONE, "RDA", (1.0, still), (2.0, still)).any()
     assert close(merged(ONE, "RDA", (1.0, moved), (3.0, still)), moved / 4)
@@ -278,7 +278,7 @@ def test_the_number_of_threads_does_not_change_a_bit(codec: Codec) -> None:
     assert found[0] == found[1] == found[2]
 
 
-def test_a_merge_does_not_wait_for_helpers_that_are_busy() -> None:
+def test_merge_does_not_wait_for_busy_helpers() -> None:
     delta, freed = vectors(1, THREE.size)[0], threading.Event()
     with ThreadPoolExecutor(1) as pool:
         busy = pool.submit(freed.wait, 30)
@@ -293,7 +293,7 @@ def test_a_merge_does_not_wait_for_helpers_that_are_busy() -> None:
     st.sampled_from(CODECS),
     st.sampled_from(["RDA", "Mean"]),
 )
-def test_it_does_not_matter_over_how_many_hosts_a_unit_is_spread(
+def test_merge_does_not_depend_on_the_number_of_hosts(
     hosts: list[int], codec: Codec, rule: MergeRule
 ) -> None:
     deltas = vectors(len(hosts), THREE.size)
@@ -306,7 +306,7 @@ def test_it_does_not_matter_over_how_many_hosts_a_unit_is_spread(
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_goes_over_the_wire_is_the_new_theta_in_its_codec(codec: Codec) -> None:
+def test_wire_holds_the_new_theta_in_its_codec(codec: Codec) -> None:
     theta, delta = vectors(2, THREE.size)
     made = step(THREE, [gradient(THREE, 1.0, delta, codec)], theta, codec=codec, rate=0.7)
     assert made.wire == codecs.encode(made.theta, codec, THREE.size)
@@ -330,7 +330,7 @@ def test_a_scan_has_the_squares_of_each_piece_and_sees_what_is_not_finite(codec:
     assert huge.parts[0].scan.finite
 
 
-def test_what_cannot_be_merged_is_an_error() -> None:
+def test_unmergeable_input_is_an_error() -> None:
     delta = vectors(1, 30)[0]
     whole = gradient(ONE, 1.0, delta, hosts=3)
     with pytest.raises(MergeError, match="weights sum to 0"):
@@ -355,7 +355,7 @@ def test_a_fragment_of_a_shard_may_be_empty() -> None:
     assert made.theta.size == made.momentum.size == len(made.wire) == 0
 
 
-def test_a_merge_takes_no_memory_but_for_the_new_version() -> None:
+def test_merge_allocates_the_new_version_alone() -> None:
     fragment = fragment_of(2 * RANGE, RANGE)
     inputs = [gradient(fragment, 1.0, v, "bf16") for v in vectors(6, fragment.size)]
     theta, momentum = vectors(2, fragment.size)

@@ -39,7 +39,7 @@ FLOATS, WHOLE = np.array([3.0, 7.0]), np.array([3, 7])
 
 @pytest.mark.parametrize("suffix", ["nbi", "nbc"])
 @pytest.mark.parametrize("left", [0.0, 0.5])
-def test_a_truncated_file_is_compiled_and_written_again(
+def test_truncated_cache_file_is_compiled_and_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, left: float
 ) -> None:
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
@@ -89,7 +89,7 @@ def test_two_processes_that_store_a_kernel_at_once_lose_neither(
     assert (loaded(FLOATS), loaded(WHOLE)) == (1, 1)
 
 
-def test_where_no_folder_can_be_written_each_process_compiles_for_itself(tmp_path: Path) -> None:
+def test_each_process_compiles_without_a_writable_folder(tmp_path: Path) -> None:
     package = Path(atoll_runtime.__file__).parent
     with zipfile.ZipFile(tmp_path / "installed.zip", "w") as archive:
         for name in ("__init__.py", "merge/__init__.py", "merge/kernels.py"):

@@ -211,7 +211,7 @@ def test_a_task_that_cannot_be_made_is_refused_with_the_place(tmp_path, monkeypa
     assert words in message and right in message
 
 
-def test_a_long_error_of_a_library_leaves_room_for_what_would_be_right(task, monkeypatch):
+def test_long_library_error_is_shortened_before_the_advice(task, monkeypatch):
     def init(self, rng):
         raise ValueError("a story " * 10_000)
 
@@ -235,7 +235,7 @@ def test_the_loss_is_tried_on_the_batch_that_will_come(task, monkeypatch):
     check(SPEC, LENGTH, "Documents")
 
 
-def test_an_evaluator_of_another_length_asks_for_the_evaluation_alone(task, monkeypatch):
+def test_evaluator_checks_the_evaluation_alone(task, monkeypatch):
     monkeypatch.setattr(task, "loss", raising)
     monkeypatch.setattr(task, "evaluate", lambda self, params, batch: jnp.sum(params["w"]), raising=False)
     check(SPEC, 2 * LENGTH, "Stream", trained=False)

@@ -1,4 +1,4 @@
-"""A peer's state, put together from the parts of all its hosts."""
+"""Assembles a peer's state from the parts of all its hosts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atoll_runtime.transport.transport import TransportError
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """A peer's state: the anchors as θ, whole."""
+    """A peer's whole state: its anchors as θ, and its moments."""
 
     unit: str
     versions: tuple[int, ...]
@@ -22,7 +22,7 @@ class Pulled:
 
 
 class Assembly:
-    """Parts of all hosts of a peer, put together; a fragment is taken when they agree on its version."""
+    """Collects parts of all hosts of a peer. A fragment is complete when all hosts sent the same version."""
 
     def __init__(self, layout: Layout, hosts: int, least: Sequence[int]) -> None:
         self._layout, self._hosts, self._least = layout, hosts, tuple(least)
@@ -35,7 +35,7 @@ class Assembly:
         self._nu: dict[str, Array] = {}
 
     def add(self, host: int, piece: Piece) -> None:
-        """Raises `TransportError` for parts that do not fit together, are too old, or are not finite."""
+        """Adds a part. Raises `TransportError` if it does not fit the others, is too old, or is not finite."""
         number = piece.head.number
         if number not in self.missing:
             return
@@ -61,5 +61,5 @@ class Assembly:
         del self._parts[number]
 
     def pulled(self, unit: str) -> Pulled:
-        """The whole, when nothing is missing."""
+        """The whole state; nothing may be missing."""
         return Pulled(unit, tuple(self._versions), self._theta, Moments(self._mu, self._nu, self._count))

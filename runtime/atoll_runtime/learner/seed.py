@@ -1,4 +1,4 @@
-"""From which state an incarnation begins, a checkpoint's or a peer's; the same one on every host of the unit."""
+"""Chooses the state with which an incarnation begins: of a checkpoint or of a peer, the same on every host."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ DEADLINE = 600.0
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 8.0
 MOMENTS_ATTEMPTS = 5
-"""At the moments, while the bucket does not answer. A unit trains without any, too."""
+"""Reads of the moments while the bucket does not answer. A unit can train without any."""
 NO_STEP = -1
 OTHERS = 4
-"""Units whose saves are tried in vain where the unit has none of its own; those of other runs are not tried."""
+"""Damaged saves of other units that are tried when the unit has none of its own."""
 LOOKS = 32
-"""Units whose saves are looked at then, those of other runs too: each costs a few reads before the unit trains."""
+"""Units whose saves are examined then, including those of other runs: each costs a few reads."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """θ with its versions, AdamW's moments where there are any, and what is worth telling about the choice."""
+    """θ with its versions, AdamW's moments if there are any, and a message about the choice."""
 
     cut: Cut
     message: str
@@ -45,7 +45,7 @@ class Seed:
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What host 0 found, without the arrays; `count` is None where it found nothing."""
+    """What host 0 found, without the arrays; `count` is None if it found nothing."""
 
     message: str
     count: int | None = None
@@ -53,7 +53,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def from_peer(peers: Peers, unit: UnitContract, layout: Layout, agreement: Agreement) -> Seed | str:
-    """The state of a healthy unit that has seen the clock of now, or why there is none. Host 0 asks for all hosts."""
+    """The state of a healthy peer, or why there is none. Host 0 asks for all hosts."""
     result = spread.on_first(agreement, lambda: peers.pull(unit, layout))
     pulled, why = (None, "") if result is None else result
     found = None
@@ -78,9 +78,9 @@ def from_peer(peers: Peers, unit: UnitContract, layout: Layout, agreement: Agree
 def from_checkpoint(
     store: GlobalStore, units: UnitStore, unit: str, layout: Layout, agreement: Agreement
 ) -> Seed:
-    """The newest complete global checkpoint, and the unit's own newest moments or, without any, another unit's.
+    """The newest complete global checkpoint, with the unit's own newest moments or else another unit's.
 
-    Moments are of this run or, where an earlier one at the same URI took the checkpoint, of that one.
+    Moments are of this run, or of the run that saved the checkpoint.
 
     Raises:
         SeedUnavailable, Terminal: see `find`.
@@ -103,10 +103,10 @@ def from_checkpoint(
 
 
 def find(store: GlobalStore, layout: Layout, agreement: Agreement, deadline: float = DEADLINE) -> Seed:
-    """The newest complete checkpoint that every host can read, awaited with back-off.
+    """Waits, with back-off, for the newest complete checkpoint that every host can read.
 
     Raises:
-        SeedUnavailable: there is none after `deadline` seconds; says what stood in the way.
+        SeedUnavailable: there is none after `deadline` seconds; the message says why.
         Terminal: the checkpoint is of another fragment layout.
     """
     end = time.monotonic() + deadline
@@ -152,7 +152,7 @@ def _check(cut: Cut, layout: Layout, uri: str) -> None:
 
 
 def _for_shards(cut: Cut, layout: Layout) -> Cut:
-    """The same cut with its versions by this run's shards, where an earlier one had another number of them."""
+    """The cut with its versions translated to this run's number of shards."""
     if cut.shards == layout.shards:
         return cut
     versions = translate(cut.versions, layout.split(cut.shards), layout, cut.step)
@@ -163,7 +163,7 @@ def _for_shards(cut: Cut, layout: Layout) -> Cut:
 def _newest_moments(
     units: UnitStore, unit: str, layout: Layout, runs: Collection[str]
 ) -> tuple[UnitSave | None, str]:
-    """A bucket that does not answer is asked again, and in the end only told of; no older moments are taken for it."""
+    """Tries again while the bucket does not answer, and then returns the reason; older moments are not used instead."""
     wait = FIRST_WAIT
     for attempts in range(1, MOMENTS_ATTEMPTS + 1):
         try:

@@ -1,4 +1,4 @@
-"""Host 0 finds something out; then every host of the unit has it, bit for bit."""
+"""Broadcasts what host 0 found to every host of the unit, bit for bit."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.sync.fragments import Array
 
 WORDS = 1 << 20
-"""int32 of one collective: 4 MiB on each device. One size, so that it is compiled once."""
+"""int32 values of one collective: 4 MiB on each device. The size is fixed, so that it is compiled once."""
 POLL = 0.2
-"""Seconds between two looks at host 0; no collective waits for longer, however long it works."""
+"""Seconds between two polls of host 0, so that no collective waits for long."""
 LEAST = np.iinfo(np.int32).min
-"""What the others put in: host 0's word is never less."""
+"""The other hosts' values; host 0's are never less."""
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 def on_first(agreement: Agreement, work: Callable[[], T]) -> T | None:
-    """What `work` returns, on host 0; None on the others, which wait without a long collective.
+    """Runs `work` on host 0 and returns its result there; the others wait and return None.
 
     Raises:
-        Exception: whatever `work` raises, on host 0 alone: its end ends the others.
+        Exception: whatever `work` raises, on host 0 alone, whose end ends the other hosts.
     """
     first = jax.process_index() == 0
     with ThreadPoolExecutor(1, "seed") as pool:
@@ -40,7 +40,7 @@ def on_first(agreement: Agreement, work: Callable[[], T]) -> T | None:
 
 
 def facts(agreement: Agreement, found: S | None, kind: type[S]) -> S:
-    """Host 0's `found` (None on the others), on every host."""
+    """Returns host 0's `found` on every host. Other hosts pass None."""
     data = b"" if found is None else msgspec.msgpack.encode(found)
     length = int(agreement.from_first(np.array([len(data)], np.int64))[0])
     padded = np.zeros(-(-length // 4), np.int32)
@@ -51,7 +51,7 @@ def facts(agreement: Agreement, found: S | None, kind: type[S]) -> S:
 def tensors(
     agreement: Agreement, shapes: Mapping[str, tuple[int, ...]], found: Mapping[str, Array] | None
 ) -> dict[str, Array]:
-    """Host 0's float32 tensors of these shapes (None on the others), on every host."""
+    """Returns host 0's float32 tensors of these shapes on every host. Other hosts pass None."""
     result = {}
     for name, shape in sorted(shapes.items()):
         whole = np.empty(shape, np.float32) if found is None else np.ascontiguousarray(found[name])
