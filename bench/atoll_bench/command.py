@@ -12,7 +12,7 @@ from atoll_cli.errors import lacking
 BATCH = ("--batch", "16", "sequences of a step; default %(default)s")
 LENGTH = ("--length", "128", "tokens of a sequence; default %(default)s")
 Figure = tuple[Callable[[argparse.Namespace], None], str, str, Sequence[tuple[str, str | None, str]]]
-"""What measures it, what it is, the extras of pyproject.toml that it needs, and its options with default and help."""
+"""The function, a description, the extras of pyproject.toml that it needs, and options with default and help."""
 FIGURES: dict[str, Figure] = {
     "merge": (
         measures.merge,
@@ -93,7 +93,7 @@ FIGURES: dict[str, Figure] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints each figure when it is there.
+    """Prints each figure as soon as it is measured.
 
     Raises:
         UsageError: an option's value cannot be used, or packages are missing.

@@ -1,4 +1,4 @@
-"""Cores of this machine: which ones a process may use, how long it used them, and how busy others keep them."""
+"""Cores of this machine: which ones a process may use, its CPU time, and the machine's load."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class CoresError(ValueError):
-    """Cores that cannot be had; the message has the text and what would be right."""
+    """Unusable cores; the message names them and what is valid."""
 
 
 def usable() -> tuple[int, ...]:
-    """Those of this thread."""
+    """Cores that this thread may use."""
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
 def parse(text: str) -> tuple[int, ...]:
-    """A list as taskset's: `0-2,5`.
+    """Parses a list such as `0-2,5`, as of taskset.
 
     Raises:
         CoresError: not such a list, or cores that this process may not use.
@@ -43,7 +43,7 @@ def text_of(cores: Iterable[int]) -> str:
 
 
 def pin(process: int, cores: Iterable[int]) -> None:
-    """Every thread of a process; those that they start later follow. Again until no thread was missed."""
+    """Pins every thread of a process. Repeats until no new thread was found; later threads inherit it."""
     wanted, seen = set(cores), set[str]()
     while new := {thread.name for thread in Path(f"/proc/{process}/task").iterdir()} - seen:
         for thread in new:
@@ -53,17 +53,17 @@ def pin(process: int, cores: Iterable[int]) -> None:
 
 
 def used(process: int) -> float:
-    """Seconds of a core that all threads of a process have taken so far."""
+    """CPU seconds of all threads of a process so far."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * TICK
 
 
 def busy() -> float:
-    """Seconds of all cores together that were not idle, since this machine started."""
+    """CPU seconds of this machine since it started."""
     user, nice, system, _, _, *interrupts = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     return sum(map(int, (user, nice, system, *interrupts))) * TICK
 
 
 def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Seconds of a core of each part."""
+    """CPU seconds of each part."""
     return {f"{name.replace('-', '_')}_cpu": after[name] - before[name] for name in before}

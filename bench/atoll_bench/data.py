@@ -1,4 +1,4 @@
-"""Whether training data keeps up with steps: from files, and from a bucket server whose answers come late."""
+"""Measures whether reading keeps up with steps: from files, and from a bucket with delayed answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BUCKET = "bench"
 PATIENCE = 60.0
 """Seconds for one batch."""
 STALL = 0.001
-"""Seconds of waiting from which a step counts as stalled."""
+"""A step that waits for longer counts as stalled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class Setting:
     length: int
     batch: int
     step: float
-    """Seconds of a step; the host has nothing else to do in it."""
+    """Seconds of a step, in which the host is idle otherwise."""
     steps: int
 
 
 @dataclass(frozen=True, slots=True)
 class DataFigure:
-    """One store at one latency; a fresh reader, so that the cache begins empty."""
+    """One store at one latency, read with an empty cache."""
 
     store: str
     latency: float
@@ -54,18 +54,18 @@ class DataFigure:
     step: float
     steps: int
     examples_per_second: float
-    """Without any step: batches taken as fast as they come."""
+    """Without steps: batches are taken as fast as they come."""
     first: float
-    """Seconds until the first batch, which has nothing to hide behind."""
+    """Seconds until the first batch, which no step hides."""
     wait_p50: float
-    """Seconds for which `take` held a step up, the first one left out."""
+    """Seconds that steps waited for `take`, without the first one."""
     wait_p99: float
     stalled: float
     """Fraction of the steps that waited for more than a millisecond."""
 
 
 def measure(setting: Setting, latencies: Sequence[float]) -> Iterator[DataFigure]:
-    """A figure from files, then one from the bucket for each latency in seconds.
+    """Measures files, then the bucket at each latency in seconds.
 
     Raises:
         ClusterError: the bucket server cannot be started.
@@ -90,7 +90,7 @@ def measure(setting: Setting, latencies: Sequence[float]) -> Iterator[DataFigure
 
 
 def write(uri: str) -> None:
-    """Random tokens."""
+    """Writes a data set of random tokens."""
     random, bucket = np.random.default_rng(0), Bucket(uri)
     writer = ShardWriter(bucket, "train", 2, 2 * SHARD_TOKENS)
     for _ in range(SHARDS):

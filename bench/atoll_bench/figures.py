@@ -1,4 +1,4 @@
-"""Figures: spreads of samples, and a figure as one JSON line."""
+"""Medians and quartiles of samples, and figures as JSON lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two loops over the same model and data in one process: an island's, and a plain one that knows nothing of Atoll."""
+"""Two loops over the same model and data in one process: an island's, and a plain one without Atoll."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ CLOSE_TIMEOUT = 5.0
 
 
 class Ended(RuntimeError):
-    """The island's loop has ended, which nobody asked for."""
+    """The island's loop has ended unexpectedly."""
 
 
 def batches(run: RunContract, unit: UnitContract) -> Prefetch:
-    """The unit's stream from its beginning; each loop has one of its own."""
+    """The unit's stream from its beginning; each loop has its own."""
     reader = Reader(run.data.uri, "train", run.data.sequence_length)
     stream = Stream(reader.examples, run.data.seed, unit.stream, unit.streams)
     return Prefetch(lambda at: reader.example(stream.index(at)), 0, unit.batch, (0, unit.batch))
 
 
 class Island:
-    """A unit of one host as `learner.island.train` builds it, but for its peer server; stopped between two steps.
+    """A unit of one host as `learner.island.train` builds it, without a peer server. It is paused between phases.
 
-    Its steps' times leave out those in which it stood still, as if it had not.
+    Its clock does not include the pauses.
     """
 
     def __init__(self, run: RunContract, unit: UnitContract, tls: Tls) -> None:
@@ -62,7 +62,7 @@ class Island:
         units = UnitStore(run.checkpoint.uri, run.uid)
         seeded = seed.from_checkpoint(GlobalStore(run.checkpoint.uri), units, unit.unit, layout, agreement)
         self.theta = dict(seeded.cut.theta)
-        """First values, on the host."""
+        """Initial values, on the host."""
         programs = Programs(agreement, None)
         length = run.data.sequence_length
         inner = Inner(mesh, run.model, run.inner, self.theta, unit.batch, length, programs=programs)
@@ -79,7 +79,7 @@ class Island:
             raise Ended(f"the syncer did not answer within {WELCOME_TIMEOUT:g} s")
         start = Start(seeded.cut.versions, welcome.versions, welcome.global_step)
         self._snapshots = Snapshots(sizes, start.targets, self.saver.put)
-        self._stood, self._halted = 0.0, time.monotonic()
+        self._paused, self._paused_at = 0.0, time.monotonic()
         self.loop = Loop(
             run,
             inner,
@@ -90,23 +90,23 @@ class Island:
             start,
             threading.Event(),
             self._snapshots,
-            clock=lambda: time.monotonic() - self._stood,
+            clock=lambda: time.monotonic() - self._paused,
         )
 
     @property
     def warm(self) -> bool:
-        """Every fragment was merged and received, and the moments were saved: no program is left to compile."""
+        """Whether every fragment was merged and received and the moments were saved: all programs are compiled."""
         versions = self.loop.progress.versions
         return self.saver.saved > 0 and all(versions[number] for number in self._filled)
 
     def advance(self, steps: int) -> None:
-        """Raises `Ended` when the unit was refused or stopped."""
-        self._stood += time.monotonic() - self._halted
+        """Makes steps. Raises `Ended` if the unit was refused or stopped."""
+        self._paused += time.monotonic() - self._paused_at
         for _ in range(steps):
             ending = self.loop.advance()
             if ending is not Ending.NONE:
                 raise Ended(f"the island's loop ended: {ending.name}: {self.exchange.error()}")
-        self._halted = time.monotonic()
+        self._paused_at = time.monotonic()
 
     def close(self) -> None:
         self._batches.close()
@@ -116,9 +116,9 @@ class Island:
 
 
 class Plain:
-    """The same decoder, AdamW, schedule and data in one jitted step on one device, and nothing else.
+    """The same decoder, AdamW, schedule and data in one jitted step on one device.
 
-    It waits for no step but the last one of a call, so that the next one is always under way.
+    It waits only for the last step of a call, so that the device is never idle.
     """
 
     def __init__(self, run: RunContract, unit: UnitContract, theta: Mapping[str, np.ndarray]) -> None:

@@ -1,10 +1,9 @@
-"""Inner steps per second of an island that exchanges, against a plain loop of the same model, in turns.
+"""Compares inner steps per second of an island that exchanges with a plain loop of the same model.
 
-One process holds both loops: they take phases of equal steps in turn (plain, island, island, plain, …), and what does
-not run stands still. The syncer is a process of its own on other cores, or on the same. A phase of the island ends
-only when its threads (transfers, saves) have come to rest; the seconds of a core that this took after the last step,
-in the syncer too where both share cores, are added to the phase. So nothing that the exchange costs is left out,
-and none of it falls into the plain loop's phases.
+One process has both loops, which run phases of equal steps in turn (plain, island, island, plain, …) and are idle
+otherwise. The syncer is another process, on other cores or on the same. A phase of the island ends when its threads
+(transfers, saves) are idle. The CPU seconds after its last step, including the syncer's if both share cores, are added
+to the phase. So the whole cost of the exchange is in the island's phases.
 """
 
 from __future__ import annotations
@@ -27,28 +26,28 @@ from atoll_bench.syncer import UNIT, Syncer, SyncerError
 from atoll_runtime.contract import ModelSpec, UnitContract
 
 WARM_STEPS = 200
-"""At most, besides those until the first cut: then every program is compiled."""
+"""Most steps, besides those until the first cut, until every program is compiled."""
 REST_SECONDS = 0.25
 REST = 0.05
-"""Share of a core: below it, over REST_SECONDS, a process is at rest."""
+"""A process that uses less of a core over REST_SECONDS is idle."""
 REST_TIMEOUT = 15.0
-"""The syncer takes a unit for silent after 30 s."""
+"""A unit counts as silent after 30 s."""
 
 
 class BenchError(RuntimeError):
-    """A measurement that could not be made; says why."""
+    """The measurement failed; the message says why."""
 
 
 @dataclass(frozen=True)
 class Cores:
-    """Where the two processes run."""
+    """The cores of the two processes."""
 
     learner: tuple[int, ...]
     syncer: tuple[int, ...]
 
     @classmethod
     def parse(cls, text: str) -> Cores:
-        """From `LEARNER/SYNCER`, each a list as taskset's.
+        """Parses `LEARNER/SYNCER`, each a list as of taskset.
 
         Raises:
             CoresError: see `cores.parse`.
@@ -65,7 +64,7 @@ class Cores:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is trained and for how long; P, H and τ are a run's defaults."""
+    """What is trained, and for how long; P, H and τ are a run's defaults."""
 
     preset: str
     batch: int
@@ -75,7 +74,7 @@ class Setting:
     """Global steps between two cuts."""
     pairs: int
     seconds: float
-    """Of a phase of the plain loop, about."""
+    """Approximate seconds of a phase of the plain loop."""
 
 
 @dataclass(frozen=True)
@@ -91,27 +90,27 @@ class LearnerFigure(Rates):
     length: int
     merges: int
     cuts: int
-    """Saves of the unit's moments that were completed."""
+    """Completed saves of the unit's moments."""
     staleness: int
-    """Global steps since the unit's last merge, at most, at a phase's end."""
+    """Most global steps since the unit's last merge at the end of a phase."""
     bytes_in: int
     bytes_out: int
     others: float
-    """Cores that other work on this machine kept busy, on average."""
+    """Average number of cores used by other processes."""
 
 
 def placements() -> list[Cores]:
-    """One core each, then the same core for both; the latter alone where there is but one."""
+    """One core each, then the same core for both; only the latter on a machine with one core."""
     own = cores.usable()
     apart = [Cores(own[:1], own[1:2])] if len(own) > 1 else []
     return [*apart, Cores(own[:1], own[:1])]
 
 
 def measure(setting: Setting, places: list[Cores]) -> Iterator[LearnerFigure]:
-    """A figure for each placement, which must have the learner on the same cores.
+    """Measures each placement. All must have the learner on the same cores.
 
     Raises:
-        BenchError: it could not be measured.
+        BenchError: the measurement failed.
     """
     model = ModelSpec(preset=setting.preset)
     before = cores.usable()
@@ -135,19 +134,19 @@ def measure(setting: Setting, places: list[Cores]) -> Iterator[LearnerFigure]:
 
 @dataclass(frozen=True)
 class _Now:
-    """A moment, and the seconds of a core that either process has taken until then."""
+    """A moment, and the CPU seconds of both processes until then."""
 
     wall: float
     learner: float
     syncer: float
 
     def taken(self, since: _Now, both: bool) -> float:
-        """By the learner since then, or by both."""
+        """CPU seconds of the learner since then, or of both."""
         return self.learner - since.learner + (self.syncer - since.syncer if both else 0.0)
 
 
 class _Bench:
-    """Both loops, and the syncer that one of them talks to."""
+    """Both loops, and the syncer."""
 
     def __init__(self, setting: Setting, syncer: Syncer) -> None:
         self.setting, self.syncer = setting, syncer
@@ -165,7 +164,7 @@ class _Bench:
         self.plain = Plain(syncer.run, unit, self.island.theta)
         self.parameters = sum(value.size for value in self.island.theta.values())
         self.steps = 0
-        """Of a phase; 0 until the programs are compiled."""
+        """Steps of a phase; 0 until the programs are compiled."""
 
     def close(self) -> None:
         self.plain.close()
@@ -204,7 +203,7 @@ class _Bench:
         )
 
     def _warm(self) -> None:
-        """Compiles everything, and finds out how many steps a phase has."""
+        """Compiles all programs, and determines the steps of a phase."""
         self.plain.advance(2)
         limit = WARM_STEPS + self.setting.checkpoint_interval
         while not self.island.warm:
@@ -234,14 +233,14 @@ class _Bench:
         return ended.wall - began.wall, ended.taken(began, False)
 
     def _rest(self) -> _Now:
-        """Waits until both processes are at rest; gives when that was."""
+        """Waits until both processes are idle; returns when that was."""
         deadline, now = time.monotonic() + REST_TIMEOUT, self._now()
         while time.monotonic() < deadline:
             time.sleep(REST_SECONDS)
             last, now = now, self._now()
             if max(now.learner - last.learner, now.syncer - last.syncer) <= REST * REST_SECONDS:
                 return now
-        raise BenchError(f"learner and syncer did not come to rest within {REST_TIMEOUT:g} s")
+        raise BenchError(f"learner and syncer were not idle within {REST_TIMEOUT:g} s")
 
     def _now(self) -> _Now:
         return _Now(time.monotonic(), time.process_time(), self.syncer.used)

@@ -1,4 +1,4 @@
-"""What each figure of `atoll bench` does: reads its options, measures, tells. Its packages are imported only then.
+"""The figures of `atoll bench`: reads the options, measures, prints. Imports packages only when needed.
 
 Each function raises `UsageError` when an option's value cannot be used, `CommandError` when nothing could be measured.
 """
@@ -16,9 +16,9 @@ from atoll_cli.text import amount, table
 from atoll_cli.values import choice, count, plain
 
 LONGEST_PHASE = 20
-"""Seconds: the syncer takes a unit that stands still for longer than 30 s for silent."""
+"""Seconds: a unit that is idle for more than 30 s counts as silent."""
 Columns = Mapping[str, Callable[[Any], str]]
-"""Of a table for people: a head, and the text of a figure."""
+"""Columns of a table: a heading, and a function that formats a figure."""
 RATIOS: Columns = {
     "RATIO": lambda figure: f"{figure.ratio:.3f}",
     "QUARTILES": lambda figure: f"{figure.ratio_quartiles[0]:.3f} to {figure.ratio_quartiles[1]:.3f}",
@@ -56,7 +56,7 @@ def merge(options: argparse.Namespace) -> None:
         "SCAN (1 THREAD)": lambda figure: amount(figure.scan_bytes_per_second, "B/s"),
         "PEAK": lambda figure: amount(figure.peak_bytes, "B"),
     }
-    _tell("merge_bytes_per_second", found, columns, options.json)
+    _print("merge_bytes_per_second", found, columns, options.json)
 
 
 def learner(options: argparse.Namespace) -> None:
@@ -74,7 +74,7 @@ def learner(options: argparse.Namespace) -> None:
     except CoresError as error:
         raise UsageError(f"--cores {error}") from error
     if options.cores is None and len(places) == 1:
-        _say("one core alone may be used: learner and syncer share it")
+        _print_progress("only one core may be used: learner and syncer share it")
     columns: Columns = {
         "PLACEMENT": lambda figure: figure.placement,
         "CORES": lambda figure: "/".join(
@@ -91,7 +91,7 @@ def learner(options: argparse.Namespace) -> None:
     }
     setting = Setting(options.preset, batch, length, interval, pairs, seconds)
     try:
-        _tell("inner_steps_per_second", measure(setting, places), columns, options.json)
+        _print("inner_steps_per_second", measure(setting, places), columns, options.json)
     except BenchError as error:
         raise CommandError(str(error)) from error
 
@@ -118,7 +118,7 @@ def data(options: argparse.Namespace) -> None:
     }
     try:
         found = measure(Setting(length, batch, step / 1000, steps), [each / 1000 for each in latencies])
-        _tell("training_data", found, columns, options.json)
+        _print("training_data", found, columns, options.json)
     except (ClusterError, HostError, StoreError) as error:
         raise CommandError(str(error)) from error
 
@@ -150,7 +150,7 @@ def operator(options: argparse.Namespace) -> None:
         "MET": lambda figure: "" if figure.met is None else "yes" if figure.met else "no",
     }
     try:
-        _tell("operator", measure(frozenset(cases), repeat, _say, qps), columns, options.json)
+        _print("operator", measure(frozenset(cases), repeat, _print_progress, qps), columns, options.json)
     except (BenchError, ClusterError, HostError) as error:
         raise CommandError(str(error)) from error
 
@@ -177,11 +177,11 @@ def step(options: argparse.Namespace) -> None:
         "SENDING": lambda figure: f"{1e3 * figure.sending_seconds:.2f} ms",
     }
     found = measure(Setting(options.preset, batch, length, pairs, seconds), peak=peak)
-    _tell("inner_step", [found], columns, options.json)
+    _print("inner_step", [found], columns, options.json)
 
 
-def _tell(name: str, found: Iterable[Any], columns: Columns, as_json: bool) -> None:
-    """A JSON line for each figure as soon as it is there, or a table when all are."""
+def _print(name: str, found: Iterable[Any], columns: Columns, as_json: bool) -> None:
+    """Prints a JSON line for each figure as soon as it is measured, or a table at the end."""
     from atoll_bench.figures import line
 
     figures = []
@@ -199,5 +199,5 @@ def _check_preset(preset: str) -> None:
     choice("--preset", preset, list(PRESETS))
 
 
-def _say(text: str) -> None:
+def _print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

@@ -1,9 +1,9 @@
-"""Bytes per second of the merge against a copy of the same bytes, taken turn by turn in one process.
+"""Compares bytes per second of the merge with a copy of the same bytes, in turns in one process.
 
 A merge of n elements from M learners reads M·n elements in the codec's width, Θ and momentum (8·n bytes), and writes
 Θ and momentum (8·n bytes); that sum B is the figure's bytes. The merge also writes Θ in the codec for the wire, which
-is not counted. The copy reads B/2 and writes B/2 bytes with all threads. Fragment by fragment, as a syncer does:
-no more than one fragment's new version is made at a time, and what it replaces is used again.
+is not counted. The copy reads B/2 and writes B/2 bytes with all threads. Fragments are merged one after the other, as
+by a syncer, and the memory of replaced versions is used again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from atoll_runtime.model import describe
 from atoll_runtime.sync.fragments import Fragment, Layout, LayoutError, build_layout
 
 COLD = 256 << 20
-"""Bytes: inputs and copies take turns over at least so many, so that no cache holds what comes next."""
+"""Bytes over which inputs and copies rotate, so that no cache holds the next ones."""
 LAYER = Dimensions(layers=1, width=768, heads=12, kv_heads=4, hidden=2048)
 """The layers of the preset 125m."""
 CODECS: tuple[Codec, ...] = ("bf16", "float32")
@@ -33,7 +33,7 @@ RATE, MOMENTUM = 0.7, 0.9
 
 
 class BenchError(ValueError):
-    """A bench that cannot be run; the message names the option."""
+    """The bench cannot run; the message names the option."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,17 @@ class MergeFigure:
     """Median over pairs of a merge and the copy right after it, of copy's seconds / merge's seconds."""
     ratio_spread: tuple[float, float]
     ratio_with_scan: float
-    """The same with the scans of all parts on their arrival (read once more, one thread for each) added."""
+    """The same including the scans of all parts on their arrival, which read them once more."""
     scan_bytes_per_second: float
     """One thread."""
     state_bytes: int
     """Θ and momentum of the whole model, and Θ on the wire."""
     peak_bytes: int
-    """On top of that during a merge: the round's inputs as they came, the new version, and spare buffers."""
+    """Additional bytes during a merge: the round's inputs, the new version, and spare buffers."""
 
 
 def layout_of(parameters: int, fragments: int) -> Layout:
-    """A decoder of at least so many parameters, in layers of the preset 125m.
+    """The layout of a decoder with at least `parameters` parameters, in layers of the preset 125m.
 
     Raises:
         BenchError: it needs more layers than a model may have.
@@ -97,7 +97,7 @@ def measure(
     repeat: int,
     cold: int | None = None,
 ) -> MergeFigure:
-    """Merges every fragment `repeat` times, after once that is not counted."""
+    """Merges every fragment `repeat` times, after one uncounted merge."""
     width = BITS[codec].itemsize
     with ThreadPoolExecutor(threads) as pool:
         bench = _Bench(layout, learners, codec, rule, threads, pool, COLD if cold is None else cold)
@@ -181,7 +181,7 @@ class _Bench:
             for unit, (body, found) in enumerate(zip(bodies, scans, strict=True))
         ]
         moved = sum(len(body) for body in bodies) + 16 * fragment.size
-        self.copy(moved)  # the scan has left the inputs in the cache, where a round's wait would not
+        self.copy(moved)  # evicts the inputs that the scan has left in the cache
         began = time.perf_counter()
         new = merge_step(
             fragment,
@@ -206,7 +206,7 @@ class _Bench:
         return _Turn(moved, sum(len(body) for body in bodies), scanned, merged, copied)
 
     def copy(self, moved: int) -> None:
-        """Reads moved/2 bytes and writes as many, elsewhere each time, an equal share a thread."""
+        """Reads moved/2 bytes and writes as many, at another place each time, shared equally by the threads."""
         half = moved // 2
         if self.copied + half > self.source.size:
             self.copied = 0

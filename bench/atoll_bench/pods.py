@@ -1,4 +1,4 @@
-"""The pods of one namespace as a watch tells of them, each with the times of what became of it."""
+"""The pods of one namespace as a watch reports them, with the times of their changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Pod(msgspec.Struct):
 
 
 class Event(msgspec.Struct):
-    """What is read of a line of a watch."""
+    """The used part of a line of a watch."""
 
     type: str
     object: _Pod
@@ -43,12 +43,12 @@ _decode = msgspec.json.Decoder(Event).decode
 
 @dataclass(slots=True)
 class Life:
-    """One pod. Times are monotonic seconds at which the watch told of them; none: not yet."""
+    """One pod. Times are monotonic seconds at which the watch reported a change; None: not yet."""
 
     name: str
     unit: str
     incarnation: int
-    """That it was told last."""
+    """From its annotation."""
     created: float
     told: float
     running: float | None = None
@@ -59,12 +59,12 @@ class Life:
 
     @property
     def alive(self) -> bool:
-        """Neither ended nor on its way out."""
+        """Whether it has neither ended nor been deleted."""
         return self.ended is None and self.deleting is None and self.gone is None
 
 
 class Pods:
-    """Learners' pods, by uid. Pods of the syncer are left out."""
+    """Learners' pods by uid, without pods of the syncer."""
 
     def __init__(self) -> None:
         self.lives: dict[str, Life] = {}
@@ -74,7 +74,7 @@ class Pods:
         self._version = ""
 
     def see(self, line: bytes, at: float) -> None:
-        """Takes one event of the watch.
+        """Processes one event of the watch.
 
         Raises:
             BenchError: the watch has ended with an error.
@@ -111,7 +111,7 @@ class Pods:
         self._changed.set()
 
     async def follow(self, client: Client, namespace: str) -> None:
-        """Watches until cancelled; the API server ends the watch of a reader that it takes for slow.
+        """Watches until cancelled. The API server ends the watch of a slow reader.
 
         Raises:
             BenchError: the watch cannot be resumed where it ended.
@@ -122,7 +122,7 @@ class Pods:
                 self.see(line, time.monotonic())
 
     async def until(self, what: str, check: Callable[[], bool], seconds: float) -> None:
-        """Returns with the event that makes `check` true.
+        """Waits until an event makes `check` true.
 
         Raises:
             BenchError: not within `seconds`.
@@ -137,18 +137,18 @@ class Pods:
                 raise BenchError(f"not within {seconds:.0f} s: {what}; {state}") from None
 
     async def until_running(self, count: int, seconds: float) -> None:
-        """All of so many pods run, and there is no other one."""
+        """Waits until `count` pods run and there is no other one."""
         await self.until(f"{count} pods run", lambda: self.alive == self.running == count, seconds)
 
     def born_since(self, start: float) -> list[Life]:
         return [life for life in self.lives.values() if life.created >= start]
 
     def last_running(self) -> float:
-        """When the last of the pods that live now began to run."""
+        """When the last of the live pods began to run."""
         return max(life.running for life in self.lives.values() if life.alive and life.running is not None)
 
     def units(self) -> dict[str, tuple[int, int]]:
-        """Each unit that has running pods to its newest incarnation among them and that one's hosts."""
+        """The newest incarnation and the number of its running pods, by unit."""
         found: dict[str, tuple[int, int]] = {}
         for life in self.lives.values():
             if life.alive and life.running is not None:
@@ -160,7 +160,7 @@ class Pods:
 
 
 def touched(lives: Iterable[Life], units: Iterable[str], since: float) -> tuple[int, int]:
-    """Pods made, ended or deleted since then: of these units, and of any other."""
+    """Number of pods created, ended or deleted since then: of these units, and of others."""
     ours, others, wanted = 0, 0, frozenset(units)
     for life in lives:
         times = (life.created, life.ended, life.deleting, life.gone)

@@ -18,13 +18,13 @@ END_SECONDS = 20.0
 
 
 class Operator:
-    """`python -m atoll_operator`, led by a Lease as the chart has it."""
+    """`python -m atoll_operator`, with leader election as in the chart."""
 
     def __init__(self, environment: Mapping[str, str], port: int, log: Path) -> None:
         self._environment, self._port, self._log = environment, port, log
         self._process: subprocess.Popen[bytes] | None = None
         self.started = 0.0
-        """Monotonic seconds at which the process was made."""
+        """Monotonic seconds at which the process was started."""
 
     def start(self) -> None:
         with self._log.open("ab") as file:
@@ -37,7 +37,7 @@ class Operator:
             )
 
     async def until_ready(self) -> None:
-        """Raises BenchError."""
+        """Waits until it is ready. Raises `BenchError` after a minute."""
         deadline = time.monotonic() + READY_SECONDS
         while not await asyncio.to_thread(self._ready):
             if time.monotonic() > deadline or self._running.poll() is not None:
@@ -61,7 +61,7 @@ class Operator:
         return self._running.pid
 
     def memory(self) -> tuple[int, int]:
-        """Bytes: resident now, and at most so far."""
+        """Resident bytes: now, and the peak."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         fields = dict(line.split(":", 1) for line in lines)
         now, most = (int(fields[name].split()[0]) << 10 for name in ("VmRSS", "VmHWM"))

@@ -1,4 +1,4 @@
-"""Two loops' phases in pairs, and what they say of the loops' rates."""
+"""Rates of two loops, from pairs of phases."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from atoll_bench.figures import spread
 
 @dataclass(frozen=True)
 class Pair:
-    """A phase of each loop, one right after the other, the same number of steps; seconds."""
+    """Seconds of two consecutive phases, one of each loop, with the same number of steps."""
 
     steps: int
     plain: float
     exchange: float
-    """With the tail."""
+    """Includes the tail."""
     tail: float
-    """Of `exchange`: what was left to do after the last step."""
+    """The part of `exchange` after the last step."""
     plain_cores: float
     exchange_cores: float
-    """Seconds of a core, without waiting; those of the syncer too where both share cores."""
+    """CPU seconds; includes the syncer if both share cores."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """In inner steps a second."""
+    """Inner steps per second."""
 
     pairs: int
     steps: int
-    """Of each loop, in all phases."""
+    """Steps of each loop in all phases."""
     plain: float
     exchange: float
     """Medians over pairs, as `ratio` is."""
@@ -37,15 +37,15 @@ class Rates:
     """Plain seconds / exchange seconds of a pair."""
     ratio_quartiles: tuple[float, float]
     ratio_of_totals: float
-    """The same of all pairs together: none with a heavy save is left out."""
+    """The same of all pairs together, including those with a save."""
     ratio_of_core_time: float
-    """And of seconds of a core: nearly the ratio on a machine that does nothing else, whatever others do."""
+    """The same of CPU seconds: close to the ratio on an idle machine, whatever else runs here."""
     tail: float
-    """Share of the exchange's seconds that was added for what came after a last step."""
+    """The tails' share of the exchange's seconds."""
 
 
 def rates(pairs: Sequence[Pair]) -> Rates:
-    """Of one pair at least."""
+    """Rates of at least one pair."""
     ratio, low, high = spread([pair.plain / pair.exchange for pair in pairs])
     exchange = sum(pair.exchange for pair in pairs)
     return Rates(

@@ -1,4 +1,4 @@
-"""A TCP proxy whose answers come late, as those of a bucket far away do."""
+"""A TCP proxy that delays answers, as a distant bucket does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import TracebackType
 
 CHUNK = 1 << 16
 BACKLOG = 1024
-"""Chunks of one connection on their way: 64 MiB, more than any answer that is measured."""
+"""Chunks of one connection in transfer: 64 MiB, more than any answer that is measured."""
 
 
 class SlowLink:
@@ -17,7 +17,7 @@ class SlowLink:
     def __init__(self, host: str, port: int) -> None:
         self.latency = 0.0
         self.port = 0
-        """Of this side, once entered."""
+        """The proxy's port, once entered."""
         self._target = host, port
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="slowlink", daemon=True)
@@ -49,11 +49,11 @@ class SlowLink:
         try:
             await asyncio.gather(
                 self._forward(reader, onward_writer),
-                self._gather(onward_reader, late),
-                self._hand(late, writer),
+                self._delay(onward_reader, late),
+                self._deliver(late, writer),
             )
         except (OSError, asyncio.CancelledError):
-            return  # one side has gone, or the link ends, and with it the connection
+            return  # one side closed the connection, or the proxy ends
         finally:
             onward_writer.close()
             writer.close()
@@ -64,12 +64,12 @@ class SlowLink:
             await writer.drain()
         writer.close()
 
-    async def _gather(self, reader: asyncio.StreamReader, late: asyncio.Queue[tuple[float, bytes]]) -> None:
+    async def _delay(self, reader: asyncio.StreamReader, late: asyncio.Queue[tuple[float, bytes]]) -> None:
         while data := await reader.read(CHUNK):
             await late.put((self._loop.time() + self.latency, data))
         await late.put((0.0, b""))
 
-    async def _hand(self, late: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
+    async def _deliver(self, late: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
         while (found := await late.get())[1]:
             due, data = found
             await asyncio.sleep(due - self._loop.time())

@@ -1,7 +1,6 @@
-"""Stands for a run's syncer, of which the operator needs no more than a status: every unit learns.
+"""Replaces a run's syncer: serves a status in which every unit learns.
 
-It is the environment, not what is measured: without an answer the operator would ask in ever longer intervals, and
-its steady state would be one that no training run is in.
+Without a status the operator would poll ever less often, which is not the state of a run that trains.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ FRAGMENTS = 24
 STEP_SECONDS = 0.5
 STEP_TOKENS = 2**18
 Units = Callable[[], Mapping[str, tuple[int, int]]]
-"""Name of each unit that learns to its incarnation and hosts."""
+"""Maps the name of each learning unit to its incarnation and hosts."""
 
 
 class StatusServer:
-    """One shard's `/status` over TLS, with the certificate that the operator made for the run."""
+    """One shard's `/status` over TLS, with the certificate that the operator issued for the run."""
 
     def __init__(self, units: Units) -> None:
         self._units = units
@@ -35,9 +34,9 @@ class StatusServer:
         self._chosen: ssl.SSLContext | None = None
         self._runner: web.AppRunner | None = None
         self._merged: dict[tuple[str, int], float] = {}
-        """Unit and incarnation to Unix seconds."""
+        """Unix seconds of the first merge, by unit and incarnation."""
         self._since: float | None = None
-        """Monotonic seconds at which the figures began to move; None while they stand still."""
+        """Monotonic seconds since which the figures change; None: they do not."""
         self.port = 0
 
     async def __aenter__(self) -> StatusServer:
@@ -56,7 +55,7 @@ class StatusServer:
         await self._runner.cleanup()
 
     async def serve(self, client: Client, namespace: str, run: str, uid: str) -> None:
-        """Starts to answer as soon as the run's certificate is there.
+        """Starts to answer as soon as the run has its certificate.
 
         Raises:
             BenchError: not within a minute.
@@ -84,7 +83,7 @@ class StatusServer:
         return None
 
     def train(self) -> None:
-        """From now on every figure of every unit moves, as of units that train."""
+        """From now on all figures change, as of units that train."""
         self._since = time.monotonic()
 
     async def _answer(self, _: web.Request) -> web.Response:
@@ -108,7 +107,7 @@ class StatusServer:
         return web.Response(text=dump(status), content_type="application/json")
 
     def _unit(self, index: int, name: str, incarnation: int, hosts: int, seconds: float) -> UnitReport:
-        """No two units step at the same moment."""
+        """A unit's report. Units do not step at the same time."""
         steps = int(seconds / STEP_SECONDS + index % 7 / 7) + 100
         return UnitReport(
             incarnation=incarnation,

@@ -1,7 +1,7 @@
-"""The inner step against a plain loop of optax, in turns; and what a fragment's way to the host adds to it.
+"""Compares the inner step with a plain loop of optax, and measures the cost of copying a fragment to the host.
 
-The plain loop is what one would write by hand for one device: a jitted step, no waiting between steps. Ours waits for
-each step's loss, as the training loop does. Both have the same model, data and constants.
+The plain loop is a jitted step for one device that does not wait between steps. Ours waits for each step's loss, as the
+training loop does. Both have the same model, data and constants.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from atoll_runtime.sync.fragments import build_layout
 
 RATE = 1e-3
 BATCHES = 8
-"""Of random tokens, taken in turns: reading is not what is measured."""
+"""Batches of random tokens, used in turns: reading is not measured."""
 FLOPS = 6
 """Floating-point operations of a parameter and token, forward and backward (Kaplan et al., 2020); without attention."""
 
@@ -42,7 +42,7 @@ class Setting:
     """Tokens of a sequence."""
     pairs: int
     seconds: float
-    """Of a phase, about."""
+    """Approximate seconds of a phase."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class StepFigure:
     device: str
     pairs: int
     steps: int
-    """Of each loop in all phases."""
+    """Steps of each loop in all phases."""
     plain: float
     """Steps a second."""
     ours: float
@@ -64,19 +64,19 @@ class StepFigure:
     """Plain seconds / our seconds of a pair."""
     ratio_quartiles: tuple[float, float]
     ratio_of_core_time: float
-    """The same of seconds of a core, in all pairs: nearly the ratio on a machine that does nothing else."""
+    """The same of CPU seconds in all pairs: close to the ratio on an idle machine."""
     tokens_per_second: float
     """Ours."""
     utilisation: float | None
-    """Of the device's peak, by FLOPS and active parameters; None where no peak was given."""
+    """Share of the device's peak, by FLOPS and active parameters; None if no peak is given."""
     fragment_seconds: float
-    """To make the largest fragment flat and copy it to the host, with nothing else to do."""
+    """Seconds to flatten the largest fragment and copy it to the host, without a step."""
     sending_seconds: float
-    """That a step takes longer which sends a fragment. What it is below `fragment_seconds` is hidden by the step."""
+    """Additional seconds of a step that sends a fragment. The step hides the rest of `fragment_seconds`."""
 
 
 def measure(setting: Setting, active: int | None = None, peak: float | None = None) -> StepFigure:
-    """`active`: parameters that a token passes, where not all; `peak`: floating-point operations a second."""
+    """Measures. `active`: parameters used for a token, if not all; `peak`: floating-point operations a second."""
     ours, plain = _Ours(setting), _Plain(setting)
     ours.advance(3)
     plain.advance(3)
@@ -114,7 +114,7 @@ def measure(setting: Setting, active: int | None = None, peak: float | None = No
 
 
 class _Ours:
-    """A unit's inner steps, as its training loop makes them."""
+    """A unit's inner steps, as in its training loop."""
 
     def __init__(self, setting: Setting) -> None:
         model, mesh = ModelSpec(preset=setting.preset), span(jax.devices())
@@ -131,7 +131,7 @@ class _Ours:
             float(self.inner.step(self._batches[step % BATCHES], RATE))
 
     def send(self, steps: int) -> None:
-        """Each step sends a fragment, as all do where P = H."""
+        """Sends a fragment in each step, as if P = H."""
         for step in range(steps):
             delta = self._fragments.extract(self.inner.theta, self._largest)
             loss = self.inner.step(self._batches[step % BATCHES], RATE)
@@ -139,13 +139,13 @@ class _Ours:
             float(loss)
 
     def extract(self, times: int) -> None:
-        """A fragment's way to the host alone."""
+        """Copies a fragment to the host, without steps."""
         for _ in range(times):
             host_part(self._fragments.extract(self.inner.theta, self._largest))
 
 
 class _Plain:
-    """A loop by hand, on the first device."""
+    """A plain loop on the first device."""
 
     def __init__(self, setting: Setting) -> None:
         model, spec = ModelSpec(preset=setting.preset), InnerSpec()
@@ -181,7 +181,7 @@ def _batches(setting: Setting) -> list[np.ndarray]:
 
 
 def _phase(work: Callable[[int], None], steps: int) -> tuple[float, float]:
-    """Seconds, and seconds of a core."""
+    """Wall-clock seconds and CPU seconds."""
     began, used = time.perf_counter(), time.process_time()
     work(steps)
     return time.perf_counter() - began, time.process_time() - used

@@ -1,4 +1,4 @@
-"""A run of one unit on this machine: its contract, certificates, data and bucket, and the syncer as a process."""
+"""A run of one unit on this machine: contract, certificates, data, bucket, and the syncer as a process."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from atoll_runtime.transport.tls import Tls
 
 UNIT = "unit"
 PACKAGES = ("json", "email", "http", "asyncio", "logging", "unittest")
-"""Of the standard library: the text that is trained on."""
+"""Packages of the standard library whose text is trained on."""
 START_TIMEOUT = 60.0
 END_TIMEOUT = 20.0
 
 
 class SyncerError(RuntimeError):
-    """The syncer did not start, or has ended; the message has the end of its log."""
+    """The syncer did not start or has ended; the message has the end of its log."""
 
 
 class Syncer:
@@ -105,16 +105,16 @@ class Syncer:
             self._process.wait()
 
     def pin(self, wanted: Iterable[int]) -> None:
-        """To these cores, with all its threads."""
+        """Pins it to these cores, with all its threads."""
         cores.pin(self._process.pid, wanted)
 
     @property
     def used(self) -> float:
-        """Seconds of a core that it has taken so far."""
+        """Its CPU seconds so far."""
         return cores.used(self._process.pid)
 
     def await_running(self) -> None:
-        """Waits until it takes learners.
+        """Waits until it accepts learners.
 
         Raises:
             SyncerError: it ended, or did not within START_TIMEOUT.
@@ -130,14 +130,14 @@ class Syncer:
                 continue  # it does not listen yet
 
     def status(self) -> SyncerStatus:
-        """Raises `OSError` when nobody answers."""
+        """Its status. Raises `OSError` if it does not answer."""
         url = f"https://localhost:{self.run.shards[0].status_port}/status"
         with urllib.request.urlopen(url, timeout=5, context=self._context) as answer:
             return SyncerStatus.model_validate_json(answer.read())
 
     def _log(self) -> str:
         lines = (self.folder / "syncer.log").read_text(errors="replace").splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "its log is empty"
 
 
 def _contract(folder: Path, model: ModelSpec, length: int, interval: int) -> RunContract:
@@ -161,7 +161,7 @@ def _contract(folder: Path, model: ModelSpec, length: int, interval: int) -> Run
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
+    """Ports that are free now."""
     sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
     ports: list[int] = [each.getsockname()[1] for each in sockets]
     for each in sockets:

@@ -1,4 +1,4 @@
-"""A real control plane with fake nodes, and the operator as a process of its own with the rights of its chart."""
+"""A real control plane with fake nodes, and the operator as a process with the rights of its chart."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from atoll_local.process import Daemon
 
 SYSTEM = "atoll-system"
 READY_SECONDS = 60.0
-"""For what a controller makes in a new namespace."""
+"""For the objects that a controller creates in a new namespace."""
 EMPTY_SECONDS = 300.0
-"""For a namespace of 2,000 pods to be gone."""
+"""For deleting a namespace of 2,000 pods."""
 SHARE_OF_NODE = 2
-"""A fake node has the chips of so many slices: a new gang need not wait for the old one's chips, as it need not in a
-cluster with room. Exclusive placement still gives each unit a node pool of its own."""
+"""Slices whose chips fit on a fake node, so that a new gang need not wait for the old one's chips. Exclusive placement
+still gives each unit its own node pool."""
 SYNCER_NODE = "cpu-0"
 QUIET_SECONDS = 120.0
 QUIET_SHARE = 0.15
-"""Of a core, for each part: a hundred nodes' leases alone keep the API server at a few hundredths."""
+"""Share of a core that an idle part may use. Leases of a hundred nodes keep the API server at a few hundredths."""
 
 
 class Testbed:
-    """Use as an async context manager: everything that it starts ends with it."""
+    """Use as an async context manager, which ends everything that it started."""
 
     def __init__(
         self, folder: Path, progress: Callable[[str], None], scheduler_qps: int | None = None
@@ -56,7 +56,7 @@ class Testbed:
         self._shape: Shape | None = None
         self._operators: list[Operator] = []
         self.admin: Client
-        """May do everything, and is not throttled."""
+        """Has all rights and is not throttled."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -89,7 +89,7 @@ class Testbed:
         for arguments in (
             ["apply", "--server-side", "-k", manifests],
             ["wait", ESTABLISHED, "crd", "--all", "--timeout=30s"],
-            # The operator under test is a process of ours; the one in the manifests has no image here.
+            # The measured operator is a local process; the Deployment of the manifests has no image here.
             ["-n", SYSTEM, "scale", "deployment", "--all", "--replicas=0"],
         ):
             self._plane.kubectl(*arguments)
@@ -113,7 +113,7 @@ class Testbed:
         return path
 
     async def shape(self, shape: Shape) -> None:
-        """Has the cluster consist of this shape's node pools, one fake node each."""
+        """Replaces the nodes by this shape's node pools, one fake node each."""
         if shape == self._shape:
             return
         if self._shape is not None:
@@ -133,7 +133,7 @@ class Testbed:
         self._shape = shape
 
     async def make_namespace(self, name: str) -> None:
-        """Empty but for a service account and a volume that fits one syncer's claim."""
+        """Creates a namespace, and a volume for one syncer's claim."""
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         await self.admin.call("POST", "/api/v1/namespaces", body)
         volume: Object = {
@@ -151,11 +151,11 @@ class Testbed:
         account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
         while not await self.admin.call("GET", account, missing=True):
             if time.monotonic() > deadline:
-                raise BenchError(f"no service account came to be in {name}")
+                raise BenchError(f"{name} has no service account")
             await asyncio.sleep(0.1)
 
     async def remove_namespace(self, name: str) -> None:
-        """With all that is in it; the operator must have ended. The next case finds a quiet cluster.
+        """Deletes a namespace and its objects. Its operator must have ended.
 
         Raises:
             BenchError: it was not gone within five minutes.
@@ -175,7 +175,7 @@ class Testbed:
             await asyncio.sleep(0.5)
 
     def operator(self, namespace: str, feed_port: int) -> Operator:
-        """One for this namespace; `start` it."""
+        """An operator for this namespace, not yet started."""
         port = free_port()
         environment = {
             "PATH": os.environ.get("PATH", ""),
@@ -192,7 +192,7 @@ class Testbed:
         return operator
 
     async def quiet(self, pid: int | None = None) -> None:
-        """Until what went before is digested: no part keeps a core busy.
+        """Waits until the control plane, and the operator `pid`, are idle.
 
         Raises:
             BenchError: not within two minutes.
@@ -214,7 +214,7 @@ class Testbed:
                 raise BenchError(f"the cluster did not calm down; shares of a core: {shares}")
 
     def used(self) -> dict[str, float]:
-        """Seconds of a core taken so far: by each part of the control plane, this process, the whole machine."""
+        """CPU seconds so far of each part of the control plane, of this process, and of the machine."""
         found = {"bench": cores.used(os.getpid()), "machine": cores.busy()}
         for name in (*CONTROL_PROGRAMS, "kwok"):
             pid = Daemon(name, self._folder / "plane/run").pid()

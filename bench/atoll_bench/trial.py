@@ -1,4 +1,4 @@
-"""One run under one operator, in a namespace of its own, and what the cases do to it."""
+"""One run under one operator in its own namespace, and what the cases do to it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ POOL_UNITS = 250
 """A pool of a run has at most 256."""
 IDLE_SECONDS = 60.0
 PATIENCE_SECONDS = 480.0
-"""For a creation or a heal: the scheduler looks again at a pod that it had given up after 300 s."""
+"""For a creation or a heal: the scheduler retries an unschedulable pod after 300 s."""
 SETTLE_SECONDS = 180.0
 UNCHANGED_SECONDS = 30.0
-"""Without a write of a unit's status."""
+"""Seconds without a write of a unit's status."""
 READY_SECONDS = 60.0
-"""For the operator to hear of the syncer: it asks at least every 15 s."""
+"""For the operator to poll the syncer, which it does at least every 15 s."""
 RUN = "bench"
 
 
@@ -47,7 +47,7 @@ class Trial:
         return f"/apis/atoll.dev/v1alpha1/namespaces/{self.namespace}/trainingruns"
 
     async def create(self) -> dict[str, float]:
-        """From the run's creation until all pods run."""
+        """Creates the run and waits until all pods run."""
         before, own, start = self.bed.used(), cores.used(self.operator.pid), time.monotonic()
         run = await self.bed.admin.call("POST", self._runs, training_run(self.shape))
         uid = run["metadata"]["uid"]
@@ -61,7 +61,7 @@ class Trial:
         return {"all_running": self.pods.last_running() - start} | used
 
     async def _ready(self) -> None:
-        """Until the operator believes the syncer, as it does of a run that trains.
+        """Waits until the run is ready: the operator has polled its syncer.
 
         Raises:
             BenchError: not within a minute.
@@ -81,14 +81,14 @@ class Trial:
         return sorted((life for life in self.pods.lives.values() if life.alive), key=lambda life: life.name)
 
     def victims(self, rng: random.Random) -> Iterator[Life]:
-        """Random pods, each of another unit: a unit that fails again within the hour has to wait."""
+        """Random pods of distinct units, because a unit that fails twice within an hour has to wait."""
         pods = self.alive()
         units = sorted({life.unit for life in pods})
         for unit in rng.sample(units, len(units)):
             yield rng.choice([life for life in pods if life.unit == unit])
 
     async def heal(self, victims: Sequence[Life]) -> dict[str, float]:
-        """From before the first failure is told to the API server until all pods run again."""
+        """Fails these pods and waits until all pods run again."""
         units = _next(victims)
         before, own, start = self.bed.used(), cores.used(self.operator.pid), time.monotonic()
         await asyncio.gather(*(fail(self.bed.admin, self.namespace, life.name) for life in victims))
@@ -99,7 +99,7 @@ class Trial:
         return times(self.pods, start) | used | {"touched": ours, "others_touched": others}
 
     async def absent(self, victim: Life, number: signal.Signals) -> float:
-        """The operator ends, a pod fails, the operator starts: seconds from then until all pods run."""
+        """Stops the operator, fails a pod, starts the operator: returns seconds from then until all pods run."""
         self.operator.stop(number)
         await fail(self.bed.admin, self.namespace, victim.name)
         self.operator.start()
@@ -108,19 +108,19 @@ class Trial:
         return times(self.pods, self.operator.started)["healed"]
 
     async def idle(self) -> dict[str, float]:
-        """A minute in which nothing happens but that the syncer is asked for its status."""
+        """Measures a minute in which the operator only polls the syncer."""
         await self._settled()
         used = await self._minute()
         now, most = self.operator.memory()
         return used | {"memory": now / 2**20, "memory_peak": most / 2**20}
 
     async def training(self) -> dict[str, float]:
-        """A minute in which every unit trains, so that all their figures move."""
+        """Measures a minute in which all units train and their figures change."""
         self.server.train()
         return {f"training_{name}": share for name, share in (await self._minute()).items()}
 
     async def _minute(self) -> dict[str, float]:
-        """Shares of a core."""
+        """CPU shares during a minute."""
         used, server, start = cores.used(self.operator.pid), self.bed.used(), time.monotonic()
         await asyncio.sleep(IDLE_SECONDS)
         seconds = time.monotonic() - start
@@ -130,7 +130,7 @@ class Trial:
         }
 
     async def _settled(self) -> None:
-        """Until all that is to be said of the units is said: the operator spreads its writes over a while.
+        """Waits until the operator no longer writes the units' status.
 
         Raises:
             BenchError: not within three minutes.
@@ -144,13 +144,13 @@ class Trial:
             if now == before:
                 return
             if time.monotonic() > deadline:
-                raise BenchError("the operator does not end to write the units' status")
+                raise BenchError("the operator does not stop writing the units' status")
             before = now
             await asyncio.sleep(UNCHANGED_SECONDS)
 
 
 def training_run(shape: Shape) -> Object:
-    """One run of so many units, in pools of at most 250."""
+    """A run of `shape.units` units, in pools of at most 250."""
     counts = [min(POOL_UNITS, shape.units - first) for first in range(0, shape.units, POOL_UNITS)]
     return {
         "apiVersion": "atoll.dev/v1alpha1",
@@ -176,7 +176,7 @@ def training_run(shape: Shape) -> Object:
 
 @asynccontextmanager
 async def namespace(bed: Testbed, shape: Shape, name: str) -> AsyncIterator[Pods]:
-    """A namespace of its own on this shape's nodes, and its pods as they come; gone at the end."""
+    """Creates a namespace on this shape's nodes and watches its pods. Deletes it at the end."""
     await bed.shape(shape)
     await bed.make_namespace(name)
     pods = Pods()
@@ -192,7 +192,7 @@ async def namespace(bed: Testbed, shape: Shape, name: str) -> AsyncIterator[Pods
 
 @asynccontextmanager
 async def trial(bed: Testbed, shape: Shape, name: str) -> AsyncIterator[Trial]:
-    """An operator that is ready, for a namespace of its own.
+    """Starts an operator for a namespace of its own and waits until it is ready.
 
     Raises:
         BenchError: with the end of the operator's log.
@@ -211,12 +211,12 @@ async def trial(bed: Testbed, shape: Shape, name: str) -> AsyncIterator[Trial]:
 
 
 def _next(victims: Sequence[Life]) -> dict[str, int]:
-    """Units to the incarnation after that of these pods."""
+    """The next incarnation of each of these pods' units."""
     return {life.unit: life.incarnation + 1 for life in victims}
 
 
 async def healed(pods: Pods, shape: Shape, units: Mapping[str, int]) -> None:
-    """All pods run, and those of these units are of this incarnation or a later one."""
+    """Waits until all pods run and those of `units` have the given incarnation or a later one."""
 
     def done() -> bool:
         return pods.alive == pods.running == shape.pods and all(
@@ -229,8 +229,8 @@ async def healed(pods: Pods, shape: Shape, units: Mapping[str, int]) -> None:
 
 
 def times(pods: Pods, since: float) -> dict[str, float]:
-    """Seconds until the first and the last new pod was created, until all ran, and until the last one that stayed was
-    told; it is healed when all of that is so."""
+    """Seconds until the first and the last new pod was created, until all ran, and until the last pod that stayed got
+    the new incarnation. `healed` is the last of these times."""
     told = [life.told - since for life in pods.lives.values() if life.created < since <= life.told]
     created = [life.created - since for life in pods.born_since(since)]
     return {

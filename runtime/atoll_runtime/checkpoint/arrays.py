@@ -6,6 +6,7 @@ Every array has a time-out of its own that begins when the one before it has end
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -18,6 +19,7 @@ TIMEOUT = 120.0
 CHUNK = 16 << 20
 """Elements of one object: 64 MiB."""
 
+T = TypeVar("T")
 Tree = Mapping[str, Mapping[str, np.ndarray]]
 
 
@@ -34,7 +36,7 @@ def write(uri: str, tree: Tree) -> None:
         _result(array, value.nbytes).write(value) for array, (_, value) in zip(opened, named, strict=True)
     ]
     for written, (_, value) in zip(writes, named, strict=True):
-        _result(written, value.nbytes)
+        _result(written.commit, value.nbytes)
 
 
 def read(uri: str, group: str, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -60,7 +62,8 @@ def _open(uri: str, name: str, shape: tuple[int, ...] | None = None) -> ts.Futur
 _LAYOUT = ts.ChunkLayout(chunk_elements=CHUNK)
 
 
-def _result(future: ts.Future, size: int):
+def _result(future: ts.Future[T], size: int) -> T:
+    """Waits for an array of `size` bytes."""
     try:
         return future.result(timeout=patience(size, TIMEOUT))
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""Whether all of a data set is there and whole."""
+"""Checks that a data set is complete and undamaged."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from atoll_runtime.data.catalogue import Catalogue, Shard, open_catalogue
 from atoll_runtime.data.tokenizer import of_data
 
 PIECE = 8 << 20
-"""Bytes of a shard that are read at once."""
+"""Bytes of one read."""
 
 
 def check(uri: str, report: Callable[[int, int], None] | None = None) -> tuple[Catalogue, list[str]]:
-    """The catalogue, and what is wrong with each object, by its URI; nothing where all is well.
+    """Returns the catalogue and the faults found, each with the object's URI.
 
     Args:
         report: called with bytes read and bytes in all.
 
     Raises:
-        DataError: `meta.json` or the tokenizer's file is not what it must be.
+        DataError: `meta.json` or the tokenizer's file is invalid.
         StoreError: the bucket does not answer.
     """
     bucket = Bucket(uri)

@@ -1,4 +1,4 @@
-"""Packages that only some data sets need."""
+"""Optional packages that some data sets need."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from atoll_runtime.data.catalogue import DataError
 
 
 def extra(module: str, purpose: str) -> Any:
-    """The module, which this project does not depend on.
+    """Imports a module that is not a dependency of this project.
 
     Raises:
-        DataError: it is not installed; says for what it is needed.
+        DataError: it is not installed; the message says why it is needed.
     """
     try:
         return import_module(module)

@@ -1,4 +1,4 @@
-"""Background threads that read a few batches ahead; an error is raised where its batch is taken."""
+"""Reads batches ahead in background threads. An error is raised when its batch is taken."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 AHEAD = 4
-"""Batches read ahead, and one for each thread at least."""
+"""Batches read ahead; at least one for each thread."""
 POLL = 0.2
-"""Seconds between two looks at whether the loop has gone."""
+"""Seconds between two checks whether it was closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Prefetch:
     """Batches from `cursor` on, in order, `size` sequences each.
 
     Args:
-        rows: this host's rows [start, stop) of a batch; from `size` on they fill up, with the first ones.
+        rows: this host's rows [start, stop) of a batch; rows from `size` on repeat the first ones.
         example: tokens int32 [T+1] at a cursor; called from the background threads alone.
-        readers: threads; each reads whole batches, in turns, so that `readers` examples are under way at once.
+        readers: threads. They read whole batches in turns, so `readers` examples are read at the same time.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Prefetch:
         ]
         self._turn = 0
         self._closed = threading.Event()
-        # Daemons: a read that hangs must not keep the process from its end.
+        # Daemons: a hanging read must not keep the process alive.
         self._threads = [
             threading.Thread(target=self._run, args=(number, cursor), name="prefetch", daemon=True)
             for number in range(readers)
@@ -60,7 +60,7 @@ class Prefetch:
             thread.start()
 
     def take(self, timeout: float) -> HostBatch:
-        """The next batch; raises what the reader raised, or `TimeoutError` after `timeout` seconds."""
+        """The next batch. Raises the reader's error, or `TimeoutError` after `timeout` seconds."""
         try:
             found = self._ready[self._turn].get(timeout=timeout)
         except queue.Empty:
@@ -71,7 +71,7 @@ class Prefetch:
         return found
 
     def close(self, timeout: float = 5.0) -> None:
-        """Ends the threads, or leaves those to themselves that have not ended after `timeout` seconds in all."""
+        """Ends the threads; waits at most `timeout` seconds for all of them."""
         self._closed.set()
         end = time.monotonic() + timeout
         for thread in self._threads:

@@ -14,11 +14,11 @@ from atoll_runtime.data.catalogue import Catalogue, DataError, TokenizerKind
 from atoll_runtime.data.extras import extra
 
 SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
-"""Names by which the end of a document is looked for where none is given."""
+"""Names of separators that are tried when none is given."""
 
 
 class Tokenizer(Protocol):
-    """What cuts text into tokens."""
+    """Converts text to tokens and back."""
 
     kind: TokenizerKind
     vocabulary: int
@@ -26,17 +26,17 @@ class Tokenizer(Protocol):
     separator: int
     """Ends a document; no document holds it."""
     file: bytes
-    """What it was made of; empty for bytes."""
+    """The tokenizer's file; empty for bytes."""
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Tokens of each text, without the separator."""
 
     def decode(self, tokens: np.ndarray) -> str:
-        """Readable text; what is no text becomes U+FFFD."""
+        """Readable text; invalid parts become U+FFFD."""
 
 
 class Bytes:
-    """UTF-8; the byte 0, which ends a document, is left out of texts that hold it."""
+    """UTF-8. The byte 0 ends a document and is removed from texts."""
 
     kind: TokenizerKind = "bytes"
     vocabulary = 256
@@ -53,12 +53,12 @@ class Bytes:
 
 
 class HuggingFace:
-    """A `tokenizer.json`. Special tokens are not added, and one that means the separator is left out of texts."""
+    """A `tokenizer.json`. No special tokens are added, and the separator is removed from texts."""
 
     kind: TokenizerKind = "tokenizers"
 
     def __init__(self, file: bytes, name: str, separator: str | int | None) -> None:
-        """Raises `DataError`: not such a file, or no such separator in it. `name` is for the message."""
+        """Raises `DataError` for another kind of file or a missing separator. `name` is for the message."""
         package = extra("tokenizers", f"tokenizer {name}")
         self.file = file
         try:
@@ -81,7 +81,7 @@ class HuggingFace:
         return str(self._model.decode(tokens.tolist(), skip_special_tokens=False))
 
     def name(self, token: int) -> str:
-        """As `tokenizer.json` writes it, which need not be the text that it stands for."""
+        """The token's name in `tokenizer.json`, which may differ from its text."""
         return str(self._model.id_to_token(token))
 
 
@@ -91,7 +91,7 @@ class SentencePiece:
     kind: TokenizerKind = "sentencepiece"
 
     def __init__(self, file: bytes, name: str, separator: str | int | None) -> None:
-        """Raises `DataError`: not such a file, or no such separator in it. `name` is for the message."""
+        """Raises `DataError` for another kind of file or a missing separator. `name` is for the message."""
         package = extra("sentencepiece", f"tokenizer {name}")
         self.file = file
         try:
@@ -119,10 +119,10 @@ def from_path(path: str, separator: str | None = None) -> Tokenizer:
     """`bytes`, or the file of a tokenizer: `.json` or `.model`.
 
     Args:
-        separator: the token that ends a document, as text; None: the one that is usual.
+        separator: the token that ends a document, as text; None: a usual one.
 
     Raises:
-        DataError: no such file, or not of such a kind.
+        DataError: the file is missing or of another kind.
     """
     if path == "bytes":
         if separator is not None:
@@ -145,10 +145,10 @@ def from_path(path: str, separator: str | None = None) -> Tokenizer:
 
 
 def of_data(bucket: Bucket, catalogue: Catalogue) -> Tokenizer:
-    """The tokenizer that a data set was made with.
+    """The tokenizer with which a data set was made.
 
     Raises:
-        DataError: its file is not the one that was stored.
+        DataError: its file has changed.
         StoreError: it is missing, or the bucket does not answer.
     """
     if catalogue.tokenizer_file is None:

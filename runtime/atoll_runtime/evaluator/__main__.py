@@ -43,11 +43,11 @@ log = logging.getLogger("atoll.evaluator")
 
 
 class ContractInvalid(Exception):
-    """What the operator handed over cannot be read; the message names the field."""
+    """The operator's instructions cannot be read; the message names the field."""
 
 
 class Work:
-    """The thread that evaluates; how it ends is told on the event loop."""
+    """The thread that evaluates. Its failure is reported on the event loop."""
 
     def __init__(self, run: RunContract, spec: EvaluationContract) -> None:
         self._run, self._spec = run, spec
@@ -58,11 +58,11 @@ class Work:
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
     def start(self) -> None:
-        """A daemon: a program that computes cannot be interrupted, and the process does not wait for it."""
+        """Starts a daemon thread: a running program cannot be interrupted, and the process does not wait for it."""
         threading.Thread(target=self._work, name="evaluate", daemon=True).start()
 
     def stop(self) -> None:
-        """After the checkpoint that is being evaluated."""
+        """Ends the thread after the checkpoint that is being evaluated."""
         self._stop.set()
 
     def report(self) -> EvaluatorStatus:
@@ -72,7 +72,7 @@ class Work:
 
     def _work(self) -> None:
         try:
-            self._follower = self._made()
+            self._follower = self._follower_or_none()
             if self._follower is not None:
                 self._follower.follow(self._stop)
         except Exception as error:
@@ -82,8 +82,8 @@ class Work:
         if not self.ended.done():
             self.ended.set_exception(error)
 
-    def _made(self) -> Follower | None:
-        """None when it was stopped before the bucket answered."""
+    def _follower_or_none(self) -> Follower | None:
+        """Waits for the bucket; None if it was stopped before the bucket answered."""
         run, spec = self._run, self._spec
         length = spec.sequence_length or run.data.sequence_length
         backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
@@ -103,7 +103,7 @@ class Work:
 
 
 async def serve(run: RunContract, spec: EvaluationContract, tls: Tls) -> None:
-    """Until SIGTERM or a failure; the status from the first moment."""
+    """Evaluates until SIGTERM or a failure. Serves the status from the start."""
     ended = asked_to_end()
     work = Work(run, spec)
     web = StatusServer(work.report, tls.server_context(), spec)
@@ -126,7 +126,7 @@ def contract() -> tuple[RunContract, EvaluationContract]:
 
 
 def main() -> int:
-    """Serves until SIGTERM; the termination message says why it ended otherwise."""
+    """Serves until SIGTERM. After a failure the termination message has the reason."""
     log_to_stderr()
     try:
         run, spec = contract()
@@ -143,7 +143,7 @@ def main() -> int:
         return fail(EXIT_RETRY, "CertificateUnreadable", error)
     except OSError as error:
         return fail(EXIT_RETRY, "PortUnavailable", error)
-    except Exception as error:  # a task of the user's own may raise anything
+    except Exception as error:  # a user's task may raise anything
         log.exception("the evaluation failed")
         return fail(EXIT_RETRY, type(error).__name__, error)
     return EXIT_OK
@@ -153,4 +153,4 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # the interpreter's own exit would end JAX under a program that still runs
+    os._exit(status)  # the interpreter's own exit would close JAX while a program runs

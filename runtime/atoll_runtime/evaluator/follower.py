@@ -57,19 +57,19 @@ class Follower:
         self._run_uid, self._split = run_uid, split
         self._store, self._results, self._measure, self._clock = store, results, measure, clock
         self._known: dict[int, Stored] | None = None
-        """By step; None before the bucket was read."""
+        """Results by step; None before the bucket was read."""
         self._waiting: set[int] = set()
-        """Checkpoints without a result when they were last listed."""
+        """Checkpoints without a result at the last listing."""
         self._failures: dict[int, Failure] = {}
         self._skipped = 0
         self._status = EvaluatorStatus(run_uid=run_uid, phase="Starting", message="reads the bucket")
 
     def report(self) -> EvaluatorStatus:
-        """What can be told at any time."""
+        """The current status; callable at any time."""
         return self._status
 
     def follow(self, stop: threading.Event) -> None:
-        """Until `stop` is set; a bucket that cannot be used is tried again.
+        """Evaluates until `stop` is set; retries while the bucket cannot be used.
 
         Raises:
             DataError: the data set cannot be used.
@@ -80,7 +80,7 @@ class Follower:
                 worked = self.advance()
             except StoreError as error:
                 log.warning("%s", error)
-                self._tell("Waiting", "waits for the bucket", str(error))
+                self._set_status("Waiting", "waits for the bucket", str(error))
                 stop.wait(backoff.seconds())
                 continue
             backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
@@ -88,21 +88,21 @@ class Follower:
                 stop.wait(POLL_SECONDS * random.uniform(0.9, 1.1))
 
     def advance(self) -> bool:
-        """Evaluates one checkpoint; False where there is nothing to do now.
+        """Evaluates one checkpoint; returns False if there is none to evaluate.
 
         Raises:
             StoreError: the bucket cannot be used.
             DataError: the data set cannot be used.
         """
         steps = self._store.steps()
-        known = self._known = self._review(steps)
+        known = self._known = self._update(steps)
         failure = self._failures.get(steps[0]) if steps else None
         error = failure.message if failure is not None else ""
         step = next((step for step in steps if step not in known and self._due(step)), None)
         if step is None:
-            self._tell("Waiting", "waits for a checkpoint", error)
+            self._set_status("Waiting", "waits for a checkpoint", error)
             return False
-        self._tell("Evaluating", f"evaluates the checkpoint of global step {step}", error)
+        self._set_status("Evaluating", f"evaluates the checkpoint of global step {step}", error)
         began = self._clock()
         try:
             completed = self._results.completed(step)
@@ -124,8 +124,8 @@ class Follower:
         log.info("global step %d: %.4f nats per token on %d tokens", step, loss.nats, loss.tokens)
         return True
 
-    def _review(self, steps: Iterable[int]) -> dict[int, Stored]:
-        """Results of the checkpoints that are there now; what has gone is taken note of."""
+    def _update(self, steps: Iterable[int]) -> dict[int, Stored]:
+        """Results of the present checkpoints; counts removed ones as skipped."""
         there = set(steps)
         if self._known is None:
             known = self._results.load(there)
@@ -136,9 +136,7 @@ class Follower:
         self._waiting = there - known.keys()
         self._failures = {step: each for step, each in self._failures.items() if step in there}
         if self._known is None or len(known) < len(self._known):
-            self._results.prune(
-                there
-            )  # last: where the bucket fails it is tried again, and nothing counted twice
+            self._results.prune(there)  # last, so that a retry after an error counts nothing twice
         return known
 
     def _due(self, step: int) -> bool:
@@ -146,14 +144,16 @@ class Follower:
         return failure is None or failure.again <= self._clock()
 
     def _fail(self, step: int, message: str) -> None:
-        """It has its turn again later, others first."""
+        """Schedules another attempt later, after other checkpoints."""
         attempts = self._failures[step].attempts if step in self._failures else 0
         wait = min(LONGEST_RETRY_SECONDS, RETRY_SECONDS * 2**attempts)
         text = f"global step {step} is not evaluated: {message}"
         self._failures[step] = Failure(self._clock() + wait, text, attempts + 1)
         log.warning("%s", text)
 
-    def _tell(self, phase: Literal["Waiting", "Evaluating"], message: str = "", error: str = "") -> None:
+    def _set_status(
+        self, phase: Literal["Waiting", "Evaluating"], message: str = "", error: str = ""
+    ) -> None:
         known = self._known or {}
         self._status = EvaluatorStatus(
             run_uid=self._run_uid,

@@ -1,4 +1,4 @@
-"""The loss of the global model on held-out examples, the same ones at every call."""
+"""The loss of the global model on held-out examples, which are the same at every call."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from atoll_runtime.model import check, describe
 from atoll_runtime.model.objective import objective
 
 ROWS = 16
-"""Examples of one call of the program, fewer where they are long."""
+"""Examples in one call of the program; fewer if they are long."""
 TOKENS_AT_ONCE = 2048
-"""Logits over a vocabulary of 256 thousand then take 2 GiB. One example at least."""
+"""Limits logits over a vocabulary of 256 thousand to 2 GiB. At least one example is computed."""
 
 
 class WrongTensors(Exception):
-    """Parameters that are not those of the model; the message names them."""
+    """The parameters are not those of the model; the message names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Loss:
 
 
 class Measure:
-    """Compiled once, in float32.
+    """Computes the loss by a program that is compiled once, in float32.
 
-    With `packing` Documents a token sees its own document alone, and the first token of a document does not count, as
-    in training.
+    With `packing` Documents, as in training, a token attends to its own document only, and the first token of a
+    document does not count.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Measure:
         tokens: int,
         packing: Literal["Stream", "Documents"] = "Stream",
     ) -> None:
-        """At most `tokens` tokens of `reader`, whose examples have `length`; one example at least.
+        """Uses at most `tokens` tokens of `reader`, whose examples have `length`, but at least one example.
 
         Raises:
-            ModelError: the model cannot be built, or not be evaluated.
+            ModelError: the model cannot be built or evaluated.
         """
         self._reader, self._length = reader, length
         self._names = {info.name for info in describe(model)}
@@ -65,10 +65,10 @@ class Measure:
         self._examples = np.linspace(0, reader.examples - 1, count).round().astype(int)
 
     def __call__(self, theta: Mapping[str, np.ndarray]) -> Loss:
-        """Of parameters by flat name.
+        """Returns the loss of parameters by flat name.
 
         Raises:
-            WrongTensors: they are another model's.
+            WrongTensors: they are not those of the model.
             DataError, StoreError: the examples cannot be read.
         """
         if odd := sorted(self._names ^ theta.keys()):
@@ -83,7 +83,7 @@ class Measure:
         return Loss(nats / counted if counted else float("nan"), counted)
 
     def _batches(self) -> Iterator[dict[str, np.ndarray]]:
-        """All of one shape: rows of weight 0 fill the last one up."""
+        """Batches of one shape; rows of weight 0 fill the last one."""
         with ThreadPoolExecutor(self._reader.readers) as pool:
             for start in range(0, len(self._examples), self._rows):
                 chosen = self._examples[start : start + self._rows]

@@ -1,7 +1,4 @@
-"""Results in the bucket, a small object for each checkpoint: what was evaluated once is not evaluated again.
-
-A result goes when its checkpoint has gone.
-"""
+"""Results in the bucket: one small object for each evaluated checkpoint, removed with its checkpoint."""
 
 from __future__ import annotations
 
@@ -18,13 +15,13 @@ from atoll_runtime.data.catalogue import Split
 
 
 class Measured(BaseModel):
-    """By what a loss was measured: losses of others cannot be compared with it."""
+    """The data and settings of a measurement. Losses of different ones cannot be compared."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     data: str
     contents: str
-    """Digest of the split's shards and their checksums: data that were imported anew under the same URI are others."""
+    """Digest of the split's shards and their checksums, which changes when other data is imported at the same URI."""
     split: str
     tokens: int
     sequence_length: int
@@ -32,7 +29,7 @@ class Measured(BaseModel):
 
     @classmethod
     def by(cls, data: DataSpec, spec: EvaluationSpec, split: Split) -> Measured:
-        """The length of the run's own examples where `spec` names none."""
+        """Uses the length of the run's examples if `spec` names none."""
         return cls(
             data=data.uri,
             contents=hashlib.sha256(split.model_dump_json().encode()).hexdigest(),
@@ -51,39 +48,39 @@ class Stored(BaseModel):
     format: Literal[1] = 1
     measured: Measured
     completed: float
-    """Unix seconds of the checkpoint's manifest: another checkpoint of the same step is another one."""
+    """Unix seconds of the checkpoint's manifest, which tells two checkpoints of the same step apart."""
     skipped: int
-    """Checkpoints that had gone before their turn came, up to this one."""
+    """Checkpoints, up to this one, that were removed before they could be evaluated."""
     result: EvaluationReport
 
 
 class Results:
-    """Those of one measure. Calls block and raise `StoreError`."""
+    """The results of one kind of measurement. Calls block and raise `StoreError`."""
 
     def __init__(self, bucket: Bucket, measured: Measured) -> None:
         self._bucket, self._measured = bucket, measured
 
     def load(self, steps: Collection[int]) -> dict[int, Stored]:
-        """By step, newest first, those of these checkpoints that are still true."""
+        """Valid results of these checkpoints by step, newest first."""
         found: dict[int, Stored] = {}
-        for step in sorted(self._there() & set(steps), reverse=True):
+        for step in sorted(self._steps() & set(steps), reverse=True):
             try:
                 stored = Stored.model_validate_json(self._bucket.read(layout.evaluation(step)))
             except (ValidationError, MissingObject):
-                continue  # of another version, or just gone: the checkpoint is evaluated again
+                continue  # another version, or just removed: the checkpoint is evaluated again
             if stored.measured == self._measured and stored.completed == self.completed(step):
                 found[step] = stored
         return found
 
     def save(self, result: EvaluationReport, completed: float, skipped: int) -> Stored:
-        """Writes the result; replaces one that was measured otherwise."""
+        """Writes the result, replacing one of another measurement."""
         stored = Stored(measured=self._measured, completed=completed, skipped=skipped, result=result)
         self._bucket.write(layout.evaluation(result.step), stored.model_dump_json().encode())
         return stored
 
     def prune(self, steps: Collection[int]) -> None:
-        """Keeps those of these checkpoints."""
-        for step in self._there() - set(steps):
+        """Removes results of all but these checkpoints."""
+        for step in self._steps() - set(steps):
             self._bucket.delete(layout.evaluation(step))
 
     def completed(self, step: int) -> float:
@@ -91,5 +88,5 @@ class Results:
         name = layout.manifest(step)
         return manifest.parse(manifest.Manifest, self._bucket.read(name), self._bucket.address(name)).time
 
-    def _there(self) -> set[int]:
+    def _steps(self) -> set[int]:
         return layout.evaluated_steps(self._bucket.list(layout.EVALUATIONS))

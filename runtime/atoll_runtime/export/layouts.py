@@ -1,12 +1,12 @@
-"""Layouts of an export: names and shapes of its tensors, and which part of Θ each one is.
+"""Layouts of an export: names and shapes of its tensors, and which part of Θ each one holds.
 
-Those of Hugging Face's `transformers` compute the same as our decoder. Llama's agrees as it is: rotary positions turn
-the two halves of a head, RMSNorm multiplies by its gain, key-value head n serves the query heads from n·N/K on. Only
-matrices are transposed, outputs first.
+The layouts of Hugging Face's `transformers` compute the same as our decoder. Llama's definition is ours: rotary
+positions rotate the two halves of a head, RMSNorm multiplies by its gain, key-value head n serves the query heads from
+n·N/K on. Only matrices are transposed, outputs first.
 
-With experts the layer also has an MLP for every token, which Mixtral lacks. Qwen2-MoE has it, behind a gate: with
-weights of zero the gate is sigmoid(0) = ½, and the MLP's last matrix times 2 makes up for it, both exactly. Its biases
-of q, k and v are zeros.
+With experts a layer also has an MLP for every token, which Mixtral lacks. Qwen2-MoE has it behind a gate: with weights
+of zero the gate is sigmoid(0) = ½, and doubling the MLP's last matrix compensates for it, both exactly. The biases of
+q, k and v are zeros.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from atoll_runtime.model.decoder import NORM_EPSILON
 from atoll_runtime.model.parameters import AXES, shapes
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Of Θ's tensors, by flat name."""
+"""Shapes of Θ's tensors by flat name."""
 
 
 class ExportError(Exception):
@@ -39,13 +39,13 @@ class Entry:
     name: str
     shape: tuple[int, ...]
     source: str | None
-    """The tensor of Θ that holds it, by flat name; None: zeros, which Θ does not have."""
+    """Flat name of the tensor of Θ that holds it; None: zeros, which Θ does not have."""
     at: tuple[int, ...] = ()
-    """Which part: leading indices, such as layer and expert."""
+    """Leading indices of the part, such as layer and expert."""
     transposed: bool = False
     """Stored as [outputs, inputs], where Θ has inputs first."""
     factor: float = 1.0
-    """A power of two, so that nothing is rounded."""
+    """A power of two: multiplication is exact."""
 
     @property
     def size(self) -> int:
@@ -53,7 +53,7 @@ class Entry:
         return math.prod(self.shape)
 
     def value(self, tensor: Callable[[str], np.ndarray]) -> np.ndarray:
-        """Float32, of its shape; `tensor` gives one of Θ's by flat name."""
+        """Its float32 value; `tensor` returns a tensor of Θ by flat name."""
         if self.source is None:
             return np.zeros(self.shape, np.float32)
         part = np.asarray(tensor(self.source)[self.at])
@@ -61,7 +61,7 @@ class Entry:
         return value if self.factor == 1 else value * np.float32(self.factor)
 
     def put(self, value: np.ndarray, source: np.ndarray) -> None:
-        """The inverse of `value`: writes the values to their places in Θ."""
+        """The inverse of `value`: writes the values into Θ."""
         part = value.T if self.transposed else value
         source[self.at] = part.reshape(source[self.at].shape).astype(np.float32) / np.float32(self.factor)
 
@@ -71,7 +71,7 @@ class Plan:
     """All tensors of one model in a layout."""
 
     entries: tuple[Entry, ...]
-    """Those of one tensor of Θ follow each other, so that each is read once."""
+    """Ordered by tensor of Θ, so that each is read once."""
     config: Mapping[str, Any] | None = None
     """`config.json`, but for dtype and context; None: the layout has none."""
 
@@ -101,7 +101,7 @@ QWEN2_MOE = SHARED | {
     "layers/experts/up": "model.layers.{0}.mlp.experts.{1}.up_proj",
     "layers/experts/down": "model.layers.{0}.mlp.experts.{1}.down_proj",
 }
-"""Names by Θ's; {0} is the layer, {1} the expert."""
+"""Names by those of Θ; {0} is the layer, {1} the expert."""
 
 
 def llama(model: ModelSpec, found: Shapes) -> Plan:
@@ -157,7 +157,7 @@ def _entries(names: Mapping[str, str], found: Shapes, factors: Mapping[str, floa
         leading = sum(axis in ("layers", "experts") for axis in AXES[source])
         axes, lengths = AXES[source][leading:], shape[leading:]
         matrix = len(axes) > 1 and source != "embedding/table"
-        if matrix:  # width is what goes in, or comes out
+        if matrix:  # width is the inputs or the outputs
             inputs = math.prod(lengths[:-1]) if axes[-1] == "width" else lengths[0]
             lengths = (math.prod(lengths) // inputs, inputs)
         for at in np.ndindex(shape[:leading]):
@@ -166,7 +166,7 @@ def _entries(names: Mapping[str, str], found: Shapes, factors: Mapping[str, floa
 
 
 def _zeros(size: Dimensions) -> Iterator[Entry]:
-    """What Qwen2-MoE has and Atoll's decoder has not."""
+    """Tensors of Qwen2-MoE that Atoll's decoder does not have."""
     head = size.width // size.heads
     for layer in range(size.layers):
         yield Entry(f"model.layers.{layer}.mlp.shared_expert_gate.weight", (1, size.width), None)
@@ -195,7 +195,7 @@ def _config(size: Dimensions, architecture: str, model_type: str, **own: Any) ->
 
 
 def plain(_: ModelSpec, found: Shapes) -> Plan:
-    """Atoll's own: Θ as it is, by flat name, layers stacked. Any model, a user's own task too."""
+    """Atoll's own layout: Θ by flat name, layers stacked, for any model and any task."""
     return Plan(tuple(Entry(name, shape, name) for name, shape in found.items()))
 
 

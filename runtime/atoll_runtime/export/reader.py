@@ -1,4 +1,4 @@
-"""Reads an export back, and compares it with a checkpoint bit by bit."""
+"""Reads an export, and compares it with a checkpoint bit by bit."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
     "bf16": np.dtype(ml_dtypes.bfloat16),
 }
-"""By their names here. Rounding to bf16 is to nearest, ties to even."""
+"""Data types by their names in options. bf16 is rounded to nearest, ties to even."""
 
 
 class Facts(BaseModel):
-    """Where an export came from, and how it is written: the header of each file, keys with PREFIX."""
+    """Origin and format of an export, in the header of each file; keys have PREFIX."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -46,7 +46,7 @@ class Facts(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An export on disk; tensors are read when they are asked for."""
+    """An export on disk. Tensors are read on demand."""
 
     facts: Facts
     files: Mapping[str, safe_open]
@@ -57,7 +57,7 @@ class Export:
         """Opens a file, or a folder of them.
 
         Raises:
-            ExportError: there is none, a file of it is missing or truncated, or another program wrote it.
+            ExportError: a file is missing or truncated, or another program wrote it.
         """
         paths = _paths(path)
         opened = []
@@ -77,7 +77,7 @@ class Export:
         return cls(facts, files)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of one tensor, without its values."""
+        """The shape of a tensor, without reading its values."""
         return tuple(self.files[name].get_slice(name).get_shape())
 
     def tensor(self, name: str) -> np.ndarray:
@@ -88,23 +88,23 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """An export beside a checkpoint."""
+    """The result of comparing an export with a checkpoint."""
 
     tensors: int
-    """Of the export."""
+    """Number of tensors in the export."""
     difference: str | None
-    """The first tensor that differs from the checkpoint, and how; None: every bit agrees."""
+    """The first tensor that differs from the checkpoint, and how; None: all bits are equal."""
 
 
 def read_back(path: Path) -> dict[str, np.ndarray]:
-    """Θ by flat name, float32, from an export in any layout; bf16 stays rounded.
+    """Reads Θ by flat name, float32, from an export in any layout. bf16 values stay rounded.
 
     Raises:
         ExportError: see `Export.open`; a tensor is missing, or has another shape than the model's.
     """
     export = Export.open(path)
     facts = export.facts
-    if facts.model.task is not None:  # only its own code could tell the shapes
+    if facts.model.task is not None:  # only its own code knows the shapes
         known = {name: export.shape(name) for name in export.files}
     else:
         known = shapes(resolve(facts.model))
@@ -118,7 +118,7 @@ def read_back(path: Path) -> dict[str, np.ndarray]:
 
 
 def compare(theta: Theta, export: Export) -> Comparison:
-    """Compares every tensor with what the export of this checkpoint would be.
+    """Compares every tensor with the one that an export of this checkpoint would have.
 
     Raises:
         ExportError: the checkpoint's model has no such layout.

@@ -1,4 +1,4 @@
-"""Θ of one complete checkpoint, a tensor at a time: `GlobalStore.load` would hold the whole model."""
+"""Reads Θ of one complete checkpoint tensor by tensor; `GlobalStore.load` would hold the whole model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atoll_runtime.export.layouts import ExportError
 
 
 class Theta:
-    """Reads each tensor whole, from all shards, with checksums; the last one is kept at hand."""
+    """Reads whole tensors from all shards and verifies their checksums. Caches the last one."""
 
     def __init__(
         self, bucket: Bucket, step: int, model: ModelSpec, parts: Sequence[manifest.PartManifest], digest: str
@@ -23,7 +23,7 @@ class Theta:
         self.digest = digest
         """SHA-256, in hex, of the manifests, which hold a checksum of every tensor."""
         self.shapes = _shapes(parts)
-        """Of each tensor by flat name, as it is when all shards are put together."""
+        """Shape of each whole tensor by flat name."""
         self._bucket, self._parts = bucket, parts
         self._held: tuple[str, np.ndarray] | None = None
 
@@ -55,9 +55,9 @@ class Theta:
         return cls(bucket, step, model, shards, digest.hexdigest())
 
     def tensor(self, name: str) -> np.ndarray:
-        """Float32, of the shape in `shapes`; raises `StoreError`: unreadable, or a wrong checksum."""
+        """A float32 tensor. Raises `StoreError` if it is unreadable or its checksum is wrong."""
         if self._held is None or self._held[0] != name:
-            self._held = None  # before the next one comes, so that two are never held
+            self._held = None  # before the next one is read, so that two are never held
             self._held = name, self._assemble(name)
         return self._held[1]
 

@@ -1,4 +1,4 @@
-"""Writes an export under a temporary name, and renames it when it is whole."""
+"""Writes an export under a temporary name, and renames it when it is complete."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from atoll_runtime.export.reader import DTYPES, INDEX, PREFIX, SINGLE
 from atoll_runtime.export.theta import Theta
 
 OURS = (SINGLE, INDEX, "model-*-of-*.safetensors", "config.json", "tokenizer*.json", "tokenizer.model")
-"""Names of an export's files; a folder with anything else in it is never replaced."""
+"""Names of an export's files. A folder that contains other files is never replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a data set says of its tokens."""
+    """A data set's vocabulary and tokenizer."""
 
     size: int
     """Every token is less than this."""
     separator: int
     """Ends a document."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """The tokenizer's, by name; bytes need none."""
+    """The tokenizer's files by name; bytes need none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What to write, and where."""
+    """What to export, and where to."""
 
     out: Path
     """A folder; or one file, where the name ends in .safetensors."""
@@ -52,19 +52,19 @@ class Order:
     context: int = 2048
     """`max_position_embeddings` of `config.json`. Rotary positions have no limit; the default is Llama's."""
     vocabulary: Vocabulary | None = None
-    """Of the data set, whose tokenizer is written beside the model."""
+    """The data set's vocabulary; its tokenizer is written beside the model."""
     force: bool = False
     """Replace an existing export."""
 
     @property
     def single(self) -> bool:
-        """One file is wanted, not a folder."""
+        """Whether the export is one file, not a folder."""
         return self.out.suffix == ".safetensors"
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An export that was made."""
+    """A finished export."""
 
     files: tuple[str, ...]
     tensors: int
@@ -131,7 +131,7 @@ def read_vocabulary(uri: str) -> Vocabulary:
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "eos_token": found.name(found.separator),
-            "model_input_names": ["input_ids", "attention_mask"],  # neither model takes token types
+            "model_input_names": ["input_ids", "attention_mask"],  # neither model has token types
         }
         files = {"tokenizer.json": found.file, "tokenizer_config.json": json.dumps(config, indent=2).encode()}
     elif found.kind == "sentencepiece":
@@ -199,16 +199,16 @@ def _json(content: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def _staged(order: Order) -> Iterator[Path]:
-    """A folder beside the target; what was written there takes the target's name at the end, or is removed.
+    """A temporary folder beside the target. At the end it takes the target's name; after an error it is removed.
 
-    The target of a link is replaced, not the link. Where the last rename fails, the old export is put back.
+    Replaces the target of a link, not the link. If the last rename fails, the old export is restored.
     """
     out = order.out.resolve()
     fresh, old = (out.parent / f".{out.name}.{os.getpid()}.{what}" for what in ("partial", "replaced"))
     fresh.mkdir()
     try:
         yield fresh
-        _check_place(order)  # another one may have come meanwhile
+        _check_place(order)  # it may have changed meanwhile
         if order.single:
             (fresh / order.out.name).replace(out)
             return

@@ -8,7 +8,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from atoll_runtime.contract import UnitContract
@@ -113,7 +113,7 @@ class Peers:
 
     def _receive(
         self, peer: PeerAddress, request: SnapshotRequest, sizes: tuple[int, ...], end: float
-    ) -> Iterator[tuple[int, Piece | Pace]]:
+    ) -> Generator[tuple[int, Piece | Pace], None, None]:
         """Yields what the peer's hosts send, with the host's number, without end. One thread reads each host.
 
         Raises:

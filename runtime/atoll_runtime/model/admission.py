@@ -1,7 +1,6 @@
-"""A task of the user's own, admitted: imported, made, traced; each fault names the field and what would be right.
+"""Checks a user's task before it is used: imports, constructs and traces it. Errors name the field and the remedy.
 
-Whoever reads the contract does this first; later on the same fault would be a traceback at every restart. Nothing is
-computed.
+Nothing is computed. Without this check the same error would be a traceback at every restart.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from atoll_runtime.model.tasks import Task
 from atoll_runtime.sync.fragments import TensorInfo
 
 WHOLE = ("layers", "scale")
-"""Names of dimensions that no rule splits."""
+"""Names of dimensions that are never split over devices."""
 LONGEST = 600
-"""Characters of an error that are repeated: libraries tell long stories, and a pod's last words are 4096 bytes."""
-RIGHT = {
+"""Characters of a library's error that are quoted: a pod's termination message has 4096 bytes."""
+REMEDY = {
     "import": "the module must be in the run's image, on PYTHONPATH, and so where the run is simulated, and be "
     "imported without an error",
     "construction": "a class or a function is called without arguments and returns the task",
@@ -38,12 +37,12 @@ RIGHT = {
     "loss": "loss(params, batch, rng) must return a scalar that is floating and has a gradient",
     "evaluate": "evaluate(params, batch) must return a floating scalar, as loss does",
 }
-"""By what is done with a task."""
+"""The remedy for an error, by the step at which it occurs."""
 
 
 @dataclass(frozen=True)
 class Admitted:
-    """A task that could be made, and what its `init` makes."""
+    """A constructed task, and the parameters that its `init` makes."""
 
     path: str
     task: Task
@@ -51,21 +50,21 @@ class Admitted:
     """By flat name, in the order of the leaves."""
     structure: Any
     axes: dict[str, tuple[str, ...]]
-    """What the task says; `any` for each dimension of the tensors of which it says nothing."""
+    """The task's axes; `any` for each dimension of tensors without axes."""
 
     def loss(self, theta: Mapping[str, Array], batch: Batch, rng: Array) -> Array:
-        """Of parameters by flat name."""
+        """The loss of parameters by flat name."""
         return self.task.loss(self._tree(theta), batch, rng)
 
     def evaluate(self, theta: Mapping[str, Array], batch: Batch) -> Array:
-        """Without an evaluation of its own, its loss with the same key each time."""
+        """The task's evaluation; if it has none, its loss with a fixed key."""
         own = _evaluation(self.task)
         params = self._tree(theta)
         found: Array = self.task.loss(params, batch, jax.random.key(0)) if own is None else own(params, batch)
         return found
 
     def describe(self) -> list[TensorInfo]:
-        """Its tensors as the protocol cuts them. A scalar has no first axis."""
+        """Its tensors, as the protocol partitions them. A scalar has no first axis."""
         return [
             TensorInfo(
                 name, self.shapes[name], stacked=each[:1] == ("layers",), embedding="vocabulary" in each
@@ -77,23 +76,23 @@ class Admitted:
         """First values, float32, made on the CPU.
 
         Raises:
-            ModelError: `init`, which could be traced, fails when it computes.
+            ModelError: `init` fails although it could be traced.
         """
-        with told(self.path, "init"), jax.default_device(jax.local_devices(backend="cpu")[0]):
+        with model_errors(self.path, "init"), jax.default_device(jax.local_devices(backend="cpu")[0]):
             leaves = jax.tree.leaves(jax.jit(self.task.init)(jax.random.key(seed)))
             return {
                 name: np.asarray(leaf, np.float32) for name, leaf in zip(self.shapes, leaves, strict=True)
             }
 
     def check(self, length: int, packed: bool, trained: bool = True) -> None:
-        """Traces what will be computed for one row of `length` tokens.
+        """Traces the computations for one row of `length` tokens.
 
         Args:
-            packed: documents are kept apart, by the batch's `segments`.
-            trained: the gradient too, not the evaluation alone.
+            packed: documents are separated by the batch's `segments`.
+            trained: also trace the gradient, not only the evaluation.
 
         Raises:
-            ModelError: it cannot be traced, or is no floating scalar.
+            ModelError: it cannot be traced, or is not a floating scalar.
         """
         theta = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in self.shapes.items()}
         batch = {
@@ -103,12 +102,12 @@ class Admitted:
         if packed:
             batch["segments"] = batch["tokens"]
         if trained:
-            with told(self.path, "loss"):
+            with model_errors(self.path, "loss"):
                 gradient = jax.grad(lambda *given: scalar(self.loss(*given)))
                 jax.eval_shape(gradient, theta, batch, jax.eval_shape(jax.random.key, 0))
         own = _evaluation(self.task) is not None
         if own or not trained:
-            with told(self.path, "evaluate" if own else "loss"):
+            with model_errors(self.path, "evaluate" if own else "loss"):
                 jax.eval_shape(lambda *given: scalar(self.evaluate(*given)), theta, batch)
 
     def _tree(self, theta: Mapping[str, Array]) -> Any:
@@ -116,20 +115,20 @@ class Admitted:
 
 
 def admit(path: str) -> Admitted:
-    """The task at `module:attribute`; its loss is another matter: see `Admitted.check`.
+    """Imports and constructs the task at `module:attribute`. `Admitted.check` checks its loss.
 
     Raises:
-        ModelError: it cannot be imported or made, lacks a method, or has parameters or axes that do not fit.
+        ModelError: it cannot be imported or constructed, lacks a method, or has invalid parameters or axes.
     """
     task = _made(path)
     shapes, structure = _structure(task, path)
-    with told(path, "axes"):
+    with model_errors(path, "axes"):
         return Admitted(path, task, shapes, structure, _axes(task, shapes, path))
 
 
 @contextmanager
-def told(path: str, what: str) -> Iterator[None]:
-    """Whatever the user's code raises (even an exit) is a `ModelError` that names the task and what was done."""
+def model_errors(path: str, what: str) -> Iterator[None]:
+    """Turns any error of the user's code, and SystemExit, into a `ModelError` that names the task and the step."""
     try:
         yield
     except ModelError:
@@ -137,12 +136,12 @@ def told(path: str, what: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         words = _short(f"{type(error).__name__}: {error}")
         raise ModelError(
-            f"model.task: {path!r}: {what}: {words}{_place(error, path)}; {RIGHT[what]}"
+            f"model.task: {path!r}: {what}: {words}{_place(error, path)}; {REMEDY[what]}"
         ) from error
 
 
 def scalar(value: Any) -> Any:
-    """`value`, if that is one floating number; raises `TypeError`."""
+    """Returns `value` if it is a floating scalar, else raises `TypeError`."""
     if not jax.tree_util.all_leaves([value]):
         raise TypeError(f"it returned a {type(value).__name__}")
     if jnp.shape(value) or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
@@ -151,13 +150,13 @@ def scalar(value: Any) -> Any:
 
 
 def _short(text: str) -> str:
-    """Both ends of a long story: of an error in a callback JAX repeats the traceback, and its end says what it was."""
+    """The beginning and the end of a long error. The end has the cause when JAX quotes a callback's traceback."""
     words = " ".join(text.split())
     return words if len(words) <= LONGEST else f"{words[: LONGEST // 2]} … {words[-LONGEST // 2 :]}"
 
 
 def _place(error: BaseException, path: str) -> str:
-    """The last line of the task's own file that the error came by."""
+    """The last line of the task's own file in the traceback."""
     name = path.partition(":")[0].rpartition(".")[2]
     frames = [
         f for f in traceback.extract_tb(error.__traceback__) if PurePath(f.filename).name == f"{name}.py"
@@ -167,17 +166,17 @@ def _place(error: BaseException, path: str) -> str:
 
 def _made(path: str) -> Task:
     module, _, attribute = path.partition(":")
-    with told(path, "import"):
+    with model_errors(path, "import"):
         found = getattr(importlib.import_module(module), attribute)
-    with told(path, "construction"):
+    with model_errors(path, "construction"):
         if callable(found) and (isinstance(found, type) or not hasattr(found, "loss")):
             found = found()
     for method in ("init", "loss", "evaluate"):
-        with told(path, method):
+        with model_errors(path, method):
             given = getattr(found, method, None)
         if not callable(given) and not (method == "evaluate" and given is None):
             raise ModelError(
-                f"model.task: {path!r} has no method {method!r}, but {given!r}; {RIGHT[method]}: "
+                f"model.task: {path!r} has no method {method!r}, but {given!r}; {REMEDY[method]}: "
                 "see atoll_runtime.model.tasks.Task"
             )
     task: Task = found
@@ -190,7 +189,7 @@ def _evaluation(task: Task) -> Any:
 
 def _structure(task: Task, path: str) -> tuple[dict[str, tuple[int, ...]], Any]:
     """Shapes by flat name, in the order of the leaves, and the tree's structure."""
-    with told(path, "init"):
+    with model_errors(path, "init"):
         tree = jax.eval_shape(lambda: task.init(jax.random.key(0)))
     leaves, structure = jax.tree.flatten_with_path(tree)
     shapes: dict[str, tuple[int, ...]] = {}

@@ -17,7 +17,7 @@ from atoll_runtime.data.extras import extra
 
 Format = Literal["text", "lines", "jsonl", "parquet"]
 ROWS = 256
-"""Rows of a parquet file that are decoded at once."""
+"""Rows of a parquet file in one batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Source:
     """Bytes."""
     format: Format
     field: str
-    """Of a JSON object, or column of a parquet file."""
+    """The text's field in a JSON object, or its column in a parquet file."""
 
     def documents(self) -> Iterator[tuple[str, float]]:
-        """Text, and the fraction of the file up to its end; 0 where that is not known.
+        """Yields each text with the fraction of the file read so far; 0 if not known.
 
         Raises:
-            DataError: the file cannot be read, or a document is not what it must be.
+            DataError: the file cannot be read, or a document is invalid.
         """
         if self.format == "parquet":
             return self._rows()
@@ -56,7 +56,7 @@ class Source:
                     yield found, 0.0 if self.path.suffix == ".gz" else read / self.size
 
     def _decoded(self, raw: bytes, line: int) -> str:
-        """Without the byte order mark that some editors put at the start of a file."""
+        """Decodes UTF-8 and removes a byte order mark at the start of the file."""
         try:
             return raw.removeprefix(BOM_UTF8 if line == 1 else b"").decode()
         except UnicodeDecodeError as error:
@@ -64,7 +64,7 @@ class Source:
 
     def _value(self, text: str, line: int) -> str:
         where = f"{self.path}: line {line}"
-        try:  # no number is used, and Python would refuse one of thousands of digits
+        try:  # numbers are not used, and Python refuses those of thousands of digits
             value = json.loads(text, parse_int=lambda _: 0)
         except ValueError as error:
             raise DataError(f"{where}: not JSON: {error}") from error
@@ -95,7 +95,7 @@ class Source:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[IO[bytes]]:
-    """The file, decompressed; errors name it."""
+    """Opens the file and decompresses it; errors name it."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             yield cast(IO[bytes], file)
@@ -104,7 +104,7 @@ def _reading(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _text(value: Any, where: str) -> str:
-    """Text that can be UTF-8: a lone surrogate, which JSON can express, becomes U+FFFD; null is an empty text."""
+    """Text that UTF-8 can encode: lone surrogates in JSON become U+FFFD; null is an empty text."""
     if value is None:
         return ""
     if not isinstance(value, str):

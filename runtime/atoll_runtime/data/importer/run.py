@@ -1,4 +1,4 @@
-"""Documents to shards. `meta.json` is written last, so an import that was killed leaves no data set."""
+"""Imports documents into shards. `meta.json` is written last, so a killed import leaves no data set."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from atoll_runtime.data.tokenizer import Tokenizer
 from atoll_runtime.data.writer import ShardWriter
 
 SHARD_BYTES = 64_000_000
-"""An object store likes tens of megabytes."""
+"""Tens of megabytes suit object stores."""
 HELD_OUT = 0.05
 BATCH_CHARACTERS = 1 << 20
-"""Of the documents that are handed to the tokenizer at once, which spreads them over all cores."""
+"""Characters in one call of the tokenizer, which distributes documents over all cores."""
 BATCH_DOCUMENTS = 1024
 
 
@@ -39,21 +39,21 @@ class Order:
     sources: Sequence[Source]
     tokenizer: Tokenizer
     held_out: float = HELD_OUT
-    """Fraction of the documents that is kept for evaluation, by the hash of their text: equal ones stay together."""
+    """Fraction of the documents kept for evaluation, chosen by the hash of their text."""
     shard_bytes: int = SHARD_BYTES
     title: str = ""
-    """What the text is, for people."""
+    """A description for people."""
 
 
 @dataclass(slots=True)
 class Standing:
-    """How far the import is."""
+    """Progress of the import."""
 
     documents: int = 0
     characters: int = 0
     tokens: int = 0
     fraction: float = 0.0
-    """Of all sources, by their bytes."""
+    """Fraction of all sources, by bytes."""
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -63,18 +63,18 @@ class Standing:
 
     @property
     def left(self) -> float | None:
-        """Seconds, at the same speed; None where that is not known."""
+        """Estimated remaining seconds; None if not known."""
         return self.seconds * (1 - self.fraction) / self.fraction if self.fraction > 0 else None
 
 
 def run_import(uri: str, order: Order, report: Callable[[Standing], None] | None = None) -> Catalogue:
-    """Writes all documents as a data set.
+    """Imports all documents as a data set.
 
     Args:
         report: called after each batch of documents.
 
     Raises:
-        DataError: a source or a document cannot be used, a split stays empty, or a data set is there already.
+        DataError: a source or a document is invalid, a split stays empty, or a data set exists already.
         StoreError: the bucket cannot be used.
     """
     bucket = Bucket(uri)
@@ -84,7 +84,7 @@ def run_import(uri: str, order: Order, report: Callable[[Standing], None] | None
         raise StoreError(f"{bucket.uri}: cannot be written: there is no such bucket or folder") from error
     finally:
         for folder in ("", *get_args(SplitName)):
-            bucket.tidy(folder)  # partial files, of a killed import too
+            bucket.tidy(folder)  # partial files, also of a killed import
 
 
 def _run(bucket: Bucket, order: Order, report: Callable[[Standing], None] | None) -> Catalogue:
@@ -129,7 +129,7 @@ def _run(bucket: Bucket, order: Order, report: Callable[[Standing], None] | None
 
 
 def _documents(sources: Sequence[Source]) -> Iterator[tuple[str, float]]:
-    """Texts that are not empty, and the fraction of all sources up to their end."""
+    """Texts that are not empty, each with the fraction of all sources read so far."""
     total = sum(source.size for source in sources)
     before = 0
     for source in sources:
@@ -174,7 +174,7 @@ def _keep(bucket: Bucket, tokenizer: Tokenizer) -> TokenizerFile | None:
 
 
 def _empty(filled: Mapping[SplitName, bool], order: Order) -> str:
-    """Why a split is empty, and what would be right."""
+    """Why a split is empty, and what to do."""
     if not any(filled.values()):
         return "no document of the sources has any text"
     held_out = f"--held-out {order.held_out:g}"

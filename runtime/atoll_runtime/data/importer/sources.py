@@ -1,4 +1,4 @@
-"""The files that the arguments of an import name."""
+"""Finds the files that an import's arguments name."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ SUFFIXES: dict[str, Format] = {
     ".jsonl": "jsonl",
     ".parquet": "parquet",
 }
-"""A file's format by its name, before `.gz`."""
+"""Formats by suffix, without `.gz`."""
 ADVICE = {
     ".ndjson": "--format jsonl fits, where each line is a JSON object",
     ".json": "--format jsonl fits where each line is a JSON object, --format text where all of it is a document",
     ".csv": "--format lines fits where each line is a document; a table's column is read from jsonl and parquet",
 }
-"""For suffixes that do not tell in which format the documents are."""
+"""Advice for suffixes that do not determine the format."""
 
 
 def files(given: Sequence[str], form: Format | None, field: str) -> list[Source]:
-    """The files that paths, folders and globs name, each once and sorted within its argument.
+    """Files named by paths, folders and globs, each once and sorted within its argument.
 
     Args:
-        form: of all files; None: by each one's suffix. Folders and globs leave out files with another suffix.
-        field: of JSON objects, column of parquet files.
+        form: format of all files; None: by suffix. Folders and globs then skip files with unknown suffixes.
+        field: field of JSON objects, column of parquet files.
 
     Raises:
         DataError: an argument names no file, or a file's format is not known.
@@ -66,10 +66,10 @@ def _expand(argument: str, form: Format | None) -> list[Path]:
 
 
 def _advice(path: Path) -> str:
-    """Which option would be right."""
+    """Which option to use."""
     return ADVICE.get(_suffix(path), "name it with --format: text, lines, jsonl or parquet")
 
 
 def _suffix(path: Path) -> str:
-    """The last one before `.gz`; empty where there is none."""
+    """The last suffix before `.gz`; empty if there is none."""
     return next((suffix for suffix in reversed(path.suffixes) if suffix != ".gz"), "")
