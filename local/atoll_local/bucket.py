@@ -1,4 +1,4 @@
-"""A bucket on this machine: the real fake-gcs-server, reached with the same gs:// URIs."""
+"""A bucket on this machine: fake-gcs-server, reached with gs:// URIs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PORT = 4443
 
 
 class FakeGcs(Startable):
-    """fake-gcs-server with its objects in files, so that they outlive a restart: `stop`, then `start`."""
+    """fake-gcs-server with its objects in files, which survive `stop` and `start`."""
 
     def __init__(self, folder: Path, address: str = "127.0.0.1", port: int = PORT) -> None:
         """`port` 0 takes a free one."""
@@ -32,19 +32,19 @@ class FakeGcs(Startable):
         return f"http://{self.address}:{self.port}"
 
     def environment(self) -> dict[str, str]:
-        """What every client of the bucket needs in its environment in place of Google's credentials."""
+        """The environment of the bucket's clients, in place of Google's credentials."""
         return {
             "TENSORSTORE_GCS_HTTP_URL": self.url,
             "STORAGE_EMULATOR_HOST": self.url,
             # No metadata server: requests go out without credentials instead of waiting for it.
             "GCE_METADATA_ROOT": "127.0.0.1:1",
             "NO_GCE_CHECK": "true",
-            # Else gcsfs asks a gRPC API, which is not here, for the type of the bucket, and hangs.
+            # Otherwise gcsfs asks a missing gRPC API for the type of the bucket, and hangs.
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         }
 
     def start(self) -> None:
-        """Starts the server and waits until it answers; nothing to do when it runs.
+        """Starts the server and waits until it answers. Does nothing if it runs.
 
         Raises:
             ClusterError: its port is taken, it ended at once, or it did not answer within 20 s.
@@ -70,11 +70,11 @@ class FakeGcs(Startable):
         self._daemon.await_answer(f"{self.url}/storage/v1/b?project=atoll", 20)
 
     def stop(self) -> None:
-        """Ends the server; what is in the bucket stays."""
+        """Ends the server. The bucket's objects stay."""
         self._daemon.stop(signal.SIGKILL)
 
     def create_bucket(self, name: str) -> None:
-        """Makes the bucket; one that exists is fine.
+        """Creates the bucket if it does not exist.
 
         Raises:
             ClusterError: the server refused, or does not answer.
@@ -94,7 +94,7 @@ class FakeGcs(Startable):
             raise ClusterError(f"the bucket server at {self.url} does not answer: {error}") from error
 
     def _check_port(self) -> None:
-        """A foreign server on our port would answer, and be taken for ours."""
+        """Refuses a taken port, because another server there would be mistaken for ours."""
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

@@ -21,7 +21,7 @@ ARCH = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """An official archive or binary and the file of checksums published beside it."""
+    """An official archive or binary, and its published file of checksums."""
 
     url: str
     checksum_url: str
@@ -36,7 +36,7 @@ class Program:
     name: str
     version: str
     module: str
-    """Go module that holds it."""
+    """Its Go module."""
     package: str
     """Its main package."""
     version_args: tuple[str, ...] = ("--version",)
@@ -45,7 +45,7 @@ class Program:
     sources: dict[str, str] = field(default_factory=dict)
     """Files of a main package of our own (CoreDNS with few plugins; kstatus, which is a library)."""
     own_sums: bool = False
-    """Whether to start from the module's own go.sum: it names a module that the checksum database may not know."""
+    """Whether to use the module's own go.sum, for a module that the checksum database may not know."""
 
 
 def _kubernetes(name: str, version_args: tuple[str, ...] = ("--version",)) -> Program:
@@ -171,7 +171,7 @@ PROGRAMS: dict[str, Program] = {
             module="sigs.k8s.io/kwok",
             package="sigs.k8s.io/kwok/cmd/kwok",
             linker_flags=(f"-X sigs.k8s.io/kwok/pkg/consts.Version=v{KWOK}",),
-            # Its releases have binaries without checksums, so there is no download to take.
+            # Its releases have no checksums, so they are not downloaded.
         ),
         Program(
             name="kueue",

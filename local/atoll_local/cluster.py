@@ -29,14 +29,14 @@ NODE_PROGRAMS = ("kubectl", "kubelet", "kube-proxy", "coredns", "helm", "fake-gc
 TPU_ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "JAX_NUM_CPU_DEVICES": "1",
-    # One thread a pod: four learners share two cores, and more threads only wait for each other.
+    # One thread per pod: four learners share two cores.
     "OMP_NUM_THREADS": "1",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
 
 
 class Cluster:
-    """A local cluster by name. Its state is on disk, so that any process can take it down."""
+    """A local cluster by name. Its state is on disk, so that any process can remove it."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Cluster:
         fast_failure: bool = True,
         progress: Progress = silent,
     ) -> None:
-        """Raises `HostError` for a name that is none."""
+        """Raises `HostError` for an invalid name."""
         self.name = name
         self.root = state_dir(name)
         self.network = network or Network()
@@ -57,13 +57,13 @@ class Cluster:
         self.fast_failure = fast_failure
         self.progress = progress
         self.made = False
-        """This object has made the folder of the cluster: what lies there is its own."""
+        """Whether this object has created the cluster's folder."""
         self.kubeconfig = self.root / "control" / "kubeconfig"
         self.bucket = FakeGcs(self.root / "bucket", self.network.host)
 
     @classmethod
     def existing(cls, name: str = "atoll", progress: Progress = silent) -> Cluster | None:
-        """The cluster whose state lies on this machine, or None. A name that is none raises `HostError`.
+        """The cluster of this name on this machine, or None. Raises `HostError` for an invalid name.
 
         Raises:
             StateError: see `Record.read`.
@@ -88,20 +88,20 @@ class Cluster:
         ]
 
     def machine(self, name: str) -> Machine:
-        """Raises `ClusterError` when no node is called so."""
+        """The node of this name. Raises `ClusterError` if there is none."""
         for machine in self.machines:
             if machine.node.name == name:
                 return machine
         raise ClusterError(f"no node is called {name!r}: nodes are {', '.join(n.name for n in self.nodes)}")
 
     def running(self) -> bool:
-        """True when the API server answers and every node has its pid 1."""
+        """Whether the API server answers and every node runs."""
         if not self.kubeconfig.exists() or any(machine.pid is None for machine in self.machines):
             return False
         return self.kubectl("get", "--raw", "/readyz", check=False, timeout=10).strip() == "ok"
 
     def up(self) -> None:
-        """Brings the cluster to ready; one that runs with these images is left as it is.
+        """Starts the cluster and waits until it is ready. Does nothing if it runs with these images.
 
         Raises:
             HostError: this machine cannot run it. StateError: see `Record.read`.
@@ -144,12 +144,12 @@ class Cluster:
         self.progress(f"{len(self.nodes)} nodes ready after {time.monotonic() - started:.0f} s")
 
     def down(self) -> bool:
-        """Removes every process, mount, namespace, link, route and cgroup of it; missing parts are fine.
+        """Removes all its processes, mounts, namespaces, links, routes and cgroups.
 
-        False where there is no cluster of this name: nothing is touched then, not even the network.
+        Returns False, and changes nothing, if there is no cluster of this name.
 
         Raises:
-            StateError: only root can; or a file stays, and the record with it: to be done again.
+            StateError: root is needed, or a file could not be removed. The record stays, so it can be repeated.
         """
         if not record(self.name).exists():
             return False
@@ -163,7 +163,7 @@ class Cluster:
         self._plane().stop()
         cgroups.remove(f"/atoll-{self.name}")
         self.network.down()
-        # The record goes last: while anything is left, all of this can be done again.
+        # The record is removed last, so that this can be repeated while anything is left.
         parts = [part for part in self.root.iterdir() if part != record(self.name)]
         if left := [error for part in parts if (error := _remove(part))]:
             raise StateError(f"{self.root} stays: {'; '.join(left)}; mend that and take it down again")
@@ -206,7 +206,7 @@ class Cluster:
         for number in range(addons.VOLUMES):
             folder = volumes / str(number)
             folder.mkdir(parents=True)
-            # fsGroup is not applied to a local path; the pods run as a user of their own.
+            # fsGroup is not applied to a local path, and the pods do not run as root.
             folder.chmod(0o777)
         listing = {"apiVersion": "v1", "kind": "List", "items": addons.objects(self.nodes[0].name, volumes)}
         self.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(listing))
@@ -234,7 +234,7 @@ def _is_ready(node: dict[str, Any]) -> bool:
 
 
 def _remove(path: Path) -> str:
-    """Why it stays, whatever of it could go; empty: it is gone."""
+    """Removes a file or folder. Returns why a part could not be removed; empty: all was."""
     shutil.rmtree(path, ignore_errors=True)
     try:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What an image is built from: the sources that count, with a key that changes when one of them does."""
+"""The build context of an image, and a key of its content."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 PACKAGES = ("operator", "runtime", "local", "cli")
 _BUILD_TABLES = re.compile(r"(build-system|project|tool\.hatch)(\.|$)")
 TIME = 1580601600
-"""2020-02-02, as hatchling stamps a wheel. Of every file that goes into an image, and of the image: its cache and its
-digest must not depend on when it was built."""
+"""2020-02-02, as in hatchling's wheels: the time of every file in an image, so that its digest does not depend on the
+time of the build."""
 
 
 def version(root: Path) -> str:
@@ -24,7 +24,7 @@ def version(root: Path) -> str:
 
 
 def build_tables(text: str) -> str:
-    """A pyproject.toml reduced to what makes the wheel: a change of a linter's rule builds nothing again."""
+    """The tables of a pyproject.toml that affect the wheel: other changes must not rebuild images."""
     kept: list[str] = []
     keep = False
     for line in text.splitlines():
@@ -36,11 +36,11 @@ def build_tables(text: str) -> str:
 
 
 def write_context(root: Path, dockerfile: str, folder: Path) -> str:
-    """Copies what `dockerfile` of `root` takes into `folder`, and returns the key of that content."""
+    """Copies the context of `dockerfile` into `folder`, and returns the key of its content."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "pyproject.toml").write_text(build_tables((root / "pyproject.toml").read_text()))
-    (folder / "README.md").write_text("")  # the wheel wants one, and no change of it builds an image again
+    (folder / "README.md").write_text("")  # the wheel needs one; changes of it must not rebuild images
     for name in ("LICENSE", "NOTICE"):
         shutil.copy(root / name, folder)
     shutil.copy(root / "images" / dockerfile, folder / "Dockerfile")
@@ -57,5 +57,5 @@ def write_context(root: Path, dockerfile: str, folder: Path) -> str:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Everything below, in an order that does not depend on the disk; children before their folder."""
+    """All files and folders below, in a fixed order; children before their folder."""
     yield from sorted(folder.rglob("*"), reverse=True)

@@ -23,16 +23,16 @@ from atoll_local.programs import Progress, find_all, silent
 SERVICE_RANGE = "10.96.0.0/16"
 SERVICE_API = "10.96.0.1"
 CONTEXT = "atoll"
-"""Of the kubeconfig."""
+"""Name of the kubeconfig's context."""
 KUBECTL_SECONDS = 120.0
-"""For one command: hundreds of nodes, or all definitions."""
+"""Time-out of one command, which may create hundreds of nodes."""
 PORTS = range(20000, 30000)
 CONTROL_PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """A TCP port that nobody has now, and that the kernel will give to no connection's near end: Linux takes those from
-    32768 on, and a server may be seconds away from listening.
+    """A free TCP port below 32768: from there on the kernel assigns ports to outgoing connections, which could take it
+    before the server listens.
 
     Raises:
         ClusterError: none of a hundred was free.
@@ -58,7 +58,7 @@ class ControlPlane(Startable):
         scheduler_qps: int | None = None,
         progress: Progress = silent,
     ) -> None:
-        """`scheduler_qps`: requests a second that the scheduler makes; its own default is 50, 100 in a burst."""
+        """`scheduler_qps`: requests per second of the scheduler; its default is 50, and 100 in a burst."""
         self.folder = folder
         self.address = address
         self.port = port or free_port(address)
@@ -76,7 +76,7 @@ class ControlPlane(Startable):
         return f"https://{self.address}:{self.port}"
 
     def start(self) -> None:
-        """Brings the API server to ready; about 4 s on two cores.
+        """Starts it and waits until it is ready; about 4 s on two cores.
 
         Raises:
             ClusterError: a part did not become ready; the message names its log.
@@ -108,7 +108,7 @@ class ControlPlane(Startable):
             self._start_controllers(authority)
 
     def kubectl(self, *arguments: str, body: Mapping[str, Any] | None = None) -> str:
-        """What an administrator's `kubectl` prints; `body` is its standard input, as JSON.
+        """Output of an administrator's `kubectl`; `body` is its standard input, as JSON.
 
         Raises:
             ClusterError: the API server refused, or did not answer in time.
@@ -117,7 +117,7 @@ class ControlPlane(Startable):
         return kubectl(self.kubeconfig, *arguments, timeout=KUBECTL_SECONDS, stdin=stdin)
 
     def stop(self) -> None:
-        """Ends every part; the API server by SIGKILL, because its SIGTERM takes seconds."""
+        """Kills every part: with SIGTERM the API server takes seconds."""
         for name in ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd"):
             self._daemons[name].stop(signal.SIGKILL)
 
@@ -224,7 +224,7 @@ class ControlPlane(Startable):
         )
 
     def _scheduler_pace(self, kubeconfig: Path) -> list[str]:
-        """A configuration file, which stands for the flags that the scheduler has given up."""
+        """Writes a configuration file: the scheduler has no flag for this."""
         if self.scheduler_qps is None:
             return []
         path = self.folder / "scheduler.yaml"

@@ -1,8 +1,7 @@
 """`google.com/tpu` over the kubelet's device-plugin API v1beta1.
 
-Offers `chips` devices and answers an allocation with the environment that makes JAX run on CPU devices, so
-that a pod need not know that it is not on a TPU host. The health of a chip follows the file `unhealthy`
-beside the configuration: one chip number a line.
+Offers `chips` devices. An allocation returns the environment that makes JAX run on CPU devices, so pods need no
+change. The file `unhealthy` beside the configuration lists the numbers of unhealthy chips, one a line.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ POLL_SECONDS = 0.5
 
 
 def field(number: int, value: bytes | str) -> bytes:
-    """One length-delimited protobuf field; every field of this API that we use is one."""
+    """Encodes a length-delimited protobuf field, the only kind that is used here."""
     content = value.encode() if isinstance(value, str) else value
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
@@ -82,7 +81,7 @@ class TpuPlugin:
         self._stopped = threading.Event()
 
     def devices(self) -> bytes:
-        """`ListAndWatchResponse` of this moment."""
+        """The current `ListAndWatchResponse`."""
         try:
             bad = set(self._unhealthy.read_text().split())
         except OSError:
@@ -93,7 +92,7 @@ class TpuPlugin:
         )
 
     def watch(self, _: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Streams the devices, again after each change of health."""
+        """Streams the devices, and again after each change of health."""
         last = b""
         while not self._stopped.is_set() and context.is_active():
             now = self.devices()
@@ -103,12 +102,12 @@ class TpuPlugin:
             self._stopped.wait(POLL_SECONDS)
 
     def allocate(self, request: bytes, _: grpc.ServicerContext) -> bytes:
-        """`AllocateResponse`: the environment, for each container that asks."""
+        """`AllocateResponse`: the environment for each container."""
         envs = b"".join(field(1, field(1, key) + field(2, value)) for key, value in self.environment.items())
         return b"".join(field(1, envs) for number, _ in fields(request) if number == 1)
 
     def serve(self) -> None:
-        """Serves until the kubelet goes or our socket does (a kubelet that restarts clears the folder)."""
+        """Serves until the kubelet ends or our socket is removed, as by a restarting kubelet."""
         SOCKET.unlink(missing_ok=True)
         server = grpc.server(ThreadPoolExecutor(max_workers=8))
         handlers = {
@@ -134,7 +133,7 @@ class TpuPlugin:
 
 
 def register() -> None:
-    """Tells the kubelet of the plugin.
+    """Registers the plugin with the kubelet.
 
     Raises:
         grpc.RpcError: the kubelet does not answer within 10 s.
@@ -153,7 +152,7 @@ def _inode(path: Path) -> int | None:
 
 
 def main() -> int:
-    """Waits for the kubelet, serves until it goes; the node's init starts us again."""
+    """Waits for the kubelet and serves until it ends. The node's init then restarts this process."""
     while _inode(KUBELET_SOCKET) is None:
         time.sleep(POLL_SECONDS)
     try:

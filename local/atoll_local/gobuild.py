@@ -15,8 +15,7 @@ from atoll_local.errors import HostError
 
 GO_DIRECTIVE = "1.26.0"
 BUILD_TIMEOUT = 7200.0
-"""Seconds for one program; kube-apiserver takes about 230 on two cores with empty caches, and more than 1800 where
-others keep them busy."""
+"""Seconds for one program. kube-apiserver takes about 230 on two cores with empty caches, under load more than 1800."""
 
 
 def go_program() -> str | None:
@@ -53,10 +52,10 @@ def build(program: Program, work: Path, target: Path) -> None:
 
 
 def module_folder(program: Program) -> Path:
-    """The source of the program's module, checked against the checksum database when it is downloaded.
+    """The source folder of the program's module. Go verifies a download by its checksum database.
 
     Raises:
-        HostError: no Go, or the module cannot be had.
+        HostError: no Go, or the module cannot be obtained.
     """
     go = go_program()
     if go is None:

@@ -1,4 +1,4 @@
-"""What this machine must be and have before a cluster can start."""
+"""Checks and prepares this machine for a cluster."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ DEBIAN_PACKAGES = {
     "sysctl": "procps",
     "mount": "mount",
 }
-"""Program → the Debian package that brings it."""
+"""Debian packages by program."""
 CNI_DIR = Path("/usr/lib/cni")
 INSTALL_TIMEOUT = 900.0
 
 
 def check_machine() -> None:
-    """Refuses a machine that cannot run a cluster at all.
+    """Checks system, user and disk.
 
     Raises:
-        HostError: one clear sentence.
+        HostError: this machine cannot run a cluster.
     """
     if sys.platform != "linux":
         raise HostError(
@@ -62,14 +62,14 @@ def check_addresses(network: Network, ports: Mapping[int, str]) -> None:
     if shutil.which("ip") and network.taken():
         raise HostError(
             f"the network {network.subnet} or the bridge {network.bridge} is in use already, and a machine has room "
-            f"for one cluster: {_in_the_way(network)}"
+            f"for one cluster: {_how_to_free(network)}"
         )
     for port, purpose in ports.items():
         check_port(port, purpose)
 
 
-def _in_the_way(network: Network) -> str:
-    """What to remove."""
+def _how_to_free(network: Network) -> str:
+    """How to remove what uses the network."""
     if names := recorded():
         return "remove it by " + " and ".join(f"`python -m atoll_local down --name {name}`" for name in names)
     return f"no state of one is here, so `ip link delete {network.bridge}` if it was left by one"
@@ -106,7 +106,7 @@ def install(progress: Progress) -> None:
         raise HostError(f"missing on this machine and no apt-get to install them: {', '.join(packages)}")
     progress(f"installing {', '.join(packages)}")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    # A policy-rc.d of exit 101 keeps a package from starting its daemon: the nodes run their own containerd.
+    # A policy-rc.d with exit status 101 prevents packages from starting daemons: nodes run their own containerd.
     policy = Path("/usr/sbin/policy-rc.d")
     ours = not policy.exists()
     if ours:

@@ -1,4 +1,4 @@
-"""The four images of a cluster: built without a registry or Docker, imported once, linked into each node."""
+"""The four images of a cluster, built without a registry or Docker, imported once and linked into each node."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ BUILD_TIMEOUT = 7200.0
 
 
 def image(role: str) -> str:
-    """The reference of an image of ours, which a pod or the chart names."""
+    """The reference of one of our images."""
     return f"atoll.dev/{role}:{version(source_root())}"
 
 
 def build_images(progress: Progress = silent, *, force: bool = False) -> None:
-    """Makes every image that is missing or older than its sources; `force` makes all of them, from nothing.
+    """Builds every image that is missing or outdated; `force` rebuilds all from nothing.
 
     Raises:
         HostError: a tool or a package cannot be had; the message ends with the tool's last lines.
@@ -53,7 +53,7 @@ def build_images(progress: Progress = silent, *, force: bool = False) -> None:
 
 
 def made_from() -> dict[str, str]:
-    """Of each image that stands in the cache, the key of its content."""
+    """Key of the content of each image in the cache."""
     return Template(cache_dir() / "images" / "containerd").keys()
 
 

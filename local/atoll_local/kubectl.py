@@ -10,13 +10,13 @@ from atoll_local.programs import find
 
 SECONDS = 60.0
 ESTABLISHED = '--for=jsonpath={.status.conditions[?(@.type=="Established")].status}=True'
-"""For `wait crd`: with `--for=condition` it ends with an error at a definition so new that it has no conditions."""
+"""For `wait crd`: `--for=condition` fails for a new CRD without conditions."""
 
 
 def kubectl(
     kubeconfig: Path, *args: str, check: bool = True, timeout: float = SECONDS, stdin: str | None = None
 ) -> str:
-    """What it prints.
+    """Its output.
 
     Raises:
         ClusterError: it failed (with `check`) or took longer than `timeout` seconds.

@@ -1,6 +1,6 @@
-"""Kueue beside a control plane: the real manager with its definitions and webhooks, as an administrator.
+"""The real Kueue manager with its CRDs and webhooks, for a control plane.
 
-Of its integrations only plain pods are on. It listens on the loopback address, where the API server calls it by URL.
+Only its integration of plain pods is enabled. The API server calls it by URL on the loopback address.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from atoll_local.programs import find
 Object = dict[str, Any]
 NAMESPACE = "kueue-system"
 SERVICE = "kueue-webhook-service"
-"""Kueue derives the names of its webhook configurations from it, and its certificate is of this name."""
+"""Kueue derives the names of its webhook configurations from it. Its certificate has this name."""
 SECRET = "kueue-webhook-server-cert"
 AUTHORITY = "kueue-ca"
-"""Kueue makes new certificates if its authority's is not of this name, with an RSA key in PKCS #1."""
+"""Kueue replaces certificates whose authority does not have this name and an RSA key in PKCS #1."""
 READY_SECONDS = 180.0
 _WEBHOOKS = {"MutatingWebhookConfiguration": "mutating", "ValidatingWebhookConfiguration": "validating"}
 _OTHERS = ["kube-system", NAMESPACE]
-"""Namespaces whose pods Kueue leaves alone, as it is shipped."""
+"""Namespaces whose pods Kueue ignores by default."""
 
 
 class Kueue(Startable):
@@ -73,14 +73,14 @@ class Kueue(Startable):
             ]
         )
         manifests = (parts / "webhook/manifests.yaml").read_text()
-        self._apply(*(self._called(body, bundle) for body in yaml.safe_load_all(manifests)))
+        self._apply(*(self._webhooks(body, bundle) for body in yaml.safe_load_all(manifests)))
         self.daemon.await_answer(f"http://127.0.0.1:{health}/readyz", READY_SECONDS)
 
     def stop(self) -> None:
         self.daemon.stop()
 
     def _define(self, folder: Path, bundle: str) -> None:
-        """Definitions whose versions differ are converted by Kueue; the others may be, to no harm."""
+        """Applies the CRDs and lets Kueue convert their versions."""
         names = [".".join(reversed(path.stem.split("_"))) for path in sorted(folder.glob("*.yaml"))]
         webhook = {"conversionReviewVersions": ["v1"], "clientConfig": self._client("/convert", bundle)}
         conversion = {"spec": {"conversion": {"strategy": "Webhook", "webhook": webhook}}}
@@ -89,7 +89,7 @@ class Kueue(Startable):
         self._plane.kubectl("wait", ESTABLISHED, "crd", *names, "--timeout=60s")
 
     def _certificate(self) -> str:
-        """The bundle for whoever calls Kueue. It keeps what it finds valid in its Secret, and has nothing to renew."""
+        """Creates Kueue's certificate in its Secret and returns the bundle for its callers."""
         cert, key = _self_signed(AUTHORITY, f"{SERVICE}.{NAMESPACE}.svc")
         for name, content in (("tls.crt", cert), ("tls.key", key)):
             path = self._folder / name
@@ -117,15 +117,15 @@ class Kueue(Startable):
             "leaderElection": {"leaderElect": False},
             "clientConnection": {"qps": 300, "burst": 500},
             "integrations": {"frameworks": ["pod"]},
-            # Its server of pending workloads wants an aggregated API and a port of its own.
+            # Its server of pending workloads needs an aggregated API and another port.
             "featureGates": {"VisibilityOnDemand": False},
         }
 
     def _client(self, path: str, bundle: str) -> Object:
         return {"url": f"https://127.0.0.1:{self._port}{path}", "caBundle": bundle}
 
-    def _called(self, body: Object, bundle: str) -> Object:
-        """The webhooks for pods and for Kueue's own objects, by URL."""
+    def _webhooks(self, body: Object, bundle: str) -> Object:
+        """A configuration of webhooks, by URL, for pods and Kueue's own objects."""
         hooks = []
         for hook in body["webhooks"]:
             if not {"", "kueue.x-k8s.io"} & {group for rule in hook["rules"] for group in rule["apiGroups"]}:
@@ -144,7 +144,7 @@ class Kueue(Startable):
 
 
 def _self_signed(*names: str) -> tuple[bytes, bytes]:
-    """A certificate of these names and of the loopback address that is its own authority, and its key; both PEM."""
+    """A self-signed certificate for these names and the loopback address, and its key; both PEM."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
     hosts: list[x509.GeneralName] = [x509.DNSName(host) for host in names]

@@ -25,7 +25,7 @@ class Layout:
         return [manifest, *(part["digest"].removeprefix("sha256:") for part in parts)]
 
     def write_archive(self, archive: Path, reference: str, present: Path) -> None:
-        """An archive for `ctr images import` without the blobs that stand in the folder `present`."""
+        """Writes an archive for `ctr images import`, without the blobs in the folder `present`."""
         index = self._index()
         entry = index["manifests"][-1]
         entry["annotations"] = {"io.containerd.image.name": reference}
@@ -41,7 +41,7 @@ class Layout:
             tar.addfile(header, io.BytesIO(content))
 
     def share(self, present: Path) -> None:
-        """Drops blobs of older images, and makes the others hard links to those in `present`."""
+        """Removes blobs of older images, and replaces the others by hard links to those in `present`."""
         used = set(self.digests())
         for blob in self.blobs.iterdir():
             twin = present / blob.name

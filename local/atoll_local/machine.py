@@ -20,7 +20,7 @@ from atoll_local.process import Daemon, wait_for
 DNS_ADDRESS = "10.96.0.10"
 PAUSE_IMAGE = "atoll.dev/pause:1"
 
-# Runs as pid 1 of the node. Each service is started again when it ends, as systemd would.
+# Pid 1 of the node. Restarts each service when it ends, as systemd does.
 _INIT = """\
 set -eu
 mount --make-rshared /
@@ -56,7 +56,7 @@ _BOUND = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A node and where its parts lie."""
+    """A node and its files."""
 
     node: Node
     index: int
@@ -65,7 +65,7 @@ class Machine:
     """The node's own folder on the host."""
     network: Network
     tpu_environment: dict[str, str]
-    """What the device plugin injects in place of real TPUs."""
+    """Environment that the device plugin injects in place of real TPUs."""
 
     @property
     def cgroup(self) -> str:
@@ -82,7 +82,7 @@ class Machine:
 
     @property
     def pid(self) -> int | None:
-        """Pid 1 of the node, as the host sees it; None when the node is off."""
+        """Pid 1 of the node in the host's namespace; None if the node is off."""
         outer = self._daemon.pid()
         if outer is None:
             return None
@@ -96,7 +96,7 @@ class Machine:
     def prepare(
         self, authority: Authority, server: str, programs: dict[str, Path], fast_failure: bool
     ) -> None:
-        """Writes certificates and configuration of the node."""
+        """Writes the node's certificates and configuration."""
         (self.root / "log").mkdir(parents=True, exist_ok=True)
         for folder in _BOUND.values():
             (self.root / folder).mkdir(exist_ok=True)
@@ -147,7 +147,7 @@ class Machine:
         (self.root / "init.sh").write_text(init)
 
     def start(self, nodes: int) -> None:
-        """Switches the node on; returns when it has its network (kubelet registers by itself)."""
+        """Switches the node on, and returns when it has its network. kubelet registers later."""
         (self.root / "network-ready").unlink(missing_ok=True)
         cgroups.create(self.cgroup)
         unshare = ["unshare", "--net", "--mount", "--pid", "--uts", "--fork", "--kill-child=KILL"]
@@ -166,7 +166,7 @@ class Machine:
         return pid is not None and Path(f"/proc/{pid}/root/run/mounted").exists()
 
     def stop(self) -> None:
-        """Switches the node off, as a power cut does: everything in its namespaces dies at once."""
+        """Switches the node off like a power cut: kills everything in its namespaces."""
         pid = self.pid
         if pid is not None:
             os.kill(pid, signal.SIGKILL)

@@ -27,16 +27,16 @@ def sh(*command: str, check: bool = True, timeout: float = 30) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The addresses of the cluster; there is one on a machine, for pods, services and bucket have fixed ones."""
+    """The cluster's addresses. They are fixed, so a machine has room for one cluster."""
 
     bridge: str = "atoll0"
     subnet: str = "10.250.0.0/24"
     """Host .1, nodes from .10 on."""
     pods: str = "10.244.0.0/16"
-    """A /24 of it for each node."""
+    """Each node has a /24 of it."""
 
     def __post_init__(self) -> None:
-        """Raises `ValueError` for what is no network."""
+        """Raises `ValueError` for an invalid network."""
         for each in (self.subnet, self.pods):
             ipaddress.ip_network(each)
 
@@ -55,11 +55,11 @@ class Network:
         return str(list(ipaddress.ip_network(self.pods).subnets(new_prefix=24))[index])
 
     def link(self, index: int) -> str:
-        """The host's end of a node's veth; at most 15 characters, as the kernel wants."""
+        """The host's end of a node's veth pair; the kernel allows 15 characters."""
         return f"{self.bridge}-n{index}"
 
     def up(self) -> None:
-        """Makes the bridge."""
+        """Creates the bridge."""
         sh("ip", "link", "add", self.bridge, "type", "bridge")
         sh("ip", "addr", "add", f"{self.host}/{self.prefix}", "dev", self.bridge)
         sh("ip", "link", "set", self.bridge, "up")
@@ -78,8 +78,8 @@ class Network:
         for other in range(nodes):
             if other != index:
                 sh(*inside, "route", "add", self.pod_range(other), "via", self.node(other))
-        # Service addresses need a route to be looked up before kube-proxy's rules rewrite them; no default
-        # route, so that nothing leaves this machine.
+        # Service addresses need a route before kube-proxy's rules rewrite them. There is no default route, so that
+        # nothing leaves this machine.
         sh(*inside, "route", "add", SERVICE_RANGE, "via", self.host)
         sh("ip", "route", "replace", self.pod_range(index), "via", self.node(index))
 
@@ -88,7 +88,7 @@ class Network:
         sh("ip", "route", "replace", SERVICE_RANGE, "via", self.node(index))
 
     def down(self) -> None:
-        """Removes what is left; missing parts are fine. Routes go with the bridge."""
+        """Removes links and the bridge, and routes with it. Missing parts are no error."""
         for line in sh("ip", "-o", "link", "show", check=False).splitlines():
             name = line.split(":")[1].strip().split("@")[0]
             if name.startswith(tuple(f"{self.bridge}-{end}" for end in "npr")):
@@ -96,7 +96,7 @@ class Network:
         sh("ip", "link", "del", self.bridge, check=False)
 
     def taken(self) -> bool:
-        """True when the bridge's name or address is in use already."""
+        """Whether the bridge's name or address is in use."""
         return self.bridge in sh("ip", "-o", "link", "show") or f" {self.host}/" in sh(
             "ip", "-o", "addr", "show"
         )

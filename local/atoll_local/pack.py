@@ -26,10 +26,10 @@ _HEADERS = 64 + 56
 
 
 def pause_program(machine: str = platform.machine()) -> bytes:
-    """A static ELF program that sleeps until it is killed: what a pod's sandbox runs.
+    """A static ELF program that sleeps until it is killed, for a pod's sandbox.
 
     Raises:
-        HostError: no code for this processor.
+        HostError: there is no code for this processor.
     """
     if machine not in _PAUSE_CODE:
         raise HostError(f"no pause program for the processor {machine!r}: known are {', '.join(_PAUSE_CODE)}")
@@ -44,7 +44,7 @@ def pause_program(machine: str = platform.machine()) -> bytes:
 
 
 def write_image(target: Path, reference: str, name: str, program: bytes) -> None:
-    """An archive at `target` with one image from scratch that runs `/name`."""
+    """Writes an archive with one image that runs `/name`."""
     layer = _tar({name: (program, 0o755)})
     config = {
         "architecture": ARCH,
@@ -65,7 +65,7 @@ def write_image(target: Path, reference: str, name: str, program: bytes) -> None
 
 
 def _tar(files: dict[str, tuple[bytes, int]]) -> bytes:
-    """A tar archive without times or owners, so that the same content has the same checksum."""
+    """A tar archive without times or owners, so that equal content has equal checksums."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, (content, mode) in files.items():

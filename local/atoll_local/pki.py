@@ -90,7 +90,7 @@ class Authority:
         return pair
 
     def key_pair(self, name: str) -> Pair:
-        """A bare key pair (service account tokens): `cert` holds the public key."""
+        """A key pair without certificate, for service account tokens: `cert` is the public key."""
         key = ec.generate_private_key(ec.SECP256R1())
         pair = Pair(self.folder / f"{name}.pub", self.folder / f"{name}.key")
         pair.cert.write_bytes(
@@ -102,7 +102,7 @@ class Authority:
         return pair
 
     def kubeconfig(self, path: Path, server: str, context: str, pair: Pair) -> Path:
-        """Writes a self-contained kubeconfig whose one context is called `context`."""
+        """Writes a self-contained kubeconfig with one context."""
 
         def data(file: Path) -> str:
             return base64.b64encode(file.read_bytes()).decode()

@@ -20,7 +20,7 @@ from atoll_local.errors import ClusterError
 
 
 class Startable(ABC):
-    """A context manager of what is started and stopped; what could not be started whole is stopped at once."""
+    """A context manager that starts and stops something. If the start fails, it is stopped immediately."""
 
     @abstractmethod
     def start(self) -> None:
@@ -28,7 +28,7 @@ class Startable(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Stops all of it that runs."""
+        """Stops all parts that run."""
 
     def __enter__(self) -> Self:
         try:
@@ -47,7 +47,7 @@ class Startable(ABC):
 def wait_for(
     what: str, ready: Callable[[], bool], timeout: float, hint: str = "", interval: float = 0.1
 ) -> None:
-    """Returns as soon as `ready()`.
+    """Waits until `ready()` is true.
 
     Raises:
         ClusterError: it did not become ready within `timeout` seconds.
@@ -60,7 +60,7 @@ def wait_for(
 
 
 def start_time(pid: int) -> str:
-    """The kernel's start time of a process, which tells a reused pid from the original; empty: it is gone."""
+    """The kernel's start time of a process, which tells a reused pid from the original; empty: it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -72,12 +72,12 @@ def start_time(pid: int) -> str:
 
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
-"""Daemons that this process started, until they have ended."""
+"""Daemons started by this process that have not ended."""
 
 
 @dataclass(slots=True)
 class Daemon:
-    """A process in a session of its own whose identity stands in a file, so that another run can end it."""
+    """A process in its own session. A file has its identity, so that another process can end it."""
 
     name: str
     folder: Path
@@ -134,16 +134,16 @@ class Daemon:
         return entry["pid"] if alive and alive == entry["start"] else None
 
     def stop(self, first: signal.Signals = signal.SIGTERM, grace: float = 3.0) -> None:
-        """Ends it: `first`, then SIGKILL after `grace` seconds. Nothing to do when it is gone."""
+        """Ends it by `first`, then by SIGKILL after `grace` seconds. Does nothing if it has ended."""
         pid = self.pid()
         if pid is not None:
             _signal(pid, first)
-            if not self._gone_within(grace) and self.pid() is not None:
+            if not self._ends_within(grace) and self.pid() is not None:
                 _signal(pid, signal.SIGKILL)
-                self._gone_within(5.0)
+                self._ends_within(5.0)
         self.record.unlink(missing_ok=True)
 
-    def _gone_within(self, seconds: float) -> bool:
+    def _ends_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while self.pid() is not None:
             _reap()
@@ -169,7 +169,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _reap() -> None:
-    """Collects our ended daemons, so that none stays a zombie; those of others are not ours to collect."""
+    """Collects our ended daemons, so that none stays a zombie."""
     for pid, process in list(_children.items()):
         if process.poll() is not None:
             del _children[pid]

@@ -26,7 +26,7 @@ from atoll_local.paths import cache_dir
 
 Progress = Callable[[str], None]
 CONNECT_TIMEOUT = 5.0
-"""Seconds until a download host counts as unreachable; it is then not asked again by this process."""
+"""Seconds until a download host counts as unreachable for this process."""
 _unreachable: set[str] = set()
 
 
@@ -35,10 +35,10 @@ def silent(_: str) -> None:
 
 
 def find(name: str, progress: Progress = silent) -> Path:
-    """The executable called `name`, made available if need be.
+    """The executable `name`, downloaded or built if necessary.
 
     Raises:
-        HostError: the name is unknown, a given path is no executable, or no route leads to the program.
+        HostError: the name is unknown, a given path is no executable, or the program cannot be obtained.
     """
     program = _known(name)
     if found := _given(program) or _on_path(program):
@@ -60,9 +60,9 @@ def find(name: str, progress: Progress = silent) -> Path:
 
 
 def installed(name: str) -> Path:
-    """The user's own `name`, of whatever version, for a cluster of the user's; else the pinned one, if it is there.
+    """The user's `name` of any version, for the user's own cluster; else the pinned one if it is cached.
 
-    Nothing is downloaded or built: a pinned version is what a local cluster needs.
+    Nothing is downloaded or built.
 
     Raises:
         HostError: the name is unknown, a given path is no executable, or the program is not on PATH.
@@ -78,7 +78,7 @@ def installed(name: str) -> Path:
 
 
 def find_all(names: tuple[str, ...], progress: Progress = silent) -> dict[str, Path]:
-    """Each of `names`, in the given order (a build reuses what the one before compiled)."""
+    """Finds programs in the given order, because builds reuse each other's results."""
     return {name: find(name, progress) for name in names}
 
 
@@ -94,7 +94,7 @@ def _variable(program: Program) -> str:
 
 
 def _given(program: Program) -> Path | None:
-    """What the environment names."""
+    """The path given in the environment."""
     variable = _variable(program)
     given = os.environ.get(variable)
     if given and not os.access(given, os.X_OK):
@@ -103,7 +103,7 @@ def _given(program: Program) -> Path | None:
 
 
 def _place(program: Program) -> Path:
-    """Where the cache keeps it."""
+    """Its path in the cache."""
     return cache_dir() / "bin" / f"{program.name}-{program.version}"
 
 
@@ -136,7 +136,7 @@ def _digest(path: Path) -> str:
 
 
 def _cached(target: Path) -> bool:
-    """True when the cached file is the one that was put there (an interrupted copy is not)."""
+    """Whether the cached file is complete and unchanged."""
     record = target.with_name(target.name + ".sha256")
     return target.is_file() and record.is_file() and record.read_text().strip() == _digest(target)
 
@@ -149,7 +149,7 @@ def _adopt(partial: Path, target: Path) -> None:
 
 @contextmanager
 def _lock(target: Path) -> Iterator[None]:
-    """One process at a time makes a program; the others wait and find it cached."""
+    """Lets one process at a time obtain a program; others wait and find it cached."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.with_name(target.name + ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -166,16 +166,16 @@ def _fetch(url: str) -> bytes | None:
             return content
     except urllib.error.HTTPError:
         return None
-    except (OSError, http.client.HTTPException):  # the latter of an answer that is cut off
+    except (OSError, http.client.HTTPException):  # the latter for an interrupted answer
         _unreachable.add(host)
         return None
 
 
 def _download(download: Download | None, target: Path) -> bool:
-    """True when the official file was fetched and its published checksum held.
+    """Downloads the official file and verifies its published checksum. Returns False if it is not available.
 
     Raises:
-        HostError: the file arrived but is not what was published.
+        HostError: the file does not have the published checksum.
     """
     if download is None or os.environ.get("ATOLL_NO_DOWNLOAD"):
         return False
@@ -205,6 +205,6 @@ def _download(download: Download | None, target: Path) -> bool:
 
 
 def _names(line: str, name: str) -> bool:
-    """A checksum file is one bare sum, or lines `sum  name`."""
+    """Whether a line of a checksum file, one bare sum or lines `sum  name`, is of the file `name`."""
     parts = line.split()
     return len(parts) == 1 or parts[1].lstrip("*").rsplit("/", 1)[-1] == name

@@ -1,4 +1,4 @@
-"""What a cluster was started with, as it lies in its folder: whoever takes it down reads it there."""
+"""The parameters of a running cluster, in a file in its folder, which `down` reads."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from atoll_local.paths import record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One cluster's parts."""
+    """The parameters of one cluster."""
 
     nodes: tuple[Node, ...]
     network: Network
     port: int
-    """Of the API server."""
+    """Port of the API server."""
     images: dict[str, str] = field(default_factory=dict)
-    """What each was made from."""
+    """Key of the content from which each image was built."""
 
     @classmethod
     def read(cls, name: str) -> Record | None:
-        """None where there is no cluster of this name. A name that is none raises `HostError`.
+        """The record, or None if there is no such cluster. Raises `HostError` for an invalid name.
 
         Raises:
-            StateError: there is one, and what it was started with cannot be told.
+            StateError: the record cannot be read.
         """
         file = record(name)
         try:

@@ -1,4 +1,4 @@
-"""A containerd store that holds every image unpacked; a node gets a copy of hard links in about a second."""
+"""A containerd store with all images unpacked. Copying it to a node by hard links takes about a second."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _BLOBS = Path("io.containerd.content.v1.content", "blobs", "sha256")
 
 
 class Template:
-    """The store under `folder`, and a record of which content each image in it was made from."""
+    """The store in `folder`, and a record of the content from which each image was built."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = folder / "store"
         self.blobs = self.store / _BLOBS
-        """Every layer and manifest that an import need not bring again."""
+        """Layers and manifests that an import can omit."""
         self.record = folder / "images.json"
 
     def holds(self, reference: str, key: str) -> bool:
-        """True when the image stands here, made from the content that `key` names."""
+        """Whether the image is here and was built from the content `key`."""
         return self.keys().get(reference) == key
 
     def add(self, reference: str, key: str, archive: Path) -> None:
-        """Imports and unpacks an archive, in place of an older image of that name.
+        """Imports and unpacks an archive, replacing an older image of that name.
 
         Raises:
             HostError: containerd refused it. ClusterError: containerd did not start.
@@ -43,8 +43,8 @@ class Template:
         self._write(keys)
         older = f"{reference}-older"
         with self._containerd() as ctr:
-            # Until the new image is unpacked, only the older one keeps their common snapshots from being
-            # collected; it loses its name by the import.
+            # Until the new image is unpacked, the older one protects their common snapshots from garbage
+            # collection. The import takes its name, so it is tagged.
             known = run([*ctr, "images", "list", "--quiet"], IMPORT_TIMEOUT).split()
             if reference in known:
                 run([*ctr, "images", "tag", "--force", reference, older], IMPORT_TIMEOUT)
@@ -53,7 +53,7 @@ class Template:
         self._write({**keys, reference: key})
 
     def copy_to(self, target: Path) -> None:
-        """A store for one node: hard links where the file system allows, databases copied for real."""
+        """Copies the store for one node: databases as files, all else as hard links if possible."""
         shutil.rmtree(target, ignore_errors=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         linked = subprocess.run(
@@ -74,7 +74,7 @@ class Template:
                 shutil.copy2(database, copy)
 
     def keys(self) -> dict[str, str]:
-        """Of each image here, the key of the content that it was made from."""
+        """Key of the content of each image here."""
         try:
             keys: dict[str, str] = json.loads(self.record.read_text())
         except (OSError, ValueError):
@@ -89,7 +89,7 @@ class Template:
 
     @contextmanager
     def _containerd(self) -> Iterator[list[str]]:
-        """containerd on this store alone, for the time of an import; gives the start of a `ctr` command."""
+        """Runs containerd on this store during an import; yields the beginning of a `ctr` command."""
         with TemporaryDirectory(prefix="atoll-containerd-") as folder:
             state = Path(folder)
             socket = state / "sock"
@@ -98,7 +98,7 @@ class Template:
             daemon = Daemon("containerd", state)
             daemon.start(
                 [
-                    # Should this process be killed, then so is its containerd.
+                    # containerd ends with this process.
                     *("setpriv", "--pdeathsig=KILL", "containerd"),
                     f"--config={config}",
                     f"--root={self.store}",
@@ -110,5 +110,5 @@ class Template:
                 wait_for("containerd for the images", socket.is_socket, 20, daemon.tail(2))
                 yield ["ctr", f"--address={socket}", "--namespace=k8s.io"]
             finally:
-                # A clean end: its database is copied to the nodes as a file.
+                # A clean end, because its database is copied to the nodes.
                 daemon.stop(signal.SIGTERM, grace=10)
