@@ -77,7 +77,7 @@ class Resources(Section):
 
 
 def slice_rules(slices: str) -> tuple[Rule, ...]:
-    """Rules of TPU slices, for an object with accelerator, topology and machineType; `crd/tables.py` has their tables.
+    """Rules of TPU slices, for an object with accelerator, topology and machineType; `crd/schema.py` has their tables.
 
     One rule for each kind of mistake: the rules of a spec run at each write of a status too, and each field that a rule
     reads makes the API server copy the schemas of all fields beside it.

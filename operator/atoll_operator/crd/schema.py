@@ -183,5 +183,6 @@ TABLES: dict[str, Any] = {
     "OUR_VOLUMES": list(VOLUMES),
     "OUR_PATHS": [*PATHS, *KERNEL_PATHS],
 }
+"""Constants that rules name in capitals."""
 _TEXTS = {name: str(value) for name, value in TABLES.items()}
 """Python writes strings, numbers, lists and maps of these as CEL does."""

@@ -90,7 +90,6 @@ class RunObserved:
     units: Mapping[str, UnitFacts]
     """By name: all LearnerUnits of the namespace that have the name of one of this run's units, or name this run."""
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """Of the TrainingRun; `requests.py` reads them."""
     syncer_pods: tuple[PodView, ...] = ()
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
     """Nodes of the syncer's and the evaluator's pods, if the operator may watch nodes."""
