@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from apiserver import Api, Object, Refusal
+from objects import POOLS, RUN
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.pods.topology import slice_of
@@ -86,24 +87,10 @@ class Bench:
             time.sleep(0.05)
 
     def describe(self) -> str:
-        lines = []
-        for kind in ("TrainingRun", "LearnerUnit", "Pod"):
-            for item in self.list(kind):
-                metadata, status = item["metadata"], item.get("status", {})
-                short = {key: status.get(key) for key in ("phase", "message", "incarnation", "placement")}
-                conditions = {
-                    each["type"]: (each["status"], each["reason"])
-                    for each in status.get("conditions", [])
-                    if "reason" in each
-                }
-                node = {
-                    key: item["spec"].get(key)
-                    for key in ("nodeName", "schedulingGates")
-                    if key in item["spec"]
-                }
-                going = metadata.get("deletionTimestamp", "")
-                lines.append(f"{kind} {metadata['name']}: {short} {conditions} {node} {going}")
-        return "\n".join(lines)
+        """Runs, units and pods with their states."""
+        kinds = ("TrainingRun", "LearnerUnit", "Pod")
+        found = [(kind, body) for kind in kinds for body in self.list(kind)]
+        return "\n".join(f"{kind} {body['metadata']['name']}: {body.get('status')}" for kind, body in found)
 
     def condition(self, kind: str, name: str, condition: str) -> tuple[str, str, str]:
         """Status, reason and message."""
@@ -186,22 +173,6 @@ def unit_report(incarnation: int, **changes: Any) -> Object:
 
 
 def training_run(name: str = "r", units: int = 2) -> Object:
-    one = {"name": "one", "accelerator": "tpu-v5p-slice", "topology": "2x2x1", "units": units}
-    two = {
-        "name": "two",
-        "accelerator": "tpu-v6e-slice",
-        "topology": "2x4",
-        "machineType": "ct6e-standard-4t",
-    }
-    return {
-        "apiVersion": "atoll.dev/v1alpha1",
-        "kind": "TrainingRun",
-        "metadata": {"name": name},
-        "spec": {
-            "model": {"preset": "1m"},
-            "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
-            "target": {"globalSteps": 100},
-            "checkpoint": {"uri": "gs://bucket/run"},
-            "pools": [one, {**two, "units": 1}],
-        },
-    }
+    one, two = POOLS
+    pools = [{**one, "units": units}, {**two, "units": 1}]
+    return {**RUN, "metadata": {"name": name}, "spec": {**RUN["spec"], "pools": pools}}

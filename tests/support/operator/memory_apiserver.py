@@ -162,18 +162,19 @@ class Server:
         if method == "DELETE":
             uid = body.get("preconditions", {}).get("uid", "")
             return self.delete(kind, name, body.get("gracePeriodSeconds"), uid)
-        if rest[1:] == ["status"]:
-            return self._write_status(kind, name, body)
+        if method == "PUT":
+            return self._replace(kind, name, body, "status" if rest[1:] else "")
         if content_type == APPLY:
             return self._apply(body)
         return self._change_metadata(kind, name, body["metadata"], content_type)
 
-    def _write_status(self, kind: str, name: str, sent: Object) -> Object:
+    def _replace(self, kind: str, name: str, sent: Object, part: str) -> Object:
+        """The whole object, or a part of it, where nobody else has changed it."""
         known = self.get(kind, name)
         for field_ in ("resourceVersion", "uid"):
             if known["metadata"][field_] != sent["metadata"][field_]:
                 raise of_status(409, "Conflict", "the object has been modified")
-        return self.change({**known, "status": copied(sent["status"])})
+        return self.change({**known, part: copied(sent[part])} if part else copied(sent))
 
     def _apply(self, sent: Object) -> Object:
         key = key_of(sent["kind"], sent)

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Any, NoReturn
 
 from memory_apiserver import Fault, Object, Server
 
 from atoll_operator.cluster import Cluster
 from atoll_operator.kube.errors import Unreachable
+from atoll_operator.kube.login import Credentials
+from atoll_operator.metrics.process import Metrics
+
+CREDENTIALS = Credentials("http://nowhere", ssl.create_default_context())
 
 
 class MemoryCluster(Cluster):
     """Its requests are late, and some are lost, as the server's weather has it."""
 
-    def __init__(self, server: Server, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, server: Server, metrics: Metrics | None = None) -> None:
+        super().__init__(CREDENTIALS, metrics or Metrics())
         self.server = server
+        self.writes = 0
+        """So far."""
         self.dead = False
         """The process that uses this client was killed: nothing of it reaches the server any more."""
 
@@ -25,6 +32,7 @@ class MemoryCluster(Cluster):
         async with self._slots:
             await self._travel(weather.lost_requests, "lost on its way")
             fault, writes = server.fault, request.method != "GET"
+            self.writes += writes
             strikes = writes and fault is not None and fault.strikes(request.method, request.path)
             if fault is not None and strikes and fault.when == "before":
                 self._die(fault)

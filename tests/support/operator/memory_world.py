@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import ssl
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -18,13 +17,12 @@ from memory_apiserver import Object, Server, copied
 from memory_client import MemoryCluster
 from memory_cluster import PlayedCluster
 from memory_syncer import TICK_SECONDS, PlayedSyncer, pollers
-from objects import RUN
+from objects import POOLS, RUN
 
 from atoll_operator import operator as term_module
 from atoll_operator.api.group import LABEL_UNIT
 from atoll_operator.kube.cache import Key
 from atoll_operator.kube.events import deliver
-from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.session import Watch
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.operator import WATCHES, Controller
@@ -34,18 +32,11 @@ from atoll_operator.settings import Settings
 
 T = TypeVar("T")
 BEGIN = 1_800_000_000.0
-_CREDENTIALS = Credentials("http://nowhere", ssl.create_default_context())
 SPEC: Object = {
     **RUN["spec"],
-    "pools": [
-        {"name": "one", "accelerator": "tpu-v5p-slice", "topology": "2x2x1", "units": 1},
-        {
-            "name": "two", "accelerator": "tpu-v6e-slice", "topology": "2x4",
-            "machineType": "ct6e-standard-4t", "units": 2,
-        },
-    ],
+    "pools": [{**POOLS[0], "units": 1}, {**POOLS[1], "units": 2}],
     "recovery": {"maxRestarts": 1000, "startupSeconds": 60, "hangSeconds": 120},
-}  # fmt: skip
+}
 
 
 class World:
@@ -84,14 +75,14 @@ class World:
         """Something that happens while the world goes on."""
         self._beside.append(asyncio.create_task(work))
 
-    def operate(self) -> None:
-        """An operator starts; one that was there dies."""
+    def operate(self, **settings: Any) -> None:
+        """An operator with these settings starts; one that was there dies."""
         self.stop()
         store, metrics = Inventory(), Metrics()
-        self.metrics, settings = metrics, Settings(runtime_image="i", resync_seconds=86_400)
-        cluster = self._client = MemoryCluster(self.server, _CREDENTIALS, metrics)
+        self.metrics, own = metrics, Settings(**({"runtime_image": "i", "resync_seconds": 86_400} | settings))
+        cluster = self._client = MemoryCluster(self.server, metrics)
         with patch.multiple(term_module, **pollers(self.syncer)):
-            term = self.term = Controller(settings, cluster, store, metrics)
+            term = self.term = Controller(own, cluster, store, metrics)
         dispatcher = Dispatcher(store)
         dispatcher.queue = term.queue
         kinds = (*WATCHES, Watch("Node", cluster_scoped=True))

@@ -18,6 +18,11 @@ RUN: dict[str, Any] = {
         "pools": [{"name": "p", "accelerator": "tpu-v6e-slice", "topology": "2x2", "units": 2}],
     },
 }
+POOLS: list[dict[str, Any]] = [
+    {"name": "one", "accelerator": "tpu-v5p-slice", "topology": "2x2x1"},
+    {"name": "two", "accelerator": "tpu-v6e-slice", "topology": "2x4", "machineType": "ct6e-standard-4t"},
+]
+"""Of single hosts and of slices of two hosts; without their units."""
 TWO_HOSTS = LearnerUnitSpec(
     run="r",
     pool="two",

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import datetime
+import random
 import ssl
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from aiohttp import web
-from answering import answering
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_apiserver import Server, Weather
+from memory_client import MemoryCluster
 
 from atoll_operator.certificates.authority import (
     AUTHORITY_LIFE,
@@ -26,11 +25,8 @@ from atoll_operator.certificates.authority import (
     load_pair,
 )
 from atoll_operator.certificates.secrets import RunCertificates, RunOwner, members
-from atoll_operator.cluster import Cluster
-from atoll_operator.kube.client import AT_ONCE
+from atoll_operator.kube.client import AT_ONCE, Request
 from atoll_operator.kube.errors import Refused
-from atoll_operator.kube.login import Credentials
-from atoll_operator.metrics.process import Metrics
 from atoll_operator.reconcilers.inventory import Inventory
 
 RUN = RunOwner("ns", "r", "run")
@@ -38,34 +34,25 @@ NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
 DAY = datetime.timedelta(days=1)
 
 
-class Secrets:
-    """An API server that has only Secrets, and a run's certificates."""
+class Secrets(MemoryCluster):
+    """The client of an operator that keeps the certificates of a run of so many units."""
 
     def __init__(self) -> None:
-        self.bodies: dict[str, dict[str, Any]] = {}
+        super().__init__(Server(random.Random(0), Weather(request_seconds=0.001)))
         self.asked: list[tuple[str, str]] = []
         """Method and name of each request."""
         self.under_way = self.most_at_once = 0
-        self._version = 0
-        self.certificates: RunCertificates
+        self.certificates = RunCertificates(self, Inventory().cache, RUN)
 
-    async def handle(self, request: web.Request) -> web.Response:
+    async def _call(self, request: Request) -> Any:
+        name = request.body["metadata"]["name"] if request.body else request.path.rpartition("/")[2]
+        self.asked.append((request.method, name))
         self.under_way += 1
         self.most_at_once = max(self.most_at_once, self.under_way)
-        await asyncio.sleep(0.001)
-        self.under_way -= 1
-        body = {} if request.method == "GET" else await request.json()
-        name = body["metadata"]["name"] if body else request.path.rpartition("/")[2]
-        self.asked.append((request.method, name))
-        if request.method == "GET" and name not in self.bodies:
-            return web.json_response({"reason": "NotFound", "message": name}, status=404)
-        if request.method == "POST" and name in self.bodies:
-            return web.json_response({"reason": "AlreadyExists", "message": name}, status=409)
-        if body:
-            self._version += 1
-            body["metadata"] |= {"resourceVersion": str(self._version), "uid": name}
-            self.bodies[name] = body
-        return web.json_response(self.bodies[name])
+        try:
+            return await super()._call(request)
+        finally:
+            self.under_way -= 1
 
     async def ensure(self, units: int, now: datetime.datetime = NOW) -> list[tuple[str, str]]:
         """The requests that it took."""
@@ -76,25 +63,19 @@ class Secrets:
 
 
 @pytest.fixture
-async def secrets() -> AsyncIterator[Secrets]:
-    one = Secrets()
-    async with answering(one.handle) as address:
-        access = Credentials(address, ssl.create_default_context())
-        async with Cluster(access, Metrics()) as cluster:
-            one.certificates = RunCertificates(cluster, Inventory().cache, RUN)
-            yield one
+def secrets() -> Secrets:
+    return Secrets()
 
 
 async def test_secret_of_another_owner_is_refused_and_does_not_make_others_be_read_again(
     secrets: Secrets,
 ) -> None:
-    foreign = {"name": "r-one-3-tls", "namespace": "ns", "uid": "x", "resourceVersion": "1"}
-    secrets.bodies["r-one-3-tls"] = {"kind": "Secret", "metadata": foreign}
+    secrets.server.create({"kind": "Secret", "metadata": {"name": "r-one-3-tls", "namespace": "ns"}})
     for _ in range(3):
         with pytest.raises(Refused, match="'r-one-3-tls' is not the TrainingRun's"):
             await secrets.ensure(6)
     assert secrets.asked == [("POST", "r-one-3-tls"), ("GET", "r-one-3-tls")]
-    del secrets.bodies["r-one-3-tls"]
+    secrets.server.delete("Secret", "r-one-3-tls")
     assert await secrets.ensure(6) == [("POST", "r-one-3-tls")]
     assert await secrets.ensure(6) == []
 

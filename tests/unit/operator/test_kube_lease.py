@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import random
-from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from leaping import leap
+from memory_apiserver import Server
+from memory_client import MemoryCluster
 
-from atoll_operator.kube.client import ApiClient
-from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Unreachable
+from atoll_operator.kube.errors import Unreachable
 from atoll_operator.kube.lease import Leadership, lease_name
 
 SECONDS = 10
@@ -27,12 +26,11 @@ def test_operators_of_different_namespaces_do_not_exclude_each_other() -> None:
 
 
 class World:
-    """An API server that has one Lease, and loses requests and answers of those who are cut off."""
+    """An API server, and who leads."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
-        self.body: dict[str, Any] | None = None
-        self.version = 0
+        self.server = Server(self.dice)
         self.led: set[str] = set()
 
     async def watch(self, candidates: list[Candidate], seconds: float) -> None:
@@ -43,20 +41,16 @@ class World:
             assert len(leading) <= 1, leading
             self.led.update(leading)
 
-    def write(self, body: dict[str, Any]) -> dict[str, Any]:
-        self.version += 1
-        self.body = copy.deepcopy({**body, "version": self.version})
-        return copy.deepcopy(self.body)
 
-
-class Candidate:
-    """An operator with its client; its clock runs at `rate`."""
+class Candidate(MemoryCluster):
+    """An operator, whose clock runs at `rate`, and its client, which loses all while it is cut off."""
 
     def __init__(self, world: World, name: str, rate: float = 1.0) -> None:
-        self.world, self.name, self.cut_off = world, name, False
+        super().__init__(world.server)
+        self.name, self.cut_off = name, False
         offset, loop = world.dice.uniform(-1e6, 1e6), asyncio.get_running_loop()
         self.leadership = Leadership(
-            cast(ApiClient, self), namespace="n", name="o", identity=name, seconds=SECONDS, labels={},
+            self, namespace="ns", name="o", identity=name, seconds=SECONDS, labels={},
             clock=lambda: offset + rate * loop.time(),
         )  # fmt: skip
         self.task = asyncio.create_task(self.leadership.hold(self._work))
@@ -64,32 +58,10 @@ class Candidate:
     async def _work(self) -> None:
         await asyncio.Event().wait()
 
-    async def _travel(self) -> None:
-        await asyncio.sleep(self.world.dice.uniform(0.0, 2.0 if self.cut_off else 0.1))
+    async def _travel(self, lost: float, how: str) -> None:
+        await asyncio.sleep(self.server.random.uniform(0.0, 2.0 if self.cut_off else 0.1))
         if self.cut_off:
             raise Unreachable("cut off")
-
-    async def get(self, *_: str) -> dict[str, Any]:
-        await self._travel()
-        if self.world.body is None:
-            raise NotFound(404, "NotFound", "no lease")
-        return copy.deepcopy(self.world.body)
-
-    async def create(self, body: dict[str, Any]) -> dict[str, Any]:
-        await self._travel()
-        if self.world.body is not None:
-            raise AlreadyExists(409, "AlreadyExists", "the lease is there")
-        answer = self.world.write(body)
-        await self._travel()
-        return answer
-
-    async def replace(self, body: dict[str, Any]) -> dict[str, Any]:
-        await self._travel()
-        if self.world.body is None or body["version"] != self.world.body["version"]:
-            raise Conflict(409, "Conflict", "it changed")
-        answer = self.world.write(body)
-        await self._travel()
-        return answer
 
     async def end(self) -> None:
         self.task.cancel()
@@ -145,7 +117,8 @@ def test_the_next_operator_leads_soon_after_one_was_killed_and_sooner_after_one_
 def test_a_lease_is_taken_when_it_has_not_changed_for_as_long_as_its_holder_said() -> None:
     async def work() -> None:
         world = World(1)
-        world.write({"spec": {"holderIdentity": "dead", "leaseDurationSeconds": 30}})
+        spec = {"holderIdentity": "dead", "leaseDurationSeconds": 30}
+        world.server.create({"kind": "Lease", "metadata": {"name": "o", "namespace": "ns"}, "spec": spec})
         one = Candidate(world, "one")
         await world.watch([one], 29.0)
         assert not world.led

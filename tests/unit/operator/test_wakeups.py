@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import ssl
+import random
 from collections import Counter
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from leaping import leap
+from memory_apiserver import Server
+from memory_client import MemoryCluster
 
-from atoll_operator.cluster import Cluster
 from atoll_operator.kube.cache import Change, Key, Object
 from atoll_operator.kube.errors import Conflict
-from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.operator import Controller
@@ -33,7 +33,6 @@ from atoll_operator.reconcilers.wakeups import (
 from atoll_operator.settings import Settings
 
 UNITS = 400
-SLOW_UNIT = FIGURES_SECONDS["LearnerUnit"]
 SLOW_UNIT = FIGURES_SECONDS["LearnerUnit"]
 RUN, UNIT = Key("TrainingRun", "n", "r"), Key("LearnerUnit", "n", "u")
 OURS = {"app.kubernetes.io/managed-by": "atoll"}
@@ -205,33 +204,28 @@ def test_a_report_wakes_at_once_what_changed(diff: StatusDiff, expected: list[st
 
 
 class OneUnit:
-    """An API server that takes a unit's status only over the version that it has, and a queue that notes its passes."""
+    """A unit on an API server, and a queue that notes its passes."""
 
     def __init__(self) -> None:
-        self.body: Object = {**thing(1, "u", spec={"run": "r"}), "kind": "LearnerUnit", "apiVersion": "v"}
+        self.server = Server(random.Random(0))
+        metadata = {"name": "u", "namespace": "ns"}
+        body = {"apiVersion": "v", "kind": "LearnerUnit", "metadata": metadata, "spec": {"run": "r"}}
         self.inventory, self.memory = Inventory(), Memory(uid="u")
-        self.inventory.put("LearnerUnit", self.body)
-        self.passes: list[tuple[Key, float]] = []
+        self.inventory.put("LearnerUnit", self.server.create(body))
+        self.passes: list[tuple[str, float]] = []
         self.queue: WorkQueue[Key] = WorkQueue(self._note)
-        self.writer = StatusWriter(cast(Cluster, self), self.inventory, self.queue)
+        self.writer = StatusWriter(MemoryCluster(self.server), self.inventory, self.queue)
 
     async def _note(self, key: Key) -> None:
-        self.passes.append((key, asyncio.get_running_loop().time()))
-
-    async def write_status(self, body: Object, status: Object) -> Object:
-        if body["metadata"]["resourceVersion"] != self.body["metadata"]["resourceVersion"]:
-            raise Conflict(409, "Conflict", "it changed")
-        version = str(int(body["metadata"]["resourceVersion"]) + 1)
-        metadata = {**body["metadata"], "resourceVersion": version}
-        self.body = {**body, "status": status, "metadata": metadata}
-        return self.body
+        self.passes.append((key.kind, asyncio.get_running_loop().time()))
 
     async def write(self, **status: Any) -> bool:
         """Whether the API server has the status now."""
-        body = self.inventory.get(UNIT)
+        key = Key("LearnerUnit", "ns", "u")
+        body = self.inventory.get(key)
         assert body is not None
-        await self.writer.write(UNIT, body, status, self.memory)
-        return self.body.get("status") == status
+        await self.writer.write(key, body, status, self.memory)
+        return self.server.get("LearnerUnit", "u").get("status") == status
 
 
 def test_figures_wait_for_their_turn_and_anything_else_is_written_at_once_and_wakes_the_run(
@@ -247,14 +241,15 @@ def test_figures_wait_for_their_turn_and_anything_else_is_written_at_once_and_wa
         assert await unit.write(phase="Learning", step=1)
         assert not await unit.write(phase="Learning", step=2)
         await asyncio.sleep(SLOW_UNIT)
-        (run, at), (key, put_off) = unit.passes
-        assert (run, at, key) == (RUN, 0, UNIT) and 0.8 * SLOW_UNIT <= put_off <= SLOW_UNIT
+        (run, at), (waits, put_off) = unit.passes
+        assert (run, waits) == ("TrainingRun", "LearnerUnit") and at < 0.1
+        assert 0.8 * SLOW_UNIT <= put_off - at <= SLOW_UNIT + 0.1
         assert await unit.write(phase="Learning", step=3)
         assert await unit.write(phase="Healing", step=3)
         assert await unit.write(phase="Healing", step=3), "nothing to write"
         await asyncio.sleep(1)
-        assert [key for key, _ in unit.passes[2:]] == [RUN], "figures alone do not wake it"
-        unit.body["metadata"]["resourceVersion"] = "99"
+        assert [kind for kind, _ in unit.passes[2:]] == ["TrainingRun"], "figures alone do not wake it"
+        unit.server.change(unit.server.get("LearnerUnit", "u") | {"spec": {"run": "s"}})
         with pytest.raises(Conflict):
             await unit.write(phase="Learning")
         working.cancel()
@@ -277,8 +272,8 @@ def test_each_object_is_looked_at_once_in_the_time_of_a_resync_and_never_many_at
     monkeypatch.setattr(UnitReconciler, "__call__", note)
 
     async def work() -> None:
-        access = Credentials("http://127.0.0.1:1", ssl.create_default_context())
-        controller = Controller(settings, Cluster(access, metrics), inventory, metrics)
+        client = MemoryCluster(Server(random.Random(0)), metrics)
+        controller = Controller(settings, client, inventory, metrics)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(controller.run(inventory.keys("TrainingRun", "LearnerUnit")), 600)
 
