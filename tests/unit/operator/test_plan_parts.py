@@ -1,4 +1,4 @@
-"""Shapes, names, views of pods, conditions."""
+"""Names, views of pods, conditions."""
 
 from __future__ import annotations
 
@@ -9,25 +9,10 @@ import pytest
 from atoll_operator.plan.clock import parse_time
 from atoll_operator.plan.conditions import only_figures, state, transition
 from atoll_operator.plan.pods import names
-from atoll_operator.plan.pods.topology import slice_of
 from atoll_operator.plan.pods.view import PodView, view
 from atoll_operator.plan.unit.waiting import hindrance
 
 NOW = 1_700_000_000.0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("tpu-v9", "2x2"), "one of tpu-v5-lite-podslice"),
-        (("tpu-v6e-slice", "2x2x1"), "one of 1x1"),
-        (("tpu-v6e-slice", "2x4"), "machineType is needed"),
-        (("tpu-v6e-slice", "2x2", "ct6e-standard-8t"), "makes no 2x2"),
-    ],
-)
-def test_a_shape_that_does_not_exist_is_named(arguments, says) -> None:
-    with pytest.raises(ValueError, match=says):
-        slice_of(*arguments)
 
 
 def test_the_longest_names_that_the_api_takes_make_host_names_of_63_characters() -> None:

@@ -1,4 +1,4 @@
-"""What of a syncer's report is acted on at once, and what is figures."""
+"""What of a syncer's report is acted on at once, what is figures, and since when the syncer answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.plan.run.syncer_state import RUN_FIGURES, UNIT_FIGURES, StatusDiff, SyncerState, compare
+from atoll_operator.plan.run.syncer_state import (
+    RUN_FIGURES,
+    UNIT_FIGURES,
+    StatusDiff,
+    SyncerState,
+    compare,
+    heard,
+)
 from atoll_runtime.contract import BeginningReport, CheckpointReport, LedgerReport, SyncerStatus, UnitReport
 
 UNIT = UnitReport(incarnation=1, hosts=4, state="Learning", step=10, loss=2.0)
@@ -77,3 +84,11 @@ def test_all_units_are_due_if_the_syncer_comes_goes_or_changes_its_phase(other: 
         assert diff == StatusDiff(run=True, every_unit=True)
     down = replace(STATE, down="shard 1: no route")
     assert compare(down, replace(down, down="shard 2: no route")).run
+
+
+@pytest.mark.parametrize(("later", "since"), [(60.5, 1000.0), (3660.0, 4660.0), (-3540.0, -2540.0)])
+def test_a_syncer_answers_since_now_where_the_clock_was_set_and_no_unit_looks_hung(
+    later: float, since: float
+) -> None:
+    first = heard(SyncerState(), STATUS, 1000.0, 0.0)
+    assert heard(first, STATUS, 1000.0 + later, 60.0).answering_since == since

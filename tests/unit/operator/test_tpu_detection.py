@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pod_kinds import all_pods, learner_unit, values
 
-from atoll_runtime.contract import ENV_UNIT, UnitContract, parse_unit
+from atoll_runtime.contract import ENV_UNIT, parse_unit
 
 PROBE = Path(__file__).resolve().parents[2] / "support" / "operator" / "detect_cluster.py"
 UNITS = [
@@ -72,33 +72,18 @@ def found(pods: list[dict[str, str]]) -> list[list[Any]]:
     return json.loads(done.stdout)
 
 
-def contracts(pods: list[dict[str, str]]) -> list[UnitContract]:
-    return [parse_unit(each[ENV_UNIT]) for each in pods]
-
-
-def test_jax_takes_every_pod_for_a_host_of_a_tpu_cluster_on_gke(found: list[list[Any]]) -> None:
-    assert {kind for kind, *_ in found} == {"GkeTpuCluster"}
-
-
-def test_jax_finds_the_processes_that_the_contract_says(
-    pods: list[dict[str, str]], found: list[list[Any]]
-) -> None:
-    said = [[each.coordinator, each.hosts, each.host] for each in contracts(pods)]
-    assert [rest for _, *rest in found] == said
-
-
-def test_each_cluster_that_jax_finds_is_one_whole_unit(
+def test_each_cluster_that_jax_finds_is_one_whole_unit_as_its_contract_says(
     pods: list[dict[str, str]], found: list[list[Any]]
 ) -> None:
     members: dict[str, list[tuple[str, int, int]]] = {}
-    for said, (_, coordinator, count, number) in zip(contracts(pods), found, strict=True):
+    contracts = [parse_unit(each[ENV_UNIT]) for each in pods]
+    for said, (kind, coordinator, count, number) in zip(contracts, found, strict=True):
+        assert (kind, coordinator) == ("GkeTpuCluster", said.coordinator)
+        assert (count, number) == (said.hosts, said.host)
         members.setdefault(coordinator, []).append((said.unit, count, number))
     assert len(members) == len(UNITS)
     for cluster in members.values():
-        units, counts, numbers = zip(*cluster, strict=True)
-        assert len(set(units)) == 1
-        assert set(counts) == {len(cluster)}
-        assert list(numbers) == list(range(len(cluster)))
+        assert cluster == [(cluster[0][0], len(cluster), number) for number in range(len(cluster))]
 
 
 @pytest.mark.parametrize("index", range(len(UNITS)))

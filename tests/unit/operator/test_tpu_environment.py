@@ -32,36 +32,22 @@ def v5p(topology: str, slices: int, *, arguments: str = "", **changes: str) -> U
     return learner_unit(own, 1, **(given | changes))
 
 
-@given(shape=st.sampled_from(SHAPES), slices=st.integers(1, 6))
-def test_each_slice_knows_its_own_hosts_and_each_host_its_place(shape, slices) -> None:
+@given(shape=st.sampled_from(SHAPES), slices=st.integers(1, 64))
+def test_each_host_knows_its_place_in_its_slice_and_slices_meet_at_the_first_host(shape, slices) -> None:
     slices = slices if shape.hosts > 1 else 1
     names = names_of(slices * shape.hosts)
-    for host, name in enumerate(names):
-        found = tpu_environment(shape, slices, host, names)
+    for host in {0, shape.hosts - 1, len(names) // 2, len(names) - 1}:
+        found, number = tpu_environment(shape, slices, host, names), host // shape.hosts
         own = found["TPU_WORKER_HOSTNAMES"].split(",")
-        number = int(found.get("MEGASCALE_SLICE_ID", 0))
-        assert own[int(found["TPU_WORKER_ID"])] == name
         assert tuple(own) == names[number * shape.hosts :][: shape.hosts]
+        assert own[int(found["TPU_WORKER_ID"])] == names[host]
         assert found["TPU_PROCESS_ADDRESSES"] == ",".join(f"{each}:8471" for each in own)
-        assert number * shape.hosts + int(found["TPU_WORKER_ID"]) == host
-
-
-@given(shape=st.sampled_from([shape for shape in SHAPES if shape.hosts > 1]), slices=st.integers(2, 64))
-def test_the_slices_of_a_unit_meet_at_its_first_host(shape, slices) -> None:
-    names = names_of(slices * shape.hosts)
-    for number in range(slices):
-        found = tpu_environment(shape, slices, number * shape.hosts, names)
-        assert found["MEGASCALE_NUM_SLICES"] == str(slices)
-        assert found["MEGASCALE_SLICE_ID"] == str(number)
-        assert found["MEGASCALE_COORDINATOR_ADDRESS"] == names[0]
-        assert found["MEGASCALE_PORT"] == "8080"
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.machine}-{shape.topology}")
-def test_a_unit_of_one_slice_is_told_nothing_of_others(shape) -> None:
-    found = tpu_environment(shape, 1, shape.hosts - 1, names_of(shape.hosts))
-    assert not [name for name in found if name.startswith("MEGASCALE")]
-    assert LIBTPU_ARGUMENTS not in found
+        between = {name: value for name, value in found.items() if name.startswith("MEGASCALE")}
+        assert between == ({} if slices == 1 else {
+            "MEGASCALE_NUM_SLICES": str(slices), "MEGASCALE_SLICE_ID": str(number),
+            "MEGASCALE_COORDINATOR_ADDRESS": names[0], "MEGASCALE_PORT": "8080",
+        })  # fmt: skip
+        assert (LIBTPU_ARGUMENTS in found) is (slices > 1)
 
 
 def test_a_hang_between_slices_ends_the_processes_and_the_administrators_flags_come_last() -> None:

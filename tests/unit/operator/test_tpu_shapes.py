@@ -68,13 +68,17 @@ def test_the_count_of_shapes_of_whole_cubes_is_that_of_xpk() -> None:
     assert len(tpu.generation_of("tpu7x").topologies()) == 432 + 1  # and 1x1x1, on a machine type of its own
 
 
-def test_the_bounds_of_every_slice_multiply_to_its_topology() -> None:
+def test_every_slice_has_bounds_that_multiply_to_its_topology_and_can_be_a_unit() -> None:
     for accelerator, topology, machine in shapes():
         shape = tpu.slice_of(accelerator, topology, machine)
         chips, hosts = (tuple(map(int, text.split(","))) for text in (shape.chip_bounds, shape.host_bounds))
         sides = tuple(map(int, topology.split("x")))
         assert tuple(a * b for a, b in zip(chips, hosts, strict=True)) == (*sides, 1)[:3]
         assert hosts[0] * hosts[1] * hosts[2] == shape.hosts
+        tpu.check_slices(shape, 1, "slices")
+        if shape.hosts > 1:
+            assert shape.chips_per_host == tpu.CHIPS
+            tpu.check_slices(shape, tpu.MAX_HOSTS // shape.hosts, "slices")
 
 
 @pytest.mark.parametrize(
@@ -92,12 +96,6 @@ def test_whole_cubes_and_the_sides_of_a_whole_flat_pod_are_closed_to_rings(
     accelerator, topology, wrap
 ) -> None:
     assert tpu.slice_of(accelerator, topology).wrap == wrap
-
-
-def test_a_slice_of_several_hosts_has_hosts_of_four_chips() -> None:
-    for name in shapes():
-        shape = tpu.slice_of(*name)
-        assert shape.hosts == 1 or shape.chips_per_host == tpu.CHIPS
 
 
 @pytest.mark.parametrize(
@@ -118,6 +116,15 @@ def test_a_topology_that_does_not_exist_is_named_with_those_that_do(accelerator,
     assert repr(topology) in str(error.value)
 
 
+def test_an_accelerator_or_machine_type_that_does_not_exist_is_named_with_those_that_do() -> None:
+    with pytest.raises(ValueError, match="one of tpu-v5-lite-podslice"):
+        tpu.slice_of("tpu-v9", "2x2")
+    with pytest.raises(ValueError, match="machineType is needed: 2x4"):
+        tpu.slice_of("tpu-v6e-slice", "2x4")
+    with pytest.raises(ValueError, match="makes no 2x2"):
+        tpu.slice_of("tpu-v6e-slice", "2x2", "ct6e-standard-8t")
+
+
 @pytest.mark.parametrize(
     ("shape", "slices", "says"),
     [
@@ -129,14 +136,6 @@ def test_a_topology_that_does_not_exist_is_named_with_those_that_do(accelerator,
 def test_a_unit_of_slices_that_cannot_be_is_refused_with_what_can(shape, slices, says) -> None:
     with pytest.raises(ValueError, match=says):
         tpu.check_slices(tpu.slice_of(*shape), slices, "slices")
-
-
-def test_every_slice_can_be_a_unit_and_every_slice_of_hosts_several_as_far_as_the_limit() -> None:
-    for name in shapes():
-        shape = tpu.slice_of(*name)
-        tpu.check_slices(shape, 1, "slices")
-        if shape.hosts > 1:
-            tpu.check_slices(shape, tpu.MAX_HOSTS // shape.hosts, "slices")
 
 
 def pool(**changes) -> Pool:

@@ -1,0 +1,49 @@
+"""The operator in a world in memory and in simulated time: failures, scenes, random stories, and deaths at each write.
+
+The stories are the same on every machine; SEED and STORIES choose others.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Executor
+
+import memory_crashes
+import memory_failures
+import memory_scenes
+import operator_stories
+import pytest
+
+SEED = int(os.environ.get("SEED") or 20261123)
+COUNT = int(os.environ.get("STORIES") or 120)
+FAILED_ONCE = (6,)  # a pod that had no node yet was gone with its deletion, and its unit said that it drained
+SEEDS = (*FAILED_ONCE, *range(SEED, SEED + COUNT))
+PART, PARTS = 10, 4
+"""Stories of one test, and tests of all deaths: the workers share the tests between them."""
+
+
+@pytest.mark.parametrize("name", [row.name for row in memory_failures.ROWS])
+def test_unit_that_fails_heals_as_the_table_says(fixed_hashes: Executor, name: str) -> None:
+    wrong = fixed_hashes.submit(memory_failures.outcome, name).result()
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", memory_scenes.SCENES)
+def test_scene(fixed_hashes: Executor, name: str) -> None:
+    fixed_hashes.submit(memory_scenes.play, name).result()
+
+
+@pytest.mark.timeout(900)  # 15 s alone
+@pytest.mark.parametrize("part", range(PARTS))
+def test_operator_killed_at_any_write_leaves_the_world_as_if_it_had_lived(
+    fixed_hashes: Executor, part: int
+) -> None:
+    wrong = fixed_hashes.submit(memory_crashes.problems, part, PARTS).result()
+    assert not wrong, "\n".join([f"{len(wrong)} deaths", *wrong[:20]])
+
+
+@pytest.mark.timeout(900)  # 10 s alone
+@pytest.mark.parametrize("first", range(0, len(SEEDS), PART))
+def test_an_operator_at_rest_has_nothing_left_to_do(fixed_hashes: Executor, first: int) -> None:
+    wrong = [told for told in fixed_hashes.map(operator_stories.outcome, SEEDS[first : first + PART]) if told]
+    assert not wrong, "\n".join(wrong)
