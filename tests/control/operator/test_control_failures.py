@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from control_bench import Bench
+from played_kubelet import running
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 UNIT, VICTIM = "r-two-0", "r-two-0-1-1"
@@ -56,18 +57,8 @@ class Rack:
 
     def place(self, pod: str, node: str) -> None:
         """Bind a pod and run it."""
-        bench = self.bench
-        target = {"apiVersion": "v1", "kind": "Node", "name": node}
-        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
-        bench.api.call("POST", bench.api.path("Pod", bench.namespace, pod) + "/binding", binding)
-        started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        container = {
-            "name": "main", "image": "runtime", "imageID": "", "restartCount": 0, "ready": True,
-            "state": {"running": {"startedAt": started}},
-        }  # fmt: skip
-        ready = {"type": "Ready", "status": "True"}
-        status = {"phase": "Running", "containerStatuses": [container], "conditions": [ready]}
-        bench.kubelet.status(bench.namespace, pod, status)
+        self.bench.kubelet.bind(self.bench.namespace, pod, node)
+        self.bench.kubelet.status(self.bench.namespace, pod, running())
 
     def gang(self, incarnation: int, *nodes: str) -> None:
         """Place the hosts of a gang of r-two-0 in order, each when it exists: host 1 follows host 0."""
@@ -184,17 +175,6 @@ def test_the_real_pod_garbage_collection_moves_a_unit_whose_operator_sees_no_nod
     bench.until("another gang", lambda: {"r-two-0-2-0", "r-two-0-2-1"} <= set(bench.pods(UNIT)), 120)
     assert failure(bench)[:2] == ("NodeLost", VICTIM)
     assert "DeletionByPodGC" in bench.unit(UNIT)["lastFailure"]["message"]
-
-
-@pytest.mark.long
-def test_a_stuck_pod_is_removed_by_force_where_that_is_wanted(rack: Rack) -> None:
-    started(rack, forceDelete=True)
-    rack.ready(rack.names[1], "Unknown")
-    rack.gang(2, rack.names[0], rack.names[2])
-    assert VICTIM in rack.bench.names("Pod")
-    placements = lambda: {pod["metadata"]["labels"].get("atoll.dev/placement") for pod in rack.learners()}  # noqa: E731
-    rack.bench.until("the zombies are gone", lambda: placements() == {"2"}, 90)
-    assert rack.bench.unit(UNIT)["incarnation"] == 2
 
 
 def test_a_unit_leaves_a_host_before_its_maintenance_and_moves_without_cost(rack: Rack) -> None:

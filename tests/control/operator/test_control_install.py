@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import time
 from pathlib import Path
@@ -16,7 +15,6 @@ pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]  # the first call m
 RELEASE = "atoll-narrow"
 """Namespace of the operator that may do little, whose kubeconfig is `narrow`."""
 UNIT = "r-one-0"
-STAGES = {"schedule", "pull", "start", "restore", "compile", "catchUp"}
 
 
 def test_an_operator_of_one_namespace_works_with_a_role_and_touches_no_other(
@@ -56,56 +54,30 @@ def test_a_heal_is_in_status_events_metrics_and_log(bench: Bench) -> None:
     one = bench.operator()
     _, report = bench.learn(units=1)
     bench.until_condition("LearnerUnit", UNIT, "Learning", "True")
-    before = one.figures()
     assert "lastHeal" not in bench.unit(UNIT), "to start is not to heal"
-    assert (before["atoll_heal_seconds_count"], before["atoll_leader"]) == (0, 1)
-    assert before["atoll_queue_depth"] >= 0 and before["atoll_queue_oldest_seconds"] < 5
-
     bench.kubelet.fail(bench.namespace, f"{UNIT}-1-0", 137, reason="OOMKilled")
-    bench.until("its next pod", lambda: bench.pods(UNIT).keys() == {f"{UNIT}-2-0"})
-    bench.until("it runs", lambda: bench.run_pods(UNIT))
+    bench.until(
+        "its next pod runs", lambda: bench.pods(UNIT).keys() == {f"{UNIT}-2-0"} and bench.run_pods(UNIT)
+    )
     ran = time.time()
-    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ran))
-    told = {"status": "True", "lastTransitionTime": moment}
-    conditions = [{"type": kind, **told} for kind in ("PodScheduled", "Ready")]
-    bench.kubelet.status(bench.namespace, f"{UNIT}-2-0", {"conditions": conditions})
-    report["units"][UNIT] |= {"incarnation": 2, "seededStep": 10, "firstMergeTime": ran + 9}
-    stages = lambda: bench.unit(UNIT).get("lastHeal", {}).get("stages", {})  # noqa: E731
-    bench.until("as far as the pods tell", lambda: stages().keys() == {"schedule", "pull"})
-    assert one.figures().get('atoll_heal_stage_seconds_count{stage="compile"}', 0) == 0
-    report["units"][UNIT]["beginning"] = {
-        "joined": ran + 3, "stepped": ran + 8, "compiling": 4.0, "compiled": 1, "loaded": 18,
-    }  # fmt: skip
-    bench.until("all stages", lambda: stages().keys() == STAGES)
-    status = bench.unit(UNIT)
-    seconds, found = status["lastHealSeconds"], status["lastHeal"]["stages"]
-    assert (status["lastHeal"]["incarnation"], status["lastHeal"]["reason"]) == (2, "OutOfMemory")
-    assert sum(found.values()) == pytest.approx(seconds, abs=0.05)
-    assert (found["compile"], found["catchUp"]) == (4.0, pytest.approx(1.0, abs=0.01))
-    assert 3 <= found["start"] < 5, "pods tell whole seconds"
+    beginning = {"joined": ran + 3, "stepped": ran + 8, "compiling": 4.0, "compiled": 1, "loaded": 18}
+    report["units"][UNIT] |= {"incarnation": 2, "firstMergeTime": ran + 9, "beginning": beginning}
     events = lambda: {event["reason"]: event["message"] for event in bench.list("Event")}  # noqa: E731
     text = bench.until(
         "Events", lambda: events().keys() >= {"OutOfMemory", "Healed"} and events().get("HealStages")
     )
     assert "compile 4.0 s, catch up 1.0 s; 18 of 19 programs came from the cache" in text
+    heal = bench.unit(UNIT)["lastHeal"]
+    assert (heal["incarnation"], heal["reason"], heal["stages"]["compile"]) == (2, "OutOfMemory", 4.0)
 
-    stage = 'atoll_heal_stage_seconds_count{{stage="{}"}}'.format
-    after = bench.until("metrics", lambda: (now := one.figures()).get(stage("compile")) and now)
-    assert {after[stage(name)] for name in ("pull", "catch_up")} == {1}
-    assert after["atoll_heal_seconds_sum"] == pytest.approx(seconds, abs=0.1)
-    assert (
-        after['atoll_unit_restarts_total{reason="OutOfMemory"}'] == after['atoll_runs{phase="Running"}'] == 1
-    )
-    for kind in ("TrainingRun", "LearnerUnit"):
-        count = f'atoll_reconcile_seconds_count{{kind="{kind}"}}'
-        assert after[count] >= before[count] > 0 < after[f'atoll_reconcile_seconds_sum{{kind="{kind}"}}']
-    # The first look at the Secrets of a new run's authorities and syncer finds none.
-    assert after['atoll_api_errors_total{code="404"}'] >= 2
-
+    counted = 'atoll_heal_stage_seconds_count{stage="compile"}'
+    figures = bench.until("metrics", lambda: (now := one.figures()).get(counted) and now)
+    assert figures["atoll_heal_seconds_sum"] == pytest.approx(heal["seconds"], abs=0.1)
+    once = 'atoll_unit_restarts_total{reason="OutOfMemory"}', 'atoll_runs{phase="Running"}', "atoll_leader"
+    assert [figures[name] for name in once] == [1, 1, 1]
+    assert figures['atoll_reconcile_seconds_count{kind="LearnerUnit"}'] > 0
     lines = [json.loads(line) for line in one.log.read_text().splitlines()]
     assert all({"ts", "level", "msg", "object"} <= line.keys() for line in lines)
-    moments = [datetime.datetime.fromisoformat(line["ts"]) for line in lines]
-    assert moments == sorted(moments) and all(moment.tzinfo for moment in moments)
     assert {line["level"] for line in lines} <= {"info", "warning"}
-    (failed,) = [line for line in lines if line.get("reason") == "OutOfMemory"]
+    [failed] = [line for line in lines if line.get("reason") == "OutOfMemory"]
     assert failed["object"] == f"LearnerUnit {bench.namespace}/{UNIT}"

@@ -191,32 +191,6 @@ def test_pods_that_are_lost_come_back_to_their_own_hosts_and_no_other_is_touched
     assert {"r-p-0-2-0", "r-p-1-1-0"} <= holding, "no other slice comes into their pools"
 
 
-@pytest.mark.long
-def test_a_host_that_has_the_pod_of_somebody_else_is_waited_for(yard: Yard) -> None:
-    yard.add_pools("red")
-    yard.add_stranger("stranger", f"{yard.namespace}-red-3")
-    yard.apply(units=1)
-    yard.until("it waits for the last host", lambda: yard.waiting() == {UNIT})
-    assert sorted(yard.homes().values()) == [f"{yard.namespace}-red-{host}" for host in range(3)]
-    yard.delete("Pod", "stranger")
-    yard.until("it has all hosts", lambda: yard.whole(1))
-    assert yard.gang() == 1
-
-
-@pytest.mark.long
-def test_a_slice_all_of_whose_pods_failed_comes_back_to_its_pool(yard: Yard) -> None:
-    yard.add_pools("red", "green", "blue")
-    yard.apply(units=1)
-    yard.until("it has a pool", lambda: yard.whole(1))
-    home, old = yard.places()[UNIT], set(yard.uids().values())
-    for host in range(HOSTS):
-        yard.fail(f"{UNIT}-1-{host}")
-    new = lambda: not old & {pod["metadata"]["uid"] for pod in yard.learners().values()}  # noqa: E731
-    yard.until("four new pods", lambda: new() and yard.whole(1))
-    assert yard.places()[UNIT] == home
-    assert yard.gang() == 1, "it has kept its hosts"
-
-
 def test_a_pod_whose_host_was_taken_meanwhile_has_its_gang_look_elsewhere(yard: Yard) -> None:
     yard.add_pools("red", "green")
     yard.apply(units=1)

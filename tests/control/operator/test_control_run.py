@@ -1,17 +1,20 @@
-"""A run from `apply` to its end: objects, conditions, restart in place, certificates, clean-up."""
+"""A run from `apply` to its end: objects, conditions, certificates, evaluator, clean-up."""
 
 from __future__ import annotations
 
+import base64
 import json
-import time
 
 import pytest
 from control_bench import Bench
+from cryptography import x509
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 UNITS = ["r-one-0", "r-one-1", "r-two-0"]
 NAMES = ["r-ca", "r-syncer-tls", *(f"{unit}-tls" for unit in UNITS)]
 UNIT, PODS = "r-two-0", ["r-two-0-1-0", "r-two-0-1-1"]
+EVALUATOR = "r-evaluator"
+RESULT = {"step": 50, "loss": 3.25, "tokens": 65536, "split": "heldout", "seconds": 2.5, "time": 1.7e9}
 
 
 def test_a_run_becomes_objects_and_conditions_and_keeps_its_status_when_it_is_complete(bench: Bench) -> None:
@@ -73,44 +76,6 @@ def test_a_run_becomes_objects_and_conditions_and_keeps_its_status_when_it_is_co
     assert bench.get("Service", "r-syncer")["metadata"] == made["metadata"]
 
 
-def ends(bench: Bench, pod: str, exit_code: int, words: str = "") -> None:
-    """The container ends, having been of incarnation 1, and the kubelet starts it again."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    ended = {"exitCode": exit_code, "reason": "Error", "message": f"incarnation 1\n{words}"}
-    known = bench.get("Pod", pod)["status"]["containerStatuses"][0]
-    container = known | {
-        "restartCount": known["restartCount"] + 1,
-        "state": {"running": {"startedAt": now}},
-        "lastState": {"terminated": {**ended, "startedAt": now, "finishedAt": now}},
-    }
-    bench.kubelet.status(bench.namespace, pod, {"containerStatuses": [container]})
-
-
-def test_a_host_that_crashes_restarts_in_place_with_its_peer_and_no_pod_is_replaced(bench: Bench) -> None:
-    bench.operator()
-    _, report = bench.learn()
-    before = bench.uids()
-    ends(bench, PODS[1], 1, "OSError: the disk is full")
-    key = "atoll.dev/incarnation"
-    bench.until(
-        "both are told",
-        lambda: [pod["metadata"]["annotations"][key] for pod in bench.pods(UNIT).values()] == ["2", "2"],
-    )
-    bench.until_condition(
-        "LearnerUnit", UNIT, "PodsReady", "False", "Restarting", "1 of 2 containers restarted in place"
-    )
-    ends(bench, PODS[0], 66)
-    bench.until_condition("LearnerUnit", UNIT, "PodsReady", "True")
-    report["units"][UNIT] |= {"incarnation": 2, "firstMergeTime": time.time()}
-    bench.until("healed", lambda: bench.unit(UNIT).get("lastHealSeconds") is not None)
-    status = bench.unit(UNIT)
-    assert [(item["reason"], item["inPlace"]) for item in status["restarts"]] == [("OSError", True)]
-    assert (status["incarnation"], status["placement"], status["mergedIncarnation"]) == (2, 1, 2)
-    assert bench.uids() == before
-    reasons = {"OSError", "RestartInPlace", "Healed"}
-    bench.until("Events", lambda: reasons <= {event["reason"] for event in bench.list("Event")})
-
-
 def test_a_syncer_that_is_silent_or_has_another_runs_certificate_is_a_condition_and_no_heal(
     bench: Bench,
 ) -> None:
@@ -133,3 +98,33 @@ def test_a_syncer_that_is_silent_or_has_another_runs_certificate_is_a_condition_
     bench.syncers.statuses[f"{bench.namespace}/r/0"] = kept
     bench.until_condition("TrainingRun", "r", "Ready", "True")
     assert uids.items() <= bench.uids().items()
+
+
+def test_the_evaluators_result_is_in_the_status_until_it_is_not_wanted_any_more(bench: Bench) -> None:
+    bench.operator()
+    run, _ = bench.learn(units=1, evaluation={"tokens": 4096})
+    secret = bench.until("its certificate", lambda: bench.get("Secret", f"{EVALUATOR}-tls"))
+    report = {
+        "runUid": run["metadata"]["uid"],
+        "phase": "Waiting",
+        "newest": RESULT,
+        "evaluated": 2,
+        "skipped": 1,
+    }
+    bench.syncers.serve_evaluator(bench.namespace, "r", report)
+    bench.until_condition("TrainingRun", "r", "Evaluated", "True", "Evaluated")
+    assert bench.status("TrainingRun", "r")["evaluation"] == {**RESULT, "evaluated": 2, "skipped": 1}
+    template = bench.get("StatefulSet", EVALUATOR)["spec"]["template"]
+    metadata = {"name": f"{EVALUATOR}-0", "labels": template["metadata"]["labels"]}
+    bench.create({"apiVersion": "v1", "kind": "Pod", "spec": template["spec"], "metadata": metadata})
+    bench.until("Pod Security accepts it and it runs", bench.run_pods)
+    extensions = x509.load_pem_x509_certificate(base64.b64decode(secret["data"]["tls.crt"])).extensions
+    found = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    identity = f"spiffe://atoll.dev/ns/{bench.namespace}/run/r"
+    assert found.get_values_for_type(x509.DNSName) == [f"{EVALUATOR}-0.{EVALUATOR}.{bench.namespace}.svc"]
+    assert found.get_values_for_type(x509.UniformResourceIdentifier) == [f"{identity}/evaluator/{EVALUATOR}"]
+    assert bench.syncers.callers[f"{bench.namespace}/r/evaluator"] == f"{identity}/operator/operator"
+
+    bench.change(evaluation=None)
+    bench.until("removed", lambda: EVALUATOR not in bench.names("StatefulSet") | bench.names("Service"))
+    bench.until("no result", lambda: "evaluation" not in bench.status("TrainingRun", "r"))

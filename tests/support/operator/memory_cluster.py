@@ -136,15 +136,13 @@ class PlayedCluster(Accidents):
     def _run_stateful_sets(self) -> None:
         for body in list(self.server.every("StatefulSet")):
             name, spec = body["metadata"]["name"], body["spec"]
-            mine = {
-                pod["metadata"]["name"]: pod
-                for pod in self.server.every("Pod")
-                if pod["metadata"]["ownerReferences"][0]["uid"] == body["metadata"]["uid"]
-            }
+            there = {pod["metadata"]["name"]: pod["metadata"] for pod in self.server.every("Pod")}
             wanted = {f"{name}-{number}" for number in range(spec["replicas"])}
-            for pod in mine.keys() - wanted:
-                self.server.delete("Pod", pod, 5)
-            for pod in wanted - mine.keys():
+            for pod, metadata in there.items():
+                owners = [each["uid"] for each in metadata.get("ownerReferences", ())]
+                if body["metadata"]["uid"] in owners and pod not in wanted:
+                    self.server.delete("Pod", pod, 5)
+            for pod in sorted(wanted - there.keys()):
                 template = spec["template"]
                 owner = {
                     "kind": "StatefulSet", "name": name, "uid": body["metadata"]["uid"], "controller": True,

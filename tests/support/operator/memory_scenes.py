@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from memory_failures import SEED, UNIT, WITNESS, begin
-from memory_world import SPEC, World, played
+from memory_world import World, played
 
+from atoll_operator.kube.cache import Key
+
+BELONGINGS = (
+    ("ConfigMap", "r-config"), ("Service", "r-syncer"), ("Service", UNIT), ("StatefulSet", "r-syncer"),
+    ("Secret", f"{UNIT}-tls"), ("Secret", "r-syncer-tls"),
+)  # fmt: skip
 Scene = Callable[[World], Coroutine[None, None, None]]
 SCENES: dict[str, Scene] = {}
 
@@ -111,21 +118,6 @@ async def unit_without_capacity_waits_and_the_run_goes_on(world: World) -> None:
 
 
 @scene
-async def unit_without_restarts_left_fails_and_the_run_goes_on(world: World) -> None:
-    world.change_run(recovery={**SPEC["recovery"], "maxRestarts": 0})
-    await asyncio.sleep(5)
-    before = world.uids(WITNESS)
-    world.cluster.fail_pod(world.pods(UNIT)[0], 64, "DataMissing: no meta.json")
-    await world.until("Failed", lambda: world.unit(UNIT)["phase"] == "Failed")
-    degraded = ("True", "UnitFailed")
-    await world.until("Degraded", lambda: world.condition("TrainingRun", "r", "Degraded") == degraded)
-    assert (ready(world)[0], world.uids(WITNESS)) == ("True", before)
-    assert "DataMissing" in next(
-        each["message"] for each in world.run()["conditions"] if each["type"] == "Degraded"
-    )
-
-
-@scene
 async def change_of_the_quorum_restarts_the_syncer_alone(world: World) -> None:
     def contract() -> Any:
         template = world.server.get("StatefulSet", "r-syncer")["spec"]["template"]
@@ -201,3 +193,92 @@ async def figures_follow_the_syncers_report_and_are_written_seldom(world: World)
     assert world.unit(UNIT)["step"] >= history[-40], "at most 30 s old, and a poll"
     assert 20 <= len(seen["r"]) <= 32
     assert 8 <= len(seen[UNIT]) <= 12
+
+
+@scene
+async def object_of_others_under_one_of_our_names_is_reported_and_left_alone(world: World) -> None:
+    for kind, name, whose in (
+        ("Pod", "r-two-1-1-0", "LearnerUnit"),
+        ("Service", "r-two-1", "LearnerUnit"),
+        ("Secret", "r-two-1-tls", "TrainingRun"),
+    ):
+        metadata = {"name": name, "namespace": "ns", "labels": {}}
+        foreign = world.server.create({"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": {}})
+        world.resize(1)
+        words = f"{kind} {name!r} is not the {whose}'s: delete it, or use another name"
+        await world.until("it says so", lambda words=words: words in world.run()["message"])
+        assert world.condition("TrainingRun", "r", "Degraded") == ("True", "ObjectRefused")
+        assert world.server.get(kind, name)["metadata"]["uid"] == foreign["metadata"]["uid"]
+        world.server.delete(kind, name, 0)
+        await world.until("it goes on", lambda: world.unit("r-two-1").get("phase") == "Learning")
+        world.resize(-1)
+        await world.until("it is gone", lambda: not world.unit("r-two-1") and not world.pods("r-two-1"))
+
+
+@scene
+async def another_operator_restarts_nothing_until_the_user_names_another_image(world: World) -> None:
+    def uids() -> dict[str, str]:
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in world.server.every("Pod")}
+
+    def made_of(pod: Any) -> tuple[str, bool]:
+        [main] = pod["spec"]["containers"]
+        return main["image"], any(each["name"] == "A" for each in main["env"])
+
+    before = uids()
+    world.operate(runtime_image="image:new", runtime_environment={"A": "1"})
+    await asyncio.sleep(60)
+    assert uids() == before
+    world.cluster.fail_pod(world.pods(UNIT)[1], 137)
+    await world.until("it heals", lambda: learns(world, 2, UNIT))
+    assert {made_of(pod) for pod in world.server.every("Pod")} == {("i", False)}
+    world.change_run(image="image:new")
+    renewed = lambda: {made_of(pod) for pod in world.server.every("Pod")} == {("image:new", True)}  # noqa: E731
+    await world.until("all have it", renewed)
+    assert world.run()["runtime"]["asked"] == "image:new"
+
+
+@scene
+async def broken_authority_is_reported_and_made_again_once_it_is_deleted(world: World) -> None:
+    before = [world.uids(name) for name in (UNIT, WITNESS)]
+    secret = world.server.get("Secret", "r-ca")
+    world.server.change({**secret, "data": {**secret["data"], "ca.crt": base64.b64encode(b"x").decode()}})
+    await world.until("it says so", lambda: "r-ca" in world.run()["message"])
+    world.server.delete("Secret", "r-ca")
+
+    def renewed() -> bool:
+        bundles = {each["data"]["ca.crt"] for each in world.server.every("Secret")}
+        return len(bundles) == 1 and secret["data"]["ca.crt"] not in bundles
+
+    await world.until("all trust a new one", renewed)
+    assert [world.uids(name) for name in (UNIT, WITNESS)] == before
+
+
+async def mended(world: World, key: Key, wrong: dict[str, Any]) -> None:
+    """Somebody deletes an object, and changes the one that follows it."""
+    objects = world.server.objects
+    old = objects[key]["metadata"]["uid"]
+    world.server.delete(key.kind, key.name)
+    await world.until(f"another {key}", lambda: key in objects and objects[key]["metadata"]["uid"] != old)
+    world.server.change({**world.server.get(key.kind, key.name), **wrong})
+    await world.until(f"{key} is right", lambda: all(objects[key][part] != wrong[part] for part in wrong))
+
+
+@scene
+async def what_others_delete_or_change_is_put_right_and_what_they_add_stays(world: World) -> None:
+    before = [world.uids(name) for name in (UNIT, WITNESS)]
+    wrong: dict[str, Any] = {
+        "ConfigMap": {"data": {"run.json": "{}"}},
+        "Service": {"spec": {"selector": {}}},
+        "StatefulSet": {"spec": {**world.server.get("StatefulSet", "r-syncer")["spec"], "replicas": 3}},
+        "Secret": {"data": {"tls.crt": "eA=="}},
+    }
+    for kind, name in BELONGINGS:
+        await mended(world, Key(kind, "ns", name), wrong[kind])
+    added = []
+    for kind, name in BELONGINGS:
+        body = world.server.get(kind, name)
+        body["metadata"]["annotations"] = {**body["metadata"].get("annotations", {}), "seen": "yes"}
+        added.append(world.server.change(body))
+    await asyncio.sleep(60)
+    assert [world.server.get(kind, name) for kind, name in BELONGINGS] == added
+    assert [world.uids(name) for name in (UNIT, WITNESS)] == before

@@ -19,10 +19,6 @@ class Kubelet:
         self.idle: set[str] = set()
         """Namespaces whose pods nobody runs."""
         self.namespaces: set[str] = set()
-        self.scattered: set[str] = set()
-        """Namespaces each of whose pods has a node to itself, named after both."""
-        self.lost: set[str] = set()
-        """Nodes that nobody hears of any more."""
         self._thread = threading.Thread(target=self._work, name="kubelet")
         self._thread.start()
 
@@ -42,23 +38,19 @@ class Kubelet:
     def _tend(self, namespace: str, pod: Object) -> None:
         name = pod["metadata"]["name"]
         with contextlib.suppress(Refusal):
-            if pod["spec"].get("nodeName") in self.lost:
-                return
             if "deletionTimestamp" in pod["metadata"]:
                 self._api.delete("Pod", namespace, name, grace=0)
             elif not pod["spec"].get("nodeName"):
-                node = f"{namespace}-{name}" if namespace in self.scattered else "node-1"
-                target = {"apiVersion": "v1", "kind": "Node", "name": node}
-                binding = {
-                    "apiVersion": "v1",
-                    "kind": "Binding",
-                    "metadata": {"name": name},
-                    "target": target,
-                }
-                self._api.call("POST", self._api.path("Pod", namespace, name) + "/binding", binding)
+                self.bind(namespace, name, "node-1")
             elif pod["status"]["phase"] == "Pending":
                 seen = {"resourceVersion": pod["metadata"]["resourceVersion"]}  # it may have failed since
                 self._api.patch("Pod", namespace, name, {"metadata": seen, "status": running()}, "/status")
+
+    def bind(self, namespace: str, name: str, node: str) -> None:
+        """As the scheduler does."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+        self._api.call("POST", self._api.path("Pod", namespace, name) + "/binding", binding)
 
     def status(self, namespace: str, name: str, status: Object) -> None:
         """What the kubelet reports."""
