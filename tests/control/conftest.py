@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from apiserver import Api, Refusal
+from apiserver import Api, Refusal, with_token
 from control_bench import Bench
 from controllers import controllers
 from held_ports import held_ports
+from ill_gate import IllGate
 from narrow_rights import narrow_kubeconfig
 from operator_process import Operator
 from played_kubelet import Kubelet
 from played_syncers import Syncers
-from relay import Relay
 
 from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane
 from atoll_local.errors import HostError
@@ -99,17 +98,6 @@ def syncers(api: Api) -> Iterator[Syncers]:
     server = Syncers(api)
     yield server
     server.close()
-
-
-def with_token(plane: ControlPlane, api: Api, path: Path, account: str = "atoll-operator") -> Path:
-    """A kubeconfig with the rights of a service account of `atoll-system`."""
-    spec = {"expirationSeconds": 7200}
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-    answer = api.call("POST", f"/api/v1/namespaces/atoll-system/serviceaccounts/{account}/token", request)
-    config = yaml.safe_load(plane.kubeconfig.read_text())
-    config["users"][0]["user"] = {"token": answer["status"]["token"]}
-    path.write_text(yaml.safe_dump(config))
-    return path
 
 
 @pytest.fixture(scope="session")
@@ -206,15 +194,15 @@ def bench(
 
 
 @pytest.fixture
-def narrow(bench: Bench, tmp_path: Path) -> Path:
+def narrow(plane: ControlPlane, bench: Bench, tmp_path: Path) -> Path:
     """A kubeconfig with no rights but those of the chart for the bench's namespace."""
-    path = tmp_path / "narrow"
-    narrow_kubeconfig(bench, path)
-    return path
+    return narrow_kubeconfig(plane, bench, tmp_path / "narrow")
 
 
 @pytest.fixture
-def relay(plane: ControlPlane, operator_kubeconfig: Path, tmp_path: Path) -> Iterator[Relay]:
-    one = Relay(plane.server, operator_kubeconfig, tmp_path)
+def gate(plane: ControlPlane, api: Api, operator_kubeconfig: Path, tmp_path: Path) -> Iterator[IllGate]:
+    assert plane.authority is not None
+    pair = plane.authority.issue("ill-gate", "ill-gate", hosts=("127.0.0.1",))
+    one = IllGate(pair, operator_kubeconfig, api.authority.decode(), tmp_path / "through-gate")
     yield one
     one.close()

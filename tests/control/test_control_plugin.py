@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from apiserver import with_token
 
 from atoll_local.programs import find
 
@@ -30,7 +31,7 @@ class Plugin:
     """The plugin, called by a user with these roles in the namespace."""
 
     def __init__(self, bench: Any, plane: Any, folder: Path, *roles: str) -> None:
-        self._bench, self._kubeconfig = bench, folder / "kubeconfig"
+        self._bench = bench
         binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding"}
         user = {"kind": "ServiceAccount", "name": "default", "namespace": bench.namespace}
         path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{bench.namespace}/rolebindings"
@@ -42,12 +43,7 @@ class Plugin:
                 "roleRef": {**ROLE, "name": role},
             }
             bench.api.call("POST", path, body)
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        account = f"/api/v1/namespaces/{bench.namespace}/serviceaccounts/default/token"
-        config = yaml.safe_load(plane.kubeconfig.read_text())
-        token = bench.api.call("POST", account, request)["status"]["token"]
-        config["users"][0]["user"] = {"token": token}
-        self._kubeconfig.write_text(yaml.safe_dump(config))
+        self._kubeconfig = with_token(plane, bench.api, folder / "kubeconfig", "default", bench.namespace)
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "atoll_cli.plugin", *arguments, "-n", self._bench.namespace]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from control_bench import Bench
-from relay import Relay
+from ill_gate import IllGate
 
 from atoll_operator.kube.lease import lease_name
 
@@ -123,17 +123,17 @@ def test_a_leader_that_was_paused_does_nothing_when_it_wakes(bench: Bench) -> No
 
 
 def test_a_leader_that_is_cut_off_stops_before_another_one_acts_and_stands_by_afterwards(
-    bench: Bench, relay: Relay
+    bench: Bench, gate: IllGate
 ) -> None:
     lease = "12"  # the last 3.6 s of one that is not renewed are nobody's
-    first = led(bench, lease, KUBECONFIG=str(relay.kubeconfig))
+    first = led(bench, lease, KUBECONFIG=str(gate.kubeconfig))
     second = standby(bench, lease)
-    relay.cut()
+    gate.silent = True
     bench.until("the first one stops", lambda: stands_by(first))
     assert stands_by(second)
     bench.until("the second one leads", lambda: leads(second))
     assert first.page("/healthz")[0] == 200
-    relay.mend()
+    gate.silent = False
     fail(bench)
     healed(bench)
     assert stands_by(first)
@@ -144,16 +144,16 @@ def test_a_leader_that_is_cut_off_stops_before_another_one_acts_and_stands_by_af
     assert first.alive
 
 
-def test_an_operator_whose_queue_is_stuck_is_not_alive(bench: Bench, relay: Relay) -> None:
+def test_an_operator_whose_queue_is_stuck_is_not_alive(bench: Bench, gate: IllGate) -> None:
     """Without a lease: with one it would give its work up long before."""
     settings = {"ATOLL_RESYNC_SECONDS": "1", "ATOLL_STUCK_SECONDS": "2"}
-    one = bench.operator(KUBECONFIG=str(relay.kubeconfig), **settings)
+    one = bench.operator(KUBECONFIG=str(gate.kubeconfig), **settings)
     bench.run(units=1)
     bench.until("all pods", lambda: len(bench.pods()) == 3)
     bench.until("alive", lambda: one.page("/healthz") == (200, "ok"))
-    relay.cut()
+    gate.silent = True
     _, text = bench.until("not alive", lambda: (found := one.page("/healthz"))[0] == 503 and found)
     assert text.startswith("a key has waited for")
     assert one.figures()["atoll_queue_oldest_seconds"] > 2
-    relay.mend()
+    gate.silent = False
     bench.until("alive again", lambda: one.page("/healthz")[0] == 200)

@@ -8,10 +8,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from apiserver import Api
 from control_bench import Bench
 from ill_gate import IllGate
 
@@ -24,18 +22,9 @@ RECOVERY_SECONDS = 3
 
 
 @pytest.fixture
-def gate(plane: ControlPlane, api: Api, operator_kubeconfig: Path, tmp_path: Path) -> Iterator[IllGate]:
-    assert plane.authority is not None
-    pair = plane.authority.issue("ill-gate", "ill-gate", hosts=("127.0.0.1",))
-    one = IllGate(pair, operator_kubeconfig, api.authority.decode(), tmp_path / "through-gate")
-    yield one
-    one.close()
-
-
-@pytest.fixture
-def learning(bench: Bench, gate: IllGate, tmp_path: Path) -> Iterator[Bench]:
+def learning(bench: Bench, gate: IllGate) -> Iterator[Bench]:
     """A bench with a run whose units learn, under an operator behind the gate."""
-    operator = bench.operator(KUBECONFIG=str(tmp_path / "through-gate"))
+    operator = bench.operator(KUBECONFIG=str(gate.kubeconfig))
     bench.learn(units=1)
     yield bench
     assert operator.alive

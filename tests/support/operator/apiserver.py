@@ -123,6 +123,26 @@ class Api:
                 raise
 
 
+def with_token(
+    plane: ControlPlane,
+    api: Api,
+    path: Path,
+    account: str = "atoll-operator",
+    namespace: str = "atoll-system",
+) -> Path:
+    """Writes a kubeconfig with the rights of a service account."""
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": 7200},
+    }
+    answer = api.call("POST", f"{api.path('ServiceAccount', namespace, account)}/token", request)
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": answer["status"]["token"]}
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
 def _content(part: Object, key: str) -> bytes:
     if data := part.get(f"{key}-data"):
         return base64.b64decode(data)

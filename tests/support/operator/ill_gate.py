@@ -1,4 +1,4 @@
-"""A way to an API server that answers 503, or ends a watch with an ERROR event, when a test says so."""
+"""A way to an API server that answers 503, ends a watch with an ERROR event, or is silent, when a test says so."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ class IllGate:
     def __init__(self, pair: Pair, kubeconfig: Path, authority: str, through: Path) -> None:
         self.ill = False
         """Every request is answered 503, and open watches are cut."""
+        self.silent = False
+        """Nothing passes, as behind a firewall: connections stay, and what was sent arrives when this ends."""
         self.error_in = ""
         """The end of the path of a watch that gets an ERROR event with code 500, once."""
         self.errors = self.refused = 0
@@ -51,6 +53,7 @@ class IllGate:
         self._thread.start()
         port = self._wait(self._open())
         through.write_text(text.replace(self._server, f"https://127.0.0.1:{port}"))
+        self.kubeconfig = through
 
     def close(self) -> None:
         self._wait(self._close())
@@ -63,7 +66,7 @@ class IllGate:
         time_out = aiohttp.ClientTimeout(total=None, connect=START_SECONDS)
         self._session = aiohttp.ClientSession(connector=connector, timeout=time_out, auto_decompress=False)
         server = web.Server(self._carry, access_log=None)
-        self._runner = web.ServerRunner(server, handler_cancellation=True, shutdown_timeout=0.1)
+        self._runner = web.ServerRunner(server, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._near).start()
         return int(self._runner.addresses[0][1])
@@ -80,7 +83,13 @@ class IllGate:
     def _wait(self, work: Coroutine[None, None, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_SECONDS)
 
+    async def _silence(self) -> None:
+        """Waits until it ends. A caller who goes meanwhile does not call back what it has sent."""
+        while self.silent:
+            await asyncio.sleep(LOOK_SECONDS)
+
     async def _carry(self, request: web.BaseRequest) -> web.StreamResponse:
+        await self._silence()
         if self.ill:
             self.refused += 1
             return web.json_response(ILL, status=503)
@@ -95,8 +104,10 @@ class IllGate:
                 }
                 response.set_status(answer.status)
                 response.headers.update(headers)
+                await self._silence()
                 await response.prepare(request)
                 async for part in self._parts(request, answer):
+                    await self._silence()
                     await response.write(part)
                 return response
         except (aiohttp.ClientError, OSError):  # either side is down

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import subprocess
 from pathlib import Path
 
 import yaml
-from apiserver import Api
+from apiserver import Api, with_token
 from control_bench import Bench
 
+from atoll_local.controlplane import ControlPlane
 from atoll_local.paths import source_root
 from atoll_local.programs import find
 
@@ -22,7 +22,7 @@ _RIGHTS = {
 }
 
 
-def narrow_kubeconfig(bench: Bench, path: Path) -> None:
+def narrow_kubeconfig(plane: ControlPlane, bench: Bench, path: Path) -> Path:
     """Installs the chart's rights for the bench's namespace alone, and writes a kubeconfig that has no others."""
     command = [
         str(find("helm")),
@@ -40,9 +40,6 @@ def narrow_kubeconfig(bench: Bench, path: Path) -> None:
         if item and item["kind"] in _RIGHTS:
             place = _RIGHTS[item["kind"]].format(item["metadata"]["namespace"])
             bench.api.call("PATCH", f"{place}/{item['metadata']['name']}{apply}", item, APPLY)
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    account = _RIGHTS["ServiceAccount"].format(NARROW) + "/atoll-operator/token"
-    token = bench.api.call("POST", account, request)["status"]["token"]
     bench.until(
         "its rights count",
         lambda: (
@@ -50,17 +47,7 @@ def narrow_kubeconfig(bench: Bench, path: Path) -> None:
             and _narrow_may(bench.api, "leases", "coordination.k8s.io", NARROW)
         ),
     )
-    authority = base64.b64encode(bench.api.authority).decode()
-    cluster = {"server": bench.api.server, "certificate-authority-data": authority}
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "clusters": [{"name": "c", "cluster": cluster}],
-        "users": [{"name": "u", "user": {"token": token}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-    }
-    path.write_text(yaml.safe_dump(config))
+    return with_token(plane, bench.api, path, namespace=NARROW)
 
 
 def _narrow_may(api: Api, resource: str, group: str, namespace: str) -> bool:
