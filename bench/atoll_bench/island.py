@@ -1,35 +1,28 @@
-"""Two loops over the same model and data in one process: an island's, and a plain one without Atoll."""
+"""An island's training loop in this process."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-import optax
-from jax import Array
 
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.data import Prefetch, Reader, Stream
-from atoll_runtime.learner import optimiser, seed
+from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.compilation import Programs
 from atoll_runtime.learner.exchange import Exchange
 from atoll_runtime.learner.fragments import Fragments, wire_type
 from atoll_runtime.learner.inner import Inner
-from atoll_runtime.learner.loop import DATA_TIMEOUT, Loop, Start
+from atoll_runtime.learner.loop import Loop, Start
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.saver import Saver
-from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.model import describe
-from atoll_runtime.model.objective import objective
 from atoll_runtime.sync.fragments import build_layout
 from atoll_runtime.transport.grpc_client import GrpcTransport
 from atoll_runtime.transport.tls import Tls
@@ -113,46 +106,3 @@ class Island:
         self._snapshots.close()
         self.saver.close(CLOSE_TIMEOUT)
         self.exchange.close(CLOSE_TIMEOUT)
-
-
-class Plain:
-    """The same decoder, AdamW, schedule and data in one jitted step on one device.
-
-    It waits only for the last step of a call, so that the device is never idle.
-    """
-
-    def __init__(self, run: RunContract, unit: UnitContract, theta: Mapping[str, np.ndarray]) -> None:
-        self._run = run
-        self._theta = {name: jnp.array(value) for name, value in theta.items()}
-        self._objective = objective(run.model, run.inner)
-        self._optimiser = optimiser.build(run.inner, self._objective.matrices)
-        self._moments = self._optimiser.init(self._theta)
-        self._step = jax.jit(self._advance, donate_argnums=(0, 1))
-        self._batches = batches(run, unit)
-        self._weights = jnp.ones((unit.batch, run.data.sequence_length), jnp.float32)
-        self._steps = 0
-
-    def advance(self, steps: int) -> None:
-        for _ in range(steps):
-            batch = self._batches.take(DATA_TIMEOUT)
-            rate = learning_rate(
-                self._run.inner, self._run.target.global_steps, self._steps, self._steps, healed=False
-            )
-            self._theta, self._moments, _ = self._step(
-                self._theta, self._moments, batch.tokens, np.float32(rate)
-            )
-            self._steps += 1
-        jax.block_until_ready(self._theta)
-
-    def close(self) -> None:
-        self._batches.close()
-
-    def _advance(
-        self, theta: dict[str, Array], moments: optax.OptState, tokens: Array, rate: Array
-    ) -> tuple[dict[str, Array], optax.OptState, Array]:
-        batch = {"tokens": tokens, "weights": self._weights}
-        with self._objective.products():
-            value, gradient = jax.value_and_grad(self._objective.loss)(theta, batch, jax.random.key(0))
-        update, moments = self._optimiser.update(gradient, moments, theta, rate=rate)
-        theta = jax.tree.map(jnp.subtract, theta, update)
-        return theta, moments, value

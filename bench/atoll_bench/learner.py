@@ -20,10 +20,13 @@ from typing import Literal
 import jax
 
 from atoll_bench import cores
-from atoll_bench.island import Ended, Island, Plain
+from atoll_bench.island import Ended, Island, batches
+from atoll_bench.plain import Plain
 from atoll_bench.rates import Pair, Rates, rates
 from atoll_bench.syncer import UNIT, Syncer, SyncerError
 from atoll_runtime.contract import ModelSpec, UnitContract
+from atoll_runtime.learner.loop import DATA_TIMEOUT
+from atoll_runtime.learner.schedule import learning_rate
 
 WARM_STEPS = 200
 """Most steps, besides those until the first cut, until every program is compiled."""
@@ -161,13 +164,20 @@ class _Bench:
             streams=1,
         )
         self.island = Island(syncer.run, unit, syncer.tls)
-        self.plain = Plain(syncer.run, unit, self.island.theta)
+        run, self._batches = syncer.run, batches(syncer.run, unit)
+        self.plain = Plain(
+            run.model,
+            run.inner,
+            self.island.theta,
+            lambda _: self._batches.take(DATA_TIMEOUT).tokens,
+            lambda step: learning_rate(run.inner, run.target.global_steps, step, step, healed=False),
+        )
         self.parameters = sum(value.size for value in self.island.theta.values())
         self.steps = 0
         """Steps of a phase; 0 until the programs are compiled."""
 
     def close(self) -> None:
-        self.plain.close()
+        self._batches.close()
         self.island.close()
 
     def figure(self, place: Cores) -> LearnerFigure:

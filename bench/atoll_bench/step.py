@@ -7,22 +7,19 @@ training loop does. Both have the same model, data and constants.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
-from jax import Array
 
 from atoll_bench.figures import spread
+from atoll_bench.plain import Plain
 from atoll_runtime.contract import InnerSpec, ModelSpec, OuterSpec
 from atoll_runtime.learner.fragments import Fragments, host_part, wire_type
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import describe, initial
-from atoll_runtime.model.objective import objective
 from atoll_runtime.sync.fragments import build_layout
 
 RATE = 1e-3
@@ -77,7 +74,7 @@ class StepFigure:
 
 def measure(setting: Setting, active: int | None = None, peak: float | None = None) -> StepFigure:
     """Measures. `active`: parameters used for a token, if not all; `peak`: floating-point operations a second."""
-    ours, plain = _Ours(setting), _Plain(setting)
+    ours, plain = _loops(setting)
     ours.advance(3)
     plain.advance(3)
     ours.send(3)
@@ -113,10 +110,17 @@ def measure(setting: Setting, active: int | None = None, peak: float | None = No
     )
 
 
+def _loops(setting: Setting) -> tuple[_Ours, Plain]:
+    """Both loops, with the same batches."""
+    model, batches = ModelSpec(preset=setting.preset), _batches(setting)
+    plain = Plain(model, InnerSpec(), initial(model), lambda step: batches[step % BATCHES], lambda _: RATE)
+    return _Ours(setting, batches), plain
+
+
 class _Ours:
     """A unit's inner steps, as in its training loop."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, batches: Sequence[np.ndarray]) -> None:
         model, mesh = ModelSpec(preset=setting.preset), span(jax.devices())
         theta = initial(model)
         layout = build_layout(describe(model), OuterSpec().fragments)
@@ -124,7 +128,7 @@ class _Ours:
         self.inner = Inner(mesh, model, InnerSpec(), theta, setting.batch, setting.length)
         self._fragments = Fragments(mesh, layout, wire_type(OuterSpec().codec), self.inner.theta)
         self._largest = max(layout.fragments, key=lambda fragment: fragment.size).id
-        self._batches = _batches(setting)
+        self._batches = batches
 
     def advance(self, steps: int) -> None:
         for step in range(steps):
@@ -142,37 +146,6 @@ class _Ours:
         """Copies a fragment to the host, without steps."""
         for _ in range(times):
             host_part(self._fragments.extract(self.inner.theta, self._largest))
-
-
-class _Plain:
-    """A plain loop on the first device."""
-
-    def __init__(self, setting: Setting) -> None:
-        model, spec = ModelSpec(preset=setting.preset), InnerSpec()
-        found = objective(model, spec)
-        self._optimiser = optax.chain(
-            optax.clip_by_global_norm(spec.clip_norm),
-            optax.adamw(RATE, spec.beta1, spec.beta2, weight_decay=spec.weight_decay, mask=found.matrices),
-        )
-        self._theta = {name: jnp.array(value) for name, value in initial(model).items()}
-        self._state = self._optimiser.init(self._theta)
-        self._batches = _batches(setting)
-        weights, key = jnp.ones((setting.batch, setting.length)), jax.random.key(0)
-
-        def step(
-            theta: dict[str, Array], state: optax.OptState, tokens: Array
-        ) -> tuple[dict[str, Array], optax.OptState, Array]:
-            batch = {"tokens": tokens, "weights": weights}
-            loss, gradient = jax.value_and_grad(found.loss)(theta, batch, key)
-            update, state = self._optimiser.update(gradient, state, theta)
-            return optax.apply_updates(theta, update), state, loss
-
-        self._step = jax.jit(step, donate_argnums=(0, 1))
-
-    def advance(self, steps: int) -> None:
-        for step in range(steps):
-            self._theta, self._state, _ = self._step(self._theta, self._state, self._batches[step % BATCHES])
-        jax.block_until_ready(self._theta)
 
 
 def _batches(setting: Setting) -> list[np.ndarray]:

@@ -10,15 +10,15 @@ pytestmark = pytest.mark.timeout(300)  # 5 s alone, most of it the compiler's
 SETTING = step.Setting("250k", batch=2, length=16, pairs=2, seconds=0.01)
 
 
-def test_both_loops_come_to_the_same_parameters() -> None:
-    ours, plain = step._Ours(SETTING), step._Plain(SETTING)
+def test_both_loops_train_the_same_parameters() -> None:
+    ours, plain = step._loops(SETTING)
     ours.advance(3)
     plain.advance(3)
     for name, value in ours.inner.theta.items():
         np.testing.assert_allclose(np.asarray(value), np.asarray(plain._theta[name]), rtol=1e-4, atol=1e-5)
 
 
-def test_a_figure_holds_rates_and_the_share_of_a_given_peak() -> None:
+def test_figure_has_rates_and_the_share_of_the_given_peak() -> None:
     found = step.measure(SETTING, peak=1e12)
     assert found.steps >= 2 * found.pairs == 4
     assert found.ratio_quartiles[0] <= found.ratio <= found.ratio_quartiles[1]
