@@ -13,7 +13,7 @@ import numpy as np
 
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, UnitContract
-from atoll_runtime.learner import spread
+from atoll_runtime.learner import broadcast
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.fragments import Fragments, host_part, wire_type
 from atoll_runtime.learner.inner import Inner
@@ -82,15 +82,17 @@ def agreement(mesh, host):
     """What a round of `extremes` and one of `from_first` say."""
     agree = Agreement(mesh)
     odd = np.array([np.inf, -0.0, 1e-40, -1.5], np.float32) if host == 0 else None
-    found = spread.facts(agree, Found("from host 0") if host == 0 else None, Found)
+    found, rest = broadcast.from_first(agree, lambda: (Found("from host 0"), "done"), Found)
     low, high = agree.extremes(np.array([host, -host], np.int32))
     return {
         "extremes": [low.tolist(), high.tolist()],
-        "spread": spread.tensors(agree, {"x": (2, 2)}, None if odd is None else {"x": odd.reshape(2, 2)})["x"]
+        "tensors": broadcast.tensors(agree, {"x": (2, 2)}, None if odd is None else {"x": odd.reshape(2, 2)})[
+            "x"
+        ]
         .view(np.int32)
         .tolist(),
         "found": found.text,
-        "work": spread.on_first(agree, lambda: "done"),
+        "rest": rest,
         "first": agree.from_first(np.array([2**40 + host, -1], np.int64)).tolist(),
     }
 

@@ -87,6 +87,6 @@ def test_moments_that_two_hosts_saved_are_those_of_one(results, folder):
 
 def test_what_host_0_found_is_on_every_host_bit_for_bit(results):
     odd = np.array([[np.inf, -0.0], [1e-40, -1.5]], np.float32).view(np.int32).tolist()
-    assert [each["agreement"]["spread"] for each in results] == [odd] * 3
+    assert [each["agreement"]["tensors"] for each in results] == [odd] * 3
     assert [each["agreement"]["found"] for each in results] == ["from host 0"] * 3
-    assert [each["agreement"]["work"] for each in results] == ["done", "done", None]
+    assert [each["agreement"]["rest"] for each in results] == ["done", "done", None]

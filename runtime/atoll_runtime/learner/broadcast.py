@@ -25,27 +25,22 @@ T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def on_first(agreement: Agreement, work: Callable[[], T]) -> T | None:
-    """Runs `work` on host 0 and returns its result there; the others wait and return None.
+def from_first(agreement: Agreement, work: Callable[[], tuple[S, T]], kind: type[S]) -> tuple[S, T | None]:
+    """Runs `work` on host 0. Returns its facts, of this kind, on every host, and the rest on host 0 alone.
 
     Raises:
         Exception: whatever `work` raises, on host 0 alone, whose end ends the other hosts.
     """
-    first = jax.process_index() == 0
     with ThreadPoolExecutor(1, "seed") as pool:
-        future = pool.submit(work) if first else None
+        future = pool.submit(work) if jax.process_index() == 0 else None
         while not agreement.extremes(np.array([future is None or future.done()], np.int32))[0][0]:
             time.sleep(POLL)
-        return future.result() if future is not None else None
-
-
-def facts(agreement: Agreement, found: S | None, kind: type[S]) -> S:
-    """Returns host 0's `found` on every host. Other hosts pass None."""
-    data = b"" if found is None else msgspec.msgpack.encode(found)
+        facts, rest = future.result() if future is not None else (None, None)
+    data = b"" if facts is None else msgspec.msgpack.encode(facts)
     length = int(agreement.from_first(np.array([len(data)], np.int64))[0])
     padded = np.zeros(-(-length // 4), np.int32)
     padded.view(np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
-    return msgspec.msgpack.decode(_words(agreement, padded).tobytes()[:length], type=kind)
+    return msgspec.msgpack.decode(_words(agreement, padded).tobytes()[:length], type=kind), rest
 
 
 def tensors(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -14,11 +13,13 @@ import numpy as np
 from atoll_runtime.checkpoint import Cut, GlobalStore, StoreError
 from atoll_runtime.checkpoint.units import Moments, UnitSave, UnitStore
 from atoll_runtime.contract import UnitContract
-from atoll_runtime.learner import spread
+from atoll_runtime.learner import broadcast
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.errors import SeedUnavailable, Terminal
 from atoll_runtime.learner.peers import Peers
+from atoll_runtime.learner.pulled import Pulled
 from atoll_runtime.sync.fragments import Layout, translate
+from atoll_runtime.syncer.backoff import Backoff
 
 DEADLINE = 600.0
 """Seconds until a unit without a checkpoint gives up; the syncer may still be writing step 0."""
@@ -54,25 +55,22 @@ class Found(msgspec.Struct, frozen=True):
 
 def from_peer(peers: Peers, unit: UnitContract, layout: Layout, agreement: Agreement) -> Seed | str:
     """The state of a healthy peer, or why there is none. Host 0 asks for all hosts."""
-    result = spread.on_first(agreement, lambda: peers.pull(unit, layout))
-    pulled, why = (None, "") if result is None else result
-    found = None
-    if result is not None and pulled is None:
-        found = Found(f"not seeded from a peer: {why}")
-    elif pulled is not None:
-        found = Found(
-            _join(f"seeded from peer {pulled.unit} at step {max(pulled.versions)}", why),
-            pulled.moments.count,
-            pulled.versions,
-        )
-    agreed = spread.facts(agreement, found, Found)
-    if agreed.count is None:
-        return agreed.message
-    theta = spread.tensors(agreement, layout.shapes, pulled.theta if pulled else None)
-    moments = _spread(agreement, layout, agreed.count, pulled.moments if pulled else None)
+
+    def pull() -> tuple[Found, Pulled | None]:
+        pulled, why = peers.pull(unit, layout)
+        if pulled is None:
+            return Found(f"not seeded from a peer: {why}"), None
+        message = _join(f"seeded from peer {pulled.unit} at step {max(pulled.versions)}", why)
+        return Found(message, pulled.moments.count, pulled.versions), pulled
+
+    found, pulled = broadcast.from_first(agreement, pull, Found)
+    if found.count is None:
+        return found.message
+    theta = broadcast.tensors(agreement, layout.shapes, pulled.theta if pulled else None)
+    moments = _moments(agreement, layout, found.count, pulled.moments if pulled else None)
     meta = {"fingerprint": layout.fingerprint}
-    cut = Cut(max(agreed.versions), theta, {}, agreed.versions, meta, layout.shards)
-    return Seed(cut, agreed.message, moments)
+    cut = Cut(max(found.versions), theta, {}, found.versions, meta, layout.shards)
+    return Seed(cut, found.message, moments)
 
 
 def from_checkpoint(
@@ -87,19 +85,17 @@ def from_checkpoint(
     """
     seed = find(store, layout, agreement)
     runs = {str(seed.cut.meta.get("run_uid"))}
-    result = spread.on_first(agreement, lambda: _newest_moments(units, unit, layout, runs))
-    save, why = (None, "") if result is None else result
-    found = None
-    if save is not None:
-        found = Found(_join(f"moments from step {save.cut} of {save.unit}", why), save.moments.count)
-    elif result is not None:
-        found = Found(_join("moments of zero" if seed.cut.step > 0 else "", why))
-    agreed = spread.facts(agreement, found, Found)
-    message = _join(seed.message, agreed.message)
-    if agreed.count is None:
-        return replace(seed, message=message)
-    moments = _spread(agreement, layout, agreed.count, save.moments if save else None)
-    return Seed(seed.cut, message, moments)
+
+    def look() -> tuple[Found, Moments | None]:
+        save, why = _newest_moments(units, unit, layout, runs)
+        if save is None:
+            return Found(_join("moments of zero" if seed.cut.step > 0 else "", why)), None
+        message = _join(f"moments from step {save.cut} of {save.unit}", why)
+        return Found(message, save.moments.count), save.moments
+
+    found, mine = broadcast.from_first(agreement, look, Found)
+    moments = None if found.count is None else _moments(agreement, layout, found.count, mine)
+    return Seed(seed.cut, _join(seed.message, found.message), moments)
 
 
 def find(store: GlobalStore, layout: Layout, agreement: Agreement, deadline: float = DEADLINE) -> Seed:
@@ -109,8 +105,7 @@ def find(store: GlobalStore, layout: Layout, agreement: Agreement, deadline: flo
         SeedUnavailable: there is none after `deadline` seconds; the message says why.
         Terminal: the checkpoint is of another fragment layout.
     """
-    end = time.monotonic() + deadline
-    wait = FIRST_WAIT
+    end, backoff = time.monotonic() + deadline, Backoff(FIRST_WAIT, LONGEST_WAIT)
     while True:
         cut, message = _newest(store)
         mine = NO_STEP if cut is None else cut.step
@@ -127,8 +122,7 @@ def find(store: GlobalStore, layout: Layout, agreement: Agreement, deadline: flo
         if high[1]:
             raise SeedUnavailable(f"{store.uri}: no complete checkpoint in {deadline:g} s: {message}")
         log.info("waiting for a checkpoint: %s", message)
-        time.sleep(wait * random.uniform(0.5, 1.5))
-        wait = min(wait * 2, LONGEST_WAIT)
+        time.sleep(backoff.seconds())
 
 
 def _newest(store: GlobalStore) -> tuple[Cut | None, str]:
@@ -164,16 +158,15 @@ def _newest_moments(
     units: UnitStore, unit: str, layout: Layout, runs: Collection[str]
 ) -> tuple[UnitSave | None, str]:
     """Tries again while the bucket does not answer, and then returns the reason; older moments are not used instead."""
-    wait = FIRST_WAIT
-    for attempts in range(1, MOMENTS_ATTEMPTS + 1):
+    backoff, why = Backoff(FIRST_WAIT, LONGEST_WAIT), ""
+    for attempt in range(MOMENTS_ATTEMPTS):
+        if attempt:
+            log.info("waiting for moments: %s", why)
+            time.sleep(backoff.seconds())
         try:
             return _whole_moments(units, unit, layout, runs)
         except StoreError as error:
             why = str(error)
-        if attempts < MOMENTS_ATTEMPTS:
-            log.info("waiting for moments: %s", why)
-            time.sleep(wait * random.uniform(0.5, 1.5))
-            wait = min(wait * 2, LONGEST_WAIT)
     return None, why
 
 
@@ -204,10 +197,11 @@ def _newest_complete(cuts: Mapping[int, int]) -> int:
     return max((cut for cut, hosts in cuts.items() if hosts), default=NO_STEP)
 
 
-def _spread(agreement: Agreement, layout: Layout, count: int, moments: Moments | None) -> Moments:
+def _moments(agreement: Agreement, layout: Layout, count: int, moments: Moments | None) -> Moments:
+    """Host 0's moments, on every host."""
     return Moments(
-        spread.tensors(agreement, layout.shapes, moments.mu if moments else None),
-        spread.tensors(agreement, layout.shapes, moments.nu if moments else None),
+        broadcast.tensors(agreement, layout.shapes, moments.mu if moments else None),
+        broadcast.tensors(agreement, layout.shapes, moments.nu if moments else None),
         count,
     )
 
