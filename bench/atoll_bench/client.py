@@ -1,4 +1,4 @@
-"""An asynchronous client of an API server, without retries or a cache."""
+"""A bare asynchronous client of an API server: no tries, no cache, no logic."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ LINE_LIMIT = 2**20
 
 
 class BenchError(RuntimeError):
-    """The bench cannot continue; the message names what did not happen."""
+    """The bench cannot go on; the message names what did not happen."""
 
 
 class Client:
-    """Use as an async context manager. `connections` is the number of concurrent calls."""
+    """Use as an async context manager. `connections` is the number of calls under way at a time."""
 
-    def __init__(self, server: str, context: ssl.SSLContext, connections: int) -> None:
+    def __init__(self, server: str, context: ssl.SSLContext, token: str = "", connections: int = 32) -> None:
         self._server = server
         self._context = context
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
 
@@ -34,6 +35,7 @@ class Client:
         self._session = aiohttp.ClientSession(
             base_url=self._server,
             connector=aiohttp.TCPConnector(limit=self._connections, ssl=self._context),
+            headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=CALL_SECONDS),
         )
         return self
@@ -80,7 +82,7 @@ def pods_path(namespace: str, name: str = "") -> str:
 
 
 async def fail(client: Client, namespace: str, name: str, exit_code: int = 1) -> None:
-    """Reports a failed pod as its kubelet would; a pod that does not exist is ignored."""
+    """Ends a pod as its kubelet would say; one that is gone already cannot."""
     ended = {"exitCode": exit_code, "reason": "Error"}
     container = {
         "name": "main",

@@ -60,7 +60,7 @@ FIGURES: dict[str, Figure] = {
     ),
     "operator": (
         measures.operator,
-        "heals and creations on a real API server with fake nodes; some 5 minutes a repeat",
+        "heals and creations on a real API server with fake nodes, against a bare client; some 7 minutes a repeat",
         "operator,runtime,local",
         (
             (
@@ -72,7 +72,7 @@ FIGURES: dict[str, Figure] = {
             (
                 "--scheduler-qps",
                 None,
-                "requests a second of kube-scheduler; its default of 50 bounds (a)",
+                "requests a second of kube-scheduler; its default of 50 bounds (a) and (c), their limit included",
             ),
         ),
     ),

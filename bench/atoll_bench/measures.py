@@ -147,6 +147,9 @@ def operator(options: argparse.Namespace) -> None:
         "MEDIAN": lambda figure: text(figure.value),
         "SPREAD": lambda figure: f"{text(figure.low)} to {text(figure.high)}",
         "TARGET": lambda figure: text(figure.target),
+        "LIMIT": lambda figure: text(figure.limit),
+        "RATIO": lambda figure: text(figure.ratio),
+        "RATIO TARGET": lambda figure: text(figure.ratio_target),
         "MET": lambda figure: "" if figure.met is None else "yes" if figure.met else "no",
     }
     try:

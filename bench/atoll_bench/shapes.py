@@ -1,13 +1,19 @@
-"""Shapes of the measured runs."""
+"""The runs that are measured."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from atoll_bench.client import Object
+from atoll_operator.api.group import LABEL_COMPONENT, LABEL_PLACEMENT, LABEL_UNIT, LEARNER
+
+POD_BYTES = 3000
+"""About as much as a learner's pod says beyond what every pod says."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Units of one kind. One fake node stands for the node pool of each unit's slice."""
+    """Units of one kind, each on one fake node that stands for the node pool of its slice."""
 
     units: int
     hosts: int
@@ -25,7 +31,7 @@ class Shape:
 
     @property
     def nodes(self) -> int:
-        """At least a hundred; exclusive placement needs a node pool for each unit."""
+        """A hundred, and more only where exclusive placement needs a node pool for each of more units."""
         return max(100, self.units)
 
     @property
@@ -36,3 +42,18 @@ class Shape:
 SMALL = Shape(units=8, hosts=4, accelerator="tpu-v6e-slice", topology="4x4", machine="ct6e-standard-4t")
 WIDE = Shape(units=100, hosts=16, accelerator="tpu-v5p-slice", topology="4x4x4", machine="ct5p-hightpu-4t")
 MANY = Shape(units=500, hosts=4, accelerator="tpu-v6e-slice", topology="4x4", machine="ct6e-standard-4t")
+
+
+def plain_pod(shape: Shape, namespace: str, number: int) -> Object:
+    """One that is as large as a learner's, and does not know it: for the node of its slice."""
+    unit = number // shape.hosts
+    labels = {LABEL_COMPONENT: LEARNER, LABEL_UNIT: f"u{unit}", LABEL_PLACEMENT: "1"}
+    container = {"name": "main", "image": "none", "env": [{"name": "FILLING", "value": "x" * POD_BYTES}]}
+    spec = {
+        "nodeName": shape.node_names[unit],
+        "automountServiceAccountToken": False,
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [container],
+    }
+    metadata = {"name": f"plain-{number}", "namespace": namespace, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

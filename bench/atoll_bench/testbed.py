@@ -22,6 +22,7 @@ from atoll_local.kubectl import ESTABLISHED
 from atoll_local.kwok import Kwok, node, tpu_node
 from atoll_local.paths import source_root
 from atoll_local.process import Daemon
+from atoll_operator.kube.client import CONNECTIONS
 
 SYSTEM = "atoll-system"
 READY_SECONDS = 60.0
@@ -57,15 +58,19 @@ class Testbed:
         self._operators: list[Operator] = []
         self.admin: Client
         """Has all rights and is not throttled."""
+        self.bare: Client
+        """Has the operator's own rights and connections, and is throttled as it is."""
 
     async def __aenter__(self) -> Self:
         try:
             await asyncio.to_thread(self._start)
+            context = self._context()
             keys = self._folder / "plane/pki"
-            context = ssl.create_default_context(cafile=str(keys / "ca.crt"))
             context.load_cert_chain(keys / "admin.crt", keys / "admin.key")
             self.admin = await Client(self._plane.server, context, connections=256).__aenter__()
-            self._kubeconfig = self._write_kubeconfig(await self._token())
+            token = await self._token()
+            self._kubeconfig = self._write_kubeconfig(token)
+            self.bare = await Client(self._plane.server, self._context(), token, CONNECTIONS).__aenter__()
         except BaseException:
             await self.__aexit__()
             raise
@@ -74,8 +79,9 @@ class Testbed:
     async def __aexit__(self, *_: object) -> None:
         for operator in self._operators:
             operator.stop(signal.SIGKILL)
-        if hasattr(self, "admin"):
-            await self.admin.__aexit__()
+        for client in (getattr(self, "admin", None), getattr(self, "bare", None)):
+            if client is not None:
+                await client.__aexit__()
         self._kwok.stop()
         self._plane.stop()
 
@@ -94,6 +100,9 @@ class Testbed:
         ):
             self._plane.kubectl(*arguments)
         self._kwok.add([node(SYNCER_NODE)])
+
+    def _context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self._folder / "plane/pki/ca.crt"))
 
     async def _token(self) -> str:
         path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/atoll-operator/token"

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from atoll_bench import cores
-from atoll_bench.client import BenchError, Object, fail
+from atoll_bench.client import BenchError, Object, fail, pods_path
 from atoll_bench.pods import Life, Pods, touched
 from atoll_bench.process import Operator
 from atoll_bench.shapes import Shape
@@ -76,6 +76,13 @@ class Trial:
             if time.monotonic() > deadline:
                 raise BenchError(f"the run is not ready: {ready.get('reason')}: {ready.get('message')}")
             await asyncio.sleep(0.5)
+
+    async def bodies(self) -> list[Object]:
+        """The learners' pods, as the API server has them, in the order of their creation."""
+        path = f"{pods_path(self.namespace)}?labelSelector=atoll.dev%2Fcomponent%3Dlearner"
+        items: list[Object] = (await self.bed.admin.call("GET", path))["items"]
+        order = {life.name: life.created for life in self.pods.lives.values()}
+        return sorted(items, key=lambda pod: order[pod["metadata"]["name"]])
 
     def alive(self) -> list[Life]:
         return sorted((life for life in self.pods.lives.values() if life.alive), key=lambda life: life.name)

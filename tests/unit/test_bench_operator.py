@@ -1,4 +1,4 @@
-"""`atoll bench operator`: pods as the watch reports them, and figures with their targets."""
+"""`atoll bench operator`: pods as the watch tells of them, the limit's pods, and figures with their targets."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from atoll_bench import limit
 from atoll_bench.client import BenchError
 from atoll_bench.pods import Pods, touched
 from atoll_bench.shapes import MANY, SMALL, WIDE
 from atoll_bench.trial import times, training_run
-from atoll_bench.verdict import Samples, figures
+from atoll_bench.verdict import Samples, figures, target_of
 from atoll_cli.__main__ import main
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.pods.topology import slice_of
@@ -47,7 +48,7 @@ def two_running() -> Pods:
     return pods
 
 
-def test_pod_runs_from_the_first_event_that_says_so() -> None:
+def test_pods_run_from_the_event_that_first_says_so() -> None:
     pods = two_running()
     pods.see(line("MODIFIED", "b-1-0", "Running"), 9.0)
     assert (pods.alive, pods.running) == (2, 2)
@@ -55,7 +56,7 @@ def test_pod_runs_from_the_first_event_that_says_so() -> None:
     assert pods.units() == {"a": (1, 1), "b": (1, 1)}
 
 
-def test_replaced_pod_counts_for_its_unit_alone() -> None:
+def test_a_replaced_pod_counts_for_its_unit_and_no_other() -> None:
     pods = two_running()
     pods.see(line("MODIFIED", "a-1-0", "Failed"), 10.0)
     assert (pods.alive, pods.running) == (1, 1)
@@ -71,7 +72,7 @@ def test_replaced_pod_counts_for_its_unit_alone() -> None:
     assert pods.units() == {"a": (2, 1), "b": (1, 1)}
 
 
-def test_deleted_pod_is_neither_alive_nor_running() -> None:
+def test_a_pod_on_its_way_out_neither_lives_nor_runs() -> None:
     pods = two_running()
     pods.see(line("MODIFIED", "b-1-0", "Running", leaving=True), 5.0)
     assert (pods.alive, pods.running) == (1, 1)
@@ -79,7 +80,7 @@ def test_deleted_pod_is_neither_alive_nor_running() -> None:
     assert (pods.alive, pods.running) == (1, 1)
 
 
-def test_pod_that_stays_takes_the_incarnation_of_its_annotation() -> None:
+def test_a_pod_that_stays_is_of_the_incarnation_that_it_was_told_and_since_then() -> None:
     pods = two_running()
     pods.see(line("MODIFIED", "a-1-0", "Running", told="2"), 10.0)
     pods.see(line("MODIFIED", "a-1-0", "Running", told="2"), 11.0)
@@ -91,38 +92,99 @@ def test_pod_that_stays_takes_the_incarnation_of_its_annotation() -> None:
     assert (found["first_created"], found["all_running"], found["last_told"]) == (3.0, 4.0, 1.0)
 
 
-def test_syncer_pod_is_not_counted() -> None:
+def test_the_limit_does_to_each_pod_what_became_of_it() -> None:
+    def pod(name: str, uid: str, told: str) -> dict[str, Any]:
+        annotations = {"atoll.dev/incarnation": told}
+        labels = {"atoll.dev/unit": "u"}
+        metadata = {"name": name, "uid": uid, "labels": labels, "annotations": annotations}
+        return {"metadata": metadata, "spec": {"nodeName": "n", "nodeSelector": {}}}
+
+    before = [pod("u-1-0", "x", "1"), pod("u-1-1", "y", "1")]
+    found = limit.heal(before, [pod("u-1-0", "x", "2"), pod("u-1-1", "z", "2")], "limit")
+    names = [[each["metadata"]["name"] for each in part] for part in (found.gone, found.made, found.told)]
+    assert names == [["u-1-1"], ["u-1-1"], ["u-1-0"]]
+    assert found.told[0]["metadata"]["annotations"] == {"atoll.dev/incarnation": "2"}
+    anew = limit.heal(before, [pod("u-2-0", "p", "2"), pod("u-2-1", "q", "2")], "limit")
+    assert (len(anew.gone), len(anew.made), len(anew.told)) == (2, 2, 0)
+
+
+def test_the_syncers_pod_is_not_counted() -> None:
     pods = Pods()
     pods.see(line("ADDED", "r-syncer-0", "Running", role="syncer"), 1.0)
     assert (pods.alive, pods.lives) == (0, {})
 
 
-def test_watch_error_ends_the_bench_with_its_message() -> None:
+def test_an_error_of_the_watch_ends_the_bench_with_its_words() -> None:
     gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}}
     with pytest.raises(BenchError, match="too old resource version"):
         Pods().see(json.dumps(gone).encode(), 1.0)
 
 
-def test_figure_is_the_median_with_its_range() -> None:
+def test_the_limit_sends_what_the_operator_sent_but_for_the_owner_and_with_every_pool_known() -> None:
+    labels = {"atoll.dev/unit": "r-p0-7", "atoll.dev/placement": "1"}
+    metadata = {
+        "name": "r-p0-7-1-0",
+        "uid": "u",
+        "labels": labels,
+        "annotations": {"atoll.dev/incarnation": "1"},
+        "ownerReferences": [{"name": "r-p0-7"}],
+    }
+    alone = {"podAntiAffinity": {}}
+    spec = {"nodeName": "pool-3", "nodeSelector": {"a": "b"}, "affinity": alone, "containers": []}
+    sent = limit.body({"metadata": metadata, "spec": spec, "status": {"phase": "Running"}}, "limit")
+    selector = {"a": "b", "cloud.google.com/gke-nodepool": "pool-3"}
+    assert sent == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "r-p0-7-1-0",
+            "namespace": "limit",
+            "labels": labels,
+            "annotations": metadata["annotations"],
+        },
+        "spec": {"nodeSelector": selector, "affinity": alone, "containers": []},
+    }
+
+
+def test_a_figure_is_the_median_with_its_spread_and_the_ratio_of_each_round() -> None:
     samples = Samples()
-    for seconds in (6.0, 8.0, 7.0):
-        samples.add("c", WIDE, {"all_running": seconds, "etcd_cpu": 1.0})
+    for seconds, limited in ((10.0, 10.0), (12.0, 8.0), (11.0, 10.0)):
+        samples.add("a", WIDE, {"all_running": seconds, "etcd_cpu": 1.0})
+        samples.add_limits(WIDE, {"a": {"all_running": limited}})
     found = {figure.name: figure for figure in figures(samples)}
     running = found["all_running"]
-    assert (running.value, running.low, running.high) == (7.0, 6.0, 8.0)
-    assert (running.target, running.met) == (7.0, True)
+    assert (running.value, running.low, running.high) == (11.0, 10.0, 12.0)
+    assert (running.limit, running.ratio) == (10.0, pytest.approx(1.1))
+    assert (running.target, running.ratio_target, running.met) == (15.0, 1.2, True)
     assert (running.units, running.pods, running.nodes, running.rounds) == (100, 1600, 100, 3)
     assert (found["etcd_cpu"].target, found["etcd_cpu"].met) == (None, None)
 
 
-def test_figure_above_its_target_does_not_meet_it() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "limited", "met"),
+    [
+        pytest.param(6.9, 6.0, True, id="both"),
+        pytest.param(7.1, 7.0, False, id="too-long"),
+        pytest.param(6.0, 4.0, False, id="too-far-above-the-limit"),
+    ],
+)
+def test_a_target_in_seconds_and_one_of_the_limit_have_both_to_be_met(
+    seconds: float, limited: float, met: bool
+) -> None:
     samples = Samples()
-    samples.add("c", WIDE, {"all_running": 7.1})
-    assert [figure.met for figure in figures(samples)] == [False]
+    samples.add("c", WIDE, {"all_running": seconds})
+    samples.add_limits(WIDE, {"c": {"all_running": limited}})
+    assert [figure.met for figure in figures(samples)] == [met]
+
+
+def test_only_the_smaller_creation_has_a_target_in_seconds() -> None:
+    assert target_of("a", WIDE, "all_running").most == 15.0
+    assert target_of("a", MANY, "all_running").most is None
+    assert target_of("a", MANY, "all_running").ratio == 1.2
 
 
 @pytest.mark.parametrize("shape", [SMALL, WIDE, MANY], ids=lambda shape: shape.name)
-def test_shapes_are_real_slices_and_their_runs_are_valid(shape) -> None:
+def test_the_shapes_are_real_slices_and_their_runs_are_valid(shape) -> None:
     offered = slice_of(shape.accelerator, shape.topology)
     assert (offered.hosts, offered.machine, offered.chips_per_host) == (shape.hosts, shape.machine, 4)
     spec = TrainingRunSpec.model_validate(training_run(shape)["spec"])
@@ -138,7 +200,7 @@ def test_shapes_are_real_slices_and_their_runs_are_valid(shape) -> None:
         pytest.param("--repeat", "0", "--repeat '0': a whole number from 1 to 100 is wanted", id="repeat"),
     ],
 )
-def test_unusable_option_is_refused_by_name(
+def test_an_option_that_cannot_be_used_is_refused_by_name(
     option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "operator", option, value]) == 2
