@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Hello,
         PushHead,
         PushReply,
+        ShardHello,
         Up,
     )
 
@@ -83,17 +84,15 @@ class Bucket(Protocol):
     def uri(self) -> str: ...
     def save_part(self, part: Part) -> bool: ...
     def read_part(self, step: int, shard: int, shards: int) -> Part: ...
-    def missing(self, step: int, shards: int) -> list[int]: ...
     def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None: ...
-    def is_complete(self, step: int) -> bool: ...
     def newest(self, *, own: tuple[int, int] | None = None) -> tuple[Cut | None, list[Skipped]]: ...
     def prune(self, keep: int, saved: int, now: float) -> None: ...
 
 
 class Network(Protocol):
-    """A learner host's way to one shard. Failures raise `TransportError`."""
+    """A learner host's way to one shard; also that of a shard to shard 0. Failures raise `TransportError`."""
 
-    def session(self, hello: Hello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
+    def session(self, hello: Hello | ShardHello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
         """Opens a session and sends what `outgoing` gives; ends when the shard ends it. Close it with `aclose`."""
 
     async def push(self, head: PushHead, body: memoryview, wanted: Callable[[], bool]) -> PushReply:

@@ -313,7 +313,7 @@ def test_a_loss_that_is_not_finite_is_terminal_and_is_not_contributed(make_loop,
 
 def test_a_unit_records_itself_for_a_cut_once_and_before_it_takes_what_came_after(make_loop, parts, saved):
     value = np.zeros(parts[2].padded[2], np.float32)
-    cut = CutId(40)
+    cut = CutId(40, 40)
     script = Script(
         cuts={4: cut, 5: cut},
         arrivals={4: {2: Arrival(41, value)}},
@@ -332,9 +332,9 @@ def test_a_unit_records_itself_for_a_cut_once_and_before_it_takes_what_came_afte
 
 
 def test_a_cut_before_the_first_step_is_passed_on_and_nothing_is_saved(make_loop, saved):
-    script = Script(cuts={1: CutId(40)}, stop_at=9)
+    script = Script(cuts={1: CutId(40, 40)}, stop_at=9)
     make_loop(script).until_end()
-    assert script.marks == [(1, CutId(40), 0)]
+    assert script.marks == [(1, CutId(40, 40), 0)]
     assert not saved
 
 
@@ -350,10 +350,10 @@ def test_only_what_every_host_proposes_is_agreed_on():
 
 
 def test_a_cut_that_one_host_has_seen_and_a_capture_that_one_wants_count_for_all():
-    offers = [Proposal({}, {}, CutId(40, True), NOTHING), Proposal({}, {}, CutId(40), 3)]
+    offers = [Proposal({}, {}, CutId(40, 40, True), NOTHING), Proposal({}, {}, CutId(40, 40), 3)]
     rows = np.stack([offer.values(1) for offer in offers])
     agreed = offers[1].agreed(rows.min(0), rows.max(0))
-    assert (agreed.cut, agreed.capture) == (CutId(40, True), 3)
+    assert (agreed.cut, agreed.capture) == (CutId(40, 40, True), 3)
 
 
 def test_hosts_that_hold_the_same_version_of_two_lineages_do_not_take_it():

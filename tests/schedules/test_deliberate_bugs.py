@@ -15,7 +15,15 @@ from soak import schedule
 from atoll_runtime.learner.proposal import Proposal
 from atoll_runtime.sync import anchors
 from atoll_runtime.sync.contributions import Contributions
-from atoll_runtime.sync.events import FinalCut, Persisted, Publish
+from atoll_runtime.sync.cuts import Cuts
+from atoll_runtime.sync.events import (
+    NO_CUT,
+    FinalCut,
+    Persisted,
+    Publish,
+    Remember,
+    SendOrders,
+)
 from atoll_runtime.sync.ledger import Account
 from atoll_runtime.sync.link import Link
 from atoll_runtime.sync.machine import Syncer
@@ -241,6 +249,66 @@ def the_final_cut_begins_while_rounds_are_in_flight(patch: Patch) -> None:
 
 
 @bug
+def the_end_is_announced_before_the_journal_has_it(patch: Patch) -> None:
+    real = Driver._carry_out
+
+    def carry_out(self: Driver, effect: Any) -> None:
+        if isinstance(effect, SendOrders) and effect.orders.final:
+            self.orders.set(effect.orders)
+        elif not (isinstance(effect, Remember) and effect.record["final"]):
+            real(self, effect)
+
+    patch.setattr(Driver, "_carry_out", carry_out)
+
+
+@bug
+def the_clock_is_announced_before_the_journal_has_it(patch: Patch) -> None:
+    real = Driver._carry_out
+
+    def carry_out(self: Driver, effect: Any) -> None:
+        if isinstance(effect, SendOrders):
+            self.orders.set(effect.orders)
+        else:
+            real(self, effect)
+
+    patch.setattr(Driver, "_carry_out", carry_out)
+
+
+@bug
+def shard_0_forgets_its_clock(patch: Patch) -> None:
+    patch.setattr(Journal, "advance", lambda self, clock: None)
+
+
+@bug
+def a_shard_merges_on_after_the_final_cut(patch: Patch) -> None:
+    patch.setattr(Syncer, "sealed", False)
+    patch.setattr(Syncer, "finishing", property(lambda self: self.orders.ending))
+
+
+@bug
+def a_shard_that_is_back_skips_its_part_of_a_cut(patch: Patch) -> None:
+    real = Syncer._follow_cut
+
+    def follow(self: Syncer) -> None:
+        if self.cuts.saving == NO_CUT and self.orders.cut.number > 0:  # the first since its start
+            self.cuts.newest = max(self.cuts.newest, self.orders.cut)
+            self.cuts.save()
+        real(self)
+
+    patch.setattr(Syncer, "_follow_cut", follow)
+
+
+@bug
+def a_cut_that_shard_0_has_forgotten_is_never_overtaken(patch: Patch) -> None:
+    patch.setattr(Cuts, "forgotten", lambda self, cut: False)
+
+
+@bug
+def a_shard_keeps_its_own_clock_when_shard_0_is_away(patch: Patch) -> None:
+    patch.setattr(Syncer, "coordinates", property(lambda self: True))
+
+
+@bug
 def learners_are_stopped_before_the_final_cut_stands(patch: Patch) -> None:
     real = Driver._record
 
@@ -288,7 +356,7 @@ def a_learner_counts_on_when_a_fragment_is_overwritten(patch: Patch) -> None:
 
 @bug
 def a_learner_keeps_what_it_has_when_a_shard_has_lost_it(patch: Patch) -> None:
-    def welcomed(self: Link, lineage: str, step: int, versions: Any, least: Any, cut: Any) -> bool:
+    def welcomed(self: Link, lineage: str, versions: Any, least: Any, cut: Any) -> bool:
         self.lineage, self.offered = lineage, list(versions)
         self.marked(cut)
         return False

@@ -10,6 +10,7 @@ from sim_values import Value, Violation
 
 from atoll_runtime.checkpoint import Cut, Part, Skipped, StoreError
 from atoll_runtime.sync import clocks
+from atoll_runtime.sync.events import CutId
 
 if TYPE_CHECKING:
     from sim_shard import ShardProcess
@@ -35,17 +36,21 @@ class CutPart:
         return self.part.shard
 
     @property
+    def cut(self) -> CutId:
+        return CutId(*self.part.meta["machine"]["cut"])
+
+    @property
     def final(self) -> bool:
-        return bool(self.part.meta["machine"]["cut"][1])
+        return self.cut.final
 
     @property
     def lineage(self) -> str:
         return str(self.part.meta["lineage"])
 
     @property
-    def of(self) -> tuple[str, bool]:
-        """The life of the journal, and whether it is the final cut, which may have the step of one before it."""
-        return self.lineage, self.final
+    def of(self) -> tuple[str, CutId]:
+        """The life of the journal, and the cut, which may have the step of one that shard 0 has forgotten."""
+        return self.lineage, self.cut
 
 
 @dataclass(frozen=True)
@@ -120,10 +125,6 @@ class SimStore:
             raise StoreError(f"no part of shard {shard}")
         return found.part
 
-    def missing(self, step: int, shards: int) -> list[int]:
-        self._answer()
-        return [s for s in range(shards) if (step, s) not in self._bucket.parts]
-
     def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None:
         """Makes a cut whole."""
         self._answer()
@@ -131,7 +132,7 @@ class SimStore:
         if step in bucket.cuts:
             return
         parts = tuple(bucket.parts[step, s] for s in range(shards))
-        if len({part.final for part in parts}) > 1:
+        if len({part.cut for part in parts}) > 1:
             raise StoreError(f"step {step}: the parts are of different cuts")
         records = {clocks.shard(part.shard): part.part.meta["vector"] for part in parts} | meta["marks"]
         wrong = clocks.inconsistency(records)
@@ -141,10 +142,6 @@ class SimStore:
         bucket.cuts[step] = WholeCut(step, parts, meta)
         checks.whole(bucket.cuts[step])
         self._answer()
-
-    def is_complete(self, step: int) -> bool:
-        self._answer()
-        return step in self._bucket.cuts
 
     def newest(self, *, own: tuple[int, int] | None = None) -> tuple[Cut | None, list[Skipped]]:
         """With this shard's own arrays alone, as the beginning of another lineage."""

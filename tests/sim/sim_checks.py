@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sim_bucket import WholeCut
@@ -19,11 +20,13 @@ from atoll_runtime.sync.events import (
     Merged,
     MergeFailed,
     Note,
+    Ordered,
+    Orders,
     Publish,
     RecordCut,
 )
 from atoll_runtime.sync.ledger import MISSED, OVERWRITTEN, Account
-from atoll_runtime.sync.machine import COORDINATOR
+from atoll_runtime.sync.rules import COORDINATOR
 from atoll_runtime.sync.waiting import why
 from atoll_runtime.sync.weights import weight
 from atoll_runtime.transport.messages import FetchHead
@@ -53,6 +56,8 @@ class Checks:
         self._steps: dict[int, int] = {}
         self._furthest: dict[int, int] = {}
         """The highest step that each shard's clock has shown in any of its processes."""
+        self._announced: dict[str, Orders] = {}
+        """By lineage of shard 0: the furthest that it has told another shard."""
         self._ended: dict[int, tuple[Value, ...]] = {}
         self.lost_volumes = 0
 
@@ -69,6 +74,11 @@ class Checks:
             mine = s == process.number and lineage == process.lineage
             if mine and (name not in machine.units or machine.units[name].incarnation < incarnation):
                 raise Violation(f"{process}: {name}.{incarnation} was welcomed and is forgotten")
+        announced = self._announced.get(process.lineage)
+        if announced is not None and process.number == COORDINATOR:
+            forgotten = announced.final and not machine.final
+            if forgotten or machine.orders.step < announced.step or machine.orders.cut < announced.cut:
+                raise Violation(f"{process}: {announced} was announced, {machine.orders} is known")
         self._steps[process.number] = machine.step
         for p, value in enumerate(process.memory):
             if value.version != machine.versions[p]:
@@ -78,6 +88,7 @@ class Checks:
     def went_back(self, slot: ShardSlot) -> None:
         """Its volume was restored: what is newer than it is lost for that reason, and its versions may come again."""
         self.lost_volumes += 1
+        self._announced.clear()
         for value in slot.written()[1].values():
             key = value.shard, value.fragment, value.lineage
             self._seen[key] = value
@@ -109,8 +120,18 @@ class Checks:
             held = [round_id.fragment for round_id in machine.rounds.held]
             if len(set(held)) != len(held):
                 raise Violation(f"{process}: rounds in flight of fragments {held}")
-        if isinstance(event, FinalCut):
+        if isinstance(event, FinalCut) or (isinstance(event, Ordered) and event.orders.final):
             self._final(process)
+
+    def announced(self, process: ShardProcess, orders: Orders) -> None:
+        """Shard 0 tells another shard what it has decided: from now on it may not forget it."""
+        known = self._announced.setdefault(process.lineage, orders)
+        self._announced[process.lineage] = replace(
+            orders,
+            step=max(known.step, orders.step),
+            cut=max(known.cut, orders.cut),
+            final=known.final or orders.final,
+        )
 
     def frozen(self, process: ShardProcess, merge: Merge) -> None:
         """A round's membership."""
@@ -262,14 +283,14 @@ class Checks:
         for part in cut.parts:
             for value in part.values:
                 for who, stop in value.ends.items():
-                    mark = self._mark(who, CutId(cut.step, part.final))
+                    mark = self._mark(who, part.cut)
                     if not (mark is None or stop <= mark[1]):
                         raise Violation(
                             f"cut {cut.step}: {value} holds {who} up to {stop}, recorded at {mark and mark[1]}"
                         )
         values = cut.values
         for who in self._marks:
-            mark = self._mark(who, CutId(cut.step, cut.parts[0].final), exact=True)
+            mark = self._mark(who, cut.parts[0].cut, exact=True)
             for held, value in zip(mark[2] if mark else (), values, strict=False):
                 if not (held.lineage != value.lineage or held.version <= value.version):
                     raise Violation(f"cut {cut.step}: {who} held {held}, the cut holds {value}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from atoll_runtime.simulate import network
-from atoll_runtime.transport.messages import Welcome
+from atoll_runtime.transport.messages import Order, Welcome
 from atoll_runtime.transport.transport import TransportError
 
 if TYPE_CHECKING:
@@ -20,16 +20,17 @@ SLICES = 3
 
 
 class SimNetwork(network.SimNetwork):
-    """A host's way to one shard."""
+    """A host's way to one shard, or another shard's to shard 0."""
 
-    def __init__(self, unit: UnitProcess, slot: ShardSlot) -> None:
-        super().__init__(unit)
-        self._unit, self._slot, self._world = unit, slot, unit.world
+    def __init__(self, client: UnitProcess | ShardProcess, slot: ShardSlot) -> None:
+        super().__init__(client)
+        self._client: Any = client
+        self._slot, self._world = slot, client.world
 
     def reach(self) -> ShardProcess:
         """The process at the other end, unless it is away or the way to it is broken."""
         world, process = self._world, self._slot.process
-        if process is None or process.service is None or not world.reachable(self._unit.slot, self._slot):
+        if process is None or process.service is None or not world.reachable(self._client.slot, self._slot):
             raise TransportError("nobody is there")
         if world.chance(world.weather.loss):
             raise TransportError("the call was lost")
@@ -40,10 +41,10 @@ class SimNetwork(network.SimNetwork):
 
     def push_seconds(self) -> Iterator[float]:
         for _ in range(SLICES):
-            yield self._transfer((self._world.delay() + self._unit.island.link) / SLICES)
+            yield self._transfer((self._world.delay() + self._client.island.link) / SLICES)
 
     def fetch_seconds(self) -> float:
-        return self._transfer(self._unit.island.link)
+        return self._transfer(self._client.island.link)
 
     def breaks(self) -> bool:
         return self._world.chance(self._world.weather.breaks)
@@ -56,10 +57,12 @@ class SimNetwork(network.SimNetwork):
 
     def sent(self, server: Any, message: object) -> None:
         if isinstance(message, Welcome):
-            self._world.checks.welcomed(server, self._unit)
+            self._world.checks.welcomed(server, self._client)
+        if isinstance(message, Order):
+            self._world.checks.announced(server, message.orders)
 
     def served(self, server: Any, head: Any, body: memoryview) -> None:
         self._world.checks.fetched(server, head, body)
 
     def _transfer(self, seconds: float) -> float:
-        return self._unit.island.transfer(self._world.now, seconds)
+        return self._client.island.transfer(self._world.now, seconds)

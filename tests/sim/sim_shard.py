@@ -13,18 +13,20 @@ from unittest import mock
 import numpy as np
 from sim_bucket import SimStore
 from sim_disk import Mount, SimDisk
+from sim_network import SimNetwork
 from sim_values import Pending, SymbolicArrays, Value, Violation
 
 from atoll_runtime.checkpoint import StoreError
 from atoll_runtime.simulate.eventloop import Process
 from atoll_runtime.simulate.network import Server
-from atoll_runtime.sync.events import Effect, Event, RoundId
+from atoll_runtime.sync.events import CUT_EPOCH, Effect, Event, RoundId
 from atoll_runtime.sync.machine import Syncer
-from atoll_runtime.sync.rules import Rules
+from atoll_runtime.sync.rules import COORDINATOR, Rules
 from atoll_runtime.syncer import records, recovery
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.errors import JournalError
+from atoll_runtime.syncer.following import Following
 from atoll_runtime.syncer.recovery import Start
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.tape import Tape
@@ -44,6 +46,7 @@ class ShardSlot:
     disk: SimDisk
     process: ShardProcess | None = None
     cut_off_until: float = 0.0
+    parted_until: float = 0.0
 
     @property
     def number(self) -> int:
@@ -118,7 +121,7 @@ class ShardProcess(Server):
 
     @property
     def current(self) -> bool:
-        """The newest cut holds every merge of this shard."""
+        """The newest cut of which this shard's part stands holds every merge of it."""
         assert self.driver is not None
         return self.driver.cuts.merges == self.machine.rounds.merges
 
@@ -154,6 +157,9 @@ class ShardProcess(Server):
         world.log(f"{self} starts: step {self.machine.step}, versions {self.machine.versions}")
         self.service = Service(self.driver)
         self.driver.start()
+        if self.number != COORDINATOR:
+            network: Any = SimNetwork(self, world.shards[COORDINATOR])
+            self.driver.spawn(Following(self.driver, network).serve())
         try:
             await self.driver.failed
         except Exception as error:
@@ -177,7 +183,14 @@ class ShardProcess(Server):
         names = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=f"L{world.rng.getrandbits(32):08x}"))
         with mock.patch.object(recovery, "uuid", names):
             return recovery.recover(
-                world.run_contract, self.slot.rules, world.layout, FOLDER, store, initial, mount
+                world.run_contract,
+                self.slot.rules,
+                world.layout,
+                FOLDER,
+                store,
+                initial,
+                mount,
+                lambda: CUT_EPOCH + 1 + 1000 * world.now,  # shards start more often than once in a second
             )
 
     def _value(self, p: int, theta: np.ndarray) -> Value:

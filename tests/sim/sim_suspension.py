@@ -17,12 +17,12 @@ PATIENCE_SECONDS = 200.0
 
 
 class Suspension:
-    """No unit is left; every process of a shard is asked once for the cut that holds all, until it stands."""
+    """No unit is left; shard 0 is asked for a cut that holds all, until one stands."""
 
     def __init__(self, world: World) -> None:
         self._world, self._began = world, world.now
-        self._ordered: dict[int, tuple[ShardProcess, int]] = {}
-        """What each shard was asked for, and in which life."""
+        self._ordered: tuple[ShardProcess, int] | None = None
+        """What shard 0 was asked for, and in which life."""
         world.at(POLL_SECONDS, None, self._poll)
 
     def _poll(self) -> None:
@@ -36,8 +36,8 @@ class Suspension:
                 world.checks.suspended(process, saved)
             self._end()
         elif world.now - max(self._began, world.calm_since or 0.0) > PATIENCE_SECONDS:
-            # An order does not go before a final cut of the run's target, which may need units to be whole.
-            ends = any(each.machine.finishing and not each.machine.outdated for each in processes)
+            # An order does not go before the end of the run, which may need units.
+            ends = any(each.machine.orders.ending or each.machine.final for each in processes)
             if world.calm_since is not None and not ends:
                 raise Violation(
                     f"no cut {PATIENCE_SECONDS:g} s after all units have left: {world.checks.why()}"
@@ -47,8 +47,8 @@ class Suspension:
             world.at(POLL_SECONDS, None, self._poll)
 
     def _saved(self, processes: Sequence[ShardProcess]) -> int | None:
-        """The newest cut, if it holds everything; else each shard is asked for the next one."""
-        newest = processes[0].newest_cut
+        """The newest cut, if it holds everything; else shard 0 is asked for the next one."""
+        first, newest = processes[0], processes[0].newest_cut
         reached = max(
             max(value.version for process in processes for value in process.state),
             max(process.machine.orderable for process in processes),
@@ -57,11 +57,9 @@ class Suspension:
         if newest is not None and newest >= reached and current:
             return newest
         step = reached if newest is None or newest < reached else newest + 1
-        for s, process in enumerate(processes):
-            follows = s == 0 or processes[0].machine.orderable >= step
-            if follows and self._ordered.get(s) != (process, step):
-                self._ordered[s] = process, step
-                process.context.run(process.driver.cut, step)
+        if self._ordered != (first, step):
+            self._ordered = first, step
+            first.context.run(first.driver.cut, step)
         return None
 
     def _end(self) -> None:

@@ -154,6 +154,8 @@ class World:
         slots: tuple[ShardSlot | UnitSlot, ...] = (*self.shards, *self.units)
         for slot in slots:
             slot.cut_off_until = 0.0
+        for shard in self.shards:
+            shard.parted_until = 0.0
         self.log("calm")
 
     def at(self, seconds: float, owner: Process | None, job: Callable[..., Any], *facts: object) -> None:
@@ -208,6 +210,8 @@ class World:
             self.disk_faults += 1
         elif fault == "cut off shard":
             self.cut_off(shard, rng.random() * CUT_OFF_SECONDS)
+        elif fault == "part shards":
+            self.part(rng.choice(self.shards[1:] or self.shards), rng.random() * CUT_OFF_SECONDS)
         elif fault == "cut off unit":
             self.cut_off(unit, rng.random() * CUT_OFF_SECONDS)
         else:
@@ -265,8 +269,17 @@ class World:
                     if slot is shard or channel.client.slot is slot:
                         channel.cut()
 
-    def reachable(self, unit: UnitSlot, shard: ShardSlot) -> bool:
-        return self.now >= max(unit.cut_off_until, shard.cut_off_until)
+    def part(self, shard: ShardSlot, seconds: float) -> None:
+        """It and shard 0 do not reach each other for a while; units reach both."""
+        shard.parted_until = self.now + seconds
+        if shard.process is not None:
+            for channel in list(shard.process.channels):
+                if channel.client is shard.process:
+                    channel.cut()
+
+    def reachable(self, client: UnitSlot | ShardSlot, shard: ShardSlot) -> bool:
+        parted = client.parted_until if isinstance(client, ShardSlot) else 0.0
+        return self.now >= max(client.cut_off_until, shard.cut_off_until, parted)
 
     def chance(self, probability: float) -> bool:
         return probability > 0 and self.rng.random() < probability

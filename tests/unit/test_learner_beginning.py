@@ -16,11 +16,11 @@ BEGINNING = Beginning(joined=10.0, stepped=30.5, compiling=12.25, compiled=3, lo
 
 def test_every_report_tells_of_the_beginning_once_it_is_known() -> None:
     box = Mailbox((0, 0))
-    box.put_report(1, 8, 5.0, 0.1, 8, ())
+    box.put_report(1, 8, 5.0, 0.1, 8)
     before = box.next_up()
     box.beginning = BEGINNING
     for step in (2, 3):
-        box.put_report(step, 8, 5.0, 0.1, 8, ())
+        box.put_report(step, 8, 5.0, 0.1, 8)
         after = box.next_up()
         assert isinstance(before, Report) and isinstance(after, Report)
         assert before.beginning is None

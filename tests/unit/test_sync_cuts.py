@@ -1,7 +1,8 @@
-"""Which cuts a shard believes that learners tell of: none that is further on than any shard is known to be."""
+"""Cuts: shard 0 begins them and nobody else; what overtakes its word is refused, or shows that it has forgotten one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,157 +12,180 @@ from atoll_runtime.learner.proposal import Proposal
 from atoll_runtime.sync import restoring
 from atoll_runtime.sync.events import (
     NO_CUT,
+    CutEnded,
     CutId,
+    CutOrdered,
     Declined,
+    Effect,
     Event,
-    Heard,
     Joined,
-    Left,
     Marked,
+    Merged,
     Note,
+    Offered,
+    Ordered,
+    Orders,
     Part,
+    Persisted,
     RecordCut,
+    Remember,
+    RememberStep,
     Reported,
     RoundId,
-    ShardClock,
+    SendMarkers,
+    SendOrders,
+    SendStanding,
+    ShardTold,
+    Standing,
+    Tick,
 )
 from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer import hosts
-from atoll_runtime.transport.messages import PROTOCOL, Hello
 
-RULES = replace(LONE, cut_interval=100, shard=1, shards=2)
-WILD = CutId(2**31)
-DOUBT = "cut: 2147483648, but no shard is known to be beyond global step 1"
+FIRST = replace(LONE, cut_interval=100, shards=2)
+SECOND = replace(FIRST, shard=1)
+STARTED = 1000
+"""Number of the first cut that this process begins."""
+CUT = CutId(STARTED + 5, 7)
 
 
 class Shard:
     """A machine at global step 1, in whose first round it waits for unit a; what it was told of cuts since."""
 
-    def __init__(self) -> None:
-        self.machine, self.recorded, self.notes = (
-            Syncer.begin(RULES, (10,), [0]),
-            list[CutId](),
-            list[object](),
-        )
+    def __init__(self, rules: Rules) -> None:
+        self.machine = Syncer.begin(rules, (10,), [0])
+        self.machine.cuts.started = STARTED
+        self.effects: list[Effect] = []
         self.tell(
             Joined("a", 1, 0, 1, 0, ""), *(Reported("a", 1, 0, n, n, 10 * n, 1.0, 0.1, n) for n in (1, 2))
         )
+        if rules.shard:
+            self.tell(Ordered(Orders(step=1, cut=self.machine.cuts.newest)))
         (self.round,) = self.machine.rounds.held
+        self.effects.clear()
 
-    def tell(self, *events: Event, now: float = 1.0) -> None:
+    def tell(self, *events: Event, now: float = 1.0) -> Shard:
         for event in events:
-            for effect in self.machine.handle(event, now):
-                if isinstance(effect, RecordCut):
-                    self.recorded.append(effect.cut)
-                elif isinstance(effect, Note):
-                    self.notes.append(effect.entry.get("why"))
+            self.effects += self.machine.handle(event, now)
+        return self
+
+    @property
+    def recorded(self) -> list[CutId]:
+        return [each.cut for each in self.effects if isinstance(each, RecordCut)]
+
+    @property
+    def notes(self) -> list[object]:
+        return [each.entry.get("why") for each in self.effects if isinstance(each, Note)]
+
+    def merge(self) -> Shard:
+        return self.tell(part(self.round, NO_CUT), Merged(self.round, 0.0), Persisted(self.round))
+
+    def again(self, rules: Rules) -> Shard:
+        """The next process on the same volume."""
+        last = [each for each in self.effects if isinstance(each, Remember)][-1]
+        next_one = object.__new__(Shard)
+        next_one.machine, next_one.effects = restoring.restore(rules, (10,), last.record), []
+        next_one.machine.cuts.started = STARTED + 1000
+        return next_one
 
 
 def part(round_id: RoundId, cut: CutId) -> Part:
     return Part("a", 1, 0, 1, round_id, 0, 2, 20, 2, 2, 0, 10, 10, 20, cut)
 
 
+Telling = Callable[[Part], Event]
+
+
 @pytest.mark.parametrize(
-    "tell",
-    [
-        lambda round_id: Joined("b", 1, 0, 1, 0, "", WILD),
-        lambda round_id: Marked("a", 1, 0, WILD, 20),
-        lambda round_id: part(round_id, WILD),
-        lambda round_id: Declined(part(round_id, WILD), DOUBT),
-    ],
-    ids=["joined", "marked", "part", "declined"],
+    "telling",
+    [lambda part: part, Offered, lambda part: Declined(part, "")],
+    ids=["part", "header", "declined"],
 )
-def test_a_cut_beyond_all_that_is_known_is_refused_by_name_and_not_recorded(tell) -> None:
-    shard = Shard()
-    shard.tell(tell(shard.round))
-    assert shard.recorded == [] and shard.machine.cuts.newest == CutId(0)
-    assert DOUBT in shard.notes
-    assert restoring.restore(RULES, (10,), shard.machine.record()).cuts.newest == CutId(0)
-    shard.tell(Heard("a", (ShardClock(90, 0), ShardClock(0, 0))))
-    assert shard.recorded == [], "nothing came to light that speaks for it"
-
-
-def test_a_part_from_beyond_an_unbelievable_cut_is_refused_before_its_body_is_read() -> None:
-    shard = Shard()
-    assert shard.machine.admit(part(shard.round, WILD)) == DOUBT
-    assert shard.machine.admit(part(shard.round, NO_CUT)) == ""
-
-
-@pytest.mark.parametrize("stays", [True, False])
-def test_a_shard_that_was_away_records_the_cut_once_it_hears_how_far_the_others_are(stays: bool) -> None:
-    shard = Shard()
-    shard.tell(Marked("a", 1, 0, CutId(700), 20))
-    if not stays:
-        shard.tell(Left("a", 1, 0))
-    assert shard.recorded == []
-    shard.tell(Heard("a", (ShardClock(701, 0), ShardClock(0, 0))))
-    assert shard.recorded == [CutId(700)] * stays
-
-
-def test_a_cut_that_follows_others_that_were_given_up_is_recorded_though_no_clock_went_on() -> None:
-    """One of a run's shards was away from a suspension: the others' cuts went on, and their clocks stood still."""
-    shard = Shard()
-    shard.tell(Marked("a", 1, 0, CutId(700), 20))
-    shard.tell(Heard("a", (ShardClock(4, 0, "", 699), ShardClock(0, 0))))
-    assert shard.recorded == [CutId(700)]
-    assert shard.machine.clock.cut == 700
-
-
-@pytest.mark.parametrize("others", [False, True])
-def test_learners_whom_nobody_contradicts_are_believed_after_a_few_attempts(others: bool) -> None:
-    """A shard that lost its journal twice has nothing but their word, and would refuse all that they send."""
-    shard = Shard()
-    if others:
-        shard.tell(Joined("b", 1, 0, 1, 0, ""), Reported("b", 1, 0, 1, 1, 10, 1.0, 0.1, 1))
-    shard.tell(Marked("a", 1, 0, CutId(700), 20))
-    refused = 0
-    for now in range(2, 400):
-        held = next(iter(shard.machine.rounds.held), None)
-        if held is None or shard.recorded:
-            break
-        if doubt := shard.machine.admit(part(held, CutId(700))):
-            refused += 1
-            shard.tell(Declined(part(held, CutId(700)), doubt), now=now)
-        shard.tell(Reported("a", 1, 0, now + 2, now + 2, 10 * now, 1.0, 0.1, now + 2), now=now)
-        if others:
-            shard.tell(Reported("b", 1, 0, now, now, 10 * now, 1.0, 0.1, now), now=now)
-    assert refused >= 3
-    assert shard.recorded == [CutId(700)] * (not others)
-
-
-@pytest.mark.parametrize(("silent", "believed"), [("b", True), ("bc", False)], ids=["needed", "enough"])
-def test_a_learner_that_a_round_needs_is_believed_though_one_that_began_after_a_loss_tells_of_no_cut(
-    silent: str, believed: bool
+@pytest.mark.parametrize("rules", [FIRST, SECOND], ids=["shard-0", "another"])
+def test_what_was_sent_after_a_cut_that_a_shard_was_not_told_of_is_refused_by_name(
+    rules: Rules, telling: Telling
 ) -> None:
-    """The cuts after the newest whole one were lost with the journal: who began since has never heard of them."""
-    machine = Syncer.begin(replace(RULES, quorum=2, shard=0, shards=1), (10,), [500], 500)
-    for unit in "a" + silent:
-        machine.handle(Joined(unit, 1, 0, 1, 500, "", CutId(700 if unit == "a" else 500)), 0.0)
-    for n in range(1, 400):
-        for unit in "a" + silent:
-            machine.handle(Reported(unit, 1, 0, n, n, 10 * n, 1.0, 1.0, n), float(n))
-    assert (machine.cuts.newest == CutId(700)) == believed
-
-
-def test_what_a_host_says_that_it_holds_is_no_proof_of_the_cut_that_it_tells_of() -> None:
-    """One Hello would name a cut for the whole run that no clock ever comes to."""
-    shard = Shard()
-    wild = hosts.LAST_STEP
-    hello = Hello(PROTOCOL, "r", "b", 1, 0, 1, "f", "bf16", (wild,), 0, "", CutId(wild))
-    assert not hosts.beyond(hello)
-    shard.tell(hosts.joined(hello))
+    shard = Shard(rules)
+    late = part(shard.round, CUT)
+    assert "cut 7, of which shard 0 has not told" in shard.machine.admit(late), "before its body is read"
+    shard.tell(telling(late))
     assert shard.recorded == [] and shard.machine.cuts.newest == CutId(0)
-    assert f"cut: {wild}, but no shard is known to be beyond global step 1" in shard.notes
+    assert shard.machine.units["a"].dropped == 1
+    assert shard.machine.admit(replace(late, cut=NO_CUT)) != "" or isinstance(telling(late), Declined)
 
 
-def test_a_shard_that_lost_its_journal_records_the_next_cut_after_its_newest_whole_one_at_once() -> None:
-    """The next one came with the first merge after an interval; learners alone know of it."""
-    shard = Shard()
-    following = CutId(shard.machine.step + RULES.cut_interval + RULES.interval)
-    shard.tell(Joined("b", 1, 0, 1, 0, "", following))
-    assert shard.recorded == [following]
-    shard.tell(Marked("b", 1, 0, following, 20), part(shard.round, following))
-    assert not any(shard.notes) and shard.machine.units["a"].dropped == 0
+def test_another_shard_records_itself_when_shard_0_tells_and_then_takes_what_was_sent_after_the_cut() -> None:
+    shard = Shard(SECOND).tell(Ordered(Orders(step=1, cut=CUT)))
+    assert shard.recorded == [CUT]
+    assert shard.machine.admit(part(shard.round, CUT)) == ""
+    shard.tell(Ordered(Orders(step=1, cut=CUT)), Ordered(Orders(step=1, cut=CutId(0))))
+    assert shard.recorded == [CUT], "once, and none that is older"
+
+
+def test_a_cut_that_a_learner_knows_and_shard_0_has_lost_with_its_volume_is_overtaken_at_once() -> None:
+    shard, forgotten = Shard(FIRST), CutId(STARTED - 1, 90)
+    shard.tell(Marked("a", 1, 0, forgotten, 20))
+    (cut,) = shard.recorded
+    assert cut > forgotten and cut.number == STARTED
+    assert shard.machine.admit(part(shard.round, forgotten)) == ""
+    shard.tell(Marked("a", 1, 0, forgotten, 20), part(shard.round, forgotten))
+    assert shard.recorded == [cut], "no second one for the same"
+
+
+def test_a_learner_that_names_a_cut_that_was_never_begun_is_refused_and_no_cut_begins() -> None:
+    shard = Shard(FIRST)
+    shard.tell(Marked("a", 1, 0, CUT, 20))
+    assert shard.recorded == [] and any("cut 7" in str(why) for why in shard.notes)
+    assert restoring.restore(FIRST, (10,), shard.machine.record()).cuts.newest == CutId(0)
+
+
+def test_shard_0_writes_each_decision_down_before_it_tells_the_others() -> None:
+    shard = Shard(FIRST)
+    shard.merge().tell(*(Tick() for _ in range(3)), now=2.0).tell(CutOrdered(5))
+    known, cut = 1, CutId(0)
+    for effect in shard.effects:
+        match effect:
+            case RememberStep(step):
+                known = step
+            case Remember(record):
+                known, cut = record["clock"], CutId(*record["cut"])
+            case SendOrders(orders):
+                assert (orders.step, orders.cut) == (known, cut)
+    assert known > 1 and shard.recorded
+    assert [each.orders.cut for each in shard.effects if isinstance(each, SendOrders)][-1] == cut
+    assert any(isinstance(each, SendMarkers) for each in shard.effects)
+
+
+def test_a_shard_that_was_killed_while_it_saved_its_part_saves_the_same_again_if_nothing_was_merged() -> None:
+    shard = Shard(SECOND).tell(Ordered(Orders(step=1, cut=CUT)))
+    again = shard.again(SECOND).tell(Ordered(Orders(step=1, cut=CUT)), Tick())
+    assert again.recorded == [CUT]
+    again.tell(CutEnded(CUT, whole=True))
+    assert [each.standing.saved for each in again.effects if isinstance(each, SendStanding)][-1] == CUT
+    shard.effects.append(Remember({**shard.merge().machine.record(), "cut_merges": 0}))
+    later = shard.again(SECOND).tell(Ordered(Orders(step=1, cut=CUT)))
+    assert later.recorded == [], "it would hold more than it may"
+
+
+def test_shard_0_knows_whose_part_of_the_newest_cut_stands() -> None:
+    shard = Shard(FIRST).tell(CutOrdered(5))
+    (cut,) = shard.recorded
+    shard.tell(ShardTold(1, Standing(1, False, CutId(0))))
+    assert shard.machine.cuts.parts == set()
+    shard.tell(ShardTold(1, Standing(1, False, cut)), ShardTold(1, Standing(1, False, NO_CUT)))
+    assert shard.machine.cuts.parts == {1}, "it stands, whatever becomes of the shard"
+    shard.tell(CutOrdered(9))
+    assert shard.machine.cuts.parts == set()
+
+
+def test_an_order_begins_a_cut_unless_one_that_holds_as_much_is_under_way() -> None:
+    shard = Shard(FIRST).tell(CutOrdered(25), CutOrdered(25))
+    assert [(cut.step, cut.final) for cut in shard.recorded] == [(25, False)]
+    again = shard.again(FIRST).tell(CutOrdered(25))
+    assert [cut.step for cut in again.recorded] == [26], "the other process's is nobody's any more"
+    again.tell(CutEnded(again.recorded[0], whole=False))
+    assert again.machine.orderable == 27
 
 
 def test_the_last_cut_that_a_shard_takes_from_a_host_and_those_after_it_are_ones_that_hosts_agree_on() -> (
@@ -169,6 +193,7 @@ def test_the_last_cut_that_a_shard_takes_from_a_host_and_those_after_it_are_ones
 ):
     """In int32: a marker that does not fit would end every learner of the run, and again after each restart."""
     for step in (hosts.LAST_STEP, hosts.LAST_STEP + 1000):
-        cut = CutId(step, True)
+        cut = CutId(hosts.LAST_CUT, step, True)
         values = Proposal({}, {}, cut).values(1)
-        assert Proposal({}, {}).agreed(values, values).cut == cut
+        agreed = Proposal({}, {}).agreed(values, values).cut
+        assert (agreed.number, agreed.step, agreed.final) == (cut.number, cut.step, cut.final)

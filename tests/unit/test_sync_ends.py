@@ -8,26 +8,23 @@ from itertools import permutations
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sim_scenario import Island, Scenario, Weather
 from sim_shard import ShardProcess
 from sim_world import World
 
-from atoll_runtime.learner.mailbox import tell
 from atoll_runtime.sync import clocks, restoring
 from atoll_runtime.sync.events import (
     NO_CUT,
-    CutEnded,
     CutId,
     CutOrdered,
     Effect,
     FinalCut,
-    Heard,
     Joined,
-    Marked,
     Merge,
     Merged,
+    Offered,
+    Ordered,
+    Orders,
     Part,
     Persisted,
     RecordCut,
@@ -35,17 +32,19 @@ from atoll_runtime.sync.events import (
     RememberJoin,
     Reported,
     RoundId,
+    SendOrders,
     SendPull,
-    ShardClock,
+    ShardLeft,
+    ShardTold,
+    Standing,
+    StopAll,
     Tick,
 )
-from atoll_runtime.sync.link import Link
 from atoll_runtime.sync.machine import Syncer
-from atoll_runtime.sync.pace import Pace
 from atoll_runtime.sync.rules import Rules
+from atoll_runtime.sync.waiting import why
 from atoll_runtime.syncer.parts import Parts
-from atoll_runtime.syncer.recovery import resumed
-from atoll_runtime.transport.messages import PushHead, Stop
+from atoll_runtime.transport.messages import PushHead
 
 RULES = Rules(
     fragments=1,
@@ -88,8 +87,8 @@ class Story:
         return dict(last.record) if isinstance(last, Remember) else self.machine.record()
 
 
-def joined(unit: str, incarnation: int = 1, host: int = 0, hosts: int = 1, cut: CutId = NO_CUT) -> Joined:
-    return Joined(unit, incarnation, host, hosts, 0, "", cut)
+def joined(unit: str, incarnation: int = 1, host: int = 0, hosts: int = 1) -> Joined:
+    return Joined(unit, incarnation, host, hosts, 0, "")
 
 
 def reported(unit: str, step: int) -> Reported:
@@ -110,13 +109,24 @@ def collecting(rules: Rules, hosts: int = 1) -> tuple[Story, RoundId]:
     return story, next(iter(story.machine.rounds.held))
 
 
+def named(story: Story) -> list[tuple[int, bool]]:
+    """Steps of the cuts that were recorded last, and whether each is final."""
+    return [(cut.step, cut.final) for cut in story.cuts()]
+
+
+def sent(story: Story) -> list[SendOrders]:
+    return [effect for effect in story.effects if isinstance(effect, SendOrders)]
+
+
 def test_a_shard_knows_of_a_unit_what_it_has_merged_of_it_and_not_what_it_heard_of_later_steps() -> None:
-    """The final cut is recorded when the merge that was under way is durable; the unit trains on meanwhile."""
-    story, round_id = collecting(replace(RULES, shard=1, shards=2, target_steps=100))
+    """A final cut is recorded when the merge that was under way is durable; the unit trains on meanwhile."""
+    story = Story(Syncer.begin(replace(RULES, shard=1, shards=2), SIZES, [0]))
+    story.tell(joined("a"), Ordered(Orders(1)))
+    (round_id,) = story.machine.rounds.held
     story.tell(part(round_id, 3), Tick())
     assert any(isinstance(effect, Merge) for effect in story.effects)
-    final = CutId(50, True)
-    assert story.tell(Marked("a", 1, 0, final, 30), reported("a", 5)).cuts() == []
+    final = CutId(50, 50, True)
+    assert story.tell(Ordered(Orders(1, ending=True, cut=final)), Offered(part(round_id, 5))).cuts() == []
     assert story.tell(Merged(round_id, 0.0), Persisted(round_id)).cuts() == [final]
     assert story.vector() == {"shard/1": 1, "unit/a/1": 30}
     assert clocks.inconsistency({"shard/1": story.vector(), "unit/a/1": {"unit/a/1": 30}}) == ""
@@ -125,98 +135,59 @@ def test_a_shard_knows_of_a_unit_what_it_has_merged_of_it_and_not_what_it_heard_
     ), "what is merged and was trained after the mark is seen"
 
 
-def test_a_final_cut_that_is_recorded_again_after_a_restart_agrees_with_the_marks_from_before_it() -> None:
-    """The journal was written meanwhile for the heir of another unit, with later reports in it."""
-    rules = replace(RULES, target_steps=1)
-    story, round_id = collecting(rules)
-    story.tell(joined("b"), part(round_id, 3), Tick(), Merged(round_id, 0.0), Persisted(round_id))
-    final = story.cuts()[-1]
-    assert final.final
-    story.tell(Marked("a", 1, 0, final, 30), reported("a", 9), joined("b", incarnation=2))
-    again = Story(restoring.restore(rules, SIZES, story.remembered()))
-    assert again.tell(Tick()).cuts() == [final]
-    vector = again.vector()
-    again.tell(joined("a", cut=final), Marked("a", 1, 0, final, 30))
-    marks = again.machine.cuts.clocks()
-    assert marks == {"unit/a/1": {"unit/a/1": 30}} and vector["unit/a/1"] == 30
-    assert clocks.inconsistency({"shard/0": vector, **marks}) == ""
-
-
-def ending(rules: Rules = RULES) -> dict[str, object]:
-    """The journal of a shard that has begun the final cut, which does not stand yet."""
-    story = Story(Syncer.begin(rules, SIZES, [20], 20)).tell(Tick())
-    assert story.cuts() == [CutId(21, True)]
-    return story.remembered()
+def at_its_end(rules: Rules = RULES) -> Story:
+    """Shard 0 at its target."""
+    return Story(Syncer.begin(rules, SIZES, [20], 20)).tell(Tick())
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("changed", "ends"),
     [
-        replace(RULES, target_steps=40),
-        replace(RULES, target_steps=None, target_tokens=10**6),
-        replace(RULES, target_steps=10),
+        (replace(RULES, target_steps=40), False),
+        (replace(RULES, target_steps=None, target_tokens=10**6), False),
+        (replace(RULES, target_steps=10), True),
+        (RULES, True),
     ],
-    ids=["raised", "in-tokens", "lowered"],
+    ids=["raised", "in-tokens", "lowered", "same"],
 )
-def test_a_target_that_changes_before_the_final_cut_stands_is_the_target(changed: Rules) -> None:
-    story = Story(resumed(changed, SIZES, ending(), lambda step: False)).tell(Tick())
-    assert story.cuts() == [CutId(22)], "it takes the place of the final cut at every shard"
-    assert story.tell(Tick()).cuts() == ([CutId(23, True)] if changed.target_steps == 10 else [])
-    assert story.machine.finishing == (changed.target_steps == 10)
+def test_a_final_cut_that_was_being_saved_when_shard_0_died_is_begun_anew_or_given_up_for_a_new_target(
+    changed: Rules, ends: bool
+) -> None:
+    story = at_its_end()
+    assert named(story) == [(21, True)]
+    again = Story(restoring.restore(changed, SIZES, story.remembered())).tell(Tick())
+    assert named(again) == [(22, True)] * ends
+    assert again.machine.finishing == ends and again.machine.orders.cut.final == ends
 
 
-@pytest.mark.parametrize("stands", [True, False])
-def test_a_target_that_changes_when_the_final_cut_stands_comes_too_late(stands: bool) -> None:
-    """The shard was killed after it had written the manifest, and before it had noted that."""
-    raised = replace(RULES, target_steps=40)
-    story = Story(resumed(raised, SIZES, ending(), lambda step: stands and step == 21)).tell(Tick())
-    assert story.cuts() == [CutId(21, True) if stands else CutId(22)]
-    assert story.machine.finishing == stands
-    again = Story(resumed(raised, SIZES, story.remembered(), lambda step: stands)) if not stands else story
-    assert again.machine.outdated is False
+TWO = replace(RULES, shards=2)
+DONE, BUSY = Standing(20, True, NO_CUT), Standing(20, False, NO_CUT)
 
 
-def test_a_shard_that_is_started_first_with_the_raised_target_goes_on_when_the_other_one_does() -> None:
-    new = replace(RULES, shards=2, target_steps=40)
-    story = Story(Syncer.begin(replace(RULES, shard=1, shards=2), SIZES, [20], 20))
-    record = story.tell(joined("a", cut=CutId(21, True))).remembered()
-    machine = resumed(replace(new, shard=1), SIZES, record, lambda step: False)
-    assert machine.finishing and machine.clock.ending == 0, "it is not at the end of the new target"
-    assert Story(machine).tell(Tick()).cuts() == [CutId(21, True)], "shard 0 alone gives a final cut up"
-    assert Story(machine).tell(joined("a", cut=CutId(22))).cuts() == [CutId(22)]
-    assert not machine.finishing
+def test_the_final_cut_begins_once_every_other_shard_has_told_that_it_is_at_its_end() -> None:
+    story = at_its_end(TWO)
+    assert named(story) == [] and [each.orders.ending for each in sent(story)] == [True]
+    assert "waiting for shard 1" in why(story.machine, story.now)
+    assert named(story.tell(ShardTold(1, BUSY))) == []
+    assert named(story.tell(ShardTold(1, DONE), ShardLeft(1), Tick())) == [(21, True)]
+    waiting = at_its_end(TWO).tell(ShardTold(1, BUSY), ShardLeft(1), Tick())
+    assert named(waiting) == [], "nothing is known of one that is away"
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 30), st.integers(0, 2), st.sampled_from(["20 steps", "40 steps", ""])),
-        max_size=12,
-    )
-)
-def test_an_end_at_another_target_says_nothing_in_whatever_order_it_is_heard(told) -> None:
-    pace = Pace(shard=1, interval=8, quorum=1, goal="40 steps")
-    for step, level, goal in told:
-        pace.hear("a", (ShardClock(step, level, goal), ShardClock(0, 0)), {"a"})
-    assert pace.ahead == max((step for step, _, _ in told), default=0)
-    mine = [level for _, level, goal in told if goal == "40 steps"]
-    assert pace.all_end(2, 2) == (2 in mine)
-    link = Link([0])
-    for step, level, goal in told:
-        link.told(ShardClock(step, level, goal))
-    assert not told or (link.clock.ending, link.clock.goal) == told[-1][1:]
+def test_another_shard_goes_on_when_shard_0_is_started_with_a_raised_target() -> None:
+    story = Story(Syncer.begin(replace(TWO, shard=1), SIZES, [20], 20))
+    final = CutId(5, 21, True)
+    story.tell(Ordered(Orders(20, ending=True)), Ordered(Orders(20, ending=True, cut=final)))
+    assert named(story) == [(21, True)] and story.machine.standing.done
+    story.tell(joined("a"), Ordered(Orders(21, cut=replace(final, final=False))))
+    assert named(story) == [] and not story.machine.finishing and story.machine.rounds.held
 
 
-def test_learners_that_know_of_the_end_at_the_old_target_do_not_end_the_run_that_goes_on() -> None:
-    old = [replace(RULES, shards=2, shard=s) for s in (0, 1)]
-    machines = [Syncer.begin(rules, SIZES, [20], 20) for rules in old]
-    ends = tuple(machine.clock for machine in machines)
-    assert [clock.ending for clock in ends] == [2, 2]
-    for machine, rules in zip(machines, old, strict=True):
-        record = machine.record()
-        story = Story(resumed(replace(rules, target_steps=40), SIZES, record, lambda step: False))
-        assert story.tell(Heard("a", ends)).cuts() == []
-        assert not story.machine.finishing
-        assert story.machine.clock == ShardClock(20, 0, "40 steps, None tokens", cut=20)
+def test_another_shard_is_finished_when_shard_0_tells_and_remembers_it() -> None:
+    story = Story(Syncer.begin(replace(TWO, shard=1), SIZES, [20], 20))
+    story.tell(Ordered(Orders(20, ending=True, final="cut/21")))
+    assert story.machine.final == "cut/21" == story.remembered()["final"]
+    assert not any(isinstance(effect, StopAll) for effect in story.effects), "shard 0 stops the learners"
 
 
 def world(rules: Rules, saving: float, seed: int = 0) -> World:
@@ -268,66 +239,11 @@ def test_a_shard_that_is_killed_while_it_saves_the_cut_of_a_suspension_is_asked_
     w.run()
 
 
-def test_an_ordered_cut_is_recorded_again_after_a_restart_while_nothing_was_merged_since() -> None:
-    ordered = CutOrdered(CutId(25))
-    story, round_id = collecting(replace(RULES, target_steps=100))
-    record = story.tell(ordered).remembered()
-    again = Story(restoring.restore(story.machine.rules, SIZES, record))
-    assert again.tell(Tick()).cuts() == [] and again.machine.orderable == 25
-    assert again.tell(ordered, ordered).cuts() == [CutId(25)], "once in a life"
-    story.tell(part(round_id, 3), Tick(), Merged(round_id, 0.0), Persisted(round_id))
-    later = Story(restoring.restore(story.machine.rules, SIZES, story.machine.committed))
-    assert later.tell(ordered).cuts() == [] and later.machine.orderable == 26, (
-        "it would hold more than it may"
-    )
-    again.tell(CutEnded(CutId(25), whole=False))
-    assert again.tell(ordered).cuts() == [] and again.machine.orderable == 26, (
-        "no shard waits for it any more"
-    )
-
-
 def test_an_order_does_not_take_the_place_of_the_final_cut_or_come_after_the_end() -> None:
-    story = Story(Syncer.begin(RULES, SIZES, [20], 20)).tell(Tick())
-    assert story.tell(CutOrdered(CutId(25))).cuts() == []
-    assert story.machine.cuts.newest == CutId(21, True)
+    story = at_its_end()
+    assert named(story.tell(CutOrdered(25))) == []
     story.tell(FinalCut("cut/21"))
-    assert story.tell(CutOrdered(CutId(25)), joined("a", cut=CutId(30))).cuts() == []
-    deferred, round_id = collecting(replace(RULES, shard=1, shards=2, target_steps=100))
-    deferred.tell(part(round_id, 3), Tick(), Marked("a", 1, 0, CutId(50, True), 30))
-    assert deferred.tell(CutOrdered(CutId(52))).cuts() == []
-    assert deferred.tell(Merged(round_id, 0.0), Persisted(round_id)).cuts() == [CutId(50, True)]
-
-
-def test_an_order_takes_the_place_of_a_final_cut_for_a_target_that_the_run_has_no_more() -> None:
-    """No learner is left that could bring the shard the later cut which shard 0 has begun."""
-    rules = replace(RULES, shard=1, shards=2)
-    record = Story(Syncer.begin(rules, SIZES, [20], 20)).tell(joined("a", cut=CutId(21, True))).remembered()
-    raised = replace(rules, target_steps=40)
-    story = Story(resumed(raised, SIZES, record, lambda step: False)).tell(Tick())
-    assert story.machine.orderable == 22, "the same step would be the final cut's"
-    assert story.tell(CutOrdered(CutId(21))).cuts() == []
-    assert story.tell(CutOrdered(CutId(22))).cuts() == [CutId(22)]
-    assert not story.machine.finishing
-    stood = Story(resumed(raised, SIZES, record, lambda step: True)).tell(Tick())
-    assert stood.cuts() == [CutId(21, True)] and stood.machine.orderable == 21
-    assert stood.tell(CutOrdered(CutId(22))).cuts() == [], "the run had ended before its target changed"
-
-
-def test_a_final_cut_that_a_later_one_has_overtaken_is_begun_again() -> None:
-    """The order came to a shard that did not know of the final cut."""
-    story = Story(Syncer.begin(replace(RULES, shards=2), SIZES, [20], 20))
-    level = ShardClock(20, 2, story.machine.rules.goal)
-    assert story.tell(Heard("a", (level, level))).cuts() == [CutId(21, True)]
-    assert story.tell(joined("a", cut=CutId(23))).cuts() == [CutId(23), CutId(24, True)]
-
-
-def test_the_shard_that_begins_final_cuts_overtakes_one_that_it_has_forgotten_unless_it_is_at_its_end() -> (
-    None
-):
-    behind = Story(Syncer.begin(RULES, SIZES, [5], 5))
-    assert behind.tell(joined("a", cut=CutId(21, True))).cuts() == [CutId(22)]
-    level = Story(Syncer.begin(replace(RULES, shards=2), SIZES, [20], 20))
-    assert level.tell(joined("a", cut=CutId(21, True))).cuts() == [CutId(21, True)]
+    assert named(story.tell(CutOrdered(25), joined("a"))) == []
 
 
 @pytest.mark.parametrize(
@@ -357,13 +273,3 @@ def test_a_part_that_takes_the_place_of_an_earlier_one_takes_its_bytes_too() -> 
     assert parts.used == 60
     parts.release(RoundId(1, 0, 0), None)
     assert parts.used == 0
-
-
-def test_who_joins_after_a_shard_has_ended_carries_its_end_to_the_others() -> None:
-    """A shard that lost its journal, and with it what it had heard, learns of the end in no other way."""
-    link = Link([0])
-    tell(link, Stop(11, ShardClock(11, 2, "11 steps"), CutId(11, True)))
-    assert (link.clock, link.cut) == (ShardClock(11, 2, "11 steps"), CutId(11, True))
-    older = Link([0], clock=ShardClock(9, 1, "11 steps"))
-    tell(older, Stop(11))
-    assert older.clock == ShardClock(9, 1, "11 steps")

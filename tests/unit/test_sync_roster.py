@@ -52,7 +52,7 @@ def walked(machine: Syncer, now: float) -> dict[str, Any]:
     return {
         "live": [unit.name for unit in live],
         "slowest": max((unit.pace.value or 0.0 for unit in steady or live), default=0.0),
-        "ends": min((unit.until(machine.rules.silence) or 0.0 for unit in live), default=math.inf),
+        "ends": min((unit.until(machine.rules.silent_after) or 0.0 for unit in live), default=math.inf),
         "tokens": sum(unit.account.merged for unit in machine.units.values()),
         "awaited": {
             held.id: set(machine.rounds.awaited(held, now))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lone_shard import LONE
 
 from atoll_runtime.sync import clocks, ledger
-from atoll_runtime.sync.events import CLOCK_ZERO, ShardClock
+from atoll_runtime.sync.events import Joined, Ordered, Orders, ShardTold, Standing, Tick
 from atoll_runtime.sync.fragments import LayoutError, TensorInfo, build_layout, translate
 from atoll_runtime.sync.ledger import FINISHED, MISSED, OVERWRITTEN, REPLACED, Account, Span
-from atoll_runtime.sync.pace import Pace
+from atoll_runtime.sync.machine import Syncer
 
 TENSORS = [
     TensorInfo("embedding/table", (64, 8), stacked=False, embedding=True),
@@ -49,88 +52,45 @@ def test_versions_are_carried_to_another_number_of_shards_and_are_the_cuts_where
     assert apart == (10, 9), "what is part of one version and part of another is named by the cut"
 
 
-def test_a_shard_that_is_behind_skips_to_an_interval_behind_the_others_and_takes_that_without_pacing() -> (
-    None
-):
-    pace = Pace(shard=1, interval=8, quorum=1, step=3, last=50.0)
-    pace.hear("a", (ShardClock(100, 0), ShardClock(999, 2)), {"a"})
-    assert pace.ahead == 100, "what others say of itself is nothing new"
-    taken = []
-    while pace.behind:
-        assert pace.may_advance(now=10.0, seconds=1.0)
-        taken.append(pace.advance(now=10.0, seconds=1.0))
-    assert taken == list(range(93, 101))
-    pace.advance(now=10.0, seconds=1.0)
-    assert not pace.may_advance(10.5, seconds=1.0) and pace.may_advance(11.0, seconds=1.0)
-    pace.hear("a", (ShardClock(90, 0), ShardClock(0, 0)), {"a"})
-    assert pace.ahead == 100, "nothing goes back"
+SECOND = replace(LONE, interval=8, shard=1, shards=2)
 
 
-GOAL = "1000 steps, None tokens"
+def follower() -> Syncer:
+    """Shard 1 at global step 3, with one unit connected, which reports to shard 0 alone."""
+    machine = Syncer.begin(SECOND, (10,), [3], 3)
+    machine.handle(Joined("a", 1, 0, 1, 0, ""), 0.0)
+    return machine
 
 
-def heard(pace: Pace, unit: str, word: ShardClock, live: str = "abc") -> tuple[int, int, int]:
-    """What is then believed of shard 0: step, ending, cut."""
-    pace.hear(unit, (word, ShardClock(0, 0, GOAL)), set(live))
-    clock = pace.believed[0]
-    return clock.step, clock.ending, clock.cut
+def steps(machine: Syncer, now: float) -> list[int]:
+    """The clock at this moment, for as long as it goes on without waiting."""
+    taken = [machine.step]
+    while machine.handle(Tick(), now) and machine.step > taken[-1]:
+        taken.append(machine.step)
+    return taken
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        ShardClock(109, 0, GOAL),
-        ShardClock(10**9, 0, GOAL),
-        ShardClock(50, 2, GOAL),
-        ShardClock(1, 0, GOAL, 700),
-    ],
-    ids=["leap", "far", "end", "cut"],
-)
-def test_no_single_learner_of_several_makes_a_shard_leap_or_end_and_two_of_them_do(word: ShardClock) -> None:
-    pace = Pace(shard=1, interval=8, quorum=2, step=100, goal=GOAL)
-    before = word.step if word.step < 100 else 0, 0, 0
-    assert heard(pace, "a", word) == before
-    assert heard(pace, "a", word) == before, "however often it says so"
-    assert pace.all_end(2, 2) == (word.ending == 2), (
-        "where this one is at its end, one that sees the others is enough"
-    )
-    assert heard(pace, "b", ShardClock(101, 0, GOAL))[0] == 101, "what is near is news from anybody"
-    assert heard(pace, "c", word) == (max(101, word.step), word.ending, word.cut)
+def test_a_shard_that_was_away_skips_to_an_interval_behind_the_clock_and_takes_that_without_pacing() -> None:
+    machine = follower()
+    assert steps(machine, 9.0) == [3], "shard 0 has not told it"
+    machine.handle(Ordered(Orders(step=100)), 10.0)
+    assert steps(machine, 10.0) == list(range(93, 101))
+    assert steps(machine, 1000.0) == [100], "the clock stands where shard 0 is silent"
+    (held,) = machine.rounds.held
+    assert held.step == 96, "in an interval each fragment is due once"
 
 
-def test_where_one_learner_is_enough_it_is_believed_alone_once_it_lives_and_nobody_contradicts() -> None:
-    pace, word = Pace(shard=1, interval=8, quorum=1, step=100, goal=GOAL), ShardClock(900, 2, GOAL)
-    assert heard(pace, "b", ShardClock(101, 0, GOAL), live="") == (101, 0, 0)
-    assert heard(pace, "a", word, live="") == (101, 0, 0), "another one may say otherwise when it lives"
-    assert heard(pace, "a", word) == (101, 0, 0)
-    assert heard(pace, "a", word, live="a") == (900, 2, 0)
+def test_no_round_is_opened_while_shard_0_is_away() -> None:
+    machine = follower()
+    assert steps(machine, 10.0**6) == [3] and not machine.rounds.held
 
 
-def test_after_a_restart_one_learners_word_waits_for_a_second_live_one() -> None:
-    """No unit lives until its second report: the first one would stand alone."""
-    pace, word = Pace(shard=1, interval=8, quorum=2, step=100, goal=GOAL), ShardClock(900, 2, GOAL)
-    assert heard(pace, "a", word, live="") == (0, 0, 0)
-    assert heard(pace, "a", word, live="a") == (0, 0, 0), "no round opens with so few"
-    assert heard(pace, "b", ShardClock(101, 0, GOAL), live="a") == (101, 0, 0)
-    assert heard(pace, "a", word, live="ab") == (101, 0, 0)
-    assert heard(pace, "c", word, live="ab") == (101, 0, 0), "it does not live yet"
-    assert heard(pace, "a", word) == (900, 2, 0), "what was told is looked at again"
-
-
-def test_a_learner_that_has_not_reached_another_shard_does_not_contradict_one_that_has() -> None:
-    pace, word = Pace(shard=1, interval=8, quorum=1, step=100, goal=GOAL), ShardClock(900, 0, GOAL, 800)
-    pace.hear("b", (CLOCK_ZERO, CLOCK_ZERO), set("abc"))
-    assert heard(pace, "a", word) == (900, 0, 800)
-    began = Pace(shard=1, interval=8, quorum=1, step=100, goal=GOAL)
-    heard(began, "b", ShardClock(0, 0, GOAL))
-    assert heard(began, "a", word) == (0, 0, 0), "b has seen that shard, at its beginning"
-
-
-def test_the_further_of_two_learners_leads_a_shard_no_further_than_the_other_one() -> None:
-    pace = Pace(shard=1, interval=8, quorum=2, step=100, goal=GOAL)
-    heard(pace, "a", ShardClock(10**9, 2, GOAL))
-    assert heard(pace, "b", ShardClock(900, 1, GOAL)) == (900, 1, 0)
-    assert pace.following() == 893
+def test_shard_0_that_lost_its_volume_goes_on_from_the_clock_that_it_had_told_the_others() -> None:
+    machine = Syncer.begin(replace(LONE, shards=2), (10,), [3], 3)
+    machine.handle(ShardTold(1, Standing(90, False, machine.cuts.newest)), 1.0)
+    assert machine.orders.step == 90 and machine.record()["clock"] == 90
+    machine.handle(ShardTold(1, Standing(80, False, machine.cuts.newest)), 1.0)
+    assert machine.orders.step == 90, "nothing goes back"
 
 
 def test_a_cut_is_consistent_when_nobody_knows_more_of_a_party_than_it_recorded_of_itself() -> None:

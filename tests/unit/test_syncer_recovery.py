@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from atoll_runtime.checkpoint import GlobalStore, StoreError
+from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import OuterSpec, RunContract, TargetSpec
-from atoll_runtime.sync.events import CutId, RecordCut, Tick
+from atoll_runtime.sync.events import CUT_EPOCH, CutId, RecordCut, Tick
 from atoll_runtime.sync.fragments import TensorInfo, build_layout
 from atoll_runtime.sync.rules import Rules
-from atoll_runtime.syncer.recovery import Start, durable, meta_of, part_of, recover
+from atoll_runtime.syncer.recovery import Start, durable, recover
 
 LAYOUT = build_layout([TensorInfo("w", (10,), stacked=False, embedding=False)], 1)
-
-
-class Unreachable(GlobalStore):
-    """Its bucket does not say which cuts stand."""
-
-    def is_complete(self, step: int) -> bool:
-        raise StoreError(f"{self.uri}: no answer")
 
 
 @pytest.fixture(name="run")
@@ -33,49 +27,54 @@ def run_fixture(make_run: Any) -> RunContract:
     return made
 
 
-def started(run: RunContract, folder: Path, store: GlobalStore) -> Start:
+def started(run: RunContract, folder: Path, store: GlobalStore, now: float = 2e9) -> Start:
     rules = Rules.of(run)
-    return recover(run, rules, LAYOUT, folder / "journal", store, lambda: {"w": np.zeros(10, np.float32)})
+    theta = {"w": np.zeros(10, np.float32)}
+    return recover(run, rules, LAYOUT, folder / "journal", store, lambda: theta, now=lambda: now)
 
 
-def ended(run: RunContract, folder: Path, *, stands: bool) -> None:
-    """A shard is killed that has recorded the final cut of step 1, before it noted that this one is whole."""
+def recorded(start: Start) -> list[CutId]:
+    """Cuts that begin with the next event."""
+    return [each.cut for each in start.machine.handle(Tick(), 0.0) if isinstance(each, RecordCut)]
+
+
+@pytest.mark.parametrize("steps", [1, 9])
+def test_a_final_cut_that_was_being_saved_is_begun_anew_or_given_up_for_the_new_target(
+    run: RunContract, tmp_path: Path, steps: int
+) -> None:
     store = GlobalStore(run.checkpoint.uri)
-    start = started(run, folder, store)
-    start.machine.pace.step = 1
-    (cut,) = (each for each in start.machine.handle(Tick(), 0.0) if isinstance(each, RecordCut))
-    assert cut.cut == CutId(1, True)
+    start = started(run, tmp_path, store)
+    start.machine.step, start.machine.orders = 1, replace(start.machine.orders, step=1)
+    (cut,) = recorded(start)
+    assert (cut.step, cut.final) == (1, True)
     start.journal.remember(durable(start.machine.record(), 0, 0))
     start.journal.close()
-    if stands:
-        rules, lineage = start.machine.rules, start.journal.lineage
-        store.save_part(part_of(run, rules, LAYOUT, 1, start.state.snapshot(), cut.record, lineage))
-        store.complete(1, 1, meta_of(run, LAYOUT, {}))
+    changed = run.model_copy(update={"target": TargetSpec(global_steps=steps)})
+    again = started(changed, tmp_path, store)
+    assert [(cut.step, cut.final) for cut in recorded(again)] == ([(2, True)] if steps == 1 else [])
+    again.journal.close()
 
 
-@pytest.mark.parametrize("stands", [True, False])
-def test_a_final_cut_that_stands_ends_the_run_and_another_one_is_given_up_for_the_new_target(
-    run: RunContract, tmp_path: Path, stands: bool
-) -> None:
-    ended(run, tmp_path, stands=stands)
-    raised = run.model_copy(update={"target": TargetSpec(global_steps=9)})
-    start = started(raised, tmp_path, GlobalStore(run.checkpoint.uri))
-    cuts = [each.cut for each in start.machine.handle(Tick(), 0.0) if isinstance(each, RecordCut)]
-    assert cuts == [CutId(1, True) if stands else CutId(2)]
-    assert start.machine.finishing is stands
-    start.journal.close()
-
-
-def test_a_bucket_that_does_not_answer_is_asked_again_whether_the_final_cut_stands(
+def test_cuts_of_a_later_process_have_higher_numbers_also_where_the_volume_is_lost(
     run: RunContract, tmp_path: Path
 ) -> None:
-    ended(run, tmp_path, stands=False)
-    raised = run.model_copy(update={"target": TargetSpec(global_steps=9)})
-    with pytest.raises(StoreError, match="no answer"):
-        started(raised, tmp_path, Unreachable(run.checkpoint.uri))
-    start = started(raised, tmp_path, GlobalStore(run.checkpoint.uri))
-    assert start.machine.outdated and start.restarts == 1
+    store, numbers = GlobalStore(run.checkpoint.uri), []
+    for folder, seconds in (("a", 100.0), ("a", 200.0), ("b", 300.0)):
+        start = started(run, tmp_path / folder, store, CUT_EPOCH + seconds)
+        numbers.append(start.machine.cuts.following(0).number)
+        start.journal.close()
+    assert numbers == [100, 200, 300]
+
+
+def test_the_clock_that_was_announced_is_known_after_a_restart(run: RunContract, tmp_path: Path) -> None:
+    store = GlobalStore(run.checkpoint.uri)
+    start = started(run, tmp_path, store)
+    for clock in (5, 6):
+        start.journal.advance(clock)
     start.journal.close()
+    again = started(run, tmp_path, store)
+    assert (again.machine.orders.step, again.machine.step) == (6, 0), "what was in flight is opened again"
+    again.journal.close()
 
 
 def test_two_lives_of_a_volume_that_came_back_from_a_snapshot_have_series_of_their_own(

@@ -1,4 +1,4 @@
-"""Polls the shards of each active run's syncer, and asks them for the checkpoint before a suspension."""
+"""Polls the shards of each active run's syncer, and asks shard 0 for the checkpoint before a suspension."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from atoll_operator.plan.run.syncer_state import (
     StatusDiff,
     SyncerState,
     compare,
-    follows,
     heard,
     missed,
     next_checkpoint_step,
@@ -44,14 +43,14 @@ class SyncerPoll(Poll[SyncerState]):
 
     shard_states: list[SyncerState] = field(default_factory=list)
     saving: bool = False
-    """The shards are to save a checkpoint that holds everything."""
+    """A checkpoint that holds everything is to be saved."""
     wanted: int | None = None
     """Global step of which, or of a later one, a user wants a checkpoint."""
     requested: tuple[int, int] | None = None
     """The step that shard 0 was asked for last, and how often it had restarted by then."""
     order: CheckpointOrder | None = None
-    ordered: dict[int, int] = field(default_factory=dict)
-    """Shards that accepted the order, and how often each had restarted by then."""
+    ordered: int | None = None
+    """How often shard 0 had restarted when it accepted the order."""
 
 
 class SyncerPoller(Poller[SyncerPoll]):
@@ -74,9 +73,9 @@ class SyncerPoller(Poller[SyncerPoll]):
         return poll.state if poll.task is not None else replace(poll.state, answering_since=None, down="")
 
     def save(self, run: Key, wanted: bool) -> None:
-        """From the next poll on, ask the shards to save a checkpoint that holds everything; or no longer do so."""
+        """From the next poll on, ask shard 0 to save a checkpoint that holds everything; or no longer do so."""
         if (poll := self._polls.get(run)) and poll.saving != wanted:
-            poll.saving, poll.order, poll.ordered = wanted, None, {}
+            poll.saving, poll.order, poll.ordered = wanted, None, None
             poll.poked.set()
 
     def request(self, run: Key, step: int | None) -> None:
@@ -86,7 +85,7 @@ class SyncerPoller(Poller[SyncerPoll]):
             poll.poked.set()
 
     def order(self, run: Key, uid: str) -> CheckpointOrder | None:
-        """The checkpoint that the shards were asked for."""
+        """The checkpoint that shard 0 was asked for."""
         poll = self._find(run, uid)
         return poll.order if poll is not None else None
 
@@ -138,43 +137,39 @@ class SyncerPoller(Poller[SyncerPoll]):
         return heard(old, status, time.time(), time.monotonic())
 
     async def _order(self, poll: SyncerPoll, session: aiohttp.ClientSession) -> None:
-        """Ask every shard for the same checkpoint, once per life of the shard because it may be killed while it saves.
+        """Ask shard 0 for a checkpoint, once in each of its lives because it may be killed while it saves.
 
         Ask for a later checkpoint if something was merged in the meantime.
         """
-        step = next_checkpoint_step(poll.shard_states, poll.order)
-        if step is None:
+        step, first = next_checkpoint_step(poll.shard_states, poll.order), poll.shard_states[0].status
+        if step is None or first is None:
             return
         if poll.order is None or poll.order.step != step:
-            poll.order, poll.ordered = CheckpointOrder(step), {}
-        for shard, state in enumerate(poll.shard_states):
-            restarts = state.status.restarts if state.status is not None else 0
-            if poll.ordered.get(shard) == restarts or poll.order.refused:
-                continue
-            if shard > 0 and not follows(poll.shard_states[0], step):
-                continue
-            code = await self._ask(poll, session, shard, step)
-            if code < 300:
-                poll.ordered[shard] = restarts
-            elif code < 500:
-                poll.order = CheckpointOrder(step, f"it answers {code} to the order")
+            poll.order, poll.ordered = CheckpointOrder(step), None
+        if poll.ordered == first.restarts or poll.order.refused:
+            return
+        code = await self._ask(poll, session, step)
+        if code < 300:
+            poll.ordered = first.restarts
+        elif code < 500:
+            poll.order = CheckpointOrder(step, f"it answers {code} to the order")
 
     async def _request(self, poll: SyncerPoll, session: aiohttp.ClientSession, wanted: int) -> None:
-        """Ask shard 0 once, and again if it restarted: by the units' markers the other shards record the same one."""
+        """The same for a checkpoint that a user wants."""
         step, first = next_checkpoint_step(poll.shard_states, None), poll.shard_states[0].status
         if step is None or first is None or poll.requested == (wanted, first.restarts):
             return
-        if await self._ask(poll, session, 0, max(step, wanted)) < 500:
+        if await self._ask(poll, session, max(step, wanted)) < 500:
             poll.requested = wanted, first.restarts
 
-    async def _ask(self, poll: SyncerPoll, session: aiohttp.ClientSession, shard: int, step: int) -> int:
-        """Ask a shard for a checkpoint; returns the status code of its answer, 503 where none came."""
-        url, host = self._address(poll.run, shard)
+    async def _ask(self, poll: SyncerPoll, session: aiohttp.ClientSession, step: int) -> int:
+        """Ask shard 0 for a checkpoint of this step or a later one; returns its answer's status code, 503 for none."""
+        url, host = self._address(poll.run, 0)
         try:
             async with session.post(url, server_hostname=host, data=dump(Order(cut=step))) as response:
                 return response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            problem = "a shard cannot be asked for a checkpoint"
+            problem = "the syncer cannot be asked for a checkpoint"
             tell(logging.WARNING, problem, object=str(poll.run), url=url, error=str(error))
             return 503
 

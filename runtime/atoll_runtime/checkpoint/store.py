@@ -70,11 +70,6 @@ class GlobalStore:
         """Reads a shard's part and verifies its checksums."""
         return parts.read(self.bucket, parts.find(self.bucket, step, shard, shards))
 
-    def missing(self, step: int, shards: int) -> list[int]:
-        """Shards whose part of the cut is not complete yet; one listing."""
-        there = set(self.bucket.list(layout.step_folder(step)))
-        return [s for s in range(shards) if layout.part(step, s, shards) not in there]
-
     def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None:
         """Writes the manifest of a cut whose parts are all complete.
 

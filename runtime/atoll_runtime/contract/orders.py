@@ -86,11 +86,10 @@ class EvaluationContract(EvaluationSpec):
 
 
 class Order(Section):
-    """What the operator asks of a shard (`POST /status`)."""
+    """What the operator asks of shard 0 (`POST /status`)."""
 
     cut: Annotated[int, Field(ge=0)]
-    """Record the durable state now, as the cut of this global step; all shards get the same one. One that is older than
-    the newest cut is ignored."""
+    """Begin a cut of this global step or a later one, unless one that holds as much is under way."""
 
 
 S = TypeVar("S", bound=Section)

@@ -26,6 +26,7 @@ from atoll_runtime.sync.events import CutId
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.sync.link import Ask
 from atoll_runtime.sync.progress import Offer
+from atoll_runtime.sync.rules import COORDINATOR
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (
     Beginning,
@@ -50,7 +51,7 @@ class Greeting:
     versions: tuple[int, ...]
     """Of every fragment; of a shard that did not answer, what this host held."""
     merged: int = 0
-    """Tokens, at the shard that has most."""
+    """Tokens, as shard 0 counts them; 0 where that has not answered."""
 
 
 class Exchange:
@@ -166,25 +167,21 @@ class Exchange:
             max(answer.inner_step for answer in known),
             max(answer.cursor for answer in known),
             tuple(versions),
-            max(answer.merged for answer in known),
+            first.merged if (first := answers[COORDINATOR]) is not None else 0,
         )
 
     def begin(self, beginning: Beginning) -> None:
         """The first step has ended; told with the reports that follow."""
-        for box in self._boxes:
-            box.beginning = beginning
+        self._boxes[COORDINATOR].beginning = beginning
 
     def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
         """Each inner step. `tokens`: of the whole unit in it; `cursor`: the next position in its data.
 
-        Host 0 speaks for its unit. What another one sends carries the shards' clocks, where there are several.
+        Host 0 speaks for its unit, to shard 0.
         """
         self._inner_step = step
-        clocks = tuple(box.clock for box in self._boxes) if len(self._boxes) > 1 else ()
-        if self._unit.host != 0 and not clocks:
-            return
-        for box in self._boxes:
-            box.put_report(step, tokens, loss, step_seconds, cursor, clocks)
+        if self._unit.host == 0:
+            self._boxes[COORDINATOR].put_report(step, tokens, loss, step_seconds, cursor)
 
     def arrived(self) -> dict[int, Arrival]:
         """The newest complete version of each fragment, if it was not given out yet."""
@@ -236,23 +233,20 @@ class Exchange:
         self._boxes[number // self._layout.width].put_push(head, np.ascontiguousarray(part))
 
     def cut(self) -> CutId:
-        """The newest cut that any shard has recorded itself for. Ask after `arrived`: it covers what came."""
+        """The newest cut that any shard has told of. Ask after `arrived`: it covers what came."""
         return max(box.cut for box in self._boxes)
 
     def mark(self, cut: CutId, trained: int) -> None:
-        """The unit has recorded itself for a cut: passes the marker on to every shard."""
-        for box in self._boxes:
-            box.put_mark(cut, trained)
+        """The unit has recorded itself for a cut: tells shard 0."""
+        self._boxes[COORDINATOR].put_mark(cut, trained)
 
     def merged(self) -> int:
-        """Tokens merged at the shard that has most, as far as this host has heard: the first to reach the target ends
-        the run."""
-        return max(box.merged for box in self._boxes)
+        """Tokens merged, as shard 0 counts them, as far as this host has heard."""
+        return self._boxes[COORDINATOR].merged
 
     def stop(self) -> Stop | None:
-        """Every shard's final cut is safe: leave cleanly."""
-        stops = [box.stop for box in self._boxes]
-        return stops[0] if all(stops) else None
+        """The final cut is safe: leave cleanly."""
+        return self._boxes[COORDINATOR].stop
 
     def error(self) -> Fenced | Refused | None:
         """Terminal: a newer incarnation, a foreign layout, the wrong run."""

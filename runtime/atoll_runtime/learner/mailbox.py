@@ -12,14 +12,13 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
-from atoll_runtime.sync.events import CutId, RoundId, ShardClock
+from atoll_runtime.sync.events import CutId, RoundId
 from atoll_runtime.sync.link import Ask, Errand, Link
 from atoll_runtime.sync.linkshare import LinkShare
 from atoll_runtime.sync.rules import TRANSFER_SECONDS
 from atoll_runtime.transport.messages import (
     Announce,
     Beginning,
-    Clock,
     Down,
     Fenced,
     FetchHead,
@@ -113,11 +112,6 @@ class Mailbox:
         with self.lock:
             return self._link.merged
 
-    @property
-    def clock(self) -> ShardClock:
-        with self.lock:
-            return self._link.clock
-
     def close(self) -> None:
         with self.lock:
             self._closed = True
@@ -138,14 +132,11 @@ class Mailbox:
         loss: float,
         step_seconds: float,
         cursor: int,
-        clocks: tuple[ShardClock, ...],
     ) -> None:
         """Adds a step to the sums; what was not sent yet is replaced."""
         with self.lock:
             steps, total = (self.report.steps, self.report.tokens) if self.report else (0, 0)
-            self.report = Report(
-                step, steps + 1, total + tokens, loss, step_seconds, cursor, clocks, self.beginning
-            )
+            self.report = Report(step, steps + 1, total + tokens, loss, step_seconds, cursor, self.beginning)
             self._unsent.add(Report)
             self.changed()
 
@@ -193,11 +184,11 @@ class Mailbox:
         """Contributions that wait for the link or are on it."""
         return len(self._pushes) + self._pushing
 
-    def connect(self) -> tuple[tuple[int, ...], Mark | None]:
-        """A session begins: the versions held, and the newest mark; the last report and mark are due again."""
+    def connect(self) -> tuple[int, ...]:
+        """A session begins: the versions held; the last report and mark are due again."""
         with self.lock:
             self._unsent = {kind for kind, held in ((Report, self.report), (Mark, self._mark)) if held}
-            return tuple(self._link.held), self._mark
+            return tuple(self._link.held)
 
     def disconnect(self) -> None:
         """A session ended: its pulls are void; the next one brings them anew."""
@@ -298,16 +289,14 @@ class Mailbox:
 
 
 def tell(link: Link, message: Down) -> bool:
-    """What a shard's message says of fragments, rounds, cuts and clocks; of the rest nothing.
+    """What a shard's message says of fragments, rounds and cuts; of the rest nothing.
 
     True when what arrived before it is of a history that ended, see `Link.welcomed`.
     """
     match message:
         case Welcome():
             link.counted(message.merged)
-            return link.welcomed(
-                message.lineage, message.global_step, message.versions, message.least, message.cut
-            )
+            return link.welcomed(message.lineage, message.versions, message.least, message.cut)
         case Pull(round_id, least):
             link.asked(round_id, least)
         case Over(round_id):
@@ -315,10 +304,5 @@ def tell(link: Link, message: Down) -> bool:
         case Announce(p, version, needed):
             link.announced(p, version, needed)
         case Marker(cut):
-            link.marked(cut)
-        case Clock(clock):
-            link.told(clock)
-        case Stop(clock=ShardClock() as clock, cut=cut):
-            link.told(clock)
             link.marked(cut)
     return False

@@ -46,13 +46,14 @@ class Proposal:
     """How much of the target in tokens is merged, of `WHOLE`."""
 
     def values(self, fragments: int) -> np.ndarray:
-        """int32 [4·fragments + 4]: versions, their lineages, round steps, attempts; cut, capture, ending, done."""
+        """int32 [4·fragments + 5]: versions, their lineages, round steps, attempts; then the facts."""
         table = np.full((4, fragments), NOTHING, np.int32)
         for number, arrival in self.arrivals.items():
             table[:2, number] = arrival.version, zlib.crc32(arrival.lineage.encode()) >> 1
         for number, pull in self.pulls.items():
             table[2:, number] = pull.round.step, pull.round.attempt
-        facts = [2 * self.cut.step + self.cut.final, self.capture, self.ending, self.done]
+        cut = self.cut
+        facts = [cut.number, 2 * cut.step + cut.final, self.capture, self.ending, self.done]
         return np.append(table.reshape(-1), np.array(facts, np.int32))
 
     def agreed(self, low: np.ndarray, high: np.ndarray) -> Proposal:
@@ -62,7 +63,7 @@ class Proposal:
         what any host would copy, all copy, for it is a collective program. Of the target, what all know is done.
         """
         same = np.where(low == high, low, NOTHING)
-        table = same[:-4].reshape(4, -1)
+        table = same[:-5].reshape(4, -1)
         step, final = divmod(int(high[-4]), 2)
         return Proposal(
             arrivals={
@@ -75,7 +76,7 @@ class Proposal:
                 for number, one in sorted(self.pulls.items())
                 if table[2, number] >= 0 and table[3, number] >= 0
             },
-            cut=CutId(step, bool(final)),
+            cut=CutId(int(high[-5]), step, bool(final)),
             capture=int(high[-3]),
             ending=Ending(int(high[-2])),
             done=int(low[-1]),

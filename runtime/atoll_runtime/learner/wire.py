@@ -15,7 +15,6 @@ from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.interfaces import Network
 from atoll_runtime.learner.holdings import Holdings
 from atoll_runtime.learner.mailbox import Arrival, Mailbox
-from atoll_runtime.sync.events import NO_CUT
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import PROTOCOL, FetchRequest, Hello, PushHead, Report, Up, Welcome
 from atoll_runtime.transport.transport import TransportError
@@ -124,7 +123,7 @@ class Wire:
 
     async def _serve_link(self) -> bool:
         """One session from Hello to its end; true when it was welcomed."""
-        versions, mark = self._box.connect()
+        versions = self._box.connect()
         hello = Hello(
             protocol=PROTOCOL,
             run_uid=self._run.uid,
@@ -137,7 +136,6 @@ class Wire:
             versions=versions,
             seeded_step=self._seed[0],
             seed_message=self._seed[1],
-            cut=mark.cut if mark else NO_CUT,
             address=self._unit.address,
         )
         welcomed = False

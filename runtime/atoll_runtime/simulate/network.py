@@ -16,6 +16,7 @@ from atoll_runtime.transport.messages import (
     Hello,
     PushHead,
     PushReply,
+    ShardHello,
     Up,
     WireError,
 )
@@ -120,7 +121,8 @@ class Channel:
 
 
 class SimNetwork:
-    """A host's way to one shard: see `interfaces.Network`. A subclass says what is slow, and what is lost."""
+    """A host's way to one shard, or another shard's to shard 0: see `interfaces.Network`. A subclass says what is slow,
+    and what is lost."""
 
     def __init__(self, client: Party) -> None:
         self.client, self.loop = client, client.loop
@@ -159,7 +161,7 @@ class SimNetwork:
     def served(self, server: Server, head: FetchHead, body: memoryview) -> None:
         """Called with what is fetched, when its transfer begins."""
 
-    async def session(self, hello: Hello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
+    async def session(self, hello: Hello | ShardHello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
         """See `Network`."""
         await asyncio.sleep(self.delay())
         channel = Channel(self, self.reach())

@@ -92,10 +92,6 @@ class MemoryBucket:
             raise StoreError(f"no part of step {step}")
         return self._part
 
-    def missing(self, step: int, shards: int) -> list[int]:
-        """See `Bucket`."""
-        return []
-
     def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None:
         """See `Bucket`."""
         part = self.read_part(step, 0, 1)
@@ -103,10 +99,6 @@ class MemoryBucket:
         momentum = {name: slice_.momentum for name, slice_ in part.tensors.items()}
         history = {"machines": [part.meta["machine"]], "lineages": [part.meta["lineage"]]}
         self.cut = Cut(step, theta, momentum, part.versions, meta | history)
-
-    def is_complete(self, step: int) -> bool:
-        """See `Bucket`."""
-        return self.cut is not None and self.cut.step == step
 
     def newest(self, *, own: tuple[int, int] | None = None) -> tuple[Cut | None, list[Skipped]]:
         """See `Bucket`."""

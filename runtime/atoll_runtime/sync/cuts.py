@@ -1,7 +1,8 @@
-"""Consistent cuts by markers (Chandy and Lamport, 1985), without a pause: a shard's part.
+"""Consistent cuts without a pause: a shard's part of them.
 
-Every message says at which cut its sender had recorded itself last, so one that overtakes the marker (transfers do
-not run through the session) makes the receiver record itself first (Lai and Yang, 1987).
+Shard 0 alone begins a cut, and tells the other shards and the learners (Chandy and Lamport, 1985). Every message of a
+learner says at which cut it had recorded itself last, so one that overtakes what shard 0 says shows it (Lai and Yang,
+1987): a shard takes none that was sent after a cut for which it has not recorded itself.
 """
 
 from __future__ import annotations
@@ -16,21 +17,23 @@ GIVEN_UP = -1
 
 @dataclass
 class Cuts:
-    """Cuts that this shard has recorded."""
+    """Cuts for which this shard has recorded itself."""
 
     interval: int
     """Global steps between two cuts."""
     newest: CutId = NO_CUT
     merges: int = 0
     """Merges that the newest cut holds; GIVEN_UP once it was given up."""
-    goal: str = ""
-    """The target that was the run's when the newest cut was recorded."""
+    started: int = 1
+    """Number of the first cut of this process; see `CutId`."""
     saving: CutId = NO_CUT
     """The newest one that was handed to be saved since the process began."""
+    saved: CutId = NO_CUT
+    """The newest one of which this shard's part stands, as far as this process knows; at shard 0, that is whole."""
     running: bool = False
-    """The newest cut is neither whole nor given up (known to its initiator alone)."""
-    channels: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Contributions that came through each host's channel since this shard recorded itself; open ones alone."""
+    """The newest cut is neither whole nor given up."""
+    parts: set[int] = field(default_factory=set)
+    """Shards other than 0 whose part of the newest cut stands, as they told shard 0."""
     marks: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Of each unit that has recorded itself for the newest cut: incarnation, tokens trained."""
 
@@ -38,30 +41,43 @@ class Cuts:
         """`step` has passed another interval, and no cut is under way."""
         return not self.running and step // self.interval > max(self.newest.step, 0) // self.interval
 
-    def record(self, cut: CutId, hosts: list[tuple[str, int]]) -> None:
-        """The state is recorded now, for a cut that is later than the newest. `hosts`: those connected."""
-        self.newest, self.running = cut, True
-        self.channels = dict.fromkeys(hosts, 0)
-        self.marks = {}
+    def following(self, step: int, final: bool = False) -> CutId:
+        """The cut that shard 0 begins next, at global step `step`."""
+        return CutId(max(self.started, self.newest.number + 1), max(step, self.newest.step + 1), final)
+
+    def forgotten(self, cut: CutId) -> bool:
+        """A learner knows of this cut, and shard 0 does not: it was begun before its volume was lost or restored."""
+        return self.newest < cut and cut.number < self.started
+
+    def unheard(self, cut: CutId) -> str:
+        """Why what was sent after `cut` is not taken; empty when it is: the shard has recorded itself for it."""
+        return (
+            "" if cut <= self.newest else f"it was sent after cut {cut.step}, of which shard 0 has not told"
+        )
+
+    def record(self, cut: CutId, merges: int) -> None:
+        """The state is recorded now, for a cut that is later than the newest."""
+        self.newest, self.merges = cut, merges
+        self.marks, self.parts = {}, set()
+
+    def save(self) -> None:
+        """The newest one is handed to be saved."""
+        self.saving, self.running = self.newest, True
 
     def ended(self, cut: CutId, whole: bool) -> None:
         """It is under way no more."""
+        if whole:
+            self.saved = max(self.saved, cut)
         if cut == self.newest:
             self.running = False
             self.merges = self.merges if whole else GIVEN_UP
 
-    def received(self, unit: str, host: int) -> None:
-        """A contribution came. Before its host's marker it belongs to the channel's state: it is in flight."""
-        if (unit, host) in self.channels:
-            self.channels[unit, host] += 1
-
     def mark(self, unit: str, incarnation: int, host: int, cut: CutId, trained: int) -> bool:
-        """A host's marker came; true when its channel is closed by it."""
-        if cut != self.newest:
+        """A host has recorded itself; true where that is the unit's word on the newest cut."""
+        if cut != self.newest or host != 0:
             return False
-        if host == 0:
-            self.marks[unit] = incarnation, trained
-        return self.channels.pop((unit, host), None) is not None
+        self.marks[unit] = incarnation, trained
+        return True
 
     def clocks(self) -> dict[str, dict[str, int]]:
         """Vector clocks of the units that have recorded themselves for the newest cut."""
@@ -69,10 +85,6 @@ class Cuts:
             clocks.unit(name, incarnation): trained for name, (incarnation, trained) in self.marks.items()
         }
         return {who: {who: trained} for who, trained in marked.items()}
-
-    def drop(self, unit: str, host: int) -> None:
-        """The host is gone, and its channel with it."""
-        self.channels.pop((unit, host), None)
 
 
 def given_up(cut: CutId, newest: int | None, waited: float, patience: float) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -24,29 +24,46 @@ class RoundId:
 
 @dataclass(frozen=True, order=True)
 class CutId:
-    """A consistent cut of the whole run: the global step at which its initiator recorded itself."""
+    """A consistent cut of the whole run. Shard 0 alone begins one."""
 
-    step: int
-    final: bool = False
+    number: int
+    """Later cuts have higher ones, also where shard 0 has lost its volume: the first cut of a process has the second in
+    which it started. 0: what the run begins with."""
+    step: int = field(default=0, compare=False)
+    """Global step at which shard 0 recorded itself: names the cut in the bucket."""
+    final: bool = field(default=False, compare=False)
 
 
-NO_CUT = CutId(-1)
+NO_CUT = CutId(-1, -1)
+CUT_EPOCH = 1_577_836_800
+"""Unix seconds of 2020-01-01 UTC, from which numbers of cuts count: hosts of a unit agree on them in int32."""
 
 
 @dataclass(frozen=True)
-class ShardClock:
-    """What is known of a shard's progress."""
+class Orders:
+    """All that shard 0 has decided for the other shards, as of now: later ones take the place of earlier ones."""
+
+    step: int = 0
+    """The run's clock: rounds up to this step are opened."""
+    seconds: float = 0.0
+    """Of an inner step of the slowest live unit."""
+    ending: bool = False
+    """The target is reached: the clock stands."""
+    cut: CutId = NO_CUT
+    """The newest one. Each shard records itself for it when it is told."""
+    final: str = ""
+    """URI of the final cut once that stands: the run is finished."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where another shard is, as it tells shard 0."""
 
     step: int
-    ending: int
-    """0 while it trains, 1 once its target is reached, 2 when no round is in flight after that."""
-    goal: str = ""
-    """The target that `ending` speaks of: it may change while shards are started anew, one after another."""
-    cut: int = 0
-    """Global step of the newest cut that it has recorded itself for: where cuts were given up, later than its clock."""
-
-
-CLOCK_ZERO = ShardClock(0, 0)
+    done: bool
+    """It has no round in flight and will open none, unless the clock goes on."""
+    saved: CutId
+    """The newest cut of which its part stands in the bucket."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +76,6 @@ class Joined:
     hosts: int
     seeded_step: int
     seed_message: str
-    cut: CutId = NO_CUT
-    """The newest cut that the host knows of."""
     address: str = ""
     """Where other units get this host's snapshots."""
 
@@ -114,16 +129,30 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What a unit has seen of the other shards' clocks, by shard."""
+class Ordered:
+    """Shard 0 tells this one what it has decided."""
 
-    unit: str
-    clocks: tuple[ShardClock, ...]
+    orders: Orders
+
+
+@dataclass(frozen=True)
+class ShardTold:
+    """Another shard tells shard 0 where it is."""
+
+    shard: int
+    standing: Standing
+
+
+@dataclass(frozen=True)
+class ShardLeft:
+    """Its session ended."""
+
+    shard: int
 
 
 @dataclass(frozen=True)
 class Marked:
-    """A host has recorded itself for a cut: its marker has come through its channel."""
+    """A host has recorded itself for a cut."""
 
     unit: str
     incarnation: int
@@ -135,15 +164,15 @@ class Marked:
 
 @dataclass(frozen=True)
 class CutOrdered:
-    """The operator wants a cut: the run is about to be suspended, and no unit is left to carry a marker. Or the shard
-    itself does, at its start, for it knows of none that stands."""
+    """The operator wants a cut of this global step or a later one, that holds all; or shard 0 itself does, at its
+    start, for it knows of none that stands."""
 
-    cut: CutId
+    step: int
 
 
 @dataclass(frozen=True)
 class CutEnded:
-    """The cut stands in the bucket, or was given up."""
+    """The cut stands in the bucket, of another shard than 0 its part; or it was given up."""
 
     cut: CutId
     whole: bool
@@ -205,7 +234,9 @@ Event = (
     Joined
     | Left
     | Reported
-    | Heard
+    | Ordered
+    | ShardTold
+    | ShardLeft
     | Part
     | Offered
     | Declined
@@ -319,16 +350,30 @@ class RecordCut:
 
 @dataclass(frozen=True)
 class SendMarkers:
-    """Pass the marker of a cut to every connected host, before anything that comes after."""
+    """Pass the marker of a cut to every connected host."""
 
     cut: CutId
 
 
 @dataclass(frozen=True)
-class SendClock:
-    """Tell every connected host of this shard's clock; they pass it on to the other shards."""
+class RememberStep:
+    """Write the run's clock to the disk, before it is announced."""
 
-    clock: ShardClock
+    step: int
+
+
+@dataclass(frozen=True)
+class SendOrders:
+    """Tell the other shards, once all that stands before is on the disk."""
+
+    orders: Orders
+
+
+@dataclass(frozen=True)
+class SendStanding:
+    """Tell shard 0."""
+
+    standing: Standing
 
 
 @dataclass(frozen=True)
@@ -364,7 +409,9 @@ Effect = (
     | Evict
     | RecordCut
     | SendMarkers
-    | SendClock
+    | RememberStep
+    | SendOrders
+    | SendStanding
     | StopAll
     | Note
     | Wake

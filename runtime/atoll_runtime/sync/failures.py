@@ -68,7 +68,7 @@ class Watch:
                 name = str(effect.entry["unit"])
                 add(name, "Dropped", self._incarnations.get(name, 0), why=str(effect.entry["why"]))
         for name, unit in machine.units.items():
-            if silent(unit, now, machine.rules.silence) != (name in self._silent):
+            if silent(unit, now, machine.rules.silent_after) != (name in self._silent):
                 self._silent ^= {name}
                 add(name, "Silent" if name in self._silent else "Back", unit.incarnation)
 

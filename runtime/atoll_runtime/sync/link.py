@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from atoll_runtime.sync.events import CLOCK_ZERO, NO_CUT, CutId, RoundId, ShardClock
+from atoll_runtime.sync.events import NO_CUT, CutId, RoundId
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,6 @@ class Link:
     open: set[RoundId] = field(default_factory=set)
     cut: CutId = NO_CUT
     """The newest cut that the shard is known to have recorded itself for."""
-    clock: ShardClock = CLOCK_ZERO
     merged: int = 0
     """Tokens that the shard has merged, of all units, by the furthest that it said."""
 
@@ -64,9 +63,7 @@ class Link:
         self.adopted = self.adopted or list(self.held)
         self.offered = self.offered or list(self.held)
 
-    def welcomed(
-        self, lineage: str, step: int, versions: Sequence[int], least: Sequence[int], cut: CutId
-    ) -> bool:
+    def welcomed(self, lineage: str, versions: Sequence[int], least: Sequence[int], cut: CutId) -> bool:
         """A session begins; true when what was fetched and not adopted yet is of a history that ended.
 
         `least`: of each fragment the oldest version that a contribution of this unit may be taken against.
@@ -87,7 +84,6 @@ class Link:
             self.wanted.clear()
         self.lineage, self.offered = lineage, list(versions)
         self.marked(cut)
-        self.told(ShardClock(step, 0))
         for p, needed in enumerate(least):
             self._need(p, needed)
         return ended
@@ -126,11 +122,6 @@ class Link:
     def marked(self, cut: CutId) -> None:
         """The shard's marker: what comes after it was sent after its record."""
         self.cut = max(self.cut, cut)
-
-    def told(self, clock: ShardClock) -> None:
-        """The shard's own clock. Of its end the newest word counts: it may have been started with another target."""
-        step, cut = max(self.clock.step, clock.step), max(self.clock.cut, clock.cut)
-        self.clock = ShardClock(step, clock.ending, clock.goal, cut)
 
     def counted(self, merged: int) -> None:
         """The shard's merged tokens. A shard that fell back does not lead the learning rate back."""

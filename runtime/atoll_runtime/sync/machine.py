@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atoll_runtime.sync import clocks, schedule
 from atoll_runtime.sync.cuts import Cuts
-from atoll_runtime.sync.doubts import Doubts, doubt
 from atoll_runtime.sync.events import (
-    CLOCK_ZERO,
-    NO_CUT,
     CutEnded,
     CutId,
     CutOrdered,
@@ -19,34 +17,36 @@ from atoll_runtime.sync.events import (
     Event,
     Evict,
     FinalCut,
-    Heard,
     Joined,
     Left,
     Marked,
     Merged,
     MergeFailed,
     Offered,
+    Ordered,
+    Orders,
     Part,
     Persisted,
     RecordCut,
     Remember,
     RememberJoin,
+    RememberStep,
     Reported,
     RoundId,
-    SendClock,
     SendMarkers,
-    ShardClock,
+    SendOrders,
+    SendStanding,
+    ShardLeft,
+    ShardTold,
+    Standing,
     StopAll,
     Tick,
     Wake,
 )
 from atoll_runtime.sync.pace import Pace
 from atoll_runtime.sync.rounds import Rounds, note
-from atoll_runtime.sync.rules import Rules
+from atoll_runtime.sync.rules import COORDINATOR, Rules
 from atoll_runtime.sync.units import Unit
-
-COORDINATOR = 0
-"""The shard that begins cuts."""
 
 
 @dataclass
@@ -55,30 +55,36 @@ class Syncer:
 
     rules: Rules
     rounds: Rounds
-    pace: Pace
     cuts: Cuts
+    pace: Pace = field(default_factory=Pace)
+    step: int = 0
+    """The last global step whose round, if one was due, was opened here."""
+    orders: Orders = field(default_factory=Orders)
+    """What shard 0 has decided: here, or as it told this shard."""
+    shards: dict[int, Standing] = field(default_factory=dict)
+    """Where the other shards are that are connected to shard 0."""
     final: str = ""
     """URI of the final cut; not empty once finished."""
     committed: dict[str, Any] = field(default_factory=dict)
     """The record of the newest durable merge: what a cut holds, together with the durable fragments."""
-    doubts: Doubts = field(default_factory=Doubts)
-    _told: ShardClock = CLOCK_ZERO
-    _final_cut: CutId = NO_CUT
-    """Begun elsewhere; recorded here once no round is in flight."""
+    _told: Orders | Standing | None = None
+    """What the others, or shard 0, were told last."""
 
     @classmethod
     def begin(cls, rules: Rules, sizes: tuple[int, ...], versions: list[int], step: int = 0) -> Syncer:
         """A machine that starts from these versions: no unit known, no round in flight."""
-        pace = Pace(rules.shard, rules.interval, rules.quorum, max(step, *versions), goal=rules.goal)
-        machine = cls(rules, Rounds(rules, sizes, versions), pace, Cuts(rules.cut_interval))
-        machine.cuts.newest = CutId(step)
+        newest = CutId(0, step)
+        machine = cls(rules, Rounds(rules, sizes, versions), Cuts(rules.cut_interval, newest))
+        machine.step = max(step, *versions)
+        if machine.coordinates:
+            machine.orders = Orders(step=machine.step, cut=newest)
         machine.committed = machine.record()
         return machine
 
     @property
-    def step(self) -> int:
-        """The clock t: the last global step launched."""
-        return self.pace.step
+    def coordinates(self) -> bool:
+        """This is shard 0, which decides for all."""
+        return self.rules.shard == COORDINATOR
 
     @property
     def versions(self) -> list[int]:
@@ -95,35 +101,24 @@ class Syncer:
         return self.rounds.tokens // max(owned, 1)
 
     @property
-    def reached(self) -> bool:
-        """The target is reached, here, or at another shard with which this one is level."""
-        steps, tokens = self.rules.target_steps, self.rules.target_tokens
-        return (
-            (steps is not None and self.step >= steps)
-            or (tokens is not None and self.tokens >= tokens)
-            or (not self.pace.behind and any(clock.ending > 0 for clock in self.pace.believed.values()))
-        )
+    def sealed(self) -> bool:
+        """The final cut has begun: nothing is merged any more that is not in it."""
+        return self.orders.ending and self.orders.cut.final
 
     @property
     def finishing(self) -> bool:
-        """No new rounds: the target is reached, or the final cut has begun, perhaps for an earlier target."""
-        return self.reached or self._final_awaits or self.cuts.newest.final
+        """No new rounds: all up to the last step of the run's clock were opened."""
+        return self.orders.ending and (self.sealed or self.step >= self.orders.step)
 
     @property
-    def outdated(self) -> bool:
-        """The newest cut is a final one, which is not known to stand, and the run has another target now."""
-        return self.cuts.newest.final and not self.final and self.cuts.goal != self.rules.goal
+    def standing(self) -> Standing:
+        """What shard 0 should know of this shard."""
+        return Standing(self.step, self.finishing and not self.rounds.held, self.cuts.saved)
 
     @property
     def orderable(self) -> int:
         """The least step of a cut that can hold all that is merged here and does not end the run."""
-        return self.cuts.newest.step + (self.outdated or self.cuts.merges != self.rounds.merges)
-
-    @property
-    def clock(self) -> ShardClock:
-        """What the other shards should know."""
-        ending = 0 if not self.reached else 1 if self.rounds.held else 2
-        return ShardClock(self.step, ending, self.rules.goal, max(self.cuts.newest.step, 0))
+        return self.cuts.newest.step + (self.cuts.merges != self.rounds.merges)
 
     def vector(self) -> dict[str, int]:
         """The vector clock of the durable state: of each unit the tokens that are merged, for on those Θ depends.
@@ -140,7 +135,7 @@ class Syncer:
 
     def part(self, cut: CutId) -> dict[str, Any]:
         """What a cut holds of this machine, besides the durable fragments."""
-        return {**self.committed, "cut": [cut.step, cut.final], "vector": self.vector()}
+        return {**self.committed, "cut": [cut.number, cut.step, cut.final], "vector": self.vector()}
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """What to do about `event`; effects are carried out in their order."""
@@ -153,8 +148,12 @@ class Syncer:
                 self._left(event)
             case Reported():
                 self._reported(event, now)
-            case Heard():
-                self._heard(event)
+            case Ordered(orders):
+                self._take_orders(orders)
+            case ShardTold(shard, standing):
+                self._shard_told(shard, standing)
+            case ShardLeft(shard):
+                self.shards.pop(shard, None)
             case Part():
                 self._part(event, now)
             case Offered():
@@ -171,8 +170,8 @@ class Syncer:
                 self._persisted(event.round, now)
             case Marked():
                 self._marked(event)
-            case CutOrdered(cut):
-                self._ordered(cut)
+            case CutOrdered(step):
+                self._cut_ordered(step)
             case CutEnded(cut, whole):
                 self.cuts.ended(cut, whole)
             case FinalCut():
@@ -182,14 +181,13 @@ class Syncer:
         name = subject(event)
         self.rounds.look(name, now)
         if not self.final:
-            if self.doubts.told:
-                self._believe()
             self._advance(now, name)
+        self._tell()
         return effects
 
     def admit(self, part: Part) -> str:
         """Why a part is not wanted now; empty when it is."""
-        return self._doubt(part.cut) or self.rounds.admit(part)
+        return self.cuts.unheard(part.cut) or self.rounds.admit(part)
 
     def live(self, now: float) -> list[Unit]:
         """Units that can contribute now, by name."""
@@ -199,14 +197,14 @@ class Syncer:
         """Everything small that must survive a restart, JSON types only."""
         return {
             "step": self.step,
+            "clock": self.orders.step,
             "versions": list(self.versions),
             "history": [list(versions) for versions in self.rounds.history],
             "merges": self.rounds.merges,
             "last_quorum": self.rounds.last_quorum,
             "final": self.final,
-            "cut": [self.cuts.newest.step, self.cuts.newest.final],
+            "cut": [self.cuts.newest.number, self.cuts.newest.step, self.cuts.newest.final],
             "cut_merges": self.cuts.merges,
-            "cut_goal": self.cuts.goal,
             "units": {name: unit.record() for name, unit in self.units.items()},
         }
 
@@ -217,8 +215,6 @@ class Syncer:
         if event.incarnation < unit.incarnation:
             self.rounds.effects.append(Evict(event.unit, unit.incarnation))
             return
-        self._told_of(event)
-        self._told = CLOCK_ZERO  # the host may have missed it, and it may not change any more
         renewed = unit.join(event, self.step)
         self.rounds.joined(event, renewed)
         if renewed:
@@ -229,8 +225,6 @@ class Syncer:
         unit = self.units.get(event.unit)
         if unit is not None and event.incarnation == unit.incarnation:
             unit.leave(event)
-            self.cuts.drop(event.unit, event.host)
-            self.doubts.drop(event.unit, event.host)
             self._note("left", unit=event.unit, incarnation=event.incarnation, host=event.host)
 
     def _reported(self, event: Reported, now: float) -> None:
@@ -242,169 +236,188 @@ class Syncer:
 
     def _persisted(self, round_id: RoundId, now: float) -> None:
         self.committed = dict(self.rounds.persisted(round_id, now))
-        if self.rules.shard == COORDINATOR and not self.finishing and self.cuts.due(self.step):
-            self._see(CutId(self.step))
+        if self.coordinates and not self.orders.ending and self.cuts.due(self.step):
+            self._begin_cut(self.step)
 
-    def _see(self, cut: CutId) -> None:
-        """Records this shard's state, unless it did so for this cut or a later one, or the run is complete."""
-        if self.final or cut <= self.cuts.newest:
-            return
-        if cut.final and self.rules.shard == COORDINATOR and not self.finishing:
-            # Final cuts are begun here alone. This one was forgotten with the end that it was for.
-            cut = CutId(cut.step + 1)
-        if cut.final and self.rounds.held:
-            # A shard that was away does not know that the others are at their end. What it still collects would
-            # not be in the final cut; what is being merged was sent before it, and will be.
-            self._final_cut = cut
-            self.rounds.close("the final cut has begun")
-            if self.rounds.held:
-                return
-        hosts = [(unit.name, host) for unit in self.units.values() for host in sorted(unit.hosts)]
-        self.cuts.record(cut, hosts)
-        self.cuts.merges, self.cuts.goal = self.committed["merges"], self.rules.goal
-        self.rounds.effects.append(Remember(self.record()))
-        self._record_cut(cut)
+    def _begin_cut(self, step: int, final: bool = False) -> None:
+        """Shard 0 alone. The others hear of it with the next orders, learners by a marker."""
+        cut = self.cuts.following(step, final)
+        self._record(cut)
+        self.orders = replace(self.orders, cut=cut)
         self.rounds.effects.append(SendMarkers(cut))
 
-    def _ordered(self, cut: CutId) -> None:
-        """Records this shard's state. A final cut of this target holds all that there is, and goes before."""
-        newest = self.cuts.newest
-        if self.final or self._final_awaits or (newest.final and not self.outdated):
-            return
-        if cut > newest:
-            self._see(cut)
-        elif not newest.final and self.cuts.saving != newest and self.cuts.merges == self.rounds.merges:
-            # The process ended while it saved the cut. Nothing was merged since, so the state is still the cut's.
-            self._record_cut(newest)
+    def _record(self, cut: CutId) -> None:
+        """Records this shard's state."""
+        self.cuts.record(cut, self.committed["merges"])
+        self.rounds.effects.append(Remember(self.record()))
+        self._save()
 
-    @property
-    def _final_awaits(self) -> bool:
-        return self._final_cut > self.cuts.newest
-
-    def _record_cut(self, cut: CutId) -> None:
-        self.cuts.saving = cut
+    def _save(self) -> None:
+        """Has what was recorded for the newest cut saved."""
+        cut = self.cuts.newest
+        self.cuts.save()
         self.rounds.effects.append(RecordCut(cut, self.part(cut)))
         self._note("cut", cut=cut.step, final=cut.final)
 
-    def _heard(self, event: Heard) -> None:
-        self.pace.hear(event.unit, event.clocks, self.rounds.roster.live.keys())
-        self._heed_doubted()
+    def _cut_ordered(self, step: int) -> None:
+        """Begins a cut, unless one that holds as much is under way. The final one holds all, and goes before."""
+        newest = self.cuts.newest
+        if not self.coordinates or self.final or self.orders.ending:
+            return
+        if step <= newest.step and not newest.number and not self.rounds.merges:
+            self._save()  # what the run begins with: each shard has it
+        elif step > newest.step or self.cuts.saving != newest:
+            self._begin_cut(max(step, self.step))
+
+    def _take_orders(self, orders: Orders) -> None:
+        self.orders, self.rounds.seconds = orders, orders.seconds
+        if orders.final and not self.final:
+            self._finished(orders.final)
+
+    def _shard_told(self, shard: int, standing: Standing) -> None:
+        self.shards[shard] = standing
+        if standing.saved == self.cuts.newest:
+            self.cuts.parts.add(shard)
+        self._set_clock(max(self.orders.step, standing.step))  # which shard 0 has forgotten with its volume
 
     def _offered(self, event: Offered, now: float) -> None:
-        doubt = self._heed(event.part.cut)
-        if doubt:
-            self.rounds.decline(event.part, doubt)
+        unheard = self._heed(event.part.cut)
+        if unheard:
+            self.rounds.decline(event.part, unheard)
         else:
             self.rounds.offer(event, now)
 
     def _part(self, part: Part, now: float) -> None:
-        doubt = self._heed(part.cut)
-        if doubt:  # it was sent after a cut, if there is one, that this shard has not recorded itself for
-            self.rounds.decline(part, doubt)
-            return
-        self.cuts.received(part.unit, part.host)
-        self.rounds.take(part, now)
-
-    def _doubt(self, cut: CutId) -> str:
-        """Why a cut that a learner tells of is not believed. What that one says besides is no proof of it."""
-        known = max(self.step, self.pace.ahead, self.pace.cut, self.cuts.newest.step)
-        return doubt(cut, known, self.rules)
+        unheard = self._heed(part.cut)
+        if unheard:
+            self.rounds.decline(part, unheard)
+        else:
+            self.rounds.take(part, now)
 
     def _heed(self, cut: CutId) -> str:
-        """Records this shard's state for a cut that a learner tells of, or says why not."""
-        why = self._doubt(cut)
-        if not why:
-            self._see(cut)
-        return why
-
-    def _heed_doubted(self) -> None:
-        """More is known now."""
-        told = self.doubts.told
-        self.doubts.told = {host: cut for host, cut in told.items() if self._heed(cut)}
-
-    def _told_of(self, event: Joined | Marked) -> None:
-        """A host tells of a cut."""
-        self.doubts.drop(event.unit, event.host)
-        why = self._heed(event.cut)
-        if why:
-            self.doubts.told[event.unit, event.host] = event.cut
-            self._note("refused", unit=event.unit, host=event.host, why=why)
-
-    def _believe(self) -> None:
-        attempts = max((held.attempt for held in self.rounds.held), default=0)
-        cut = self.doubts.unopposed(self.rounds.roster.live.keys(), attempts, self.rules.quorum)
-        if cut is not None:
-            self._see(cut)
-            self._heed_doubted()
+        """A learner has recorded itself for this cut: why that is not believed, else empty."""
+        if self.coordinates and not self.final and self.cuts.forgotten(cut):
+            self._begin_cut(self.step)  # a later one takes its place
+        return self.cuts.unheard(cut)
 
     def _marked(self, event: Marked) -> None:
-        self._told_of(event)
-        before = self.cuts.channels.get((event.unit, event.host), 0)
+        why = self._heed(event.cut)
+        if why:
+            self._note("refused", unit=event.unit, host=event.host, why=why)
         if self.cuts.mark(event.unit, event.incarnation, event.host, event.cut, event.trained):
-            self._note("marker", cut=event.cut.step, unit=event.unit, host=event.host, in_channel=before)
+            self._note("marker", cut=event.cut.step, unit=event.unit)
 
     def _finished(self, uri: str) -> None:
         self.final = uri
+        self.orders = replace(self.orders, final=uri)
         for unit in self.units.values():
             unit.account.finish()
         self._note("finished", uri=uri)
-        self.rounds.effects += [Remember(self.record()), StopAll(self.step)]
+        self.rounds.effects.append(Remember(self.record()))
+        if self.coordinates:
+            self.rounds.effects.append(StopAll(self.step))
 
     def _advance(self, now: float, name: str) -> None:
+        if self.coordinates:
+            self.orders = replace(self.orders, ending=self._reached())
         self.rounds.ending = self.finishing
         self.rounds.progress(now, name)
-        self._launch(now)
+        if self._clock_due(now):
+            self.pace.advance(now, self.rounds.slowest)
+            self._set_clock(self.orders.step + 1)
+        if self._following <= self.orders.step and self._may_open(self._following):
+            self._launch(now)
         self.rounds.ending = self.finishing
-        self._end()
-        if self.rules.shards > 1 and self.clock != self._told:
-            self._told = self.clock
-            self.rounds.effects.append(SendClock(self._told))
+        if self.coordinates:
+            self._end()
+        else:
+            self._follow_cut()
         self._wake(now)
 
+    def _reached(self) -> bool:
+        """The run is at its target."""
+        steps, tokens = self.rules.target_steps, self.rules.target_tokens
+        return (steps is not None and self.orders.step >= steps) or (
+            tokens is not None and self.tokens >= tokens
+        )
+
+    def _clock_due(self, now: float) -> bool:
+        """Shard 0 has opened all its rounds, and the slowest live unit has had time for a step (so real H ≈ H)."""
+        return self._clock_runs and now >= self.pace.due(self.rounds.slowest)
+
+    @property
+    def _clock_runs(self) -> bool:
+        level = self.coordinates and self.step >= self.orders.step
+        return level and not self._reached() and self._may_open(self.orders.step + 1)
+
+    def _set_clock(self, step: int) -> None:
+        if step > self.orders.step:
+            self.orders = replace(self.orders, step=step, seconds=self.rounds.slowest)
+            if self.rules.shards > 1:
+                self.rounds.effects.append(RememberStep(step))
+
+    @property
+    def _following(self) -> int:
+        """The step that this shard takes next. One that was away skips what lies more than H behind the clock: in H
+        steps each fragment is due once."""
+        return max(self.step, self.orders.step - self.rules.interval) + 1
+
+    def _may_open(self, step: int) -> bool:
+        """There is room for what is due at this step, and enough units live for a round."""
+        if self.sealed or len(self.rounds.roster.live) < self.rules.quorum:
+            return False
+        p = self._due(step)
+        return p is None or self.rounds.room(p)
+
+    def _due(self, step: int) -> int | None:
+        """The fragment that is due here."""
+        p = schedule.due(step, self.rules.fragments, self.rules.interval)
+        return p if p is not None and self.rounds.sizes[p] else None
+
     def _launch(self, now: float) -> None:
-        """Advances the clock by a step when the slowest live unit has had time for one (so real H ≈ H)."""
-        roster = self.rounds.roster
-        if self.finishing or not self.pace.may_advance(now, roster.slowest):
-            return
-        if len(roster.live) < self.rules.quorum:
-            return
-        following = self.pace.following()
-        p = schedule.due(following, self.rules.fragments, self.rules.interval)
-        if p is not None and self.rounds.sizes[p] == 0:
-            p = None
-        if p is not None and not self.rounds.room(p):
-            return
-        self.pace.advance(now, roster.slowest)
-        if p is not None and following > self.versions[p]:
-            self.rounds.open(RoundId(following, p, 0, self.rounds.lineage), now)
+        """Takes the next step."""
+        self.step = self._following
+        p = self._due(self.step)
+        if p is not None and self.step > self.versions[p]:
+            self.rounds.open(RoundId(self.step, p, 0, self.rounds.lineage), now)
 
     def _end(self) -> None:
-        """Begins the final cut once every shard is at its end and has no round in flight."""
-        newest = self.cuts.newest
-        if not self.finishing or self.rounds.held:
+        """Begins the final cut once every shard has told that it is at its end."""
+        others = [self.shards.get(shard) for shard in range(self.rules.shards) if shard != COORDINATOR]
+        begun = self.cuts.newest.final and self.cuts.saving == self.cuts.newest
+        if self.standing.done and not begun and all(each is not None and each.done for each in others):
+            self._begin_cut(self.step, final=True)
+
+    def _follow_cut(self) -> None:
+        """Records this shard for the cut that shard 0 has begun; the same again where this process has not saved what
+        an earlier one had recorded, and nothing was merged since."""
+        cut, cuts = self.orders.cut, self.cuts
+        if cut > cuts.newest:
+            if cut.final:
+                # What was being collected when a crash made this shard forget that it was at its end.
+                self.rounds.close("the final cut has begun")
+            if not (cut.final and self.rounds.held):
+                self._record(cut)
+        elif cut == cuts.newest and cuts.saving != cut and cuts.merges == self.rounds.merges:
+            self._save()
+
+    def _tell(self) -> None:
+        if self.rules.shards == 1:
             return
-        following = max(self.step, newest.step + 1)
-        if self._final_awaits:
-            self._see(self._final_cut)
-        elif self.outdated and self.rules.shard == COORDINATOR:
-            self._see(
-                CutId(following)
-            )  # which takes the place of the final one, at every shard that it comes to
-        elif newest.final:
-            if self.cuts.saving != newest:  # recorded before a restart; nothing was merged since
-                self._record_cut(newest)
-        elif self.rules.shard == COORDINATOR and self.pace.all_end(self.rules.shards, 2):
-            self._see(CutId(following, final=True))
+        news = self.orders if self.coordinates else self.standing
+        if news != self._told:
+            self._told = news
+            told = SendOrders(news) if isinstance(news, Orders) else SendStanding(news)
+            self.rounds.effects.append(told)
 
     def _wake(self, now: float) -> None:
         wakes, roster = self.rounds.wakes(now), self.rounds.roster
-        if roster.live:
+        if math.isfinite(roster.ends):
             wakes.append(roster.ends + 0.001)
-        if not self.finishing and len(roster.live) >= self.rules.quorum:
-            following = self.pace.following()
-            p = schedule.due(following, self.rules.fragments, self.rules.interval)
-            if p is None or self.rounds.sizes[p] == 0 or self.rounds.room(p):
-                wakes.append(max(self.pace.due(roster.slowest), now))
+        if self._following <= self.orders.step and self._may_open(self._following):
+            wakes.append(now)
+        elif self._clock_runs:
+            wakes.append(max(self.pace.due(self.rounds.slowest), now))
         if wakes:
             self.rounds.effects.append(Wake(max(min(wakes), now)))
 

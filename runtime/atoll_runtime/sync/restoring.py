@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from atoll_runtime.sync import ledger
-from atoll_runtime.sync.events import CutId
+from atoll_runtime.sync.events import CutId, Orders
 from atoll_runtime.sync.machine import Syncer, owned
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.units import Unit
@@ -21,7 +22,11 @@ def restore(rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any]) -> 
     rounds.units = {name: Unit.restore(name, owned(sizes), state) for name, state in record["units"].items()}
     machine.final = record["final"]
     machine.cuts.newest = CutId(*record["cut"])
-    machine.cuts.merges, machine.cuts.goal = record["cut_merges"], record["cut_goal"]
+    machine.cuts.merges = record["cut_merges"]
+    if machine.coordinates:
+        # A final cut that was being saved is given up: shard 0 begins another one when it is at its end.
+        cut = replace(machine.cuts.newest, final=False)
+        machine.orders = Orders(max(record["clock"], machine.step), cut=cut, final=machine.final)
     machine.committed = machine.record()
     return machine
 
@@ -40,16 +45,17 @@ def continued(
         machines: records of all shards in the cut.
         versions: of this shard's fragments in it.
         step: the cut's.
-        uri: the cut's address; where it is the final one, the run is finished. Empty: it has more to do since.
+        uri: the cut's address; where it is the final one, the run is finished. Empty: it has more to do since, or
+            shard 0 is to say so.
     """
     same = len(machines) == rules.shards
-    final = bool(uri) and all(machine["cut"][1] for machine in machines)
+    number, _, final = machines[0]["cut"]
     record = dict(machines[rules.shard] if same else machines[0])
     record["versions"] = list(versions)
     record["history"] = [[version] for version in versions]
-    record["step"] = max(step, *versions)
-    record["final"], record["cut"] = uri if final else "", [step, final]
-    record["cut_merges"], record["cut_goal"] = record["merges"], rules.goal
+    record["step"] = record["clock"] = max(step, *versions)
+    record["final"], record["cut"] = uri if final else "", [number, step, final]
+    record["cut_merges"] = record["merges"]
     # Every unit receives every fragment anew, so none holds its own contributions.
     record["units"] = {name: {**unit, "marks": [], "joined": []} for name, unit in record["units"].items()}
     if not same:
@@ -58,7 +64,7 @@ def continued(
             accounts = [each["units"][name]["account"] for each in machines if name in each["units"]]
             unit["account"] = ledger.carried(accounts, count)
     machine = restore(rules, sizes, record)
-    if final:
+    if machine.final:
         for each in machine.units.values():
             each.account.finish()
         machine.committed = machine.record()

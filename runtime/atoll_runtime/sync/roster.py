@@ -24,7 +24,7 @@ class Roster:
         """Units that can contribute now, in no order."""
         self.awaited: dict[RoundId, set[str]] = {}
         """Of each collecting round: the live units that may still contribute."""
-        self._silence, self._slow_factor = rules.silence, rules.slow_factor
+        self._silence, self._slow_factor = rules.silent_after, rules.slow_factor
         self._collecting: dict[RoundId, Round] = {}
         self._ends = Ranking()
         self._steady, self._new = Ranking(), Ranking()

@@ -59,6 +59,8 @@ class Rounds:
     timing: Timing = field(default_factory=Timing)
     ending: bool = False
     """The target is reached: no new rounds."""
+    seconds: float = 0.0
+    """Of an inner step of the slowest live unit, as shard 0 tells a shard to which units do not report."""
     effects: list[Effect] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -75,6 +77,11 @@ class Rounds:
         collecting = (held for held in self.held.values() if held.stage == "Collecting")
         return Roster(self.rules, self.units.values(), collecting)
 
+    @property
+    def slowest(self) -> float:
+        """Seconds of an inner step of the slowest live unit that sets the pace of the run."""
+        return self.roster.slowest or self.seconds
+
     @cached_property
     def tokens(self) -> int:
         """Token-fragments merged, of all units. Only a merge changes it."""
@@ -82,7 +89,7 @@ class Rounds:
 
     def live(self, now: float) -> list[Unit]:
         """Units that can contribute now, by name: for who asks between two events."""
-        silence = self.rules.silence
+        silence = self.rules.silent_after
         return [unit for _, unit in sorted(self.units.items()) if unit.live(now, silence)]
 
     def awaited(self, held: Round, now: float) -> list[str]:
@@ -107,7 +114,7 @@ class Rounds:
 
     def open(self, round_id: RoundId, now: float) -> None:
         """Asks every live unit for its contribution."""
-        slowest = self.roster.slowest
+        slowest = self.slowest
         patience = max(self.rules.patience, 10 * slowest) * min(2**round_id.attempt, 8)
         # At once after a first answer that was not taken; units whose hosts disagree would answer the same for ever.
         rest = max(slowest, LEAST_REST) * (2 ** min(round_id.attempt, MOST_DOUBLINGS) - 1)
@@ -197,6 +204,7 @@ class Rounds:
         if disagreement:
             self.decline(part, disagreement)
             return
+        self.units[part.unit].account.advance(part.trained)
         p = part.round.fragment
         self.widths[p] = max(self.widths[p], part.padded)
         expected, rules = event.seconds, self.rules
@@ -318,7 +326,7 @@ class Rounds:
         """Freezes membership."""
         held.stage = "Receiving"
         self.roster.close(held.id)
-        contributions, limit = held.contributions, self.rules.interval * self.roster.slowest
+        contributions, limit = held.contributions, self.rules.interval * self.slowest
         expected = {name: held.expected[name] for name in contributions.members}
         members = membership.choose(expected, self.rules.quorum, limit or math.inf)
         for name in sorted(set(contributions.units) - set(members)):
@@ -384,7 +392,7 @@ class Rounds:
 
     def _grace(self) -> float:
         return grace(
-            self.roster.slowest,
+            self.slowest,
             self.timing.quorum.value or 0.0,
             self.timing.sync.value or 0.0,
             overlap_steps=self.rules.overlap * self.rules.interval / self.rules.fragments,

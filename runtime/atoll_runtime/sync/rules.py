@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from atoll_runtime.contract import RunContract
 
+COORDINATOR = 0
+"""The shard that keeps the run's clock, begins cuts and ends the run."""
+
 TRANSFER_SECONDS = 600.0
 """Deadline of one part, either way, at both ends: 1 GB at 14 Mbit/s."""
 
@@ -58,9 +61,9 @@ class Rules:
         return self.stale_intervals * self.interval
 
     @property
-    def goal(self) -> str:
-        """Names the target; another one has another name."""
-        return f"{self.target_steps} steps, {self.target_tokens} tokens"
+    def silent_after(self) -> float:
+        """The same for this shard: to shards other than 0, which hear no reports, it is enough to be connected."""
+        return self.silence if self.shard == COORDINATOR else math.inf
 
     @classmethod
     def of(cls, run: RunContract, shard: int = 0) -> Rules:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,7 +87,10 @@ class Unit:
 
     def until(self, least: float) -> float | None:
         """When the unit, without another report, has been silent for too long to be waited for: after ten of its steps,
-        `least` seconds at least. None where a host is missing or its pace is not known."""
+        `least` seconds at least; infinite where it need not report. None where a host is missing or its pace is not
+        known."""
+        if math.isinf(least) and self.complete:
+            return math.inf
         if not self.complete or self.pace.value is None or self.reported is None:
             return None
         return self.reported + max(least, 10 * self.pace.value)

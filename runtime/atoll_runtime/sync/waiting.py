@@ -20,13 +20,13 @@ def why(machine: Syncer, now: float) -> str:
     if machine.finishing:
         if machine.cuts.newest.final:
             return f"the target is reached at global step {machine.step}; writing the final cut"
-        behind = [
-            s for s in range(machine.rules.shards) if s != machine.rules.shard and not ended(machine, s)
-        ]
-        return f"the target is reached; waiting for shard {', '.join(map(str, behind)) or '0'} to begin the final cut"
+        behind = [s for s in range(1, machine.rules.shards) if not ended(machine, s)] or [0]
+        return f"the target is reached; waiting for shard {', '.join(map(str, behind))}"
     live, needed = len(machine.live(now)), machine.rules.quorum
     if live < needed:
         return f"{live} live units, K={needed} are needed{absent(machine, now)}"
+    if not machine.coordinates:
+        return f"global step {machine.step}, {live} connected units, the next step when shard 0 says so"
     return f"global step {machine.step}, {live} live units, the next step when the slowest has made one"
 
 
@@ -50,7 +50,7 @@ def absent(machine: Syncer, now: float) -> str:
     """The units that cannot contribute, and what each lacks."""
     reasons = []
     for name, unit in sorted(machine.units.items()):
-        if unit.live(now, machine.rules.silence):
+        if unit.live(now, machine.rules.silent_after):
             continue
         if not unit.complete:
             reasons.append(f"{name}: {len(unit.hosts)} of {unit.hosts_wanted} hosts connected")
@@ -62,9 +62,8 @@ def absent(machine: Syncer, now: float) -> str:
 
 
 def ended(machine: Syncer, shard: int) -> bool:
-    """Another shard is at its end, as far as is known."""
-    clock = machine.pace.others.get(shard)
-    return clock is not None and clock.ending == 2
+    """Another shard is at its end, as shard 0 knows."""
+    return shard in machine.shards and machine.shards[shard].done
 
 
 @dataclass(frozen=True)

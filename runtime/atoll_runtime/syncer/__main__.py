@@ -31,16 +31,19 @@ from atoll_runtime.merge.rda import warm
 from atoll_runtime.model import ModelError, check, describe, initial
 from atoll_runtime.process import asked_to_end, fail, log_to_stderr, until
 from atoll_runtime.sync.fragments import Layout, LayoutError, build_layout
-from atoll_runtime.sync.rules import Rules
+from atoll_runtime.sync.rules import COORDINATOR, Rules
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.errors import JournalError, Terminal
 from atoll_runtime.syncer.folders import forget_others
+from atoll_runtime.syncer.following import Following
 from atoll_runtime.syncer.recovery import Start, recover
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status, StatusServer
 from atoll_runtime.syncer.tape import Tape
+from atoll_runtime.transport.grpc_client import GrpcTransport
 from atoll_runtime.transport.grpc_server import GrpcServer
+from atoll_runtime.transport.threads import Threads
 from atoll_runtime.transport.tls import Tls, TlsError
 
 EXIT_RETRY = 1
@@ -124,6 +127,9 @@ async def run_service(
     try:
         await server.start()
         driver.start()
+        if rules.shard != COORDINATOR:
+            first = run.shards[COORDINATOR]
+            driver.spawn(Following(driver, Threads(GrpcTransport(first.host, first.port, tls))).serve())
         await driver.failed
     finally:
         await driver.close()

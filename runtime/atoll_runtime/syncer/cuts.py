@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 GATHER_SECONDS = 120.0
 """Patience with a cut whose parts are not all there."""
 POLL_SECONDS = (0.05, 2.0)
-"""First and longest wait between two looks at the bucket for other shards' parts."""
+"""First and longest wait between two looks at what the other shards have told of their parts."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,22 @@ class Cuts:
         store: Bucket,
         newest: int | None,
         shards: int,
-        coordinator: bool,
+        missing: Callable[[], list[int]] | None,
         meta: Callable[[], Mapping[str, Any]],
         ended: Callable[[CutId, bool], None],
     ) -> None:
-        """`meta`: of the manifest; `ended`: when a cut is whole, or was given up (False). Both are called on the event
-        loop."""
+        """All three are called on the event loop.
+
+        Args:
+            missing: other shards whose part of the newest cut does not stand. None: this is not shard 0, which alone
+                makes a cut whole.
+            meta: of the manifest.
+            ended: when a cut is whole (this shard's part, where it is not shard 0), or was given up (False).
+        """
         self.newest, self.error = newest, ""
         self.merges: int | None = None
         """Merges in the newest one; None while none was saved since the start."""
-        self._spec, self._store, self._shards, self._coordinator = spec, store, shards, coordinator
+        self._spec, self._store, self._shards, self._missing = spec, store, shards, missing
         self._meta, self._ended = meta, ended
         self._next: Job | None = None
         self._arrived = asyncio.Event()
@@ -76,7 +82,7 @@ class Cuts:
             whole = saved is not None and await self._whole(job)
             if whole:
                 self.newest, self.merges, self.error = job.cut.step, job.merges if saved else None, ""
-                state = "is whole" if self._coordinator else "has this shard's part"
+                state = "is whole" if self._missing else "has this shard's part"
                 log.info("checkpoint of global step %d %s", job.cut.step, state)
             self._ended(job.cut, whole)
 
@@ -92,22 +98,26 @@ class Cuts:
         return None
 
     async def _whole(self, job: Job) -> bool:
-        """Waits until every part stands; the coordinator then writes the manifest. False when given up."""
+        """Waits until every part stands, and writes the manifest. False when given up."""
+        if self._missing is None:
+            return True
         clock = asyncio.get_running_loop().time
         begun = clock()
         backoff = Backoff(*POLL_SECONDS)
         while self._next is None:
-            try:
-                meta = dict(self._meta()) if self._coordinator else {}  # on the loop, which writes to it
-                waiting = await asyncio.to_thread(self._gather, job, meta)
-            except StoreError as error:
-                waiting = str(error)
-            if not waiting:
-                if self._coordinator:
-                    await asyncio.to_thread(self._prune, job.cut.step)
-                return True
+            missing, step = self._missing(), job.cut.step
+            waiting = f"no part of shard {', '.join(map(str, missing))} for the cut of global step {step}"
+            if not missing:
+                try:
+                    meta = dict(self._meta())  # on the loop, which writes to it
+                    await asyncio.to_thread(self._store.complete, step, self._shards, meta)
+                except StoreError as error:
+                    waiting = str(error)
+                else:
+                    await asyncio.to_thread(self._prune, step)
+                    return True
             if given_up(job.cut, self.newest, clock() - begun, GATHER_SECONDS):
-                self._fail(f"checkpoint of global step {job.cut.step} given up: {waiting}", waiting)
+                self._fail(f"checkpoint of global step {step} given up: {waiting}", waiting)
                 return False
             await backoff.wait()
         return False
@@ -119,18 +129,6 @@ class Cuts:
         if saved and job.cut.final:
             verify(part, self._store.read_part(part.step, part.shard, part.shards), self._store.uri)
         return saved
-
-    def _gather(self, job: Job, meta: dict[str, Any]) -> str:
-        """What the cut lacks to be whole; empty when it is. `meta`: of the manifest."""
-        step = job.cut.step
-        if not self._coordinator:
-            whole = not job.cut.final or self._store.is_complete(step)
-            return "" if whole else f"shard 0 has not completed the cut of global step {step} yet"
-        missing = self._store.missing(step, self._shards)
-        if missing:
-            return f"no part of shard {', '.join(map(str, missing))} for the cut of global step {step}"
-        self._store.complete(step, self._shards, meta)
-        return ""
 
     def _prune(self, saved: int) -> None:
         """Removes cuts before the one that was saved. What cannot be removed harms none that stands; the next cut

@@ -36,19 +36,21 @@ from atoll_runtime.sync.events import (
     Release,
     Remember,
     RememberJoin,
+    RememberStep,
     RoundId,
-    SendClock,
     SendMarkers,
+    SendOrders,
     SendPull,
+    SendStanding,
     StopAll,
     Tick,
     Wake,
 )
 from atoll_runtime.sync.fragments import Layout
-from atoll_runtime.sync.machine import COORDINATOR
 from atoll_runtime.sync.tape import Facts
 from atoll_runtime.syncer.arrays import NumpyArrays
 from atoll_runtime.syncer.cuts import Cuts, Job
+from atoll_runtime.syncer.latest import Latest
 from atoll_runtime.syncer.parts import Parts, budget
 from atoll_runtime.syncer.recovery import Start, durable, meta_of, part_of
 from atoll_runtime.syncer.sessions import Sessions
@@ -78,6 +80,10 @@ class Driver:
         self.restarts = start.restarts
         self.journal, self.tape = start.journal, tape
         self.sessions = Sessions()
+        self.orders, self.standing = Latest(self.machine.orders), Latest(self.machine.standing)
+        """What shard 0 has announced; what another shard has told it."""
+        self.shards: dict[int, object] = {}
+        """The newest session of each other shard with shard 0."""
         self.parts = Parts(budget() if byte_budget is None else byte_budget)
         self.machine.rounds.capacity = self.parts.budget / codecs.DTYPES[run.outer.codec].itemsize
         rules = start.machine.rules
@@ -86,7 +92,7 @@ class Driver:
             store,
             start.newest_cut,
             rules.shards,
-            rules.shard == COORDINATOR,
+            self._missing if self.machine.coordinates else None,
             lambda: meta_of(run, whole, self.machine.cuts.clocks()),
             self._cut_ended,
         )
@@ -97,6 +103,8 @@ class Driver:
         self.arrays = arrays or NumpyArrays(run.outer, start.state.layout)
         self._fresh: dict[RoundId, Version] = {}
         self._written: asyncio.Future[None] | None = None
+        self._announcements: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
+        """Of decisions that must be on the disk first, in their order."""
         self._joins: asyncio.Task[None] | None = None
         """Will write the record of joins that no record tells of yet."""
         self._timer: asyncio.TimerHandle | None = None
@@ -105,10 +113,10 @@ class Driver:
     def start(self) -> None:
         """Begins to save cuts; a run that is at its target goes on to its end."""
         self.tape.begin(Facts.of(self.run, self.machine.rules.shard, self.state.layout), self._tape_snapshot)
-        self._spawn(self.cuts.serve())
-        # Units are seeded from the first cut. A final cut, of whatever target, is for shard 0 to end or to replace.
-        if self.cuts.newest is None and not self.machine.cuts.newest.final:
-            self.feed(CutOrdered(CutId(self.machine.orderable)))
+        self.spawn(self.cuts.serve())
+        self.spawn(self._announce())
+        if self.cuts.newest is None:  # units are seeded from the first cut
+            self.feed(CutOrdered(self.machine.orderable))
         self.feed(Tick())
 
     async def close(self) -> None:
@@ -127,7 +135,7 @@ class Driver:
 
     def cut(self, step: int) -> None:
         """Records a cut of all that is durable; the report says when it stands in the bucket."""
-        self.feed(CutOrdered(CutId(step)))
+        self.feed(CutOrdered(step))
 
     def now(self) -> float:
         """The machine's clock."""
@@ -152,14 +160,20 @@ class Driver:
 
     def stop(self, step: int) -> Stop:
         """What a learner is told at the end."""
-        return Stop(step, self.machine.clock, self.machine.cuts.newest)
+        return Stop(step)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case SendPull() | Exclude() | Publish() | SendMarkers() | SendClock() | Evict():
+            case SendPull() | Exclude() | Publish() | Evict():
                 self.sessions.carry_out(effect)
+            case SendMarkers():
+                self._announcements.put_nowait(functools.partial(self.sessions.carry_out, effect))
+            case SendOrders(orders):
+                self._announcements.put_nowait(functools.partial(self.orders.set, orders))
+            case SendStanding(standing):
+                self.standing.set(standing)
             case Merge():
-                self._spawn(self._merge(effect))
+                self.spawn(self._merge(effect))
             case Release(round_id, unit):
                 self.parts.release(round_id, unit)
                 self.sessions.carry_out(effect)
@@ -167,12 +181,14 @@ class Driver:
                 self._persist(round_id, self._facts(record))
             case Remember(record):
                 self._write(functools.partial(self.journal.remember, self._facts(record)))
+            case RememberStep(step):
+                self._write(functools.partial(self.journal.advance, step))
             case RememberJoin():
-                self._joins = self._joins or self._spawn(self._remember_joins())
+                self._joins = self._joins or self.spawn(self._remember_joins())
             case RecordCut(cut, record):
                 self._record(cut, record)
             case StopAll(step):
-                self._spawn(self._stop_all(step))
+                self._announcements.put_nowait(functools.partial(self._stop_all, step))
             case Note(entry):
                 log.log(logging.WARNING if entry["event"] == "refused" else logging.DEBUG, "%s", entry)
             case Wake(at):
@@ -215,7 +231,7 @@ class Driver:
             self.state.fragments[round_id.fragment] = new
             self.feed(Persisted(round_id))
 
-        self._spawn(publish())
+        self.spawn(publish())
 
     def _record(self, cut: CutId, record: Mapping[str, Any]) -> None:
         """Fixes the durable fragments, which are never written to, and has them saved."""
@@ -229,19 +245,30 @@ class Driver:
             await self.durable()  # a cut that stands in the bucket must not be forgotten by its shard
             self.cuts.submit(job)
 
-        self._spawn(submit())
+        self.spawn(submit())
 
     def _tape_snapshot(self) -> Snapshot:
         return Snapshot(self.machine, self.now(), self.state.snapshot())
 
     def _cut_ended(self, cut: CutId, whole: bool) -> None:
-        if cut.final and whole:
+        if cut.final and whole and self.machine.coordinates:
             self.feed(FinalCut(f"{self._store.uri}/global/{cut.step}"))
         else:
             self.feed(CutEnded(cut, whole))
 
-    async def _stop_all(self, step: int) -> None:
-        await self.durable()
+    async def _announce(self) -> None:
+        """Tells others of each decision once the disk has it."""
+        while True:
+            announcement = await self._announcements.get()
+            await self.durable()
+            announcement()
+
+    def _missing(self) -> list[int]:
+        """Shards whose part of the newest cut does not stand, as they have told."""
+        parts = self.machine.cuts.parts
+        return [shard for shard in range(1, self.machine.rules.shards) if shard not in parts]
+
+    def _stop_all(self, step: int) -> None:
         log.info("finished at global step %d: %s", step, self.machine.final)
         self.sessions.send_all(self.stop(step))
 
@@ -254,7 +281,8 @@ class Driver:
         self._written.add_done_callback(self._check)
         return self._written
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task whose failure ends the process."""
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from atoll_runtime.contract import RunContract, identity
-from atoll_runtime.sync.events import NO_CUT, Heard, Joined, Marked, Offered, Part, Reported
+from atoll_runtime.sync.events import NO_CUT, Joined, Marked, Offered, Part, Reported
 from atoll_runtime.sync.fragments import Layout
-from atoll_runtime.sync.rules import TRANSFER_SECONDS
+from atoll_runtime.sync.rules import COORDINATOR, TRANSFER_SECONDS, Rules
 from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (
@@ -19,6 +19,7 @@ from atoll_runtime.transport.messages import (
     PushHead,
     Refused,
     Report,
+    ShardHello,
 )
 from atoll_runtime.transport.transport import Peer
 
@@ -37,8 +38,8 @@ BOUNDS = {
 """What a host may count up to, by the field of its message."""
 LAST_SECOND = 10**12
 """Unix time; also of what a unit's beginning counts besides."""
-GOAL_LIMIT = 128
-"""Characters of the name of a target."""
+LAST_CUT = 2**31 - 1
+"""Number of a cut."""
 MOST_UNITS = 8192
 """Twice what 16 pools of 256 units have at a time: a unit that is gone for good still stands in the token ledger."""
 MOST_HOSTS = 4096
@@ -53,9 +54,9 @@ def beyond(message: Hello | Report | Mark | PushHead) -> str:
         found = getattr(message, field, 0)
         if not 0 <= found <= most:
             return f"{field}: {found} must be within 0 … {most}"
-    cut = NO_CUT if isinstance(message, Report) else message.cut
-    if not NO_CUT.step <= cut.step <= LAST_STEP:
-        return f"cut: {cut.step} must be within 0 … {LAST_STEP}"
+    cut = message.cut if isinstance(message, Mark | PushHead) else NO_CUT
+    if not (NO_CUT.step <= cut.step <= LAST_STEP and NO_CUT.number <= cut.number <= LAST_CUT):
+        return f"cut: {cut.step}, number {cut.number} must be within 0 … {LAST_STEP}, 0 … {LAST_CUT}"
     return ""
 
 
@@ -97,6 +98,23 @@ def refusal(
     return None
 
 
+def shard_refusal(run: RunContract, rules: Rules, peer: Peer, hello: ShardHello) -> Refused | None:
+    """Why this is no other shard of the run for shard 0; None when it is."""
+    role = identity(run.namespace, run.name, "syncer", "")
+    if peer.identities and not any(name.startswith(role) for name in peer.identities):
+        return Refused(f"the certificate names {', '.join(peer.identities)}, no syncer of this run")
+    if hello.protocol != PROTOCOL:
+        return Refused(
+            f"shard {hello.shard} speaks protocol {hello.protocol}, shard {rules.shard} {PROTOCOL}"
+        )
+    mine = run.uid, rules.shards, COORDINATOR
+    if (hello.run_uid, hello.shards, rules.shard) != mine or not 0 < hello.shard < rules.shards:
+        return Refused(
+            f"shard {hello.shard} of {hello.shards} cannot follow shard {rules.shard} of {rules.shards}"
+        )
+    return None
+
+
 def joined(hello: Hello) -> Joined:
     """The machine's view of a Hello."""
     return Joined(
@@ -106,7 +124,6 @@ def joined(hello: Hello) -> Joined:
         hello.hosts,
         hello.seeded_step,
         shortened(hello.seed_message),
-        hello.cut,
         hello.address,
     )
 
@@ -158,24 +175,6 @@ def offered(session: Session, offer: Offer, codec: str) -> Offered:
     if wrong := malformed(head, codec):
         raise ValueError(wrong)
     return Offered(part_of(head), head.seconds)
-
-
-def heard(session: Session, report: Report, shards: int) -> Heard | None:
-    """What a report says of the shards' clocks; None where it says nothing.
-
-    Raises:
-        ValueError: no shards of this run have such clocks.
-    """
-    if not report.clocks:
-        return None
-    if len(report.clocks) != shards:
-        raise ValueError(f"clocks: of {len(report.clocks)} shards, this run has {shards}")
-    for shard, clock in enumerate(report.clocks):
-        steps = 0 <= clock.step <= LAST_STEP and 0 <= clock.cut <= LAST_STEP
-        if not (steps and 0 <= clock.ending <= 2 and len(clock.goal) <= GOAL_LIMIT):
-            said = f"step {clock.step}, cut {clock.cut}, ending {clock.ending}"
-            raise ValueError(f"clocks: of shard {shard}: {said}, {len(clock.goal)} characters of a target")
-    return Heard(session.unit, report.clocks)
 
 
 def reported(session: Session, report: Report) -> Reported:

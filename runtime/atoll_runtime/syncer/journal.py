@@ -59,6 +59,7 @@ class Journal:
         self._directory, self._uid, self._layout, self._tape = directory, uid, layout, tape
         self.lineage = lineage
         self._fragments: list[Version] = []
+        self._machine: dict[str, Any] = {}
         self._lock: int | None = None
         self._file: int | None = None
         self._segment = 0
@@ -125,7 +126,7 @@ class Journal:
             tidy(disk, self._directory, path)
             self._limit = limit(self._layout, disk.volume(self._directory), self._tape, length)
         self._segment += 1
-        self._fragments = list(fragments)
+        self._fragments, self._machine = list(fragments), dict(machine)
         self._length = length
 
     def merge(self, p: int, new: Version, machine: Mapping[str, Any]) -> None:
@@ -137,6 +138,10 @@ class Journal:
     def remember(self, machine: Mapping[str, Any]) -> None:
         """Durable when it returns. Raises `JournalError`."""
         self._append(Head("State", dict(machine)))
+
+    def advance(self, clock: int) -> None:
+        """The run's clock, which shard 0 keeps: durable when it returns. Raises `JournalError`."""
+        self._append(Head("Clock", {"machine": {"clock": clock}}))
 
     def close(self) -> None:
         """Lets another process have it. What was written is durable already."""
@@ -150,11 +155,12 @@ class Journal:
         with self._writing():
             if self._file is None:
                 raise JournalError(f"{self._directory}: the journal is closed")
+            self._machine = known(self._machine, head)
             if self._length <= self._limit:
                 self._length += records.write(self._disk, self._file, head, *arrays)
                 self._disk.sync(self._file)
         if self._length > self._limit:
-            self.begin(self._fragments, head.facts)
+            self.begin(self._fragments, self._machine)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -184,7 +190,7 @@ class Journal:
             return None
         # The older ones were left by a kill: the newest was whole before it had its name.
         path = found[-1]
-        machine: dict[str, Any] | None = None
+        machine: dict[str, Any] = {}
         arrays: dict[int, tuple[int, bytes]] = {}
         end = 0
         for record in records.read(disk, path):
@@ -197,10 +203,9 @@ class Journal:
                 self.lineage = head.facts["lineage"]
             if head.kind in ("Fragment", "Merge"):
                 arrays[head.fragment] = head.version, record.body
-            if head.kind in ("Merge", "State"):
-                machine = head.facts
+            machine = known(machine, head)
             end = record.end
-        if not self.lineage or machine is None or len(arrays) < len(self._layout.fragments):
+        if not self.lineage or not machine or len(arrays) < len(self._layout.fragments):
             raise JournalError(f"{path}: the snapshot at its start is damaged: {records.remedy(path)}")
         self._file = disk.open(path)
         torn = disk.size(self._file) - end
@@ -213,7 +218,7 @@ class Journal:
         self._segment = int(path.stem.removeprefix("segment-"))
         self._length, self._limit = end, limit(self._layout, disk.volume(self._directory), self._tape, end)
         fragments = tuple(version(*arrays[p], codec) for p in range(len(self._layout.fragments)))
-        self._fragments = list(fragments)
+        self._fragments, self._machine = list(fragments), machine
         return Replay(self.lineage, fragments, machine)
 
     def _check(self, path: Path, fingerprint: str) -> None:
@@ -223,6 +228,13 @@ class Journal:
                 f"{path}: the journal has fragment layout {fingerprint[:12]}, the run "
                 f"{self._layout.fingerprint[:12]}: model and outer.fragments must stay as they were",
             )
+
+
+def known(machine: dict[str, Any], head: Head) -> dict[str, Any]:
+    """What is known of the machine after another record."""
+    if head.kind == "Clock":
+        return {**machine, "machine": {**machine["machine"], **head.facts["machine"]}}
+    return head.facts if head.kind in ("Merge", "State") else machine
 
 
 def limit(layout: Layout, volume: Volume, tape: int, length: int) -> int:

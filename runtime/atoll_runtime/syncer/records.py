@@ -26,9 +26,9 @@ MAGIC = b"ATJ1"
 class Head(msgspec.Struct, frozen=True):
     """What a record says. `Merge` and `Fragment` carry Θ and momentum as their body."""
 
-    kind: Literal["Run", "Fragment", "Merge", "State"]
+    kind: Literal["Run", "Fragment", "Merge", "State", "Clock"]
     facts: dict[str, Any] = {}
-    """`Run`: uid, fingerprint, lineage. `State` and `Merge`: the machine's record."""
+    """`Run`: uid, fingerprint, lineage. `State` and `Merge`: the machine's record. `Clock`: what of it is new."""
     fragment: int = -1
     version: int = -1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,10 @@ from atoll_runtime.checkpoint import Cut, Part, StoreError
 from atoll_runtime.contract import RunContract
 from atoll_runtime.interfaces import Bucket, Disk
 from atoll_runtime.sync import restoring
-from atoll_runtime.sync.events import CutId
+from atoll_runtime.sync.events import CUT_EPOCH
 from atoll_runtime.sync.fragments import Layout, translate
 from atoll_runtime.sync.machine import Syncer
-from atoll_runtime.sync.rules import Rules
+from atoll_runtime.sync.rules import COORDINATOR, Rules
 from atoll_runtime.syncer.disk import LOCAL
 from atoll_runtime.syncer.errors import Terminal
 from atoll_runtime.syncer.journal import Journal
@@ -51,28 +52,29 @@ def recover(
     store: Bucket,
     initial: Callable[[], Mapping[str, NDArray[Any]]],
     disk: Disk = LOCAL,
+    now: Callable[[], float] = time.time,
 ) -> Start:
-    """One shard's start. Blocks on disk and bucket. `whole`: the layout in the run's number of shards.
+    """One shard's start. Blocks on disk and bucket.
+
+    Args:
+        whole: the layout in the run's number of shards.
+        now: Unix seconds.
 
     Raises:
         StoreError: the bucket does not answer, or every complete checkpoint in it is damaged; worth another try.
         Terminal: journal or checkpoint are of another layout, or the volume is too small for the journal.
         JournalError: the volume fails.
     """
-    series = (
-        uuid.uuid4().hex
-    )  # of this life alone: what a volume says may have been another life's before it came back
+    # Of this life alone: what a volume says may have been another life's before it came back.
+    series, started = uuid.uuid4().hex, int(now()) - CUT_EPOCH
     layout = whole.shard(rules.shard)
     sizes = tuple(fragment.size for fragment in layout.fragments)
     owner = run.uid if rules.shards == 1 else f"{run.uid}.{rules.shard}-of-{rules.shards}"
     found = Journal.resume(directory, owner, layout, run.outer.codec, LIMITS[run.tape], disk)
     if found is not None:
         journal, replay = found
-        try:
-            machine = resumed(rules, sizes, replay.machine["machine"], store.is_complete)
-        except BaseException:
-            journal.close()  # whoever tries again opens it again
-            raise
+        machine = restoring.restore(rules, sizes, replay.machine["machine"])
+        machine.cuts.started = started
         restarts = int(replay.machine["restarts"]) + 1
         newest = replay.machine["newest_cut"]
         journal.remember(durable(machine.record(), restarts, newest))
@@ -94,7 +96,7 @@ def recover(
         theta = initial()
         state = State.from_tensors(layout, run.outer.codec, theta, None, [0] * len(sizes), series)
         machine = Syncer.begin(rules, sizes, list(state.versions))
-        first = machine.part(CutId(machine.step))
+        first = machine.part(machine.cuts.newest)
         store.save_part(part_of(run, rules, layout, machine.step, state.snapshot(), first, lineage))
         message = join("started from the initial model", message)
     else:
@@ -104,20 +106,11 @@ def recover(
         state = State.from_tensors(layout, run.outer.codec, cut.theta, cut.momentum, own, series)
         machine = restored(run, rules, sizes, cut, own, f"{store.uri}/global/{cut.step}")
         message = join(f"started from the checkpoint of global step {cut.step}", message)
+    machine.cuts.started = started
     newest = None if cut is None else cut.step
     journal = Journal(directory, owner, layout, lineage, LIMITS[run.tape], disk)
     journal.begin(state.snapshot(), durable(machine.record(), 0, newest))
     return Start(machine, state, journal, 0, newest, message)
-
-
-def resumed(
-    rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any], complete: Callable[[int], bool]
-) -> Syncer:
-    """The machine from the journal. `complete`: whether the cut of a step stands whole in the bucket."""
-    machine = restoring.restore(rules, sizes, record)
-    if machine.outdated and complete(machine.cuts.newest.step):  # the run had ended before its target changed
-        machine = restoring.restore(rules, sizes, {**record, "cut_goal": rules.goal})
-    return machine
 
 
 def durable(record: Mapping[str, Any], restarts: int, newest_cut: int | None) -> dict[str, Any]:
@@ -175,7 +168,8 @@ def restored(
     """The machine as of a cut, in whatever number of shards it was taken."""
     if cut.meta.get("run_uid") != run.uid:  # an earlier run's model; its units are not ours to fence
         return Syncer.begin(rules, sizes, list(versions), cut.step)
-    same = cut.meta.get("target") == target_of(run)
+    # Another shard has it from shard 0 that the run is finished.
+    same = rules.shard == COORDINATOR and cut.meta.get("target") == target_of(run)
     return restoring.continued(rules, sizes, cut.meta["machines"], versions, cut.step, uri if same else "")
 
 

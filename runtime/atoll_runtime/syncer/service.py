@@ -11,6 +11,7 @@ from atoll_runtime.sync.fragments import MOST_PADDING
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.beginnings import Beginnings
 from atoll_runtime.syncer.driver import Driver
+from atoll_runtime.syncer.followers import Follower
 from atoll_runtime.syncer.parts import Held
 from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.transport.messages import (
@@ -28,6 +29,7 @@ from atoll_runtime.transport.messages import (
     PushReply,
     Refused,
     Report,
+    ShardHello,
     Up,
     Welcome,
 )
@@ -50,6 +52,18 @@ class Service:
     async def session(self, peer: Peer, incoming: AsyncIterator[Up]) -> AsyncIterator[Down]:
         """See `Endpoint`."""
         first = await asyncio.wait_for(anext(incoming, None), HELLO_SECONDS)
+        if isinstance(first, ShardHello):
+            wrong = hosts.shard_refusal(self.run, self.machine.rules, peer, first)
+            if wrong is not None:
+                log.warning("refused %s: %s", peer.address, wrong.reason)
+                yield wrong
+                return
+            follower = Follower(self.driver, first, incoming)
+            try:
+                while True:
+                    yield await follower.news()
+            finally:
+                follower.leave()
         if not isinstance(first, Hello):
             yield Refused("a session starts with Hello")
             return
@@ -178,9 +192,6 @@ class Service:
         """Raises `ValueError` for a message that is refused whole."""
         if isinstance(message, Report):
             reported = hosts.reported(session, message)
-            heard = hosts.heard(session, message, self.machine.rules.shards)
-            if heard is not None:
-                self.driver.feed(heard)
             if session.host == 0:  # it speaks for its unit
                 self.driver.feed(reported)
             self.beginnings.told(session.unit, session.incarnation, session.host, message.beginning)

@@ -12,11 +12,10 @@ from atoll_runtime.sync.events import (
     Exclude,
     Publish,
     Release,
-    SendClock,
     SendMarkers,
     SendPull,
 )
-from atoll_runtime.transport.messages import Announce, Clock, Down, Fenced, Marker, Over, Pull
+from atoll_runtime.transport.messages import Announce, Down, Fenced, Marker, Over, Pull
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +92,6 @@ class Sessions:
                     self.send(unit, Announce(p, version, unit in fetching))
             case SendMarkers(cut):
                 self.send_all(Marker(cut))
-            case SendClock(clock):
-                self.send_all(Clock(clock))
             case Evict(unit, newest):
                 self.fence(unit, newest)
 

@@ -20,6 +20,7 @@ from atoll_runtime.transport.messages import (
     Hello,
     PushHead,
     PushReply,
+    ShardHello,
     Up,
     WireError,
     decode,
@@ -60,7 +61,7 @@ class GrpcTransport:
         self._fetch = self._channel.unary_stream(f"/{SERVICE}/Fetch")
         self._directory = self._channel.unary_unary(f"/{SERVICE}/Directory")
 
-    def session(self, hello: Hello, next_up: Callable[[], Up | None]) -> Link:
+    def session(self, hello: Hello | ShardHello, next_up: Callable[[], Up | None]) -> Link:
         """See `Transport`. gRPC takes the messages from a thread of its own."""
         if self._tls.identity() is not self._shown:
             self._channel.close()  # the last session has ended, and with it all that its transfers were for

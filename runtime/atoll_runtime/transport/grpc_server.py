@@ -13,11 +13,7 @@ from atoll_runtime.transport.chunks import MESSAGE_LIMIT, split
 from atoll_runtime.transport.messages import (
     DirectoryRequest,
     FetchRequest,
-    Hello,
-    Mark,
-    Offer,
     PushHead,
-    Report,
     Up,
     WireError,
     decode,
@@ -70,7 +66,7 @@ class GrpcServer:
 
     async def start(self) -> None:
         await self._server.start()
-        log.info("serving learners on port %d", self.port)
+        log.info("serving on port %d", self.port)
 
     async def stop(self, grace: float) -> None:
         """Ends all calls after `grace` seconds at most."""
@@ -82,10 +78,8 @@ class GrpcServer:
         async def incoming() -> AsyncIterator[Up]:
             async for data in requests:
                 message = decode(data)
-                if not isinstance(message, Hello | Report | Mark | Offer):
-                    raise WireError(
-                        f"a session takes Hello, Report, Mark and Offer, not {type(message).__name__}"
-                    )
+                if not isinstance(message, Up):
+                    raise WireError(f"{type(message).__name__} does not belong on a session")
                 yield message
 
         try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from atoll_runtime.sync.events import NO_CUT, CutId, RoundId, ShardClock
+from atoll_runtime.sync.events import NO_CUT, CutId, Orders, RoundId, Standing
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Both ends must speak the same. What `Hello` and `Refused` have in common stays as it is: by them two versions find
 out."""
 
@@ -34,8 +34,6 @@ class Hello(Message, frozen=True, tag=True):
     """Version of each fragment that this host has complete."""
     seeded_step: int
     seed_message: str
-    cut: CutId = NO_CUT
-    """The newest cut at which the unit has recorded itself."""
     address: str = ""
     """Where this host serves its snapshots to other units; empty: nowhere."""
 
@@ -56,7 +54,7 @@ class Beginning(msgspec.Struct, frozen=True):
 
 
 class Report(Message, frozen=True, tag=True):
-    """Progress of a unit, each step, coalesced. Sums run since this incarnation started."""
+    """Progress of a unit, each step, coalesced, to shard 0. Sums run since this incarnation started."""
 
     step: int
     """The unit's own inner step."""
@@ -66,13 +64,11 @@ class Report(Message, frozen=True, tag=True):
     step_seconds: float
     cursor: int
     """Position in the unit's data stream that comes next."""
-    clocks: tuple[ShardClock, ...] = ()
-    """What this host has seen of the shards' clocks, by shard; empty where there is one shard."""
     beginning: Beginning | None = None
 
 
 class Mark(Message, frozen=True, tag=True):
-    """A host has recorded itself for a cut: what it sends from now on comes after the cut."""
+    """A host has recorded itself for a cut: what it sends from now on comes after the cut. To shard 0."""
 
     cut: CutId
     trained: int
@@ -97,15 +93,9 @@ class Welcome(Message, frozen=True, tag=True):
 
 
 class Marker(Message, frozen=True, tag=True):
-    """The shard has recorded itself for a cut: what follows comes after the cut."""
+    """Shard 0 has begun a cut: what follows comes after the cut."""
 
     cut: CutId
-
-
-class Clock(Message, frozen=True, tag=True):
-    """The shard's clock, which the learner carries to the other shards."""
-
-    clock: ShardClock
 
 
 class Pull(Message, frozen=True, tag=True):
@@ -140,10 +130,6 @@ class Stop(Message, frozen=True, tag=True):
     """The syncer's clock has reached the target and the final cut is safe: leave cleanly."""
 
     global_step: int
-    clock: ShardClock | None = None
-    """The shard's last one, for shards that have yet to end: who joins after its end hears nothing else of it."""
-    cut: CutId = NO_CUT
-    """The final one, for the same."""
 
 
 class Fenced(Message, frozen=True, tag=True):
@@ -159,6 +145,28 @@ class Refused(Message, frozen=True, tag=True):
     reason: str
     version: bool = False
     """It speaks another protocol: another image of it, or of the syncer, makes it welcome."""
+
+
+class ShardHello(Message, frozen=True, tag=True):
+    """Another shard's first message to shard 0."""
+
+    protocol: int
+    run_uid: str
+    shard: int
+    shards: int
+    standing: Standing
+
+
+class Tell(Message, frozen=True, tag=True):
+    """Where a shard is, each time that it changes."""
+
+    standing: Standing
+
+
+class Order(Message, frozen=True, tag=True):
+    """What shard 0 has decided so far: the first answer to a shard, and again each time that it changes."""
+
+    orders: Orders
 
 
 class PushHead(Message, frozen=True, tag=True):
@@ -273,8 +281,8 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
     """Of the message's memory."""
 
 
-Up = Hello | Report | Mark | Offer
-Down = Welcome | Marker | Clock | Pull | Over | Announce | Stop | Fenced | Refused
+Up = Hello | Report | Mark | Offer | ShardHello | Tell
+Down = Welcome | Marker | Pull | Over | Announce | Stop | Fenced | Refused | Order
 Wire = (
     Up
     | Down

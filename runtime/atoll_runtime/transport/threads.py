@@ -9,7 +9,16 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
-from atoll_runtime.transport.messages import Down, FetchHead, FetchRequest, Hello, PushHead, PushReply, Up
+from atoll_runtime.transport.messages import (
+    Down,
+    FetchHead,
+    FetchRequest,
+    Hello,
+    PushHead,
+    PushReply,
+    ShardHello,
+    Up,
+)
 from atoll_runtime.transport.transport import Transport
 
 T = TypeVar("T")
@@ -21,7 +30,7 @@ class Threads:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def session(self, hello: Hello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
+    async def session(self, hello: Hello | ShardHello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
         """See `Network`. One thread waits for the shard's messages."""
         loop = asyncio.get_running_loop()
         ups: queue.SimpleQueue[Up | None] = queue.SimpleQueue()

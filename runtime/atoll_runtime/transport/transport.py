@@ -15,6 +15,7 @@ from atoll_runtime.transport.messages import (
     Hello,
     PushHead,
     PushReply,
+    ShardHello,
     Up,
 )
 
@@ -40,7 +41,7 @@ class Link(Protocol):
 class Transport(Protocol):
     """Learner side. Every method blocks with a deadline of its own and may be called from any thread."""
 
-    def session(self, hello: Hello, next_up: Callable[[], Up | None]) -> Link:
+    def session(self, hello: Hello | ShardHello, next_up: Callable[[], Up | None]) -> Link:
         """Opens a session; `next_up` blocks for the next message to send, None at the end."""
 
     def push(self, head: PushHead, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
@@ -72,7 +73,7 @@ class Endpoint(Protocol):
     """Syncer side: what a server of any transport calls, on the syncer's event loop."""
 
     def session(self, peer: Peer, incoming: AsyncIterator[Up]) -> AsyncIterator[Down]:
-        """Serves one host until either side ends."""
+        """Serves one host, or another shard at shard 0, until either side ends."""
 
     def admit(self, peer: Peer, head: PushHead) -> str:
         """Why the part is not wanted, before its body is read; empty when it is: its bytes are reserved, in place of

@@ -81,16 +81,17 @@ class Syncers:
             return web.Response(status=503)
         step = (await request.json())["cut"]
         self.orders.setdefault(path, []).append(step)
-        if path not in self.reluctant:
-            old = status.get("checkpoint", {})
-            status["checkpoint"] = {**old, "uri": "gs://bucket/run", "current": True, "orderable": step}
-            run = path.rpartition("/")[0]
-            shards = [
-                self.statuses[f"{run}/{shard}"] for shard in range(64) if f"{run}/{shard}" in self.statuses
-            ]
-            if all(each.get("checkpoint", {}).get("orderable") == step for each in shards):
-                for each in shards:  # the cut is whole
-                    each["checkpoint"]["newestStep"] = step
+        run = path.rpartition("/")[0]
+        shards = [f"{run}/{shard}" for shard in range(64) if f"{run}/{shard}" in self.statuses]
+        ready = [shard for shard in shards if shard not in self.reluctant]
+        for shard in ready:  # shard 0 tells the others
+            old, stands = (
+                self.statuses[shard].get("checkpoint", {}),
+                {"newestStep": step} if ready == shards else {},
+            )
+            self.statuses[shard]["checkpoint"] = {
+                **old, "uri": "gs://bucket/run", "current": True, "orderable": step, **stands
+            }  # fmt: skip
         return web.Response(status=202)
 
     def serve(

@@ -36,8 +36,8 @@ def test_a_policy_opens_the_ports_on_which_a_pod_listens(component: str) -> None
     assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} == listens(pod)
 
 
-def test_who_is_let_in_from_the_namespace_is_a_learner() -> None:
-    learner = pods()[LEARNER]["metadata"]["labels"].items()
+def test_who_is_let_in_from_the_namespace_is_a_learner_or_another_shard() -> None:
+    members = [pods()[component]["metadata"]["labels"].items() for component in (LEARNER, SYNCER)]
     near = [
         source["podSelector"]["matchLabels"]
         for policy in POLICIES
@@ -45,7 +45,7 @@ def test_who_is_let_in_from_the_namespace_is_a_learner() -> None:
         for source in rule.get("from", [])
         if "namespaceSelector" not in source
     ]
-    assert near and all(labels.items() <= learner for labels in near)
+    assert near and all(any(labels.items() <= member for member in members) for labels in near)
 
 
 def test_the_operator_is_let_in_by_the_labels_and_the_namespace_that_it_has() -> None:

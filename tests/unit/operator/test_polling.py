@@ -303,16 +303,12 @@ async def test_shard_is_asked_to_save_once_in_each_of_its_lives(poll: Any) -> No
     assert shard.orders == [(0, 245), (1, 245), (2, 245)]
 
 
-async def test_other_shards_are_asked_once_shard_0_is_past_any_final_checkpoint(poll: Any) -> None:
-    """They cannot know whether one that has begun will be completed."""
+async def test_a_checkpoint_that_holds_what_all_shards_have_is_asked_of_shard_0_alone(poll: Any) -> None:
     first, other = Shard(lives=1, shards=2), Shard(lives=1, number=1, shards=2, orderable=246)
     await save(poll, first, other)
     async with asyncio.timeout(30):
         await first.over.wait()
-        assert (first.orders, other.orders) == ([(0, 246)], [])
-        first.orderable = 246
-        await other.over.wait()
-    assert (first.orders, other.orders) == ([(0, 246)], [(0, 246)])
+    assert (first.orders, other.orders) == ([(0, 246)], [])
 
 
 async def test_a_checkpoint_while_training_is_asked_of_shard_0_once_in_each_of_its_lives(poll: Any) -> None:

@@ -87,7 +87,7 @@ def _status(shards: Sequence[SyncerState]) -> SyncerStatus | None:
         return None
     figures = _with_tensors(known)
     behind = min(figures, key=lambda report: report.global_step)
-    newest = max(figures, key=lambda report: report.time)
+    first = next((report for report in figures if report.shard == 0), behind)  # units report to it alone
     names = sorted({unit for report in figures for unit in report.ledger})
     ledgers = {name: [report.ledger[name] for report in figures if name in report.ledger] for name in names}
     return behind.model_copy(
@@ -95,8 +95,8 @@ def _status(shards: Sequence[SyncerState]) -> SyncerStatus | None:
             **_combined(figures, FIGURES),
             "phase": _phase(known, len(shards)),
             "message": _message(shards),
-            "loss": newest.loss,
-            "tokens_per_second": newest.tokens_per_second,
+            "loss": first.loss,
+            "tokens_per_second": first.tokens_per_second,
             "checkpoint": _checkpoint(shards, figures),
             "units": _units(_with_tensors([s.status for s in shards if s.serves and s.status is not None])),
             "shard": 0,

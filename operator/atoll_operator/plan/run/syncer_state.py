@@ -36,11 +36,11 @@ UNIT_FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOrder:
-    """A checkpoint that the shards were asked for."""
+    """A checkpoint that shard 0 was asked for."""
 
     step: int
     refused: str = ""
-    """Why they refuse it; a shard that does not answer is asked again."""
+    """Why it refuses; if it does not answer it is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +190,7 @@ def _units(status: SyncerStatus | None) -> dict[str, UnitReport]:
 def finishing(status: SyncerStatus) -> bool:
     """Whether the syncer needs no unit any more.
 
-    Shards hear of each other's end and of the final checkpoint from units alone, so several shards need the units until
-    the last shard has finished.
+    Of several shards one may still have rounds to merge, so they need the units until the last one has finished.
     """
     return status.phase == "Finished" or (status.phase == "Finishing" and status.shards == 1)
 
@@ -212,11 +211,3 @@ def next_checkpoint_step(shards: Sequence[SyncerState], old: CheckpointOrder | N
     if old is not None and old.step >= reached and old.step > newest:
         return old.step
     return max(reached, newest + 1)
-
-
-def follows(first: SyncerState, step: int) -> bool:
-    """Whether the other shards may be asked for the checkpoint of `step` too: once shard 0 is past it.
-
-    Shard 0 alone begins final checkpoints and gives them up; the others cannot know whether one will be completed.
-    """
-    return first.status is not None and first.status.checkpoint.orderable >= step

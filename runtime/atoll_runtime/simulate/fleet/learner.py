@@ -75,7 +75,7 @@ class Learner:
         syncer = self.world.syncer
         versions = list(self.world.durable)
         self.link = Link(versions)
-        self.link.welcomed(syncer.rounds.lineage, syncer.step, versions, versions, NO_CUT)
+        self.link.welcomed(syncer.rounds.lineage, versions, versions, NO_CUT)
         self.progress = Progress(versions, versions)
         self.share = LinkShare(len(versions))
         costs = self.world.scenario.costs

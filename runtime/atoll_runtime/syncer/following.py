@@ -1,0 +1,66 @@
+"""The session of another shard with shard 0: what that decides comes in, where this shard is goes out."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+from atoll_runtime.interfaces import Network
+from atoll_runtime.sync.events import Ordered
+from atoll_runtime.syncer.backoff import Backoff
+from atoll_runtime.syncer.driver import Driver
+from atoll_runtime.transport.messages import PROTOCOL, Down, Order, Refused, ShardHello, Tell, Up
+from atoll_runtime.transport.transport import TransportError
+
+log = logging.getLogger(__name__)
+
+BACKOFF_SECONDS = (0.2, 5.0)
+"""First and longest wait between two attempts."""
+
+
+class Following:
+    """Connects for ever, with back-off and jitter. While shard 0 is away no round is opened here."""
+
+    def __init__(self, driver: Driver, network: Network) -> None:
+        self._driver, self._network = driver, network
+        self._backoff = Backoff(*BACKOFF_SECONDS)
+
+    async def serve(self) -> None:
+        """Until cancelled."""
+        last = ""
+        while True:
+            try:
+                await self._follow()
+                reason = "it ended the session"
+            except TransportError as error:
+                reason = str(error)
+            kind = reason.split(";")[0]  # behind it stands the address tried last, which changes
+            if kind != last:
+                log.warning("no session with shard 0, no round is opened: %s", reason)
+                last = kind
+            await self._backoff.wait()
+
+    async def _follow(self) -> None:
+        """One session."""
+        rules = self._driver.machine.rules
+        standing = self._driver.standing.value
+        hello = ShardHello(PROTOCOL, self._driver.run.uid, rules.shard, rules.shards, standing)
+        session = self._network.session(hello, self._outgoing())
+        async with contextlib.aclosing(session):  # type: ignore[type-var]
+            async for message in session:
+                self._take(message)
+
+    def _take(self, message: Down) -> None:
+        match message:
+            case Order(orders):
+                self._backoff = Backoff(*BACKOFF_SECONDS)
+                self._driver.feed(Ordered(orders))
+            case Refused(reason):
+                raise TransportError(reason)
+
+    async def _outgoing(self) -> AsyncIterator[Up]:
+        standing = None
+        while True:
+            standing = await self._driver.standing.after(standing)
+            yield Tell(standing)
