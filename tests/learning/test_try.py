@@ -1,8 +1,12 @@
 """`atoll try` as a user calls it: processes of this machine, one of them killed."""
 
 import json
+import re
+import shlex
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -34,7 +38,10 @@ def trial(*options):
 
 def test_a_killed_learner_comes_back_from_the_checkpoint_while_the_others_train_on(tmp_path):
     folder = tmp_path / "try"
-    done = trial("--folder", folder)
+    page = (Path(__file__).resolve().parents[2] / "docs" / "try.md").read_text()
+    built_in, own = (shlex.split(line, comments=True) for line in re.findall(r"^atoll try.*$", page, re.M))
+    assert own[2:] == ["RUN.yaml", "--folder", "out"], "test_tutorial types it"
+    done = trial(*built_in[2:], "--folder", folder)
     assert done.returncode == 0, done.stderr[-4000:]
     summary = json.loads(done.stdout)
     killed = summary["killed"]
@@ -51,12 +58,32 @@ def test_a_killed_learner_comes_back_from_the_checkpoint_while_the_others_train_
     assert not processes_of(folder)
 
 
-def test_learners_that_cannot_start_end_the_trial_with_their_reason(tmp_path):
-    file, folder = tmp_path / "run.yaml", tmp_path / "try"
-    file.write_text(BUILT_IN.read_text().replace("/FOLDER/", f"{tmp_path}/"))
+def test_a_run_that_cannot_start_ends_the_trial_with_its_reason(tmp_path):
+    file, folder, data = tmp_path / "run.yaml", tmp_path / "try", tmp_path / "text"
+    data.write_text("one line of text\n" * 5000)
+    text = (
+        BUILT_IN.read_text().replace("/FOLDER/", f"{tmp_path}/").replace("preset: 250k", "task: no_such:Task")
+    )
+    file.write_text(text)
+    load = ["data", "import", f"file://{tmp_path}/data", data, "--format", "text", "--held-out", "0"]
+    subprocess.run([sys.executable, "-m", "atoll_cli", *map(str, load)], check=True, timeout=TIMEOUT)
     done = trial(file, "--folder", folder)
-    assert done.returncode == 1
+    assert done.returncode == 1, done.stderr
     [failure] = json.loads(done.stdout)["failures"]
-    assert "fails again and again: DataInvalid: " in failure
-    assert "meta.json is missing" in failure
+    assert "ModelInvalid: model.task: 'no_such:Task'" in failure
+    assert not processes_of(folder)
+
+
+def test_ctrl_c_ends_every_process_at_once(tmp_path):
+    folder = tmp_path / "try"
+    command = [sys.executable, "-m", "atoll_cli", "try", "--folder", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + TIMEOUT
+    while len(processes_of(folder)) < 4:  # a syncer and three learners
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert told.splitlines() == [f"logs, data and checkpoints are kept in {folder}", "atoll: interrupted"]
     assert not processes_of(folder)

@@ -1,11 +1,12 @@
 """A task of the user's own: its tensors and its first values. Every way to get it wrong: test_model_admission."""
 
+import re
 import subprocess
 import sys
 import types
 from dataclasses import dataclass
+from pathlib import Path
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -126,25 +127,11 @@ def test_a_scalar_among_the_parameters_trains_and_leaves_and_arrives(mine):
     assert arrived["t"].shape == () and float(arrived["t"]) == 7
 
 
-def test_a_module_of_equinox_is_a_tree_once_it_is_filtered(mine):
-    class Wide:
-        """As docs/models.md has it: what is no array stays in the task."""
-
-        def __init__(self):
-            self.static = eqx.filter_eval_shape(lambda: self.make(jax.random.key(0)))
-
-        def make(self, rng):
-            return eqx.nn.MLP(8, "scalar", 4, 1, key=rng)
-
-        def init(self, rng):
-            return eqx.filter(self.make(rng), eqx.is_array)
-
-        def loss(self, params, batch, rng):
-            mlp = jax.vmap(eqx.combine(params, self.static))
-            x = batch["tokens"][:, 1:].astype(jnp.float32)
-            return jnp.sum(mlp(x) * batch["weights"][:, 0]) / jnp.sum(batch["weights"][:, 0])
-
-    mine.Wide, spec = Wide, ModelSpec(task="mine:Wide")
+def test_the_equinox_module_of_the_docs_is_a_tree_once_it_is_filtered(mine):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "models.md").read_text()
+    [code] = re.findall(r"^```python\n(import equinox.*?)^```$", page, re.M | re.S)
+    exec(code, vars(mine))
+    spec = ModelSpec(task="mine:Wide")
     check(spec, 8, "Stream")
     assert [info.name for info in describe(spec)] == [
         f"layers/{layer}/{name}" for layer in (0, 1) for name in ("weight", "bias")

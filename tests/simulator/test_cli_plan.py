@@ -7,12 +7,14 @@ import datetime
 import json
 import math
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from pages import blocks
 
 from atoll_cli.__main__ import main
 from atoll_cli.simulate.planjson import finite
@@ -88,6 +90,15 @@ def test_every_run_of_a_page_has_a_syncer_that_is_large_enough(
 ) -> None:
     (tmp_path / "run.yaml").write_text(text)
     assert plan_of(capsys, tmp_path / "run.yaml")["warnings"] == [], page
+
+
+def test_the_command_of_the_page_on_simulation_plans_a_sample(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    [command] = blocks("simulate.md")
+    assert main(shlex.split(command.replace("\\\n", ""))[1:]) == 0
+    assert "goodput" in capsys.readouterr().out
 
 
 def test_a_syncer_that_is_too_small_for_its_model_is_told_field_by_field(

@@ -1,5 +1,8 @@
 """What `atoll try` refuses before it starts a process, and when it says that something did not happen."""
 
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,10 +11,6 @@ from atoll_cli.__main__ import main
 from atoll_cli.demo.evaluation import HeldOut
 from atoll_cli.trial.command import BUILT_IN
 from atoll_cli.trial.verdict import Kill, Trial, judge
-from atoll_operator.api.learnerunit import Heal
-from atoll_operator.api.trainingrun import TrainingRunStatus
-
-HEAL = Heal(incarnation=2, reason="AppError", started_at="2026-11-24T12:00:00Z", seconds=9.0)
 
 
 @pytest.mark.parametrize(
@@ -56,10 +55,45 @@ def test_a_folder_that_exists_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert "a folder that does not exist is wanted" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: [1", "not YAML"),
+        ("only words", "one document of kind TrainingRun is wanted; there are 0"),
+        (BUILT_IN.read_text().replace("model:", "modell:"), "modell"),
+        (BUILT_IN.read_text(), "file:///FOLDER/data: no data set here: meta.json is missing"),
+    ],
+)
+def test_a_file_that_is_no_run_and_missing_data_are_one_sentence(
+    text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    assert main(["try", str(file), "--folder", str(tmp_path / "new")]) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.timeout(600)
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    """A limit of the size of files is met where the space of a disk would end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "atoll_cli", "try", "--folder", str(tmp_path / "new")],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 1
+    *_, kept, said = done.stderr.splitlines()
+    assert "are kept in" in kept and "File too large" in said
+
+
 def trial(loss: float, seeded: int | None, steps: int, restarts: int) -> Trial:
-    kill = Kill("b", 1, {"a": 5, "b": 5}, HEAL, seeded, {"a": steps})
-    status = TrainingRunStatus(phase="Complete")
-    return Trial("try", 100, kill, {"a": restarts, "b": 1}, HeldOut(0, 5.0, 9), HeldOut(9, loss, 9), status)
+    kill = Kill("b", 1, {"a": 5, "b": 5}, 9.0, "AppError", seeded, {"a": steps})
+    measured = {"before": HeldOut(0, 5.0, 9), "after": HeldOut(9, loss, 9)}
+    return Trial("try", "Complete", 100, kill, {"a": restarts, "b": 1}, measured)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +105,7 @@ def trial(loss: float, seeded: int | None, steps: int, restarts: int) -> Trial:
         (trial(2.0, 40, 0, 0), ["a made no step while b was away"]),
         (trial(2.0, 40, 7, 1), ["a restarted too"]),
         (
-            Trial("try", 100),
+            Trial("try"),
             [
                 "the run is Pending, not Complete",
                 "the learner that was killed did not come back",

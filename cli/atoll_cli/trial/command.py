@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,6 +27,8 @@ from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.conditions import is_true
 from atoll_operator.plan.pods.topology import slice_of
 from atoll_operator.plan.run.elastic import sizes
+from atoll_runtime.checkpoint import Bucket, GlobalStore, StoreError
+from atoll_runtime.data import DataError, open_catalogue, write_stdlib
 
 BUILT_IN = Path(__file__).with_name("run.yaml")
 FOLDER = "/FOLDER/"
@@ -50,10 +53,11 @@ def run_try(options: argparse.Namespace) -> int:
     console = Console(STAGES, sys.stderr if options.json else None)
     folder = _folder(options.folder)
     passed = False
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the processes are in sessions of their own
+        signal.signal(number, _interrupt)
     try:
         name, spec = _read(options.file, folder, options.steps)
-        trial = _show(name, spec, folder, console, write_data=options.file is None)
+        trial = _show(name, spec, folder, console, built_in=options.file is None)
         failures = judge(trial)
         passed = not failures
         if options.json:
@@ -62,12 +66,11 @@ def run_try(options: argparse.Namespace) -> int:
             console.say(render(trial, failures), indent="")
     except CommandError as error:
         if options.json and not isinstance(error, UsageError):
-            print(
-                json.dumps({"passed": False, "failures": [str(error)], "stages": console.timings}, indent=2)
-            )
+            told = {"passed": False, "failures": [str(error)], "stages": console.timings}
+            print(json.dumps(told, indent=2))
         raise
     finally:
-        if options.folder is None and passed:
+        if passed and options.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
         elif any(folder.iterdir()):
             print(f"logs, data and checkpoints are kept in {folder}", file=sys.stderr)
@@ -101,12 +104,10 @@ def _read(file: Path | None, folder: Path, steps: int | None) -> tuple[str, Trai
     data, checkpoints = (_local(path, manifest, section) for section in ("data", "checkpoint"))
     name, spec = checked_spec(path, manifest)
     units = sizes(spec)
-    processes = spec.syncer.shards + sum(
-        units[pool.name]
-        * pool.slices_per_unit
-        * slice_of(pool.accelerator, pool.topology, pool.machine_type).hosts
-        for pool in spec.pools
-    )
+    processes = spec.syncer.shards
+    for pool in spec.pools:
+        hosts = slice_of(pool.accelerator, pool.topology, pool.machine_type).hosts
+        processes += units[pool.name] * pool.slices_per_unit * hosts
     if processes > MOST_PROCESSES:
         raise UsageError(
             f"{path}: {processes} processes, one a host and one a shard of the syncer; at most {MOST_PROCESSES} "
@@ -141,11 +142,12 @@ def _local(path: Path, manifest: dict[str, Any], section: str) -> str:
     return uri
 
 
-def _show(name: str, spec: TrainingRunSpec, folder: Path, console: Console, *, write_data: bool) -> Trial:
+def _show(name: str, spec: TrainingRunSpec, folder: Path, console: Console, *, built_in: bool) -> Trial:
     """Every stage; no process is left whatever happens. Raises `CommandError`."""
-    begun = time.monotonic()
+    begun, trial, target = time.monotonic(), Trial(name), spec.target.global_steps or 0
+    if not built_in:
+        _data(spec.data.uri, lambda uri: open_catalogue(Bucket(uri)))
     operator = Operator(name, spec, folder)
-    trial = Trial(name=name, target=spec.target.global_steps or 0)
 
     def until(what: str, reached: Callable[[], bool]) -> None:
         deadline, last = time.monotonic() + SILENCE, ""
@@ -155,12 +157,10 @@ def _show(name: str, spec: TrainingRunSpec, folder: Path, console: Console, *, w
             if reached():
                 return
             if operator.status.phase in ("Complete", "Failed"):
-                raise CommandError(
-                    f"{what}: the run is {operator.status.phase} before: {operator.status.message}"
-                )
+                raise CommandError(f"{what}: the run is {operator.status.phase}: {operator.status.message}")
             for each, unit in operator.units.items():
                 failure = unit.status.last_failure
-                if trial.kill is None and failure is not None and unit.status.restart_count >= FAILURES:
+                if trial.killed is None and failure is not None and unit.status.restart_count >= FAILURES:
                     raise CommandError(
                         f"{what}: {each} fails again and again: {failure.reason}: {failure.message}"
                     )
@@ -177,57 +177,56 @@ def _show(name: str, spec: TrainingRunSpec, folder: Path, console: Console, *, w
 
     try:
         with console.stage("start", "A syncer and the learners, as processes of this machine"):
-            if write_data:
-                _write_corpus(spec.data.uri, console)
+            if built_in:
+                told = "the standard library's text: {} of {} files"
+                _data(
+                    spec.data.uri, lambda uri: write_stdlib(uri, lambda *at: console.live(told.format(*at)))
+                )
             until("all units learning", learning)
-        with console.stage("train", f"Training to half of {trial.target} global steps"):
-            until("half of the target", lambda: operator.status.global_step >= trial.target // 2)
+        with console.stage("train", f"Training to half of {target} global steps"):
+            until("half of the target", lambda: operator.status.global_step >= target // 2)
         with console.stage("heal", "One learner killed with SIGKILL; the others go on"):
-            kill = trial.kill = Kill.of(max(operator.units), operator.units)
+            kill = trial.killed = Kill.of(max(operator.units), operator.units)
             for pod in operator.pods.of_unit(kill.unit):
                 console.say(f"killing {pod.name}")
                 pod.signal(9)
             until(f"{kill.unit} merged again", lambda: kill.healed(operator.units[kill.unit].status))
             kill.note(operator.units)
-            for line in kill.words():
-                console.say(line)
+            console.say(str(kill))
         with console.stage("finish", "To the target, and what was learnt"):
             until("completion", lambda: operator.status.phase == "Complete")
             operator.pods.close()
             console.say("measuring the first and the last global model on held-out text")
-            with ThreadPoolExecutor() as pool:
-                trial.before, trial.after = pool.map(
-                    lambda step: _measure(spec, step), (_oldest(spec.checkpoint.uri), None)
-                )
+            trial.held_out = _measured(spec)
     except CommandError as error:
-        raise CommandError(f"{error}\n{_last_errors(operator)}") from error
+        found = [f"{pod.name}: {pod.words}" for pod in operator.pods.all.values() if pod.words]
+        raise CommandError("\n".join([str(error), *found])) from error
     finally:
         operator.pods.close()
-        trial.status, trial.seconds = operator.status, time.monotonic() - begun
+        trial.phase, trial.global_step = operator.status.phase, operator.status.global_step
+        trial.seconds = round(time.monotonic() - begun, 1)
     return trial
 
 
-def _write_corpus(uri: str, console: Console) -> None:
-    from atoll_runtime.data.writer import write_stdlib
-
-    write_stdlib(
-        uri, lambda done, total: console.live(f"the standard library's text: {done} of {total} files")
-    )
-
-
-def _oldest(checkpoints: str) -> int:
-    """Raises `CommandError` when there is no checkpoint."""
-    from atoll_runtime.checkpoint.bucket import Bucket, StoreError
-    from atoll_runtime.checkpoint.layout import GLOBAL, complete_steps
-
+def _data(uri: str, call: Callable[[str], object]) -> None:
+    """Write or open the data set. Raises `CommandError`."""
     try:
-        return complete_steps(Bucket(checkpoints).list(GLOBAL))[-1]
-    except (StoreError, IndexError) as error:
-        raise CommandError(f"{checkpoints}: no complete checkpoint") from error
+        call(uri)
+    except DataError as error:
+        raise UsageError(str(error)) from error
+    except StoreError as error:
+        raise CommandError(str(error)) from error
 
 
-def _measure(spec: TrainingRunSpec, step: int | None) -> HeldOut:
-    return evaluate(spec.checkpoint.uri, step, spec.data.uri, spec.data.sequence_length, {})
+def _measured(spec: TrainingRunSpec) -> dict[str, HeldOut]:
+    """Held-out losses of the first and the last checkpoint. Raises `CommandError`."""
+    steps = GlobalStore(spec.checkpoint.uri).steps()
+    asked = {"before": steps[-1], "after": steps[0]}
+    with ThreadPoolExecutor() as pool:
+        measure = partial(evaluate, spec.checkpoint.uri, data=spec.data.uri, length=spec.data.sequence_length)
+        return dict(
+            zip(asked, pool.map(lambda step: measure(step, environment={}), asked.values()), strict=True)
+        )
 
 
 def _line(operator: Operator) -> str:
@@ -241,9 +240,3 @@ def _line(operator: Operator) -> str:
         f"{status.phase} · step {status.global_step}/{status.target_steps or '-'} · loss {loss(status.loss)}"
     )
     return " | ".join([f"{head} · {amount(status.tokens_per_second)} tokens/s", *units])
-
-
-def _last_errors(operator: Operator) -> str:
-    """The end of each log that holds an error, for the message of a failure."""
-    found = [f"{pod.name}: {pod.words}" for pod in operator.pods.all.values() if pod.words]
-    return "\n".join(found) or "no process wrote an error to its log"

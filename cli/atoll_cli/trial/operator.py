@@ -17,7 +17,7 @@ from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.certificates.authority import Authority
-from atoll_operator.certificates.secrets import Member, RunOwner, members
+from atoll_operator.certificates.secrets import RunOwner, members
 from atoll_operator.plan.pods.names import syncer
 from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
@@ -50,22 +50,23 @@ class Operator:
     """One run, from its spec to its end; `look` is one pass."""
 
     def __init__(self, name: str, spec: TrainingRunSpec, folder: Path) -> None:
-        self.name, self.spec, self.uid = name, spec, str(uuid.uuid4())
+        self.name, self.spec = name, spec
         self.status = TrainingRunStatus()
         self.units: dict[str, Unit] = {}
         self.syncer = SyncerState()
         self.pods = Pods(folder / "pods", folder / "run.json", folder / "certificates")
         self._folder, self._seen = folder, time.time()
+        self._owner = RunOwner(NAMESPACE, name, str(uuid.uuid4()))
         self._shards = [SyncerState()] * spec.syncer.shards
-        take = self.pods.ports.take
+        port = self.pods.port
         self._addresses = tuple(
-            SyncerAddress(host="localhost", port=take(), status_port=take(), health_port=take())
+            SyncerAddress(host="localhost", port=port(), status_port=port(), health_port=port())
             for _ in self._shards
         )
         self._authority = Authority.new(name, datetime.datetime.now(datetime.UTC))
-        operator = self._issue("operator", identity(NAMESPACE, name, "operator", "operator"), ())
-        self._tls = ssl.create_default_context(cafile=str(operator / "ca.crt"))
-        self._tls.load_cert_chain(operator / "tls.crt", operator / "tls.key")
+        own = self._certify("operator", identity(NAMESPACE, name, "operator", "operator"), ())
+        self._tls = ssl.create_default_context(cafile=str(own / "ca.crt"))
+        self._tls.load_cert_chain(own / "tls.crt", own / "tls.key")
 
     def look(self) -> None:
         """Observe, plan and act once."""
@@ -79,40 +80,41 @@ class Operator:
                 passes += 1
 
     def _look_at_run(self, now: float) -> None:
-        run = self._observed()
-        plan = plan_run(run, now)
-        for body in plan.apply:
-            self._apply(run, body, now)
+        plan = plan_run(self._observed(), now)
         for body in plan.apply_units:
-            self.units.setdefault(
-                body["metadata"]["name"], Unit(LearnerUnitSpec.model_validate(body["spec"]))
-            )
+            name = body["metadata"]["name"]
+            self.units.setdefault(name, Unit(LearnerUnitSpec.model_validate(body["spec"])))
+        for member in members(self._owner, len(self._shards), dict.fromkeys(self.units, ""), False):
+            self._certify(member.name, member.identity(self._owner), member.hosts)
+        for body in plan.apply:
+            self._apply(body, now)
         self.status = plan.status
 
     def _observed(self) -> RunObserved:
         pods = [pod.view for pod in self.pods.all.values()]
+        facts = {
+            name: UnitFacts(
+                name=name, run=self.name, status=unit.status, spec=unit.spec, uid=unit.uid, generation=1
+            )
+            for name, unit in self.units.items()
+        }
         return RunObserved(
             name=self.name,
             namespace=NAMESPACE,
-            uid=self.uid,
+            uid=self._owner.uid,
             generation=1,
             spec=self.spec,
             status=self.status,
             settings=pod_settings(
                 self.name, self.spec, self.status.runtime, image="none", environment={}, pull_policy="Never"
             ),
-            units={
-                name: UnitFacts(
-                    name=name, run=self.name, status=unit.status, spec=unit.spec, uid=unit.uid, generation=1
-                )
-                for name, unit in self.units.items()
-            },
+            units=facts,
             syncer_pods=tuple(pod for pod in pods if not pod.unit),
             syncer=self.syncer,
             seen=self._seen,
         )
 
-    def _apply(self, run: RunObserved, body: Object, now: float) -> None:
+    def _apply(self, body: Object, now: float) -> None:
         """Write `run.json` of the ConfigMap, or create the pods of the StatefulSet."""
         if body["kind"] == "ConfigMap":
             contract = parse_run(body["data"]["run.json"]).model_copy(update={"shards": self._addresses})
@@ -121,18 +123,15 @@ class Operator:
                 replace(path, data)
         if body["kind"] == "StatefulSet":
             name, template = body["metadata"]["name"], body["spec"]["template"]
-            self._certify(syncer(self.name))
             for shard in range(body["spec"]["replicas"]):
                 metadata = {**template["metadata"], "name": f"{name}-{shard}"}
-                self.pods.create({"metadata": metadata, "spec": template["spec"]}, name, now)
+                self.pods.create({"metadata": metadata, "spec": template["spec"]}, syncer(self.name), now)
 
     def _look_at_unit(self, name: str, now: float) -> bool:
         """Whether the plan changed what the next pass sees, which therefore should follow at once."""
         unit, state = self.units[name], self.syncer
-        report = state.report_of(name)
-        answering_since = state.serving_since
+        report, answering_since = state.report_of(name), state.serving_since
         unit.pace = follow(unit.pace, report, answering_since, now)
-        over = self.status.phase in ("Complete", "Failed")
         plan = plan_unit(
             UnitObserved(
                 now=now,
@@ -143,7 +142,7 @@ class Operator:
                 spec=unit.spec,
                 status=unit.status,
                 pods=tuple(pod.view for pod in self.pods.of_unit(name)),
-                stop="Finished" if over else "",
+                stop="Finished" if self.status.phase in ("Complete", "Failed") else "",
                 finishing=state.status is not None and finishing(state.status),
                 recovery=self.spec.recovery,
                 begun=self.status.global_step > 0,
@@ -158,7 +157,6 @@ class Operator:
         if plan.advance:
             return True
         for body in plan.create:
-            self._certify(name)
             self.pods.create(body, name, now)
         for removal in plan.remove:
             self.pods.remove(removal.name, removal.grace_seconds, now)
@@ -175,20 +173,14 @@ class Operator:
             return missed(old, UNAVAILABLE, f"the syncer does not answer: {error}")
         return heard(old, status, time.time(), time.monotonic())
 
-    def _certify(self, name: str) -> None:
-        """Write the certificate of a pod's identity, once."""
-        owner = RunOwner(NAMESPACE, self.name, self.uid)
-        everybody = members(owner, len(self._shards), dict.fromkeys(self.units, ""), False)
-        member: Member = next(each for each in everybody if each.name == name)
-        if not (self._folder / "certificates" / name).exists():
-            self._issue(name, member.identity(owner), member.hosts)
-
-    def _issue(self, name: str, uri: str, hosts: tuple[str, ...]) -> Path:
-        now = datetime.datetime.now(datetime.UTC)
-        pair = self._authority.issue(name, uri, ("localhost", *hosts), now)
+    def _certify(self, name: str, uri: str, hosts: tuple[str, ...]) -> Path:
+        """Folder of a certificate, which is written once."""
         folder = self._folder / "certificates" / name
-        folder.mkdir(parents=True, mode=0o700)
-        (folder / "ca.crt").write_bytes(self._authority.pair.certificate)
-        (folder / "tls.crt").write_bytes(pair.certificate)
-        (folder / "tls.key").write_bytes(pair.key)
+        if not folder.exists():
+            now = datetime.datetime.now(datetime.UTC)
+            pair = self._authority.issue(name, uri, ("localhost", *hosts), now)
+            folder.mkdir(parents=True, mode=0o700)
+            (folder / "ca.crt").write_bytes(self._authority.pair.certificate)
+            (folder / "tls.crt").write_bytes(pair.certificate)
+            (folder / "tls.key").write_bytes(pair.key)
         return folder

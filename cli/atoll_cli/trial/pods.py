@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import uuid
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from atoll_local.controlplane import free_port
 from atoll_operator.api.group import Object
 from atoll_operator.plan.pods.view import PodView, view
 from atoll_runtime.contract import (
@@ -27,7 +27,6 @@ from atoll_runtime.contract import (
     parse_unit,
 )
 
-NODE = "localhost"
 OWN = {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",  # processes share the cores
@@ -37,30 +36,6 @@ LEFT_OUT = ("HOME", "NUMBA_CACHE_DIR")
 TAIL = 64 * 1024
 """Bytes of a log in which the last error is looked for."""
 _ERROR = re.compile(r" ERROR atoll[.\w]*: (.+)")
-
-
-class Ports:
-    """Ports of this trial. On Linux they stay bound, not listened on: a server takes them as often as it starts, and
-    the kernel gives them to no other process and to no connection."""
-
-    def __init__(self) -> None:
-        self._held: list[socket.socket] = []
-
-    def take(self) -> int:
-        """A TCP port that nobody listens on."""
-        holder = socket.socket()
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: both must
-        holder.bind(("", 0))
-        port = int(holder.getsockname()[1])
-        if sys.platform == "linux":
-            self._held.append(holder)
-        else:
-            holder.close()
-        return port
-
-    def close(self) -> None:
-        for holder in self._held:
-            holder.close()
 
 
 @dataclass
@@ -73,15 +48,16 @@ class Pod:
     tls: Path
     created: float
     uid: str = field(default_factory=lambda: str(uuid.uuid4()))
-    incarnation: int = 0
-    """Of a learner: what its process is."""
     told: int = 0
-    """Of a learner: what its process is to be."""
+    """Of a learner: the incarnation that its process is to be."""
+    incarnation: int = 0
+    """The one that ended last."""
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     code: int | None = None
     """Exit status of the last process that ended, as a shell gives it."""
     words: str = ""
+    """The last error in its log."""
     finished: float | None = None
     deadline: float | None = None
     """When a process that was asked to end is killed."""
@@ -95,19 +71,14 @@ class Pod:
         return self.process is not None and self.process.poll() is None
 
     @property
-    def log(self) -> Path:
-        return self.folder / "log"
-
-    @property
     def view(self) -> PodView:
         """As the API server would show it."""
-        ended = not self.alive and self.code == EXIT_OK
         return replace(
             view(self.body),
             uid=self.uid,
             incarnation=self.told,
-            node=NODE,
-            phase="Succeeded" if ended else "Running",
+            node="localhost",
+            phase="Succeeded" if not self.alive and self.code == EXIT_OK else "Running",
             ready=self.alive,
             scheduled_at=self.created,
             started_at=self.started if self.alive else None,
@@ -122,6 +93,13 @@ class Pod:
         if self.process is not None:
             self.process.send_signal(number)
 
+    def note_end(self, now: float) -> None:
+        """Keep how its process ended, if it has."""
+        if self.process is not None and not self.alive:
+            status = self.process.returncode
+            self.code, self.finished, self.process = status if status >= 0 else 128 - status, now, None
+            self.incarnation, self.words = self.told, _last_error(self.folder / "log")
+
 
 class Pods:
     """All pods of the run.
@@ -133,9 +111,16 @@ class Pods:
 
     def __init__(self, folder: Path, run_file: Path, certificates: Path) -> None:
         self.all: dict[str, Pod] = {}
-        self.ports = Ports()
         self._folder, self._run_file, self._certificates = folder, run_file, certificates
+        self._ports: set[int] = set()
         self._coordinators: dict[tuple[str, int], int] = {}
+
+    def port(self) -> int:
+        """A TCP port of its own for a server that is started, and started again, later."""
+        while (port := free_port("")) in self._ports:
+            pass
+        self._ports.add(port)
+        return port
 
     def of_unit(self, unit: str) -> list[Pod]:
         return [pod for pod in self.all.values() if pod.view.unit == unit]
@@ -147,20 +132,21 @@ class Pods:
             member: who it is by its certificate.
         """
         name = body["metadata"]["name"]
-        if name in self.all:
-            return
-        pod = Pod(body, self._folder / name, self._certificates / member, now)
-        pod.told = view(body).incarnation
-        (pod.folder / "tmp").mkdir(parents=True)
-        self.all[name] = pod
-        self._start(pod, now)
+        if name not in self.all:
+            pod = Pod(
+                body, self._folder / name, self._certificates / member, now, told=view(body).incarnation
+            )
+            (pod.folder / "tmp").mkdir(parents=True)
+            self.all[name] = pod
+            self._start(pod, now)
 
     def renew(self, name: str, incarnation: int, now: float) -> None:
         """Restart the pod's process as another incarnation."""
         pod = self.all[name]
-        if pod.alive:
+        pod.note_end(now)
+        if pod.process is not None:
             pod.signal(9)
-            pod.process.wait()  # type: ignore[union-attr]  # it is alive
+            pod.process.wait()
             pod.code, pod.finished, pod.words = EXIT_RESTART, now, ""
         pod.told = incarnation
         self._start(pod, now)
@@ -175,13 +161,10 @@ class Pods:
     def look(self, now: float) -> None:
         """Note which processes have ended, and drop the pods that were to go."""
         for pod in list(self.all.values()):
-            if pod.deadline is not None and pod.alive and pod.deadline <= now:
+            if pod.deadline is not None and pod.deadline <= now:
                 pod.signal(9)
-            if pod.process is not None and not pod.alive:
-                status = pod.process.returncode
-                pod.code, pod.finished, pod.process = status if status >= 0 else 128 - status, now, None
-                pod.incarnation, pod.words = pod.told, _last_error(pod.log)
-            if pod.deadline is not None and not pod.alive:
+            pod.note_end(now)
+            if pod.deadline is not None and pod.process is None:
                 del self.all[pod.name]
             elif not pod.told and pod.process is None:  # of the syncer, which keeps its journal
                 self._start(pod, now)
@@ -193,7 +176,6 @@ class Pods:
         for pod in self.all.values():
             if pod.process is not None:
                 pod.process.wait()
-        self.ports.close()
 
     def _start(self, pod: Pod, now: float) -> None:
         [main] = pod.body["spec"]["containers"]
@@ -201,7 +183,7 @@ class Pods:
         environment = {name: value for name, value in told.items() if name not in LEFT_OUT}
         environment |= OWN | dict(self._places(pod, told))
         _, *arguments = main["command"]  # its own `python` is the image's
-        with pod.log.open("ab") as log:
+        with (pod.folder / "log").open("ab") as log:
             pod.process = subprocess.Popen(
                 [sys.executable, *arguments],
                 env=os.environ | environment,
@@ -224,13 +206,9 @@ class Pods:
             unit = parse_unit(told[ENV_UNIT])
             key = unit.unit, pod.told
             if key not in self._coordinators:
-                self._coordinators[key] = self.ports.take()
-            changed = {
-                "incarnation": pod.told,
-                "chips": 0,
-                "coordinator": f"localhost:{self._coordinators[key]}",
-                "address": f"localhost:{self.ports.take()}",
-            }
+                self._coordinators[key] = self.port()
+            coordinator, address = (f"localhost:{port}" for port in (self._coordinators[key], self.port()))
+            changed = {"incarnation": pod.told, "chips": 0, "coordinator": coordinator, "address": address}
             yield ENV_UNIT, dump(unit.model_copy(update=changed))
 
 

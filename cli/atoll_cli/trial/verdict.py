@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -9,8 +10,7 @@ from typing import Any
 from atoll_cli.demo.evaluation import HeldOut
 from atoll_cli.text import seconds
 from atoll_cli.trial.operator import Unit
-from atoll_operator.api.learnerunit import Heal, LearnerUnitStatus
-from atoll_operator.api.trainingrun import TrainingRunStatus
+from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.plan.conditions import is_true
 
 
@@ -20,12 +20,15 @@ class Kill:
 
     unit: str
     incarnation: int
+    """The one that was killed."""
     steps: dict[str, int]
     """Inner steps of each unit at the kill."""
-    heal: Heal | None = None
+    heal_seconds: float | None = None
+    """From the kill until it was merged again."""
+    reason: str = ""
     seeded_step: int | None = None
     steps_of_others: dict[str, int] = field(default_factory=dict)
-    """Inner steps that the others made until it was back."""
+    """Inner steps that the others made meanwhile."""
 
     @classmethod
     def of(cls, unit: str, units: Mapping[str, Unit]) -> Kill:
@@ -38,45 +41,42 @@ class Kill:
     def note(self, units: Mapping[str, Unit]) -> None:
         """Keep how the unit came back, and what the others did."""
         status = units[self.unit].status
-        self.heal, self.seeded_step = status.last_heal, status.seeded_step
-        self.steps_of_others = {
-            name: unit.status.step - self.steps[name] for name, unit in units.items() if name != self.unit
-        }
+        if (heal := status.last_heal) is not None:
+            self.heal_seconds, self.reason = heal.seconds, heal.reason
+        self.seeded_step = status.seeded_step
+        others = sorted(units.keys() - {self.unit})
+        self.steps_of_others = {name: units[name].status.step - self.steps[name] for name in others}
 
-    def words(self) -> list[str]:
-        took = seconds(self.heal.seconds) if self.heal is not None else "-"
+    def __str__(self) -> str:
+        took = "-" if self.heal_seconds is None else seconds(self.heal_seconds)
         back = (
             f"{self.unit} was merged again {took} after the kill, seeded from the checkpoint of global step"
         )
-        made = [
-            f"{name} made {steps} steps meanwhile" for name, steps in sorted(self.steps_of_others.items())
-        ]
-        return [f"{back} {self.seeded_step}", *made]
+        made = (f"{name} made {steps} steps meanwhile" for name, steps in self.steps_of_others.items())
+        return "\n".join([f"{back} {self.seeded_step}", *made])
 
 
 @dataclass
 class Trial:
     """What was seen."""
 
-    name: str
-    target: int
-    """Global steps."""
-    kill: Kill | None = None
+    run: str
+    phase: str = "Pending"
+    global_step: int = 0
+    killed: Kill | None = None
     restarts: dict[str, int] = field(default_factory=dict)
     """Of each unit."""
-    before: HeldOut | None = None
-    after: HeldOut | None = None
-    status: TrainingRunStatus = field(default_factory=TrainingRunStatus)
+    held_out: dict[str, HeldOut] = field(default_factory=dict)
+    """Of the model `before` and `after` training."""
     seconds: float = 0.0
 
 
 def judge(trial: Trial) -> list[str]:
     """What did not happen."""
     failures = []
-    if trial.status.phase != "Complete":
-        failures.append(f"the run is {trial.status.phase}, not Complete")
-    kill = trial.kill
-    if kill is None or kill.heal is None:
+    if trial.phase != "Complete":
+        failures.append(f"the run is {trial.phase}, not Complete")
+    if (kill := trial.killed) is None or kill.heal_seconds is None:
         failures.append("the learner that was killed did not come back")
     else:
         if kill.seeded_step is None:
@@ -86,46 +86,27 @@ def judge(trial: Trial) -> list[str]:
                 failures.append(f"{name} made no step while {kill.unit} was away")
             if trial.restarts[name]:
                 failures.append(f"{name} restarted too")
-    if trial.before is None or trial.after is None or trial.after.loss >= trial.before.loss:
+    if not trial.held_out or trial.held_out["after"].loss >= trial.held_out["before"].loss:
         failures.append("the held-out loss did not fall")
     return failures
 
 
 def render(trial: Trial, failures: list[str]) -> str:
     """A few lines, and the verdict."""
-    lines = [""]
-    if trial.before is not None and trial.after is not None:
-        lines.append(
-            f"held-out loss, in nats per token: {trial.before.loss:.3f} at global step {trial.before.step}, "
-            f"{trial.after.loss:.3f} at global step {trial.after.step}"
-        )
+    losses = [f"{found.loss:.3f} at global step {found.step}" for found in trial.held_out.values()]
+    lines = ["", f"held-out loss, in nats per token: {', '.join(losses)}"]
     lines += [f"did not happen: {each}" for each in failures] or ["all of it happened"]
     return "\n".join([*lines, f"{seconds(trial.seconds)} in all"])
 
 
 def as_json(trial: Trial, timings: Mapping[str, float], failures: list[str]) -> dict[str, Any]:
     """The summary of `--json`."""
-    kill = trial.kill
-    return {
-        "passed": not failures,
-        "failures": failures,
-        "run": trial.name,
-        "phase": trial.status.phase,
-        "globalStep": trial.status.global_step,
-        "killed": None
-        if kill is None
-        else {
-            "unit": kill.unit,
-            "healSeconds": kill.heal and kill.heal.seconds,
-            "reason": kill.heal and kill.heal.reason,
-            "seededStep": kill.seeded_step,
-            "stepsOfOthers": kill.steps_of_others,
-        },
-        "restarts": trial.restarts,
-        "heldOut": {
-            "before": trial.before and asdict(trial.before),
-            "after": trial.after and asdict(trial.after),
-        },
-        "seconds": round(trial.seconds, 1),
-        "stages": {name: round(value, 1) for name, value in timings.items()},
-    }
+    stages = {name: round(value, 1) for name, value in timings.items()}
+    seen: dict[str, Any] = _camel(asdict(trial))
+    return {"passed": not failures, "failures": failures, **seen, "stages": stages}
+
+
+def _camel(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {re.sub(r"_(.)", lambda found: found[1].upper(), key): _camel(item) for key, item in value.items()}

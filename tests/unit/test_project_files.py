@@ -1,0 +1,46 @@
+"""Files that a host of repositories reads: they are there, they parse, and what they name exists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = (
+    "LICENSE", "NOTICE", "README.md", "SECURITY.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "CHANGELOG.md",
+    ".github/CODEOWNERS", ".github/PULL_REQUEST_TEMPLATE.md", ".github/ISSUE_TEMPLATE/config.yml",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_file_is_there_and_says_something(name: str) -> None:
+    assert (ROOT / name).read_text().strip()
+
+
+def test_every_owned_path_exists_and_has_an_owner() -> None:
+    lines = (ROOT / ".github" / "CODEOWNERS").read_text().splitlines()
+    rules = [line.split() for line in lines if not line.startswith("#")]
+    assert len(rules) > 5
+    for path, *owners in rules:
+        assert (ROOT / path.strip("/")).exists(), path
+        assert owners and all(owner.startswith("@") and "/" in owner for owner in owners), path
+
+
+@pytest.mark.parametrize("name", ["bug", "feature"])
+def test_an_issue_form_asks_for_something(name: str) -> None:
+    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text())
+    assert form["name"] and form["description"]
+    asked = [field for field in form["body"] if field["type"] != "markdown"]
+    assert asked and all(field["attributes"]["label"] for field in asked)
+
+
+def test_the_chart_tells_artifact_hub_its_licence_and_its_definitions() -> None:
+    chart = yaml.safe_load((ROOT / "charts" / "atoll" / "Chart.yaml").read_text())
+    told = {key.removeprefix("artifacthub.io/"): value for key, value in chart["annotations"].items()}
+    assert told["license"] == "Apache-2.0" and told["operator"] == "true"
+    names = {
+        path.name.removeprefix("atoll.dev_").removesuffix(".yaml") for path in (ROOT / "crds").glob("atoll*")
+    }
+    assert {each["name"] for each in yaml.safe_load(told["crds"])} == {f"{name}.atoll.dev" for name in names}
