@@ -1,4 +1,4 @@
-"""Shared by all suites: Hypothesis profiles, and which worker runs which tests."""
+"""What every suite shares: how Hypothesis draws, what a library says in a thread, who runs which tests."""
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,8 +12,16 @@ settings.register_profile(
 settings.register_profile("search", settings.get_profile("same"), derandomize=False)
 settings.load_profile("same")
 
+# Orbax leaves its event loop at the first array that cannot be read. TensorStore tells the others' ends to the closed
+# loop, from a thread of its own: at any time, and so in any test that runs by then.
+LATE_READ = r"(?s)Exception ignored in. None.*call_soon_threadsafe.*RuntimeError. Event loop is closed"
+
 SPREAD = ("tests/schedules/",)
 """Folders and files whose tests share no fixture worth keeping: the workers take them one by one, after the others."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("filterwarnings", f"ignore:{LATE_READ}:pytest.PytestUnraisableExceptionWarning")
 
 
 class Scheduling(LoadScopeScheduling):

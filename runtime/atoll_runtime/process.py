@@ -19,6 +19,7 @@ def log_to_stderr() -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
     )
+    logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax tells of each save in twenty lines
 
 
 def asked_to_end() -> asyncio.Event:

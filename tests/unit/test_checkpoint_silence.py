@@ -1,10 +1,10 @@
 """A bucket that does not answer is no damaged checkpoint; a file is there whole or not at all."""
 
 import os
+import threading
 
 import numpy as np
 import pytest
-import tensorstore as ts
 
 from atoll_runtime.checkpoint import Bucket, Cut, Damaged, GlobalStore, StoreError, arrays, layout, parts
 from atoll_runtime.checkpoint import bucket as bucket_module
@@ -37,7 +37,7 @@ def silent(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", [layout.manifest(20), layout.part(20, 0, 1)], ids=["manifest", "part"])
-def test_silent_bucket_rolls_nothing_back(store, monkeypatch, name):
+def test_a_bucket_that_is_silent_for_a_moment_rolls_nothing_back(store, monkeypatch, name):
     with monkeypatch.context() as away:
         silent(away, name)
         with pytest.raises(StoreError, match="no answer within 60 s") as caught:
@@ -46,20 +46,22 @@ def test_silent_bucket_rolls_nothing_back(store, monkeypatch, name):
     assert store.newest()[0].step == 20
 
 
-def test_arrays_that_cannot_be_read_while_the_bucket_is_silent_are_not_damaged(store, monkeypatch):
+def test_arrays_that_cannot_be_read_while_the_bucket_is_away_are_not_damaged(store, monkeypatch):
+    real = arrays._read
+
     def fail_and_fall_silent(*args):
-        silent(away, layout.part(20, 0, 1))
+        silent(monkeypatch, layout.part(20, 0, 1))
         raise ValueError("UNAVAILABLE: 503")
 
     with monkeypatch.context() as away:
-        away.setattr(arrays, "read", fail_and_fall_silent)
+        away.setattr(arrays, "_read", fail_and_fall_silent)
         with pytest.raises(StoreError, match="no answer within 60 s"):
             store.newest()
-    assert store.newest()[0].step == 20
+    assert arrays._read is real
 
 
-def test_arrays_are_read_again_after_an_error(store, monkeypatch):
-    real, failed = arrays.read, []
+def test_arrays_that_come_at_the_second_attempt_are_taken(store, monkeypatch):
+    real, failed = arrays._read, []
 
     def fail_once(uri, *args):
         if not failed:
@@ -67,37 +69,40 @@ def test_arrays_are_read_again_after_an_error(store, monkeypatch):
             raise ValueError("UNAVAILABLE: 503")
         return real(uri, *args)
 
-    monkeypatch.setattr(arrays, "read", fail_once)
+    monkeypatch.setattr(arrays, "_read", fail_once)
     cut, skipped = store.newest()
     assert failed
     assert (cut.step, skipped) == (20, [])
 
 
-def test_read_that_hangs_is_an_error_and_no_damage(store, monkeypatch):
-    promise, future = ts.Promise.new()
+def test_a_read_that_hangs_is_an_error_and_the_next_one_is_tried(store, monkeypatch, eventually):
+    released = threading.Event()
     with monkeypatch.context() as away:
-        away.setattr(arrays, "_open", lambda *_: future)
+        away.setattr(arrays, "_read", lambda *_: released.wait(60))
         away.setattr(arrays, "TIMEOUT", 0.2)
         with pytest.raises(
             StoreError, match=r"state-0-of-1: cannot be read: no answer within 0.2 s"
         ) as caught:
             store.newest()
-    assert not isinstance(caught.value, Damaged)
-    promise.set_exception(ValueError("too late"))
+        assert not isinstance(caught.value, Damaged)
+        with pytest.raises(StoreError):
+            store.newest()
+        with pytest.raises(StoreError, match="2 earlier calls have not come back"):
+            store.newest()
+        released.set()
+        eventually(lambda: not arrays.late())
     assert store.newest()[0].step == 20
 
 
-def test_arrays_of_any_name_and_shape_come_back_bit_for_bit(tmp_path):
-    values = {
-        "layers/0/w": np.float32([[np.nan, -0.0], [np.inf, 1e-45]]),
-        "layers/0": np.zeros((0, 3), np.float32),
-        "a b[%]é": np.arange(6, dtype=np.float32).reshape(2, 3).T,
-        "scale": np.float32(3) * np.ones((), np.float32),
-    }
-    arrays.write(f"file://{tmp_path}/x y", {"theta": values})
-    found = arrays.read(f"file://{tmp_path}/x y", "theta", values)
-    for name, value in values.items():
-        assert found[name].tobytes() == value.tobytes() and found[name].shape == value.shape
+def test_a_large_part_is_read_in_pieces_each_with_its_own_time(store, monkeypatch):
+    real, read = arrays._read, []
+    monkeypatch.setattr(parts, "PIECE", 4 * 8 * 4)
+    monkeypatch.setattr(
+        arrays, "_read", lambda uri, group, names: read.append(names) or real(uri, group, names)
+    )
+    cut = store.load(20)
+    assert read == [["w"], ["x"], ["w"], ["x"]]
+    np.testing.assert_array_equal(cut.theta["x"], np.full((4, 8), 20, np.float32))
 
 
 def test_time_grows_with_size():
@@ -106,7 +111,7 @@ def test_time_grows_with_size():
     assert bucket_module.patience(3_995_000_000) > 4 * bucket_module.TIMEOUT
 
 
-def test_torn_manifest_is_incomplete_and_overwritten(store, tmp_path):
+def test_a_torn_manifest_is_not_complete_and_is_written_over(store, tmp_path):
     path = tmp_path / "run" / layout.manifest(20)
     path.write_bytes(path.read_bytes()[:40])
     assert not store.is_complete(20)
@@ -115,7 +120,7 @@ def test_torn_manifest_is_incomplete_and_overwritten(store, tmp_path):
     assert store.newest()[0].step == 20
 
 
-def test_failed_write_leaves_the_earlier_object(tmp_path, monkeypatch):
+def test_a_write_that_ends_in_the_middle_leaves_what_stood_there(tmp_path, monkeypatch):
     bucket = Bucket(f"file://{tmp_path}/b")
     bucket.write("x", b"before")
 
@@ -132,7 +137,7 @@ def test_failed_write_leaves_the_earlier_object(tmp_path, monkeypatch):
     assert os.listdir(tmp_path / "b") == ["x"]
 
 
-def test_partial_file_of_a_killed_writer_is_no_object_and_is_removed_with_its_folder(tmp_path):
+def test_what_a_killed_writer_left_is_no_object_and_goes_with_its_folder(tmp_path):
     bucket = Bucket(f"file://{tmp_path}/b")
     bucket.write("f/x", b"1")
     (tmp_path / "b/f/.y.0123.partial").write_bytes(b"half")

@@ -66,19 +66,13 @@ def test_steps_are_the_complete_ones_newest_first(store, folder):
     assert store.steps() == [20, 9]
 
 
-def test_empty_bucket_has_no_checkpoint(store):
+def test_an_empty_bucket_has_no_checkpoint_and_nothing_to_skip(store):
     assert store.steps() == []
     assert store.newest() == (None, [])
 
 
-def chunks(folder, step):
-    """Files of the arrays' values."""
-    found = [path for path in (folder / str(step) / "state-0-of-1").rglob("*") if path.is_file()]
-    return [path for path in found if path.name != "zarr.json"]
-
-
 def largest_array(folder, step):
-    return max(chunks(folder, step), key=lambda path: path.stat().st_size)
+    return max((path for path in (folder / str(step)).rglob("d/*")), key=lambda path: path.stat().st_size)
 
 
 def flip(folder: Path):
@@ -89,7 +83,7 @@ def flip(folder: Path):
 
 
 def truncate(folder: Path):
-    for path in chunks(folder, 20):
+    for path in (folder / "20").rglob("d/*"):
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
@@ -122,7 +116,7 @@ def lost_state(folder: Path):
         ),
     ],
 )
-def test_damaged_newest_checkpoint_is_skipped_with_the_reason(store, folder, damage, reason):
+def test_a_damaged_newest_checkpoint_is_passed_over_and_said_why(store, folder, damage, reason):
     store.save(make_cut(10))
     store.save(make_cut(20))
     damage(folder)
@@ -133,7 +127,7 @@ def test_damaged_newest_checkpoint_is_skipped_with_the_reason(store, folder, dam
     assert str(skipped[0]).startswith("step 20 skipped: ")
 
 
-def test_every_damaged_checkpoint_is_named(store, folder):
+def test_when_all_are_damaged_each_is_named(store, folder):
     store.save(make_cut(10))
     store.save(make_cut(20))
     for step in (10, 20):
@@ -143,7 +137,7 @@ def test_every_damaged_checkpoint_is_named(store, folder):
     assert [one.step for one in skipped] == [20, 10]
 
 
-def test_save_replaces_an_incomplete_or_damaged_step(store, folder):
+def test_a_save_over_a_half_written_or_damaged_step_is_whole(store, folder):
     store.save(make_cut(20))
     truncate(folder)
     store.save(make_cut(20))
@@ -172,7 +166,7 @@ def make_part(step, shard, known=5):
     return Part(step, shard, 2, tensors, (step, step - 1), {"vector": vector, "machine": {"shard": shard}})
 
 
-def test_cut_of_two_shards_is_complete_with_both_parts_and_joins_layers(store):
+def test_a_cut_of_two_shards_is_whole_when_both_parts_stand_and_tensors_come_back_from_their_layers(store):
     shards = [make_part(20, 0), make_part(20, 1)]
     store.save_part(shards[1])
     assert store.newest()[0] is None
@@ -192,7 +186,7 @@ def test_cut_of_two_shards_is_complete_with_both_parts_and_joins_layers(store):
     )
 
 
-def test_shard_reads_its_own_part_alone_unless_the_number_of_shards_has_changed(store, monkeypatch):
+def test_a_shard_reads_its_own_part_alone_unless_the_number_of_shards_has_changed(store, monkeypatch):
     shards = 8
     for s in range(shards):
         values = np.full((1, 64, 64), s, np.float32)
@@ -237,7 +231,7 @@ def test_a_cut_that_lacks_a_layer_is_refused(store):
         store.load(20)
 
 
-def test_pruning_keeps_the_newest_and_saves_in_progress(store, folder):
+def test_pruning_keeps_the_newest_and_removes_old_leftovers_but_no_save_under_way(store, folder):
     for step in (10, 20, 30, 40, 50):
         store.save(make_cut(step))
     (folder / "20" / "manifest.json").unlink()
@@ -247,7 +241,7 @@ def test_pruning_keeps_the_newest_and_saves_in_progress(store, folder):
     assert sorted(path.name for path in folder.iterdir() if any(path.rglob("*"))) == ["30", "40", "50"]
 
 
-def test_unreadable_newer_checkpoints_do_not_count_as_kept(store, folder):
+def test_newer_checkpoints_that_cannot_be_read_take_no_place_of_the_one_just_completed(store, folder):
     for step in (100, 200, 300, 400):
         store.save(make_cut(step))
     for step in (200, 300, 400):
@@ -267,7 +261,7 @@ def saved_at(store, folder, step, seconds):
     path.write_text(json.dumps({**json.loads(path.read_text()), "time": seconds}))
 
 
-def test_checkpoint_that_was_newest_until_recently_stays_for_its_readers(store, folder):
+def test_a_checkpoint_that_was_the_newest_until_just_now_stays_for_who_reads_it(store, folder):
     for step in (10, 20, 30, 40, 50):
         saved_at(store, folder, step, float(step))
     now = 30.0 + READING_SECONDS  # 20 was the newest until 30
@@ -279,14 +273,14 @@ def test_checkpoint_that_was_newest_until_recently_stays_for_its_readers(store, 
     assert store.steps() == [50, 40]
 
 
-def test_frequent_checkpoints_do_not_fill_the_bucket(store, folder):
+def test_checkpoints_that_follow_each_other_fast_do_not_fill_the_bucket(store, folder):
     for step in range(1, 12):
         saved_at(store, folder, step, 100.0)
         store.prune(2, step, 100.0)
     assert store.steps() == list(range(11, 11 - 2 * MOST_KEPT, -1))
 
 
-def test_slow_reader_is_seeded_although_newer_cuts_are_kept(store, monkeypatch):
+def test_who_reads_for_longer_than_the_cuts_of_its_run_are_kept_is_seeded(store, monkeypatch):
     real, steps = parts.tensors, iter(range(20, 200, 10))
 
     def slow(*args):
@@ -302,7 +296,7 @@ def test_slow_reader_is_seeded_although_newer_cuts_are_kept(store, monkeypatch):
     assert (found.step, skipped) == (10, [])
 
 
-def test_missing_checkpoint_is_named(store):
+def test_a_checkpoint_that_is_not_there_is_named(store):
     with pytest.raises(StoreError, match=r"global/3/manifest.json: not found"):
         store.load(3)
 

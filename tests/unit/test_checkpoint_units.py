@@ -64,7 +64,7 @@ def newest(uri, run="new", unit="a", runs=()):
     return None if save is None else save.moments.count, skipped
 
 
-def test_newer_saves_of_an_earlier_run_neither_hide_nor_remove_this_runs(uri):
+def test_an_earlier_runs_newer_saves_neither_shadow_nor_remove_this_runs(uri):
     for cut in (4900, 5000):
         write(uri, cut, "old")
     for cut in (100, 200, 300):
@@ -73,7 +73,7 @@ def test_newer_saves_of_an_earlier_run_neither_hide_nor_remove_this_runs(uri):
     assert held(uri) == {300: 1, 200: 1}
 
 
-def test_earlier_runs_saves_are_removed_once_all_hosts_have_saved(uri):
+def test_on_several_hosts_the_earlier_runs_go_when_one_of_this_run_is_whole(uri):
     for cut in (4900, 5000):
         write(uri, cut, "old", keep=0)
     write(uri, 100, host=0, hosts=2)
@@ -85,7 +85,7 @@ def test_earlier_runs_saves_are_removed_once_all_hosts_have_saved(uri):
     assert held(uri) == {300: 0, 200: 0, 100: 2}
 
 
-def test_saves_of_a_rolled_back_history_are_removed(uri):
+def test_saves_of_a_history_that_was_rolled_back_go_too(uri):
     for cut in (20, 30):
         write(uri, cut)
     for cut in (12, 14, 16):
@@ -94,7 +94,7 @@ def test_saves_of_a_rolled_back_history_are_removed(uri):
     assert held(uri) == {16: 1, 14: 1}
 
 
-def test_thawed_incarnation_removes_no_save_of_its_successors(uri):
+def test_an_incarnation_that_thaws_removes_nothing_of_its_successors(uri):
     write(uri, 80)
     for cut in (60, 120, 140):  # the successor began before the cut at which the other one was frozen
         write(uri, cut, incarnation=2, keep=0)
@@ -105,7 +105,7 @@ def test_thawed_incarnation_removes_no_save_of_its_successors(uri):
     assert held(uri) == {160: 1, 140: 1}
 
 
-def test_later_incarnation_of_a_rolled_back_history_does_not_stop_pruning(uri):
+def test_a_later_incarnation_of_a_history_that_was_rolled_back_keeps_nothing_from_going(uri):
     """The journal was lost, and the unit, made anew, was given a number that it had before."""
     for cut in (805, 905):
         write(uri, cut, incarnation=7)
@@ -116,20 +116,20 @@ def test_later_incarnation_of_a_rolled_back_history_does_not_stop_pruning(uri):
     assert held(uri) == {800: 1, 700: 1}
 
 
-def test_later_incarnation_of_another_run_does_not_stop_pruning(uri):
+def test_a_later_incarnation_of_another_run_keeps_nothing_from_going(uri):
     write(uri, 5000, "old", incarnation=7)
     write(uri, 100)
     assert held(uri) == {100: 1}
 
 
-def test_saves_of_other_runs_are_ignored_except_of_the_run_that_saved_the_checkpoint(uri):
+def test_another_runs_saves_are_not_there_but_those_of_the_run_that_took_the_checkpoint(uri):
     write(uri, 5000, "old")
     assert newest(uri) == (None, [])
     assert newest(uri, runs={"older"}) == (None, [])
     assert newest(uri, runs={"old"}) == (5000, [])
 
 
-def test_hosts_of_different_saves_are_not_combined(uri):
+def test_hosts_of_different_saves_make_none(uri):
     write(uri, 20, host=0, hosts=2)
     write(uri, 20, host=1, hosts=2, inner_step=19)
     found, skipped = newest(uri)
@@ -142,7 +142,7 @@ def test_hosts_of_different_saves_are_not_combined(uri):
 
 
 @pytest.mark.parametrize(("before", "now"), [(2, 1), (1, 2)])
-def test_save_of_another_number_of_hosts_at_the_same_cut_is_replaced(uri, before, now):
+def test_a_save_of_another_number_of_hosts_at_the_same_cut_gives_way(uri, before, now):
     for host in range(before):
         write(uri, 20, "old", host=host, hosts=before)
     for host in range(now):
@@ -151,7 +151,7 @@ def test_save_of_another_number_of_hosts_at_the_same_cut_is_replaced(uri, before
     assert newest(uri) == (20, [])
 
 
-def test_manifest_without_an_owner_is_named_with_the_field(uri):
+def test_a_manifest_that_does_not_say_whose_it_is_is_named_with_the_field(uri):
     write(uri, 20)
     bucket, name = Bucket(uri), "units/a/20/host-0-of-1.json"
     bucket.write(name, bucket.read(name).replace(b'"run_uid":"new",', b""))
@@ -173,7 +173,7 @@ def listings(monkeypatch):
     return listed
 
 
-def test_unit_with_a_save_lists_its_own_saves_alone(uri, agreement, listings):
+def test_a_unit_lists_no_saves_but_its_own_when_it_saves_and_when_it_is_seeded(uri, agreement, listings):
     checkpoint(uri, 10, "new")
     for unit in ("b", "a", "aa"):
         for cut in (10, 20, 30):
@@ -186,7 +186,7 @@ def test_unit_with_a_save_lists_its_own_saves_alone(uri, agreement, listings):
     assert folders and all(folder == "units/a" or folder.startswith("units/a/") for folder in folders)
 
 
-def test_unit_without_a_save_lists_all_saves_once_and_reads_a_few(uri, agreement, listings):
+def test_a_unit_without_a_save_lists_those_of_all_once_and_looks_at_a_few_only(uri, agreement, listings):
     checkpoint(uri, 10, "new")
     for number in range(seed.LOOKS + 8):
         write(uri, 10, "old", unit=f"old-{number:02}", keep=0)
@@ -203,7 +203,7 @@ def agreement():
     return Agreement(span(jax.devices()[:1]))
 
 
-def test_save_is_complete_even_if_older_ones_cannot_be_removed(uri, monkeypatch, caplog):
+def test_moments_stand_though_older_ones_may_not_be_removed(uri, monkeypatch, caplog):
     """And are not taken away and written again for it."""
     store, asked, written = UnitStore(uri, "new"), threading.Event(), []
     real = Bucket.write
@@ -239,13 +239,13 @@ def seeded(uri, agreement, unit="a"):
     return seed.from_checkpoint(GlobalStore(uri), UnitStore(uri, "new"), unit, LAYOUT, agreement)
 
 
-def test_run_continued_from_an_earlier_runs_checkpoint_takes_its_moments(uri, agreement):
+def test_a_run_that_goes_on_from_an_earlier_ones_checkpoint_takes_its_moments_too(uri, agreement):
     checkpoint(uri, 5000, "old")
     write(uri, 5000, "old")
     assert seeded(uri, agreement).message == "seeded from step 5000; moments from step 5000 of a"
 
 
-def test_new_run_never_takes_an_earlier_runs_moments_and_finds_its_own(uri, agreement):
+def test_a_fresh_model_never_gets_an_earlier_runs_moments_and_finds_its_own_behind_them(uri, agreement):
     checkpoint(uri, 10, "new")
     for number in range(seed.OTHERS + 2):
         write(uri, 5000 + number, "old", unit=f"old-{number}")
@@ -268,7 +268,7 @@ def silent(monkeypatch, silence):
     monkeypatch.setattr(Bucket, "read", read)
 
 
-def test_silent_bucket_seeds_no_older_checkpoint(uri, agreement, monkeypatch):
+def test_a_bucket_that_is_silent_for_a_moment_seeds_nothing_older(uri, agreement, monkeypatch):
     checkpoint(uri, 10, "new")
     checkpoint(uri, 20, "new")
     monkeypatch.setattr(seed, "FIRST_WAIT", 0.01)
@@ -279,7 +279,7 @@ def test_silent_bucket_seeds_no_older_checkpoint(uri, agreement, monkeypatch):
 
 
 @pytest.mark.parametrize("object_", ["host-0-of-1.json", "host-0-of-1/0"])
-def test_silent_bucket_gives_no_older_moments(uri, agreement, monkeypatch, object_):
+def test_a_bucket_that_is_silent_for_a_moment_gives_no_older_moments(uri, agreement, monkeypatch, object_):
     checkpoint(uri, 20, "new")
     write(uri, 10)
     write(uri, 20)
@@ -291,7 +291,7 @@ def test_silent_bucket_gives_no_older_moments(uri, agreement, monkeypatch, objec
     assert not silence
 
 
-def test_unit_begins_without_moments_when_the_bucket_stays_silent(uri, agreement, monkeypatch):
+def test_a_unit_begins_without_moments_where_the_bucket_stays_silent_and_says_so(uri, agreement, monkeypatch):
     checkpoint(uri, 20, "new")
     write(uri, 10)
     write(uri, 20)

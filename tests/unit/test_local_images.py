@@ -86,7 +86,9 @@ def test_the_key_of_an_image_changes_with_what_it_is_built_from(
     assert key(checkout, tmp_path) != before
 
 
-def test_context_is_the_same_wherever_it_is_written(checkout: Path, tmp_path: Path) -> None:
+def test_a_context_holds_the_same_bytes_and_times_wherever_it_is_written(
+    checkout: Path, tmp_path: Path
+) -> None:
     keys = {write_context(checkout, "runtime.Dockerfile", tmp_path / name) for name in ("a", "b")}
     times = {path.stat().st_mtime for path in (tmp_path / "a").rglob("*")}
     assert len(keys) == 1
@@ -150,7 +152,7 @@ def test_an_image_of_the_runtime_can_use_a_tpu_unless_it_is_built_for_this_machi
     local, tpu = locked(ROLES["runtime"]["EXTRAS"]), locked("runtime,tpu")
     assert tpu.keys() - local.keys() == {"libtpu"}
     assert {name: tpu[name] for name in local} == local
-    assert {"jax", "tensorstore", "grpcio", "pydantic"} <= local.keys()
+    assert {"jax", "orbax-checkpoint", "grpcio", "pydantic"} <= local.keys()
     assert not ROLES["operator"]
 
 
@@ -229,7 +231,7 @@ def test_an_archive_brings_only_the_blobs_that_are_missing(tmp_path: Path) -> No
     assert entry["annotations"] == {"io.containerd.image.name": "atoll.dev/x:1"}
 
 
-def test_layout_drops_old_blobs_and_shares_the_others(tmp_path: Path) -> None:
+def test_a_layout_gives_up_old_blobs_and_shares_the_others(tmp_path: Path) -> None:
     layout = make_layout(tmp_path / "layout")
     present = tmp_path / "present"
     present.mkdir()
@@ -240,7 +242,7 @@ def test_layout_drops_old_blobs_and_shares_the_others(tmp_path: Path) -> None:
     assert (layout.blobs / known).samefile(present / known)
 
 
-def test_base_image_comes_from_the_hosts_mirror_of_the_suite(tmp_path: Path) -> None:
+def test_the_base_comes_from_this_hosts_mirror_of_the_suite_and_no_other(tmp_path: Path) -> None:
     folder = tmp_path / "sources.list.d"
     folder.mkdir()
     ours = "Types: deb\nURIs: mirror\nSuites: bookworm bookworm-updates\nComponents: main"
@@ -250,7 +252,7 @@ def test_base_image_comes_from_the_hosts_mirror_of_the_suite(tmp_path: Path) -> 
     assert debian_sources(tmp_path) == {"debian.sources": f"# ours\n{ours}\n"}
 
 
-def test_base_image_reads_apt_sources_in_the_older_style(tmp_path: Path) -> None:
+def test_the_base_takes_apts_older_style_too(tmp_path: Path) -> None:
     ours = "deb [signed-by=/k.gpg trusted=no] mirror bookworm main contrib"
     (tmp_path / "sources.list").write_text(f"# deb x bookworm main\n{ours}\ndeb-src mirror bookworm main\n")
     (tmp_path / "sources.list.d").mkdir()
@@ -258,11 +260,11 @@ def test_base_image_reads_apt_sources_in_the_older_style(tmp_path: Path) -> None
     assert debian_sources(tmp_path) == {"debian.list": f"{ours}\n"}
 
 
-def test_mirror_is_left_to_mmdebstrap_on_a_host_of_another_suite(tmp_path: Path) -> None:
+def test_a_host_without_the_suite_leaves_the_mirror_to_mmdebstrap(tmp_path: Path) -> None:
     assert debian_sources(tmp_path) == {}
 
 
-def test_pip_settings_are_mounted_under_neutral_paths(
+def test_what_pip_needs_of_this_machine_is_mounted_under_paths_that_tell_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheels = tmp_path / "my-wheels"

@@ -1,70 +1,116 @@
-"""Reads and writes named float32 arrays in a folder of the bucket: one Zarr array each, by TensorStore.
+"""Orbax behind one door: named numpy arrays to and from a folder in the bucket, in a bounded time.
 
-Every array has a time-out of its own that begins when the one before it has ended, so slow progress is no failure.
+The synchronous v0 `Checkpointer`, because v1 must be called from the main thread and the syncer saves
+from a worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from typing import TypeVar
-from urllib.parse import quote
 
+import jax
 import numpy as np
-import tensorstore as ts
+import orbax.checkpoint as ocp
+from etils import epath
 
 from atoll_runtime.checkpoint.bucket import patience
 
-TIMEOUT = 120.0
-"""Seconds without progress, besides the time that the bytes of an array take."""
-CHUNK = 16 << 20
-"""Elements of one object: 64 MiB."""
+logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax writes a dozen lines for each save and load
 
-T = TypeVar("T")
+TIMEOUT = 120.0
+"""Seconds for one call, besides those that its bytes take. A small save takes one on an idle machine."""
+MOST_LATE = 2
+"""Calls that did not come back in time and still run, each with its arrays: no other is begun beside so many."""
+
 Tree = Mapping[str, Mapping[str, np.ndarray]]
+T = TypeVar("T")
+
+_late: list[threading.Thread] = []
+_lock = threading.Lock()
 
 
 def write(uri: str, tree: Tree) -> None:
-    """Writes groups of arrays below `uri`, where nothing may be.
+    """Saves groups of arrays at `uri`, over whatever an earlier attempt left there.
 
     Raises:
-        TimeoutError: it made no progress, and may go on writing there.
-        ValueError: TensorStore's error.
+        TimeoutError: it did not end in time, and may go on writing there.
     """
-    named = [(f"{group}/{name}", value) for group, values in tree.items() for name, value in values.items()]
-    opened = [_open(uri, name, value.shape) for name, value in named]
-    writes = [
-        _result(array, value.nbytes).write(value) for array, (_, value) in zip(opened, named, strict=True)
-    ]
-    for written, (_, value) in zip(writes, named, strict=True):
-        _result(written.commit, value.nbytes)
+    size = sum(value.nbytes for group in tree.values() for value in group.values())
+    _in_time(patience(size, TIMEOUT), lambda: _write(uri, tree))
 
 
-def read(uri: str, group: str, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Reads some arrays of a group. A part of an array that is missing in the bucket is read as zeros.
+def read(uri: str, group: str, names: Iterable[str], size: int) -> dict[str, np.ndarray]:
+    """Restores some arrays of a group, `size` bytes, as numpy, on this process alone.
 
     Raises:
-        TimeoutError: it made no progress.
-        ValueError: TensorStore's error.
+        TimeoutError: it did not end in time.
     """
-    opened = {name: _open(uri, f"{group}/{name}") for name in names}
-    reads = {name: _result(array, 0).read() for name, array in opened.items()}
-    return {name: _result(found, 4 * opened[name].result().size) for name, found in reads.items()}
+    wanted = list(names)
+    return _in_time(patience(size, TIMEOUT), lambda: _read(uri, group, wanted))
 
 
-def _open(uri: str, name: str, shape: tuple[int, ...] | None = None) -> ts.Future[ts.TensorStore]:
-    """Opens an array; creates it where `shape` is given."""
-    spec = {"driver": "zarr3", "kvstore": f"{quote(f'{uri}/{name}', safe='/:')}/"}
-    if shape is None:
-        return ts.open(spec, read=True)
-    return ts.open(spec, create=True, dtype=ts.float32, shape=shape, chunk_layout=_LAYOUT)
+def late() -> int:
+    """Calls that were given up and still run."""
+    with _lock:
+        _late[:] = [thread for thread in _late if thread.is_alive()]
+        return len(_late)
 
 
-_LAYOUT = ts.ChunkLayout(chunk_elements=CHUNK)
+def _in_time(seconds: float, call: Callable[[], T]) -> T:
+    """In a thread, for Orbax takes no time-out of its own and cannot be interrupted."""
+    earlier = late()
+    if earlier >= MOST_LATE:
+        raise TimeoutError(f"{earlier} earlier calls have not come back")
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except BaseException as error:
+            result.set_exception(error)
+
+    thread = threading.Thread(target=run, name="orbax", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        with _lock:
+            _late.append(thread)
+        raise TimeoutError(f"no answer within {round(seconds, 1):g} s")
+    return result.result()
 
 
-def _result(future: ts.Future[T], size: int) -> T:
-    """Waits for an array of `size` bytes."""
-    try:
-        return future.result(timeout=patience(size, TIMEOUT))
-    except TimeoutError:
-        raise TimeoutError(f"no answer within {round(patience(size, TIMEOUT), 1):g} s") from None
+def _write(uri: str, tree: Tree) -> None:
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        checkpointer.save(
+            _path(uri), args=ocp.args.PyTreeSave({k: dict(v) for k, v in tree.items()}), force=True
+        )
+
+
+def _read(uri: str, group: str, names: list[str]) -> dict[str, np.ndarray]:
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=_alone())
+    with ocp.Checkpointer(handler, multiprocessing_options=_alone()) as checkpointer:
+        restored = checkpointer.restore(
+            _path(uri),
+            args=ocp.args.PyTreeRestore(
+                item={group: dict.fromkeys(names, 0)},
+                restore_args={group: {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}},
+                partial_restore=True,
+            ),
+        )
+    return {name: np.asarray(restored[group][name]) for name in names}
+
+
+def _path(uri: str) -> epath.Path:
+    return epath.Path(uri.removeprefix("file://"))
+
+
+def _alone() -> ocp.options.MultiprocessingOptions:
+    """Each host of a unit reads by itself: no barrier with the unit's other processes."""
+    host = jax.process_index()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=host, active_processes={host}, barrier_sync_key_prefix=f"host{host}"
+    )

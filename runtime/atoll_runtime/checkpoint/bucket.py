@@ -16,7 +16,7 @@ from atoll_runtime import files
 TIMEOUT = 60.0
 """Seconds for one call of a few bytes, the client's own retries included."""
 SLOWEST = 16 << 20
-"""Bytes a second. A slower transfer of a large object counts as no answer."""
+"""Bytes a second; a bucket that moves a large object slower counts as silent."""
 
 
 class StoreError(Exception):
@@ -24,7 +24,7 @@ class StoreError(Exception):
 
 
 class Damaged(StoreError):
-    """An object is not what was written. Unlike after another `StoreError`, trying again does not help."""
+    """What is there is not what was written; asking again does not mend it, as it may mend another `StoreError`."""
 
 
 class MissingObject(Damaged):
@@ -75,7 +75,7 @@ class Bucket:
         return bytes(self._call("cat_file", path, size=size, start=start, end=stop))
 
     def write(self, path: str, data: bytes) -> None:
-        """Writes an object atomically, replacing an older one."""
+        """Writes an object over an older one: whole, or not at all."""
         if self._files.async_impl:
             self._call("pipe_file", path, data, size=len(data))
             return
@@ -85,15 +85,15 @@ class Bucket:
             files.replace(where, data)
 
     def delete(self, path: str) -> None:
-        """Removes one object; a missing one is no error."""
+        """Removes one object; one that is gone already is no error."""
         try:
             self._call("rm_file", path)
         except MissingObject:
             return
 
     def tidy(self, prefix: str) -> None:
-        """Removes partial files of killed writers directly in `prefix`, which `list` omits. There must be no other
-        writer there."""
+        """Removes what writers that were killed left directly in `prefix`, which `list` does not tell; no other writer
+        may be at work there."""
         if not self._files.async_impl:
             with self._named(prefix, self._timeout):
                 files.tidy(Path(self._where(prefix)))
@@ -106,7 +106,7 @@ class Bucket:
             return
 
     def _call(self, name: str, path: str, *args: Any, size: int = 0, **options: Any) -> Any:
-        """Calls the file system; `size`: bytes that it transfers."""
+        """`size`: bytes that it moves."""
         timeout = patience(size, self._timeout)
         with self._named(path, timeout):
             if self._files.async_impl:
@@ -120,7 +120,7 @@ class Bucket:
 
     @contextmanager
     def _named(self, path: str, timeout: float) -> Iterator[None]:
-        """Raises errors of a call as `StoreError`."""
+        """Errors of a call as `StoreError`."""
         try:
             yield
         except FileNotFoundError as error:

@@ -21,18 +21,18 @@ class Cut:
     versions: tuple[int, ...]
     """Global step of the last merge of each fragment, shard by shard."""
     meta: dict[str, Any] = field(default_factory=dict)
-    """JSON: `run_uid`, `model`, `fingerprint`, `machines` (of each shard), and other state of the syncer."""
+    """JSON: `run_uid`, `model`, `fingerprint`, `machines` (of each shard), and what else the syncer wants back."""
     shards: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A checkpoint that was not used, and why."""
+    """A checkpoint that was passed over."""
 
     step: int
     reason: str
     complete: bool = True
-    """It has its manifest, so it was complete once."""
+    """It has its manifest, so it was whole once."""
 
     def __str__(self) -> str:
         return f"step {self.step} skipped: {self.reason}"

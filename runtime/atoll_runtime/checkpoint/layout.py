@@ -1,4 +1,4 @@
-"""Paths below a run's checkpoint URI."""
+"""Where things lie below a run's checkpoint URI."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 GLOBAL = "global"
 UNITS = "units"
 EVALUATIONS = "evaluations"
-"""Separate from the checkpoints, so that their readers and their clean-up never touch a result."""
+"""Beside the checkpoints: no reader and no clean-up of those meets a result."""
 CACHE = "cache"
 """Compiled programs; see `atoll_runtime.learner.compilation_store`."""
 
@@ -24,7 +24,7 @@ def step_folder(step: int) -> str:
 
 
 def item(step: int, shard: int, shards: int, given_up: int = 0) -> str:
-    """Folder of a shard's arrays: another one after each save that was given up and may still write."""
+    """Orbax's folder of a shard's part: another one after each save that was given up and may still write."""
     return f"{GLOBAL}/{step}/state-{shard}-of-{shards}" + (f".{given_up}" if given_up else "")
 
 
@@ -44,7 +44,7 @@ def complete_steps(paths: list[str]) -> list[int]:
 
 
 def all_steps(paths: list[str]) -> list[int]:
-    """Steps of which any object exists, newest first."""
+    """Steps of which anything exists, newest first."""
     return sorted({int(found[1]) for path in paths if (found := _STEP.fullmatch(path))}, reverse=True)
 
 
@@ -69,12 +69,12 @@ def unit_part(unit: str, cut: int, host: int, hosts: int, fragment: int) -> str:
 
 
 def unit_manifest(unit: str, cut: int, host: int, hosts: int) -> str:
-    """Manifest of one host, written after its parts. The manifests of all hosts make the save complete."""
+    """Written after one host's parts; those of all hosts make the save complete."""
     return f"{UNITS}/{unit}/{cut}/host-{host}-of-{hosts}.json"
 
 
 def unit_manifests(paths: list[str]) -> dict[str, int]:
-    """Hosts' manifests among the objects of unit saves, each with the number of hosts in its name."""
+    """Those of hosts among the objects of unit saves, each with the number of hosts that it speaks of."""
     found = {path: _UNIT.fullmatch(path) for path in paths}
     return {
         path: int(host[2]) for path, match in found.items() if match and (host := _HOST.fullmatch(match[3]))
@@ -82,7 +82,7 @@ def unit_manifests(paths: list[str]) -> dict[str, int]:
 
 
 def unit_saves(paths: list[str]) -> dict[str, dict[int, int]]:
-    """Cuts of each unit, newest first, with the number of hosts of a complete save; 0 if the save is incomplete."""
+    """By unit, its cuts, newest first; of each the number of hosts whose manifests all stand, 0 where none do."""
     found: dict[str, dict[int, dict[int, set[int]]]] = {}
     for path in paths:
         if match := _UNIT.fullmatch(path):

@@ -1,4 +1,4 @@
-"""Manifests: what each shard and each host of a unit saved, with checksums; and the manifest of a whole cut."""
+"""Manifests: what each shard and each host of a unit saved, with checksums, and that all shards did."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TensorEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     shape: tuple[int, ...]
-    """Shape of the saved layers."""
+    """Of what is saved here."""
     layers: tuple[int, ...] | None = None
     """Which layers of the whole tensor these are; None for all of it."""
     theta: int
@@ -34,13 +34,13 @@ class PartManifest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal[3] = 3
+    format: Literal[2] = 2
     step: int
     shard: int
     shards: int
     versions: tuple[int, ...]
     item: str
-    """Folder of the arrays, relative to the run's URI."""
+    """Orbax's folder, relative to the run's URI."""
     time: float
     """Unix seconds of the save."""
     tensors: dict[str, TensorEntry]
@@ -49,7 +49,7 @@ class PartManifest(BaseModel):
 
 
 class Manifest(BaseModel):
-    """`global/<step>/manifest.json`: every shard's part is complete. Written last."""
+    """`global/<step>/manifest.json`: every shard's part stands. Written last."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -86,7 +86,7 @@ class HostManifest(BaseModel):
     host: int
     hosts: int
     cut: int
-    """Global step of the cut. The four fields below are of the inner step at which the unit recorded itself."""
+    """Global step of the cut; the four figures below are of the inner step at which the unit recorded itself."""
     inner_step: int
     tokens: int
     """Trained by this incarnation."""
@@ -117,7 +117,7 @@ def parse(kind: type[M], text: bytes, where: str) -> M:
 
 
 def model_of(meta: Mapping[str, object], where: str) -> ModelSpec:
-    """The checkpoint's model. Raises `Damaged` if the manifest at `where` does not name it."""
+    """What the checkpoint is of; raises `Damaged`: the manifest at `where` does not say it."""
     try:
         return ModelSpec.model_validate(meta.get("model"))
     except ValidationError as error:
@@ -125,7 +125,7 @@ def model_of(meta: Mapping[str, object], where: str) -> ModelSpec:
 
 
 def checksum(tensor: np.ndarray) -> int:
-    """crc32c of a tensor's bytes, without copying all of them at once."""
+    """crc32c of a tensor's bytes, without a copy of them all."""
     raw = np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
     total = google_crc32c.value(b"")
     for start in range(0, raw.size, CHUNK):

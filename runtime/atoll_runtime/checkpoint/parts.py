@@ -1,10 +1,10 @@
-"""One shard's part of a global cut: its arrays, and the manifest, which is written after them."""
+"""One shard's part of a global cut: its arrays, and the manifest that is written after them."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,9 +15,11 @@ from atoll_runtime.checkpoint.bucket import Bucket, Damaged, StoreError
 from atoll_runtime.checkpoint.manifest import PartManifest, TensorEntry
 
 ATTEMPTS = 3
-"""Reads of arrays in a bucket that answers, before they count as damaged."""
+"""To read arrays in a bucket that answers, before they are called damaged."""
 FIRST_WAIT = 0.5
 """Seconds before the second attempt; doubles, with jitter."""
+PIECE = 4 << 30
+"""Bytes that one call of Orbax reads, where no tensor is larger: one that hangs is given up after six minutes."""
 
 Kind = Literal["theta", "momentum"]
 
@@ -45,16 +47,16 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Path of its manifest, relative to the run's URI."""
+        """Of its manifest, relative to the run's URI."""
         return layout.part(self.step, self.shard, self.shards)
 
 
 def write(bucket: Bucket, part: Part, entries: Mapping[str, TensorEntry], item: str) -> None:
-    """Writes the arrays into the folder `item`, then the manifest.
+    """Arrays into the folder `item`, then the manifest.
 
     Raises:
-        TimeoutError: the arrays were not written in time, and may still be written later.
-        StoreError: the arrays cannot be written.
+        TimeoutError: the arrays did not arrive in time, and may go on arriving.
+        StoreError: they cannot be written.
     """
     where = bucket.address(item)
     tree = {
@@ -66,7 +68,7 @@ def write(bucket: Bucket, part: Part, entries: Mapping[str, TensorEntry], item: 
     except TimeoutError:
         raise
     except Exception as error:
-        # TensorStore raises what its drivers raise.
+        # Orbax and tensorstore raise what their drivers raise.
         raise StoreError(f"{where}: cannot be written: {' '.join(str(error).split())}") from error
     whole = PartManifest(
         step=part.step,
@@ -95,13 +97,13 @@ def entries_of(part: Part) -> dict[str, TensorEntry]:
 
 
 def find(bucket: Bucket, step: int, shard: int, shards: int) -> PartManifest:
-    """Reads a part's manifest. Raises `Damaged`: missing or invalid; `StoreError`: the bucket does not answer."""
+    """Raises `Damaged`: there is none, or it is none; `StoreError`: the bucket does not answer."""
     name = layout.part(step, shard, shards)
     return manifest.parse(PartManifest, bucket.read(name), bucket.address(name))
 
 
 def read(bucket: Bucket, found: PartManifest) -> Part:
-    """Reads a part and verifies its checksums; raises as `tensors`."""
+    """Reads a part back, with checksums; raises as `tensors`."""
     theta, momentum = tensors(bucket, found, "theta"), tensors(bucket, found, "momentum")
     own = {name: Slice(theta[name], momentum[name], entry.layers) for name, entry in found.tensors.items()}
     return Part(found.step, found.shard, found.shards, own, found.versions, found.meta)
@@ -116,7 +118,9 @@ def tensors(
         Damaged: they are not what was saved.
         StoreError: the bucket does not answer.
     """
-    read = _read(bucket, found, kind, found.tensors if names is None else names)
+    read: dict[str, np.ndarray] = {}
+    for piece in _pieces(found, found.tensors if names is None else names):
+        read |= _read(bucket, found, kind, piece)
     manifest.verify(found, kind, read)
     return read
 
@@ -148,22 +152,39 @@ def assemble(
             if own is None:
                 whole[name] = value
                 continue
-            if name not in whole:  # pages that are never written take no memory
+            if name not in whole:  # memory that nobody writes to is not taken
                 whole[name] = np.empty((depths[name], *value.shape[1:]), value.dtype)
             whole[name][list(own)] = value
     return whole
 
 
-def _read(bucket: Bucket, found: PartManifest, kind: Kind, names: Iterable[str]) -> dict[str, np.ndarray]:
+def _pieces(found: PartManifest, names: Iterable[str]) -> Iterator[list[str]]:
+    """Names of at most `PIECE` bytes together, or of one tensor."""
+    piece: list[str] = []
+    for name in names:
+        if piece and _size(found, [*piece, name]) > PIECE:
+            yield piece
+            piece = []
+        piece.append(name)
+    if piece:
+        yield piece
+
+
+def _size(found: PartManifest, names: Iterable[str]) -> int:
+    """Bytes of float32."""
+    return sum(4 * int(np.prod(found.tensors[name].shape, dtype=np.int64)) for name in names)
+
+
+def _read(bucket: Bucket, found: PartManifest, kind: Kind, names: list[str]) -> dict[str, np.ndarray]:
     where, attempt = bucket.address(found.item), 1
     while True:
         try:
-            return arrays.read(where, kind, names)
+            return arrays.read(where, kind, names, _size(found, names))
         except TimeoutError as error:
             raise StoreError(f"{where}: cannot be read: {error}") from error
         except Exception as error:
-            # TensorStore raises what its drivers raise, for a bucket that fails as for damage. So the bucket is asked:
-            # if it does not answer, that is the error.
+            # Orbax and tensorstore raise what their drivers raise, for a bucket that fails as for damage. So the
+            # bucket is asked: where it does not answer, that is the error.
             find(bucket, found.step, found.shard, found.shards)
             if attempt == ATTEMPTS:
                 raise Damaged(f"{where}: cannot be read: {_first_line(error)}") from error

@@ -14,13 +14,13 @@ from atoll_runtime.checkpoint.parts import Part, Slice
 from atoll_runtime.sync import clocks
 
 READING_SECONDS = 600.0
-"""Minimum time for reading a checkpoint: as long as a unit tries to be seeded from one."""
+"""That a reader of the newest checkpoint has at least: as long as a unit tries to be seeded from one."""
 MOST_KEPT = 4
-"""Limit, in multiples of `keep`, for checkpoints kept for their readers."""
+"""Times `keep`, where cuts follow each other so fast that more of them are younger."""
 
 
 class GlobalStore:
-    """`<uri>/global/<step>/`: each shard's arrays and part manifest, and the manifest, which is written last.
+    """`<uri>/global/<step>/`: each shard's arrays and part manifest, and a manifest, last, that makes it complete.
 
     Calls block, raise `StoreError`, and may come from any thread; saves and prunes from one at a time.
     """
@@ -28,7 +28,7 @@ class GlobalStore:
     def __init__(self, uri: str) -> None:
         self.bucket = Bucket(uri)
         self._given_up = 0
-        """Number of saves that timed out and may still write into their folders."""
+        """Saves that did not end in time, and may go on writing into their folders."""
 
     @property
     def uri(self) -> str:
@@ -40,15 +40,15 @@ class GlobalStore:
         return layout.complete_steps(self.bucket.list(layout.GLOBAL))
 
     def save_part(self, part: Part) -> bool:
-        """Writes a shard's arrays, then its manifest. An identical complete part is left as it is.
+        """Writes a shard's arrays, then its manifest; what stands there whole and is the same is left as it is.
 
-        A part of another run, or of an earlier life of the shard's journal, is replaced. If it belongs to a complete
-        cut of the same run, it stays, and the result is `False`.
+        What another run, or an earlier life of the shard's journal, left of this step goes: `False` where that is
+        a complete cut of the same run, which stays.
         """
         entries = parts.entries_of(part)
         there = self.bucket.list(layout.step_folder(part.step))
         whole = layout.manifest(part.step)
-        if part.name in there and self._is_stored(part, entries):
+        if part.name in there and self._stands(part, entries):
             return True
         if whole in there:
             if self._completed_before(part):
@@ -57,8 +57,6 @@ class GlobalStore:
         if part.name in there:
             self.bucket.delete(part.name)
         item = layout.item(part.step, part.shard, part.shards, self._given_up)
-        if any(path.startswith(f"{item}/") for path in there):
-            self.bucket.delete_tree(item)
         try:
             parts.write(self.bucket, part, entries, item)
         except TimeoutError as error:
@@ -67,14 +65,14 @@ class GlobalStore:
         return True
 
     def read_part(self, step: int, shard: int, shards: int) -> Part:
-        """Reads a shard's part and verifies its checksums."""
+        """Reads a shard's part back, with checksums."""
         return parts.read(self.bucket, parts.find(self.bucket, step, shard, shards))
 
     def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None:
-        """Writes the manifest of a cut whose parts are all complete.
+        """Writes the manifest over all parts, which stand.
 
         Raises:
-            StoreError: a part is missing or of another run, or the parts are not a consistent cut.
+            StoreError: a part is missing or another run's, or the parts are no consistent cut.
         """
         if self.is_complete(step):
             return
@@ -101,7 +99,7 @@ class GlobalStore:
         self.bucket.write(layout.manifest(step), whole.model_dump_json().encode())
 
     def is_complete(self, step: int) -> bool:
-        """Whether the cut has a valid manifest."""
+        """The cut's manifest stands, whole."""
         try:
             self._manifest(step)
         except Damaged:
@@ -109,7 +107,7 @@ class GlobalStore:
         return True
 
     def save(self, cut: Cut) -> None:
-        """Saves a whole cut of a single shard."""
+        """A whole cut of one shard, at once."""
         if cut.theta.keys() != cut.momentum.keys():
             odd = sorted(cut.theta.keys() ^ cut.momentum.keys())
             raise StoreError(f"{self.uri}: theta and momentum differ in their tensors: {', '.join(odd)}")
@@ -163,26 +161,27 @@ class GlobalStore:
         return None, skipped
 
     def prune(self, keep: int, saved: int, now: float) -> None:
-        """Keeps the newest `keep` complete checkpoints up to `saved`, the one just completed, and removes older ones.
+        """Keeps the newest `keep` complete ones up to `saved`, just completed; of the rest, the manifest goes first.
 
-        Also keeps those that were the newest less than `READING_SECONDS` before `now` (Unix seconds), because they
-        may still be read: at most MOST_KEPT times `keep`. Checkpoints newer than `saved` belong to a history that was
-        rolled back; they stay and do not count. Incomplete ones older than the newest kept are removed; newer ones
-        may be a save in progress. Of each checkpoint the manifest is removed first.
+        Besides, those that were the newest less than `READING_SECONDS` before `now`, in Unix seconds: whoever began
+        to read one of them may be at it yet. Those are few where cuts are rare, and MOST_KEPT times `keep` at most.
+        What is newer than `saved` belongs to a history that was rolled back, perhaps because it cannot be read: it
+        stays, for the run finds it again, and takes nobody's place. Half-written leftovers older than the newest that
+        is kept go too; newer ones may be a save under way.
         """
         paths = self.bucket.list(layout.GLOBAL)
         own = [step for step in layout.complete_steps(paths) if step <= saved]
         if not own:
             return
-        kept = {*own[:keep], *self._recently_newest(own[keep - 1 : MOST_KEPT * keep], now)}
+        kept = {*own[:keep], *self._being_read(own[keep - 1 : MOST_KEPT * keep], now)}
         for step in layout.all_steps(paths):
             if step in kept or step > own[0]:
                 continue
             self.bucket.delete(layout.manifest(step))
             self.bucket.delete_tree(layout.step_folder(step))
 
-    def _recently_newest(self, steps: Sequence[int], now: float) -> Iterator[int]:
-        """Steps after the first whose successor, the one before in the list, is younger than `READING_SECONDS`."""
+    def _being_read(self, steps: Sequence[int], now: float) -> Iterator[int]:
+        """Those behind the first that have not been succeeded for long; the one before each is its successor."""
         for successor, step in pairwise(steps):
             try:
                 if now - self._manifest(successor).time >= READING_SECONDS:
@@ -195,8 +194,8 @@ class GlobalStore:
         name = layout.manifest(step)
         return manifest.parse(manifest.Manifest, self.bucket.read(name), self.bucket.address(name))
 
-    def _is_stored(self, part: Part, entries: dict[str, manifest.TensorEntry]) -> bool:
-        """Whether the stored part is this one and can be read."""
+    def _stands(self, part: Part, entries: dict[str, manifest.TensorEntry]) -> bool:
+        """Whether the part that is there is this one, and can be read."""
         try:
             found = parts.find(self.bucket, part.step, part.shard, part.shards)
             same = (found.versions, found.tensors) == (part.versions, entries)
@@ -208,7 +207,7 @@ class GlobalStore:
         return True
 
     def _completed_before(self, part: Part) -> bool:
-        """Whether this cut is complete with a part of this shard from an earlier life of its journal."""
+        """Whether this very cut is complete with a part of this shard's from an earlier life of its journal."""
         try:
             found = parts.find(self.bucket, part.step, part.shard, part.shards)
             if _mixture([found], part.meta.get("run_uid")) or _history(found) == _history(part):
@@ -222,17 +221,17 @@ class GlobalStore:
 
 
 def _history(part: Part | manifest.PartManifest) -> tuple[object, object]:
-    """The run and the life of its shard's journal."""
+    """The run, and the life of its shard's journal."""
     return part.meta.get("run_uid"), part.meta.get("lineage")
 
 
 def _cut(part: Part | manifest.PartManifest) -> object:
-    """The step, and whether the cut is final: two lives of shard 0 may begin both at the same step."""
+    """Step, and whether it is the final one: both may be begun at the same step, in two lives of shard 0."""
     return part.meta.get("machine", {}).get("cut")
 
 
 def _mixture(found: Sequence[manifest.PartManifest], run: object) -> str:
-    """Why these parts are not all of one cut of this run; empty if they are."""
+    """Why these parts are not all of one cut of this run; empty when they are."""
     for part in found:
         other = part.meta.get("run_uid")
         if other != run:

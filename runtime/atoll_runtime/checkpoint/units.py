@@ -1,6 +1,7 @@
-"""A unit's own saves: AdamW's moments and its position. Each host writes its part; all parts make a save complete.
+"""A unit's own saves: AdamW's moments and where it was. Each host writes its part; all parts make a save complete.
 
-One plain object for each fragment and host: a host waits for no other one.
+Plain objects, one for each fragment and host, not Orbax: its arrays of one host alone are written by process 0 of a
+unit only (`NumpyHandler`), and those of all hosts together at a barrier.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from atoll_runtime.sync.fragments import Array, Layout
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """AdamW's running means of whole tensors, float32, by flat name, and the number of updates in them."""
+    """AdamW's running means of whole tensors, float32, by flat name, and the updates that they have seen."""
 
     mu: dict[str, Array]
     nu: dict[str, Array]
@@ -36,14 +37,14 @@ class FragmentPart:
     start: int
     stop: int
     version: int
-    """The fragment's version when its moments were copied."""
+    """Of the fragment when its moments were copied."""
     mu: NDArray[np.float32]
     nu: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class UnitSave:
-    """A whole save, from all hosts that wrote it."""
+    """A whole save, whatever the number of hosts that wrote it."""
 
     unit: str
     cut: int
@@ -56,7 +57,7 @@ class UnitSave:
 class UnitStore:
     """`<uri>/units/<unit>/<cut>/`. Calls block, raise `StoreError`, and may come from any thread.
 
-    Saves of other runs may be at the same URI: each names its run.
+    Saves of other runs may lie at the same URI: each says whose it is.
     """
 
     def __init__(self, uri: str, run_uid: str) -> None:
@@ -64,12 +65,12 @@ class UnitStore:
         self.run_uid = run_uid
 
     def save(self, facts: HostManifest, parts: Mapping[int, FragmentPart]) -> None:
-        """Writes one host's parts, and its manifest last. Waits for no other host."""
+        """Writes one host's parts, the manifest last; no other host is waited for."""
         where = facts.unit, facts.cut, facts.host, facts.hosts
         there = layout.unit_manifests(self.bucket.list(layout.unit_folder(facts.unit, facts.cut)))
         own = layout.unit_manifest(*where)
         for path, hosts in there.items():
-            if path == own or hosts != facts.hosts:  # of an earlier save: the two must not be mixed
+            if path == own or hosts != facts.hosts:  # of an earlier save: no half of each may stand
                 self.bucket.delete(path)
         entries = {}
         for number, part in parts.items():
@@ -82,11 +83,12 @@ class UnitStore:
         self.bucket.write(own, whole.model_dump_json().encode())
 
     def saves(self) -> dict[str, dict[int, int]]:
-        """Cuts of each unit, newest first, with the number of their hosts (0: incomplete). Lists all units' saves."""
+        """By unit, its cuts, newest first, and their hosts: 0 of a half-written one. A listing of all units' saves,
+        which takes the longer the more units there are."""
         return layout.unit_saves(self.bucket.list(layout.UNITS))
 
     def cuts(self, unit: str) -> dict[int, int]:
-        """Cuts of one unit, as in `saves`."""
+        """As `saves` of one unit, by a listing of its own ones alone."""
         return layout.unit_saves(self.bucket.list(f"{layout.UNITS}/{unit}")).get(unit, {})
 
     def newest(
@@ -96,11 +98,11 @@ class UnitStore:
         runs: Collection[str] = (),
         cuts: Mapping[int, int] | None = None,
     ) -> tuple[UnitSave | None, list[Skipped]]:
-        """The unit's newest complete save that can be read, and newer ones that cannot, with the reason.
+        """The unit's newest save that loads whole, and those newer ones that are damaged, with the reason.
 
         Args:
-            runs: whose saves count besides this run's. Saves of other runs are ignored.
-            cuts: the unit's cuts if known; None: they are listed.
+            runs: whose saves count besides this run's; those of others are as good as not there.
+            cuts: the unit's, where they are known; None: they are listed.
 
         Raises:
             StoreError: the bucket does not answer.
@@ -119,13 +121,13 @@ class UnitStore:
         return None, skipped
 
     def prune(self, unit: str, keep: int, saved: int, incarnation: int, began: float) -> None:
-        """Keeps the unit's newest `keep` complete saves up to `saved`, which host 0 has just written.
+        """Keeps the unit's newest `keep` complete saves; of the rest, manifests go first.
 
-        An incarnation saves its cuts in order. So a complete save newer than `saved` is of another run or of a
-        history that was rolled back: it is removed once `saved` or an earlier one is complete. Incomplete saves older
-        than that are removed; newer ones may be in progress on other hosts. Manifests are removed first.
-
-        Nothing is removed if a later incarnation has saved since `began`, the Unix time at which this one began.
+        An incarnation saves its cuts in their order. So what is newer than `saved`, which host 0 has just written, and
+        complete, was left by another run or by a history that was rolled back: it goes, once one of `saved` or before
+        is complete. Half-written ones older than that go too; newer ones may be under way on other hosts.
+        Nothing goes where a later incarnation has saved since `began`, the Unix time at which this one did, for then
+        the unit's saves are no more this one's to remove. One that saved before is of a history that was rolled back.
         """
         saves = self.cuts(unit)
         complete = [cut for cut, hosts in saves.items() if hosts]
@@ -141,7 +143,7 @@ class UnitStore:
             self.bucket.delete_tree(folder)
 
     def _succeeded(self, unit: str, cut: int, hosts: int, incarnation: int, began: float) -> bool:
-        """Whether the save is of a later incarnation of this run and later than `began`."""
+        """The save is a later incarnation's, of this run, and later than `began`."""
         try:
             first = self._manifest(unit, cut, 0, hosts)
         except Damaged:
@@ -185,7 +187,7 @@ class UnitStore:
         return manifest.parse(HostManifest, self.bucket.read(name), self.bucket.address(name))
 
     def _fragment(self, parts: list[HostManifest], number: int, size: int) -> tuple[Array, Array]:
-        """Reads and verifies both moments of one fragment from all hosts."""
+        """Both moments of one fragment from all hosts, verified."""
         held = [
             (entry.start, entry.stop, *self._read(part, number, entry))
             for part in parts
@@ -209,7 +211,7 @@ class UnitStore:
 
 
 def tile(parts: list[tuple[int, int, Array]], size: int) -> Array:
-    """Joins (start, stop, values) of all hosts to `size` elements. Elements beyond are padding.
+    """`size` elements from (start, stop, values) of all hosts, which lie end to end; what is beyond is padding.
 
     Raises:
         ValueError: a gap, an overlap, a part of another length than it says, or a value that is not finite.

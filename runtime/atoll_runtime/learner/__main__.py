@@ -45,7 +45,7 @@ log = logging.getLogger("atoll.learner")
 
 def main() -> int:
     """Runs until the end; returns the exit status that tells the operator why."""
-    # `force`: a library that was imported before may have set a handler of its own.
+    # `force`, because absl, which Orbax imports, has put a handler of its own in place.
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.INFO, format=form, force=True)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_TERMINATED))  # nothing to leave behind yet
