@@ -203,7 +203,12 @@ class Learner:
         self.progress.step(TOKENS)
         if self.steps > 1:  # as the loop does: the first step's tokens go with the second's
             self._report(seconds)
-        self.iterate()
+        # What the report leads to at this very moment comes before the next step, as in `training/learner.py`.
+        self.world.at(self.world.now, self._go_on)
+
+    def _go_on(self) -> None:
+        if self.alive:
+            self.iterate()
 
     def _report(self, seconds: float) -> None:
         self.world.feed(
@@ -255,8 +260,8 @@ class Learner:
             self.world.at(self.world.now, self._look)
 
     def _look(self) -> None:
-        if self.alive and self._waiting is not None:
-            self.iterate()
+        if self._waiting is not None:
+            self._go_on()
 
     def _killed(self) -> bool:
         last = self.life.last

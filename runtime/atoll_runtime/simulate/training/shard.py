@@ -13,14 +13,13 @@ from atoll_runtime.simulate.eventloop import SimLoop
 from atoll_runtime.simulate.fleet.scenario import Costs
 from atoll_runtime.simulate.network import Server
 from atoll_runtime.simulate.storage import MemoryBucket, ScratchDisk
-from atoll_runtime.sync.events import Member
-from atoll_runtime.sync.fragments import Array, Fragment, Layout
+from atoll_runtime.sync.events import Member, RoundId
+from atoll_runtime.sync.fragments import Array, Layout
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer.arrays import NumpyArrays
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.journal import Journal
-from atoll_runtime.syncer.parts import Held
 from atoll_runtime.syncer.recovery import recover
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.state import Version
@@ -44,7 +43,7 @@ class Shard(Server):
     ) -> None:
         """`first`: θ of step 0, by tensor; `warmup`: global steps over which η rises from 0."""
         super().__init__(loop)
-        self.bucket = MemoryBucket()
+        self.bucket, self.tape = MemoryBucket(), Tally()
         self._run, self._layout = run, layout
         self._arrays = WarmingArrays(run.outer, layout, warmup)
         self._recovered = recover(
@@ -66,18 +65,13 @@ class Shard(Server):
         """The newest durable version of each."""
         return self._recovered.state.fragments
 
-    @property
-    def members(self) -> int:
-        """Contributions merged."""
-        return self._arrays.members
-
     def close(self) -> None:
         """Ends its threads."""
         self._arrays.close()
 
     async def _serve(self) -> None:
         driver = Driver(
-            self._run, self._layout, self._recovered, self.bucket, NoTape(), UNLIMITED, self._arrays
+            self._run, self._layout, self._recovered, self.bucket, self.tape, UNLIMITED, self._arrays
         )
         self.service = Service(driver)
         driver.start()
@@ -89,20 +83,7 @@ class WarmingArrays(NumpyArrays):
 
     def __init__(self, spec: OuterSpec, layout: Layout, warmup: int) -> None:
         super().__init__(spec, layout)
-        self._warmup, self.members = warmup, 0
-
-    def merge(
-        self,
-        fragment: Fragment,
-        step: int,
-        members: Sequence[Member],
-        parts: Mapping[Any, Held],
-        old: Version,
-    ) -> Version:
-        """See `Arrays`."""
-        found = super().merge(fragment, step, members, parts, old)
-        self.members += len(members)
-        return found
+        self._warmup = warmup
 
     def learning_rate(self, step: int) -> float:
         """See `NumpyArrays`."""
@@ -110,14 +91,24 @@ class WarmingArrays(NumpyArrays):
         return share * super().learning_rate(step)
 
 
-class NoTape(Tape):
-    """Records nothing."""
+class Tally(Tape):
+    """Keeps the members of each merge, and writes nothing."""
 
     def __init__(self) -> None:
         super().__init__(Path("/tape"), "Decisions")
+        self.merges: dict[RoundId, tuple[Member, ...]] = {}
+        self._frozen: dict[RoundId, tuple[Member, ...]] = {}
 
     def begin(self, facts: object, snapshot: object) -> None:
         """See `Tape`."""
+
+    def contributions(self, round_id: RoundId, members: tuple[Member, ...], parts: object) -> None:
+        """See `Tape`."""
+        self._frozen[round_id] = members
+
+    def merged(self, round_id: RoundId, theta: object, momentum: object) -> None:
+        """See `Tape`."""
+        self.merges[round_id] = self._frozen.pop(round_id)
 
 
 @dataclass(frozen=True)
@@ -128,6 +119,6 @@ class WorkSeconds:
 
     def __call__(self, job: Callable[..., Any]) -> float:
         function = getattr(job.func, "__func__", None) if isinstance(job, functools.partial) else None
-        if function is WarmingArrays.merge:
+        if function is NumpyArrays.merge:
             return self.costs.merge
         return self.costs.write if function is Journal.merge else 0.0

@@ -77,7 +77,7 @@ class World:
             steps=machine.step,
             seconds=self.loop.now,
             merges=merges,
-            members=self.shard.members / max(merges, 1),
+            members=sum(map(len, self.shard.tape.merges.values())) / max(merges, 1),
             real_interval=machine.rounds.interval.value or 0.0,
             losses=self.losses,
         )
