@@ -259,7 +259,7 @@ class Checks:
     def _needed(self, unit: UnitProcess, before: Value, value: Value) -> bool:
         """The value holds a contribution to what the unit held before; or the unit has none in that, or it is old."""
         step = self._furthest.get(value.shard, 0)
-        if self.lost_volumes or step - before.version > self._world.scenario.rules.oldest:
+        if self.lost_volumes or step - before.version > self._world.scenario.rules.oldest(1.0):
             return True
         here: Value | None = value
         while here is not None and here.version > before.version:
@@ -343,7 +343,7 @@ class Checks:
             value = value.parent
         if not known and anchor != current:
             raise Violation(f"{merge.round}: {unit} counts first from {anchor}, not {current}")
-        if not (anchor == current or age <= machine.rules.oldest):
+        if not (anchor == current or age <= machine.rules.oldest(machine.units[unit].turn)):
             raise Violation(f"{merge.round}: {unit} is {age} steps old")
 
     def judge(self, process: ShardProcess) -> None:

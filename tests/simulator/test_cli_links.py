@@ -11,6 +11,8 @@ import pytest
 from atoll_cli.__main__ import main
 
 LINKS = (2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0)
+SLOW_LINKS = (0.2, 0.3, 0.8, 5.0)
+"""The slowest carries one round in sixteen."""
 
 
 def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -19,11 +21,12 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
     return found
 
 
+@pytest.mark.parametrize(("links", "steps"), [(LINKS, 600), (SLOW_LINKS, 4000)])
 def test_each_unit_is_in_as_many_rounds_as_its_link_carries_and_none_waits(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], links: tuple[float, ...], steps: int
 ) -> None:
-    found = document(capsys, "--links", ",".join(map(str, LINKS)))
-    assert [unit["link_gbps"] for unit in found["units"]] == list(LINKS)
+    found = document(capsys, "--links", ",".join(map(str, links)), "--steps", str(steps))
+    assert [unit["link_gbps"] for unit in found["units"]] == list(links)
     assert found["goodput"] == pytest.approx(1.0)
     fastest = found["units"][-1]["merged_share"]
     for unit in found["units"]:

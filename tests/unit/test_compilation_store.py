@@ -76,7 +76,7 @@ def test_next_process_loads_programs_of_the_last_one(world: World, pod: str) -> 
 
 
 @pytest.mark.parametrize(
-    "other", [{"host": 1}, {"shape": "t"}, {"versions": "w"}], ids=lambda other: [*other][0]
+    "other", [{"host": 1}, {"shape": "t"}, {"versions": "w"}], ids=lambda other: next(iter(other))
 )
 def test_hosts_shapes_and_versions_have_separate_programs(world: World, other: dict[str, Any]) -> None:
     world.compile_and_keep({"step-1": b"program"})

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from atoll_runtime.sync import quorum, schedule
 from atoll_runtime.sync.fragments import LayoutError, TensorInfo, build_layout, part_bounds
 from atoll_runtime.sync.grace import Ema, grace
+from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.weights import weight
 
 PLAIN = TensorInfo("w", (6, 5), stacked=False, embedding=False)
@@ -127,3 +128,20 @@ def test_a_round_is_merged_when_all_are_in_or_the_grace_is_over_and_says_what_it
         assert isinstance(waits, quorum.Waiting)
         assert (waits.until, waits.why) == (until, why)
     assert decide("a", "b", None, 10.0) == quorum.Expired("1 of K=2 contributions in at the time-out")
+
+
+@pytest.mark.parametrize(("turn", "intervals"), [(1.0, 8), (4.0, 8), (4.1, 10), (16.0, 32), (1e6, 64)])
+def test_an_anchor_may_be_eight_intervals_old_or_twice_the_turn_of_a_slow_link(
+    turn: float, intervals: int
+) -> None:
+    rules = Rules(
+        fragments=2,
+        interval=12,
+        overlap=2,
+        quorum=1,
+        grace_fraction=0.8,
+        grace_steps=1.0,
+        target_steps=9,
+        target_tokens=None,
+    )
+    assert rules.oldest(turn) == 12 * intervals

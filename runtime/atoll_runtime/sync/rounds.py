@@ -183,7 +183,7 @@ class Rounds:
         """Why a header is not taken while headers are collected; empty when it is."""
         p = part.round.fragment
         stale = anchors.unusable(
-            part.anchor, part.round.step, self.history[p], unit.latest(p), self.rules.oldest
+            part.anchor, part.round.step, self.history[p], unit.latest(p), self.rules.oldest(unit.turn)
         )
         if stale:
             return f"fragment {p}: {stale}"
@@ -196,6 +196,7 @@ class Rounds:
         part, held = event.part, self.held.get(event.part.round)
         if held is not None and held.contributions.header(part.unit, part.host) == part:
             return
+        self._measure(event)
         refusal = self.admit(part)
         if held is None or refusal:
             self.decline(part, refusal)
@@ -215,6 +216,12 @@ class Rounds:
         if held.grace_until is None and len(held.contributions.members) >= rules.quorum:
             self.timing.quorum.add(now - held.opened)
             held.grace_until = now + self._grace()
+
+    def _measure(self, event: Offered) -> None:
+        """Takes what a header tells of its unit's link."""
+        unit, interval = self.units.get(event.part.unit), self.rules.interval * self.slowest
+        if unit is not None and event.part.incarnation == unit.incarnation and event.seconds and interval:
+            unit.turn = event.seconds * self.rules.fragments / interval
 
     def take(self, part: Part, now: float) -> None:
         """A body is here; declined when it is not wanted any more."""
@@ -307,7 +314,7 @@ class Rounds:
 
     def least(self, unit: Unit, p: int, step: int) -> int:
         """The oldest version of fragment `p` that a contribution of this unit at `step` may be taken against."""
-        return anchors.least(step, self.history[p], unit.latest(p), self.rules.oldest)
+        return anchors.least(step, self.history[p], unit.latest(p), self.rules.oldest(unit.turn))
 
     def leasts(self, unit: Unit, step: int) -> tuple[int, ...]:
         """The same of every fragment."""

@@ -15,8 +15,8 @@ TRANSFER_SECONDS = 600.0
 
 SLOW_FACTOR = 4.0
 """Generations of chips differ by less; where they do not, the pace of the many is the better one to keep."""
-STALE_INTERVALS = 8
-"""A unit whose link carries one round in so many still contributes all its work."""
+STALE_INTERVALS, MOST_STALE_INTERVALS = 8, 64
+"""An anchor may be `STALE_INTERVALS` old; on a link that carries one round in x, 2·x, but never more than the most."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Rules:
     slow_factor: float = math.inf
     """A unit whose steps take more than so many times the median of the live units does not set the clock's pace."""
     stale_intervals: int = STALE_INTERVALS
-    """An anchor may be so many intervals old."""
+    """An anchor may be so many intervals old, or more on a slow link."""
 
-    @property
-    def oldest(self) -> int:
-        """Steps that an anchor may be old."""
-        return self.stale_intervals * self.interval
+    def oldest(self, turn: float) -> int:
+        """Steps that an anchor may be old where the unit's link carries one round of each fragment in `turn`."""
+        intervals = max(self.stale_intervals, 2 * math.ceil(turn))
+        return min(intervals, MOST_STALE_INTERVALS) * self.interval
 
     @property
     def silent_after(self) -> float:

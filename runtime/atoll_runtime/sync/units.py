@@ -9,11 +9,13 @@ from typing import Any
 
 from atoll_runtime.sync.events import Joined, Left, Member, Part, Reported, RoundId
 from atoll_runtime.sync.ledger import Account, Span
-from atoll_runtime.sync.rules import STALE_INTERVALS
+from atoll_runtime.sync.rules import MOST_STALE_INTERVALS, STALE_INTERVALS
 from atoll_runtime.sync.steptime import StepTime
 
-HISTORY = STALE_INTERVALS + 2
+HISTORY = MOST_STALE_INTERVALS + 2
 """Versions of each fragment that are remembered: a contribution's anchor must be one of them."""
+JOINED = STALE_INTERVALS + 2
+"""Of these, as many are remembered for each unit whose contribution they hold."""
 DURABLE = (
     "incarnation",
     "past_steps",
@@ -29,6 +31,7 @@ DURABLE = (
     "seeded_step",
     "seed_message",
     "dropped",
+    "turn",
 )
 """Fields that survive a restart of the syncer as they are."""
 
@@ -71,6 +74,8 @@ class Unit:
     seed_message: str = ""
     dropped: int = 0
     """Contributions that were refused or discarded."""
+    turn: float = 1.0
+    """Rounds of a fragment of which the unit's link carries one, by its newest header."""
     marks: dict[int, int] = field(default_factory=dict)
     """For each fragment the inner step of its last merged contribution."""
     joined: dict[int, list[int]] = field(default_factory=dict)
@@ -175,7 +180,7 @@ class Unit:
         self.contributions += 1
         self.last_merge = max(self.last_merge, round_id.step)
         self.first_merge_time = self.first_merge_time if self.first_merge_time is not None else time
-        self.joined[p] = [*self.joined.get(p, ()), round_id.step][-HISTORY:]
+        self.joined[p] = [*self.joined.get(p, ()), round_id.step][-JOINED:]
         before = self.marks.get(p)
         self.marks[p] = member.inner_step
         return None if before is None else member.inner_step - before
