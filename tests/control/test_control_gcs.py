@@ -202,16 +202,16 @@ def test_compiled_programs_come_back_from_the_bucket_and_a_spoilt_one_does_not(
 ) -> None:
     bucket = Bucket(f"gs://{BUCKET}/programs")
     programs = {f"step-{number}": bytes([number]) * 300_000 for number in range(12)}
-    first = CompilationStore(bucket, tmp_path / "pod-1", "s", 0)
+    first = CompilationStore(bucket, tmp_path / "pod-1", "v", "s", 0)
     for key, content in programs.items():
         assert first.get(key) is None
         first.put(key, lambda content=content: content)
     first.settle()
     first.close(60)
-    (whole,) = [path for path in objects(server, "programs/cache/s/host-0") if path.name == "step-3"]
-    overwrite(server, "programs/cache/s/host-0/step-3", whole.read_bytes()[:-1])
+    (whole,) = [path for path in objects(server, "programs/cache/v/s/host-0") if path.name == "step-3"]
+    overwrite(server, "programs/cache/v/s/host-0/step-3", whole.read_bytes()[:-1])
 
-    second = CompilationStore(bucket, tmp_path / "pod-2", "s", 0)
+    second = CompilationStore(bucket, tmp_path / "pod-2", "v", "s", 0)
     assert {key: second.get(key) for key in programs} == programs | {"step-3": None}
     assert "step-3: 300003 bytes: the checksum does not match" in caplog.text
     second.settle()
