@@ -17,7 +17,7 @@ from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.certificates.authority import Authority
-from atoll_operator.certificates.secrets import RunOwner, members
+from atoll_operator.certificates.members import RunOwner, members
 from atoll_operator.plan.pods.names import syncer
 from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts

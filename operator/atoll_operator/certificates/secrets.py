@@ -12,11 +12,10 @@ import datetime
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-from atoll_operator.api.group import LABEL_RUN, RUN_KIND, UNIT_KIND, Object, owner
+from atoll_operator.api.group import LABEL_RUN, Object
 from atoll_operator.certificates.authority import Authorities, Pair, client_context
+from atoll_operator.certificates.members import Member, RunOwner
 from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Cache, Key
@@ -24,58 +23,8 @@ from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.kube.errors import AlreadyExists, NotFound, Refused
 from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.kube.logs import tell
-from atoll_operator.plan.pods import names
 from atoll_operator.plan.pods.names import ca_secret, tls_secret
 from atoll_runtime.contract import identity
-
-
-@dataclass(frozen=True, slots=True)
-class RunOwner:
-    """The run that owns the Secrets."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    def reference(self) -> Object:
-        return owner(RUN_KIND, self.name, self.uid)
-
-    def __str__(self) -> str:
-        return f"{RUN_KIND} {self.namespace}/{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """Somebody who has a certificate."""
-
-    name: str
-    role: Literal["syncer", "evaluator", "unit"]
-    hosts: tuple[str, ...]
-    unit_uid: str = ""
-    """Of a unit created by a user, which owns its Secret. Empty: the run owns the Secret."""
-
-    def identity(self, run: RunOwner) -> str:
-        return identity(run.namespace, run.name, self.role, self.name)
-
-    def owner(self, run: RunOwner) -> Object:
-        return owner(UNIT_KIND, self.name, self.unit_uid) if self.unit_uid else run.reference()
-
-
-def members(run: RunOwner, shards: int, units: Mapping[str, str], evaluated: bool) -> list[Member]:
-    """Everybody who has a certificate; `units`: uids of units created by users, by name, empty for the run's own."""
-    run_name, namespace, syncer = run.name, run.namespace, names.syncer(run.name)
-    service = (syncer, f"{syncer}.{namespace}", names.syncer_host(run_name, namespace))
-    pods = (names.shard_host(run_name, namespace, shard) for shard in range(shards))
-    result = [Member(syncer, "syncer", (*service, *pods))]
-    result += [unit_member(unit, uid) for unit, uid in units.items()]
-    if evaluated:
-        host = names.evaluator_host(run_name, namespace)
-        result.append(Member(names.evaluator(run_name), "evaluator", (host,)))
-    return result
-
-
-def unit_member(name: str, uid: str = "") -> Member:
-    return Member(name, "unit", (name,), uid)
 
 
 class RunCertificates:

@@ -15,7 +15,8 @@ from atoll_operator.api.common import EVALUATED
 from atoll_operator.api.group import Object
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.api.trainingrun import TrainingRunStatus
-from atoll_operator.certificates.secrets import RunCertificates, RunOwner, members, unit_member
+from atoll_operator.certificates.members import RunOwner, members, unit_member
+from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.kube.cache import Key, key_of
 from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.kube.errors import Conflict, NotFound, Refused, Retry

@@ -24,7 +24,8 @@ from atoll_operator.certificates.authority import (
     client_context,
     load_pair,
 )
-from atoll_operator.certificates.secrets import RunCertificates, RunOwner, members
+from atoll_operator.certificates.members import RunOwner, members
+from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.kube.client import AT_ONCE, Request
 from atoll_operator.kube.errors import Refused
 from atoll_operator.reconcilers.inventory import Inventory
