@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sim_bucket import WholeCut
+from sim_island import NumberlessIsland
 from sim_network import SimNetwork
 from sim_scenario import Island
 from sim_values import Delta, Value, Violation
@@ -19,7 +19,7 @@ from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.exchange import Exchange
 from atoll_runtime.learner.island import start_of
 from atoll_runtime.learner.loop import Loop
-from atoll_runtime.learner.proposal import NOTHING, Ending
+from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.simulate.network import Party
 from atoll_runtime.sync.fragments import part_bounds
 from atoll_runtime.sync.progress import Progress
@@ -145,7 +145,7 @@ class UnitProcess(Party):
         return Ending.NONE
 
 
-class Host:
+class Host(NumberlessIsland):
     """One host of an incarnation, with what the training loop needs in place of JAX."""
 
     def __init__(self, unit: UnitProcess, number: int, cut: WholeCut) -> None:
@@ -187,32 +187,9 @@ class Host:
             run, me, me, self.exchange, me, me, start, threading.Event(), me, clock=world.loop.time
         )
 
-    # as `Inner`
-
-    theta: Any = None
-
     @property
     def tokens(self) -> int:
         return self.unit.island.tokens
-
-    def step(self, tokens: object, rate: float) -> float:
-        return 1.0
-
-    # as `Batches`
-
-    def take(self, timeout: float) -> Any:
-        return SimpleNamespace(tokens=None, cursor=self.cursor + 1)
-
-    # as `Snapshots`
-
-    def wanted(self, versions: Sequence[int]) -> int:
-        return NOTHING
-
-    def record(self, facts: object) -> None:
-        pass
-
-    def collect(self) -> None:
-        pass
 
     # as `Fragments`
 

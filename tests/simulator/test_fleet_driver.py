@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from sim_island import NumberlessIsland
 from sim_world import contract_of, layout_of
 
 from atoll_runtime.contract import GraceSpec, UnitContract
 from atoll_runtime.learner.exchange import Exchange
 from atoll_runtime.learner.loop import Loop, Start
-from atoll_runtime.learner.proposal import NOTHING, Ending
+from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.simulate.eventloop import SimLoop
 from atoll_runtime.simulate.fleet.learner import TOKENS
 from atoll_runtime.simulate.fleet.rounds import World
@@ -94,11 +94,10 @@ def driven(asked: Rules, lives: tuple[Life, ...]) -> list[Decision]:
     return [(round_id.step, round_id.fragment, members) for round_id, members in shard.tape.merges.items()]
 
 
-class Unit(Party):
+class Unit(NumberlessIsland, Party):
     """A learner with the real training loop and client, and nothing to train; it is seeded with what is current."""
 
     tokens = TOKENS
-    theta: Any = None
 
     def __init__(self, shard: Shard, life: Life) -> None:
         super().__init__(shard.loop)
@@ -144,22 +143,7 @@ class Unit(Party):
             loop.finish(1.0, self.cursor)
             await asyncio.sleep(MOMENT)
 
-    # as `Inner`, `Batches`, `Snapshots` and `Fragments`
-
-    def step(self, tokens: object, rate: float) -> float:
-        return 1.0
-
-    def take(self, timeout: float) -> Any:
-        return SimpleNamespace(tokens=None, cursor=self.cursor + 1)
-
-    def wanted(self, versions: Sequence[int]) -> int:
-        return NOTHING
-
-    def record(self, facts: object) -> None:
-        pass
-
-    def collect(self) -> None:
-        pass
+    # as `Fragments`
 
     def extract(self, theta: object, number: int) -> Any:
         whole = SimpleNamespace(index=(slice(0),), data=np.zeros(1, np.float32))

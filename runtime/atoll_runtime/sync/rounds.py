@@ -82,6 +82,11 @@ class Rounds:
         """Seconds of an inner step of the slowest live unit that sets the pace of the run."""
         return self.roster.slowest or self.seconds
 
+    @property
+    def interval_seconds(self) -> float:
+        """Seconds between two rounds of a fragment at that pace; 0 while it is not known."""
+        return self.rules.interval * self.slowest
+
     @cached_property
     def tokens(self) -> int:
         """Token-fragments merged, of all units. Only a merge changes it."""
@@ -219,7 +224,7 @@ class Rounds:
 
     def _measure(self, event: Offered) -> None:
         """Takes what a header tells of its unit's link."""
-        unit, interval = self.units.get(event.part.unit), self.rules.interval * self.slowest
+        unit, interval = self.units.get(event.part.unit), self.interval_seconds
         if unit is not None and event.part.incarnation == unit.incarnation and event.seconds and interval:
             unit.turn = event.seconds * self.rules.fragments / interval
 
@@ -333,7 +338,7 @@ class Rounds:
         """Freezes membership."""
         held.stage = "Receiving"
         self.roster.close(held.id)
-        contributions, limit = held.contributions, self.rules.interval * self.slowest
+        contributions, limit = held.contributions, self.interval_seconds
         expected = {name: held.expected[name] for name in contributions.members}
         members = membership.choose(expected, self.rules.quorum, limit or math.inf)
         for name in sorted(set(contributions.units) - set(members)):

@@ -62,7 +62,7 @@ class Rules:
 
     @property
     def silent_after(self) -> float:
-        """The same for this shard: to shards other than 0, which hear no reports, it is enough to be connected."""
+        """Seconds as of `silence` for this shard. Shards other than 0 hear no reports, only who is connected."""
         return self.silence if self.shard == COORDINATOR else math.inf
 
     @classmethod
