@@ -13,8 +13,8 @@ from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.data import Prefetch, Reader, Stream
 from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.compilation import Programs
-from atoll_runtime.learner.exchange import Exchange
 from atoll_runtime.learner.fragments import Fragments, wire_type
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.loop import Loop, Start
@@ -24,7 +24,7 @@ from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.model import describe
 from atoll_runtime.sync.fragments import build_layout
-from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.tls import Tls
 
 WELCOME_TIMEOUT = 20.0
@@ -60,14 +60,14 @@ class Island:
         length = run.data.sequence_length
         inner = Inner(mesh, run.model, run.inner, self.theta, unit.batch, length, programs=programs)
         fragments = Fragments(mesh, layout, wire_type(run.outer.codec), inner.theta, programs)
-        transports = [GrpcTransport(shard.host, shard.port, tls) for shard in run.shards]
-        self.exchange = Exchange(run, unit, layout, fragments.bounds, fragments.padded, transports)
-        self.exchange.start(seeded.cut.versions, seeded.cut.step, seeded.message)
+        networks = [GrpcNetwork(shard.host, shard.port, tls) for shard in run.shards]
+        self.client = SyncerClient(run, unit, layout, fragments.bounds, fragments.padded, networks)
+        self.client.start(seeded.cut.versions, seeded.cut.step, seeded.message)
         self._batches = batches(run, unit)
         self.saver = Saver(units, unit, layout, fragments.bounds)
         sizes = [fragment.size for fragment in layout.fragments]
         self._filled = [number for number, size in enumerate(sizes) if size]
-        welcome = self.exchange.welcome(WELCOME_TIMEOUT)
+        welcome = self.client.welcome(WELCOME_TIMEOUT)
         if welcome is None:
             raise Ended(f"the syncer did not answer within {WELCOME_TIMEOUT:g} s")
         start = Start(seeded.cut.versions, welcome.versions, welcome.global_step)
@@ -77,7 +77,7 @@ class Island:
             run,
             inner,
             fragments,
-            self.exchange,
+            self.client,
             agreement,
             self._batches,
             start,
@@ -98,11 +98,11 @@ class Island:
         for _ in range(steps):
             ending = self.loop.advance()
             if ending is not Ending.NONE:
-                raise Ended(f"the island's loop ended: {ending.name}: {self.exchange.error()}")
+                raise Ended(f"the island's loop ended: {ending.name}: {self.client.error()}")
         self._paused_at = time.monotonic()
 
     def close(self) -> None:
         self._batches.close()
         self._snapshots.close()
         self.saver.close(CLOSE_TIMEOUT)
-        self.exchange.close(CLOSE_TIMEOUT)
+        self.client.close(CLOSE_TIMEOUT)

@@ -185,12 +185,12 @@ class _Bench:
         self._warm()
         self._rest()
         busy, began = cores.busy(), self._now()
-        before, status, saved = self.island.exchange.counters, self.syncer.status(), self.island.saver.saved
+        before, status, saved = self.island.client.counters, self.syncer.status(), self.island.saver.saved
         pairs, staleness = [], 0
         for number in range(self.setting.pairs):
             pairs.append(self._pair(place, plain_first=number % 2 == 0))
             staleness = max(staleness, self.syncer.status().units[UNIT].staleness)
-        after, merges = self.island.exchange.counters, self.syncer.status().rounds - status.rounds
+        after, merges = self.island.client.counters, self.syncer.status().rounds - status.rounds
         if merges == 0:
             raise BenchError(f"nothing was merged: {self.syncer.status().message}")
         ended = self._now()

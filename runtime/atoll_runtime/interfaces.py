@@ -96,12 +96,12 @@ class Network(Protocol):
         """Opens a session and sends what `outgoing` gives; ends when the shard ends it. Close it with `aclose`."""
 
     async def push(self, head: PushHead, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
-        """Sends a part; breaks off once it is not `wanted` any more. `wanted` may be called from any thread."""
+        """Sends a part; breaks off once it is not `wanted` any more."""
 
     async def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
         """Fetches this host's range of a fragment."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Frees connections; calls in progress end with `TransportError`."""
 
 

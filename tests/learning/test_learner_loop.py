@@ -29,8 +29,8 @@ from atoll_runtime.data import Prefetch, Reader, write_text
 from atoll_runtime.data import reader as reader_module
 from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.client import Arrival
 from atoll_runtime.learner.errors import FencedOff, LossNotFinite, SeedUnavailable, Terminal
-from atoll_runtime.learner.exchange import Arrival
 from atoll_runtime.learner.fragments import Fragments, host_part, wire_type
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.island import _refusal

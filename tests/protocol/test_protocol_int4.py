@@ -14,7 +14,7 @@ import pytest
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import OuterSpec, QuorumSpec, TargetSpec, identity
 from atoll_runtime.transport import changes, int4
-from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.tls import Tls
 
 pytestmark = pytest.mark.timeout(300)  # 10 s alone
@@ -35,8 +35,8 @@ def test_units_learn_with_four_bits_each_way_also_when_the_syncer_is_killed(
     run = make_run(outer=outer, quorum=QuorumSpec(min=2), target=TargetSpec(global_steps=200))
     shard = syncer(run, tls("syncer"))
 
-    def link(name: str) -> GrpcTransport:
-        return GrpcTransport(run.shards[0].host, run.shards[0].port, Tls.read(tls(name)))
+    def link(name: str) -> GrpcNetwork:
+        return GrpcNetwork(run.shards[0].host, run.shards[0].port, Tls.read(tls(name)))
 
     units = [numpy_unit(run, name, link(name), until=100).start() for name in "ab"]
     eventually(lambda: (status := shard.status()) and status.rounds >= 60, 120)
@@ -44,9 +44,9 @@ def test_units_learn_with_four_bits_each_way_also_when_the_syncer_is_killed(
     shard.start()
     for unit in units:
         unit.until = math.inf
-    eventually(lambda: all(unit.exchange.stop() for unit in units), 120)
+    eventually(lambda: all(unit.client.stop() for unit in units), 120)
     for unit in units:
-        counted = unit.exchange.counters
+        counted = unit.client.counters
         parts = [stop - start for start, stop in unit.bounds]
         whole = 2 * sum(parts)  # all fragments once, in bfloat16
         assert counted.connections == 2

@@ -21,7 +21,7 @@ from atoll_runtime.contract import (
     TargetSpec,
     identity,
 )
-from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.tls import Tls
 
 pytestmark = pytest.mark.timeout(300)  # 10 s alone
@@ -39,9 +39,9 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
     ca = authority("walk")
     process = syncer(run, ca.issue("syncer", identity("default", "walk", "syncer", "walk-syncer")))
 
-    def transport(unit: str, issuer: Any = ca) -> GrpcTransport:
+    def transport(unit: str, issuer: Any = ca) -> GrpcNetwork:
         tls = Tls.read(issuer.issue(unit, identity("default", "walk", "unit", unit)))
-        return GrpcTransport("localhost", run.shards[0].port, tls)
+        return GrpcNetwork("localhost", run.shards[0].port, tls)
 
     # Both connect before the syncer is there, and go on trying. The run is not over before all this is seen.
     a = numpy_unit(run, "a", transport("a"), until=50).start()
@@ -67,18 +67,18 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
         foreign = numpy_unit(run, "c", transport("c", authority("foreign"))).start()
         eventually(lambda: "TLS refused" in caplog.text)
     impostor = numpy_unit(run, "a", transport("d")).start()
-    assert "unit/d, not" in eventually(impostor.exchange.error).reason
-    assert foreign.exchange.error() is None and foreign.contributed == 0
+    assert "unit/d, not" in eventually(impostor.client.error).reason
+    assert foreign.client.error() is None and foreign.contributed == 0
 
     # A newer incarnation drops the older one's session at once.
     heir = numpy_unit(run, "a", transport("a"), incarnation=2).start()
-    assert eventually(a.exchange.error).incarnation == 2
-    welcome = heir.exchange.welcome(50)
+    assert eventually(a.client.error).incarnation == 2
+    welcome = heir.client.welcome(50)
     assert welcome is not None and welcome.cursor > 0
     eventually(lambda: heir.contributed)
     for each in pair:
         each.until = math.inf
-    eventually(lambda: heir.exchange.stop() and all(each.exchange.stop() for each in pair))
+    eventually(lambda: heir.client.stop() and all(each.client.stop() for each in pair))
 
     status = eventually(lambda: (s := process.status()) and s.phase == "Finished" and s)
     assert status.global_step == 150
@@ -97,7 +97,7 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
     process.end(signal.SIGTERM)
     process.start()
     late = numpy_unit(run, "a", transport("a"), incarnation=3).start()
-    assert eventually(late.exchange.stop).global_step == 150
+    assert eventually(late.client.stop).global_step == 150
     assert eventually(process.status).phase == "Finished"
     assert process.end(signal.SIGTERM) == 0
     assert list((process.folder / "volume/tape").iterdir())

@@ -19,7 +19,7 @@ from atoll_runtime.contract import CheckpointSpec, RunContract, SyncerStatus, Ta
 from atoll_runtime.model import describe
 from atoll_runtime.replay import replay
 from atoll_runtime.sync.fragments import build_layout
-from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.tls import Tls
 
 pytestmark = pytest.mark.timeout(900)
@@ -33,8 +33,8 @@ def tls_fixture(authority: Any) -> Callable[[str], Path]:
     return lambda name: ca.issue(name, role.get(name, identity("default", "walk", "unit", name)))
 
 
-def transports(run: RunContract, folder: Path) -> list[GrpcTransport]:
-    return [GrpcTransport(shard.host, shard.port, Tls.read(folder)) for shard in run.shards]
+def networks(run: RunContract, folder: Path) -> list[GrpcNetwork]:
+    return [GrpcNetwork(shard.host, shard.port, Tls.read(folder)) for shard in run.shards]
 
 
 def told(syncer: Any) -> SyncerStatus:
@@ -54,8 +54,8 @@ def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in
     run = make_run(shards=2, target=TargetSpec(global_steps=600))
     shards = [syncer(run, tls("syncer"), s) for s in (0, 1)]
     eventually(lambda: all(each.status() for each in shards), 120)  # neither is far ahead of the other
-    a = numpy_unit(run, "a", transports(run, tls("a"))).start()
-    pair = [numpy_unit(run, "b", transports(run, tls("b")), host=host, hosts=2).start() for host in (0, 1)]
+    a = numpy_unit(run, "a", networks(run, tls("a"))).start()
+    pair = [numpy_unit(run, "b", networks(run, tls("b")), host=host, hosts=2).start() for host in (0, 1)]
     width = a.layout.width
 
     def let_on(steps: float) -> None:
@@ -87,7 +87,7 @@ def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in
     eventually(
         lambda: abs(told(shards[0]).global_step - told(shards[1]).global_step) <= 2 * run.outer.interval
     )
-    eventually(lambda: a.exchange.stop() and all(each.exchange.stop() for each in pair), 120)
+    eventually(lambda: a.client.stop() and all(each.client.stop() for each in pair), 120)
     ends = [eventually(lambda each=each: (s := told(each)).phase == "Finished" and s) for each in shards]
     assert {end.final_checkpoint for end in ends} == {f"{run.checkpoint.uri}/global/600"}
     for end in ends:
@@ -101,11 +101,11 @@ def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in
 
     more = make_run(shards=3, target=TargetSpec(global_steps=660))
     again = [syncer(more, tls("syncer"), s) for s in range(3)]
-    units = [numpy_unit(more, name, transports(more, tls(name)), incarnation=2) for name in "ab"]
+    units = [numpy_unit(more, name, networks(more, tls(name)), incarnation=2) for name in "ab"]
     for unit in units:
         unit.hold_nothing()
         unit.start()
-    eventually(lambda: all(unit.exchange.stop() for unit in units), 120)
+    eventually(lambda: all(unit.client.stop() for unit in units), 120)
     ends = [eventually(lambda each=each: (s := told(each)).phase == "Finished" and s) for each in again]
     assert [end.global_step for end in ends] == [660] * 3
     assert all(end.tokens > min(e.tokens for e in ends) // 2 > 0 for end in ends)

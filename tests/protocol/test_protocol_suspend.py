@@ -18,7 +18,7 @@ from protocol_parties import ANSWER_SECONDS
 from atoll_operator.plan.run.syncer_state import SyncerState, next_checkpoint_step
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import RunContract, SyncerStatus, TargetSpec, identity
-from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.tls import Tls
 
 pytestmark = pytest.mark.timeout(600)
@@ -35,8 +35,8 @@ def tls_fixture(authority: Any) -> Callable[[str], Path]:
     return lambda name: ca.issue(name, roles.get(name, identity("default", "walk", "unit", name)))
 
 
-def transports(run: RunContract, folder: Path) -> list[GrpcTransport]:
-    return [GrpcTransport(shard.host, shard.port, Tls.read(folder)) for shard in run.shards]
+def networks(run: RunContract, folder: Path) -> list[GrpcNetwork]:
+    return [GrpcNetwork(shard.host, shard.port, Tls.read(folder)) for shard in run.shards]
 
 
 def order(run: RunContract, shard: int, folder: Path, body: bytes) -> int:
@@ -75,7 +75,7 @@ def test_a_cut_that_is_ordered_when_the_units_are_gone_holds_all_and_the_run_goe
 ) -> None:
     run = make_run(shards=2, target=TargetSpec(global_steps=10_000))
     shards = [syncer(run, tls("syncer"), s) for s in (0, 1)]
-    units = [numpy_unit(run, name, transports(run, tls(name))).start() for name in "ab"]
+    units = [numpy_unit(run, name, networks(run, tls(name))).start() for name in "ab"]
     eventually(lambda: all(told(each).rounds >= 12 for each in shards), 120)
     for unit in units:
         unit.halt()
@@ -94,7 +94,7 @@ def test_a_cut_that_is_ordered_when_the_units_are_gone_holds_all_and_the_run_goe
         each.start()
     eventually(lambda: [told(each).restarts for each in shards] == [1, 1])
     eventually(lambda: [told(each).global_step for each in shards] == ends)
-    again = [numpy_unit(run, name, transports(run, tls(name)), incarnation=2) for name in "ab"]
+    again = [numpy_unit(run, name, networks(run, tls(name)), incarnation=2) for name in "ab"]
     for unit in again:
         unit.hold_nothing()
         unit.start()

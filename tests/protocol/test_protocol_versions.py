@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from atoll_runtime.contract import ENV_EVALUATION, ENV_RUN_FILE, ENV_UNIT, EXIT_VERSION, brief, identity
-from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.messages import PROTOCOL, Refused, decode, encode
 from atoll_runtime.transport.tls import Tls
 
@@ -68,15 +68,15 @@ def test_a_real_syncer_refuses_another_protocol_and_takes_the_same_unit_when_it_
     tls = Tls.read(issuer.issue("a", identity("default", "walk", "unit", "a")))
 
     def begun(incarnation: int) -> Any:
-        transport = GrpcTransport("localhost", run.shards[0].port, tls)
+        transport = GrpcNetwork("localhost", run.shards[0].port, tls)
         return numpy_unit(run, "a", transport, incarnation).start()
 
-    monkeypatch.setattr("atoll_runtime.learner.wire.PROTOCOL", PROTOCOL + 1)
+    monkeypatch.setattr("atoll_runtime.learner.client.PROTOCOL", PROTOCOL + 1)
     other = begun(1)
-    error = eventually(other.exchange.error)
+    error = eventually(other.client.error)
     assert isinstance(error, Refused) and error.version
     assert f"speaks protocol {PROTOCOL + 1}, the syncer's {PROTOCOL}" in error.reason
     monkeypatch.undo()
     mended = begun(2)
     eventually(lambda: mended.received)
-    assert mended.exchange.error() is None
+    assert mended.client.error() is None

@@ -6,13 +6,14 @@ import asyncio
 import math
 import shutil
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from in_process import PEER, InProcessTransport
+from in_process import PEER, InProcessNetwork
 from msgspec.structs import replace
 
 from atoll_runtime.checkpoint import Cut, GlobalStore, Part, Skipped, StoreError
@@ -26,7 +27,7 @@ from atoll_runtime.contract import (
     identity,
 )
 from atoll_runtime.model import describe, initial
-from atoll_runtime.sync.events import Joined, Reported, RoundId, Tick
+from atoll_runtime.sync.events import CUT_EPOCH, Joined, Reported, RoundId, Tick
 from atoll_runtime.sync.fragments import MOST_PADDING, Layout, build_layout, part_bounds
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer import __main__ as main
@@ -41,7 +42,7 @@ from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport.chunks import Assembly, split
 from atoll_runtime.transport.messages import PROTOCOL, FetchRequest, Hello, PushHead, PushReply, Refused
 from atoll_runtime.transport.tls import Tls
-from atoll_runtime.transport.transport import Peer, TransportError
+from atoll_runtime.transport.transport import Peer
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -94,26 +95,8 @@ class Loop:
             self.call(self.service.driver.close())
             self.service = None
 
-    def transport(self) -> Switch:
-        return Switch(self)
-
-
-class Switch:
-    """Reaches whichever service is there now."""
-
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*args: Any) -> Any:
-            if self._loop.service is None:
-                raise TransportError("the syncer is away")
-            return getattr(InProcessTransport(self._loop.service, self._loop.loop), name)(*args)
-
-        return call
-
-    def close(self) -> None:
-        """Nothing to free."""
+    def network(self) -> InProcessNetwork:
+        return InProcessNetwork(lambda: self.service, self.loop)
 
 
 @pytest.fixture(name="loop")
@@ -262,7 +245,7 @@ def test_a_run_outlives_a_failing_bucket_and_the_loss_of_its_journal(
 ) -> None:
     run = make_run(target=TargetSpec(global_steps=400))
     service = loop.serve(run, begin(run, store), store, tmp_path, 1 << 30)
-    a, b = (numpy_unit(run, name, loop.transport(), step_seconds=0.005, until=60) for name in "ab")
+    a, b = (numpy_unit(run, name, loop.network(), step_seconds=0.005, until=60) for name in "ab")
     for unit in (a, b):
         unit.start()
 
@@ -271,7 +254,7 @@ def test_a_run_outlives_a_failing_bucket_and_the_loss_of_its_journal(
         a.until = b.until = version
 
     eventually(lambda: len(store.steps()) > 1)
-    eventually(lambda: 0 < a.exchange.merged() <= service.machine.tokens)  # its learning rate follows them
+    eventually(lambda: 0 < a.client.merged() <= service.machine.tokens)  # its learning rate follows them
     store.fault = "the bucket is full"
     let_on(120)
     eventually(lambda: service.driver.cuts.error == "the bucket is full")
@@ -294,6 +277,8 @@ def test_a_run_outlives_a_failing_bucket_and_the_loss_of_its_journal(
     eventually(lambda: max(a.progress.versions) > fallen)
     lineage = service.driver.journal.lineage
     loop.end_service()
+    # A process numbers its cuts from the second in which it starts. This run begins more than one a second.
+    eventually(lambda: int(time.time()) - CUT_EPOCH > service.machine.cuts.newest.number)
     shutil.rmtree(tmp_path / "journal")
     for step in store.steps():
         if step > fallen:
@@ -303,7 +288,7 @@ def test_a_run_outlives_a_failing_bucket_and_the_loss_of_its_journal(
     assert service.driver.journal.lineage != lineage and service.machine.step == fallen
     let_on(math.inf)
     eventually(lambda: service.machine.units["a"].contributions > 0)
-    eventually(a.exchange.stop)
+    eventually(a.client.stop)
     assert service.machine.step == 400 and store.load(400).versions == service.state.versions
     assert Status(run, service=service).report().phase == "Finished"
     eventually(lambda: service.driver.parts.used == 0)

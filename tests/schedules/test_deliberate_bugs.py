@@ -38,8 +38,8 @@ from atoll_runtime.syncer.parts import Parts
 from atoll_runtime.syncer.service import Service
 
 SEED = 700
-SEEDS = 100
-"""Within so many each bug is found."""
+SEEDS = 300
+"""Within so many each bug is found. The rarest shows in one schedule of sixty."""
 
 Patch = pytest.MonkeyPatch
 BUGS: dict[str, Callable[[Patch], None]] = {}

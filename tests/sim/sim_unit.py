@@ -16,7 +16,7 @@ from sim_scenario import Island
 from sim_values import Delta, Value, Violation
 
 from atoll_runtime.contract import UnitContract
-from atoll_runtime.learner.exchange import Exchange
+from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.island import start_of
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
@@ -111,7 +111,7 @@ class UnitProcess(Party):
         for value in cut.values:
             world.checks.seen(value)
         self.hosts = [Host(self, number, cut) for number in range(self.island.hosts)]
-        first = self.hosts[0].exchange
+        first = self.hosts[0].client
         until = world.now + WELCOME_SECONDS
         while not first.answered and world.now < until:
             await asyncio.sleep(LOOK_SECONDS)
@@ -171,12 +171,11 @@ class Host(NumberlessIsland):
             stream=0,
             streams=1,
         )
-        self.exchange = Exchange(
-            world.run_contract, contract, world.layout, self.bounds, self.padded, clock=world.loop.time
-        )
         self.networks = [SimNetwork(unit, slot) for slot in world.shards]
+        run, layout, clock = world.run_contract, world.layout, world.loop.time
+        self.client = SyncerClient(run, contract, layout, self.bounds, self.padded, self.networks, clock)
         versions = [value.version for value in self.anchors]
-        self.exchange.connect(self.networks, versions, cut.step, "", cut.lineages)
+        self.client.connect(versions, cut.step, "", cut.lineages)
 
     def train(self, start: Any) -> None:
         """The training loop; this object is its inner step, its fragments, its data and its snapshots."""
@@ -184,7 +183,7 @@ class Host(NumberlessIsland):
         self.cursor = start.cursor
         run, world = self.unit.world.run_contract, self.unit.world
         self.loop = Loop(
-            run, me, me, self.exchange, me, me, start, threading.Event(), me, clock=world.loop.time
+            run, me, me, self.client, me, me, start, threading.Event(), me, clock=world.loop.time
         )
 
     @property

@@ -14,7 +14,7 @@ from sim_island import NumberlessIsland
 from sim_world import contract_of, layout_of
 
 from atoll_runtime.contract import GraceSpec, UnitContract
-from atoll_runtime.learner.exchange import Exchange
+from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.loop import Loop, Start
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.simulate.eventloop import SimLoop
@@ -120,15 +120,15 @@ class Unit(NumberlessIsland, Party):
             streams=1,
         )
         clock, whole = self.loop.time, [(0, 1)] * FRAGMENTS
-        exchange = Exchange(run, contract, layout, whole, [1] * FRAGMENTS, clock=clock)
-        versions = tuple(each.version for each in shard.fragments)
         way, lineage = Way(self, shard, COSTS), shard.service.driver.journal.lineage
-        exchange.connect([way], versions, shard.machine.step, "", [lineage])
-        while not exchange.answered:
+        client = SyncerClient(run, contract, layout, whole, [1] * FRAGMENTS, [way], clock)
+        versions = tuple(each.version for each in shard.fragments)
+        client.connect(versions, shard.machine.step, "", [lineage])
+        while not client.answered:
             await asyncio.sleep(MOMENT)
         me: Any = self
         start = Start(versions, versions, shard.machine.step)
-        loop = Loop(run, me, me, exchange, me, me, start, threading.Event(), me, clock=clock)
+        loop = Loop(run, me, me, client, me, me, start, threading.Event(), me, clock=clock)
         while True:
             proposal = loop.propose()
             if any(life.last is not None and ask.round.step > life.last for ask in proposal.pulls.values()):

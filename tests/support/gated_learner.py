@@ -18,7 +18,7 @@ from protocol_parties import NumpyUnit
 from atoll_runtime.contract import parse_run
 from atoll_runtime.simulate.fleet.learner import FIRST_STEPS, TOKENS
 from atoll_runtime.transport.codecs import DTYPES
-from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.tls import Tls
 
 PACE = 0.05
@@ -33,17 +33,17 @@ class GatedUnit(NumpyUnit):
     last: int | None = None
 
     def _train(self) -> None:
-        greeting = self.exchange.welcome(WELCOME_SECONDS)
+        greeting = self.client.welcome(WELCOME_SECONDS)
         assert greeting is not None, "no answer of the syncer"
         base, newest, unreported = None, 0, 0
-        while not (self._halt.is_set() or self.exchange.stop() or self.exchange.error()):
-            for p, arrival in self.exchange.arrived().items():
+        while not (self._halt.is_set() or self.client.stop() or self.client.error()):
+            for p, arrival in self.client.arrived().items():
                 self.progress.adopt(p, arrival.version)
-                self.exchange.adopt(p, arrival)
+                self.client.adopt(p, arrival)
                 newest = max(newest, arrival.version)
-            if self.progress.see(cut := self.exchange.cut()):
-                self.exchange.mark(cut, self.progress.trained)
-            pulls = self.exchange.pulls()
+            if self.progress.see(cut := self.client.cut()):
+                self.client.mark(cut, self.progress.trained)
+            pulls = self.client.pulls()
             asked = max((ask.round.step for ask in pulls.values()), default=0)
             if self.last is not None and newest >= self.last and asked > self.last:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -54,7 +54,7 @@ class GatedUnit(NumpyUnit):
                 offer = self.progress.offer(p, ask)
                 if offer is not None and self.step + base >= ask.round.step:
                     delta = np.zeros_like(self.theta[p], DTYPES[self.run.outer.codec])
-                    self.exchange.contribute(p, ask, delta, offer, self.step)
+                    self.client.contribute(p, ask, delta, offer, self.step)
             held = all(
                 have >= want for have, want in zip(self.progress.versions, greeting.versions, strict=True)
             )
@@ -63,21 +63,21 @@ class GatedUnit(NumpyUnit):
                 self.progress.step(self.tokens)
                 unreported += self.tokens
             if self.step > 1:  # said again while it waits: reports in quick succession are sent as one
-                self.exchange.report(self.step, unreported, 0.0, PACE, self.step)
+                self.client.report(self.step, unreported, 0.0, PACE, self.step)
                 unreported = 0
             self._halt.wait(PACE / 5)
 
 
 def main(file: str, folder: str, name: str, incarnation: str, last: str = "") -> int:
     run, tls = parse_run(Path(file).read_bytes()), Tls.read(folder)
-    transports = [GrpcTransport(shard.host, shard.port, tls) for shard in run.shards]
-    unit = GatedUnit(run, name, transports, int(incarnation), tokens=TOKENS)
+    networks = [GrpcNetwork(shard.host, shard.port, tls) for shard in run.shards]
+    unit = GatedUnit(run, name, networks, int(incarnation), tokens=TOKENS)
     unit.last = int(last) if last else None
     unit.hold_nothing()
     unit.start()
     while unit.running:
         unit._thread.join(1.0)
-    return 0 if unit.exchange.stop() else 1
+    return 0 if unit.client.stop() else 1
 
 
 if __name__ == "__main__":

@@ -1,135 +1,100 @@
-"""Learner and syncer in one process, without a socket: for tests and simulations. No certificates."""
+"""Learner and syncer in one process, without a socket. No certificates."""
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import queue
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from atoll_runtime.transport.chunks import filled
-from atoll_runtime.transport.messages import (
-    DirectoryReply,
-    DirectoryRequest,
-    Down,
-    FetchHead,
-    FetchRequest,
-    Hello,
-    PushHead,
-    PushReply,
-    Up,
-)
-from atoll_runtime.transport.transport import Endpoint, Link, Peer, TransportError
+from atoll_runtime.transport.messages import Down, FetchHead, FetchRequest, Hello, PushHead, PushReply, Up
+from atoll_runtime.transport.transport import Endpoint, Peer, TransportError
 
 PEER = Peer((), "in-process")
 CALL_SECONDS = 60.0
 T = TypeVar("T")
 
 
-class InProcessTransport:
-    """Calls an endpoint that lives on `loop`, from any other thread."""
+class InProcessNetwork:
+    """See `interfaces.Network`. Calls whichever endpoint lives now on `loop`, which is not the caller's."""
 
-    def __init__(self, endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, endpoint: Callable[[], Endpoint | None], loop: asyncio.AbstractEventLoop) -> None:
         self._endpoint, self._loop = endpoint, loop
-        self._closed = False
 
-    def session(self, hello: Hello, next_up: Callable[[], Up | None]) -> Link:
-        """See `Transport`."""
-        self._check()
-        return InProcessLink(self._endpoint, self._loop, hello, next_up)
+    async def session(self, hello: Hello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
+        """See `Network`."""
+        endpoint, here = self._reach(), asyncio.get_running_loop()
+        ups: asyncio.Queue[Up] = asyncio.Queue()
+        downs: asyncio.Queue[Down | None] = asyncio.Queue()
 
-    def push(self, head: PushHead, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
-        """See `Transport`. A part is there at once, so nothing is broken off."""
+        async def incoming() -> AsyncIterator[Up]:
+            yield hello
+            while True:
+                yield await ups.get()
+
+        def tell(message: Down | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the client's loop has ended
+                here.call_soon_threadsafe(downs.put_nowait, message)
+
+        async def serve() -> None:
+            try:
+                async for message in endpoint.session(PEER, incoming()):
+                    tell(message)
+            finally:
+                tell(None)
+
+        async def say() -> None:
+            async for message in outgoing:
+                self._loop.call_soon_threadsafe(ups.put_nowait, message)
+
+        served, sender = asyncio.run_coroutine_threadsafe(serve(), self._loop), asyncio.create_task(say())
+        try:
+            while (message := await downs.get()) is not None:
+                yield message
+        finally:
+            sender.cancel()
+            served.cancel()
+
+    async def push(self, head: PushHead, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
+        """See `Network`. A part is there at once, so nothing is broken off."""
+        endpoint = self._reach()
 
         async def call() -> PushReply:
-            refusal = self._endpoint.admit(PEER, head)
+            refusal = endpoint.admit(PEER, head)
             return (
                 PushReply(False, refusal)
                 if refusal
-                else await self._endpoint.deliver(PEER, head, memoryview(bytearray(body)))
+                else await endpoint.deliver(PEER, head, memoryview(bytearray(body)))
             )
 
-        return self._call(call())
+        return await self._call(call())
 
-    def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
-        """See `Transport`."""
+    async def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
+        """See `Network`."""
+        endpoint = self._reach()
 
         async def call() -> tuple[FetchHead, memoryview] | str:
-            return self._endpoint.fetch(PEER, request)
+            return endpoint.fetch(PEER, request)
 
-        found = self._call(call())
+        found = await self._call(call())
         if isinstance(found, str):
             raise TransportError(found)
         head, body = found
         return head, filled(body, head.size)
 
-    def directory(self, request: DirectoryRequest) -> DirectoryReply:
-        """See `Transport`."""
+    async def close(self) -> None:
+        """Nothing to free."""
 
-        async def call() -> DirectoryReply | str:
-            return self._endpoint.directory(PEER, request)
+    def _reach(self) -> Endpoint:
+        endpoint = self._endpoint()
+        if endpoint is None:
+            raise TransportError("the syncer is away")
+        return endpoint
 
-        found = self._call(call())
-        if isinstance(found, str):
-            raise TransportError(found)
-        return found
-
-    def close(self) -> None:
-        """See `Transport`."""
-        self._closed = True
-
-    def _check(self) -> None:
-        if self._closed or self._loop.is_closed() or not self._loop.is_running():
-            raise TransportError("the syncer in this process has ended")
-
-    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        answer = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
         try:
-            self._check()
-        except TransportError:
-            coroutine.close()
-            raise
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result(CALL_SECONDS)
-        except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError) as error:
-            future.cancel()
-            raise TransportError(f"the syncer in this process did not answer: {error!r}") from error
-
-
-class InProcessLink:
-    """A session as a task on the syncer's loop; answers come through a queue."""
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        loop: asyncio.AbstractEventLoop,
-        hello: Hello,
-        next_up: Callable[[], Up | None],
-    ) -> None:
-        self._down: queue.Queue[Down | None] = queue.Queue()
-        self._uplink = concurrent.futures.ThreadPoolExecutor(1, "in-process-session")
-
-        async def incoming() -> AsyncIterator[Up]:
-            yield hello
-            while (message := await loop.run_in_executor(self._uplink, next_up)) is not None:
-                yield message
-
-        async def serve() -> None:
-            try:
-                async for message in endpoint.session(PEER, incoming()):
-                    self._down.put(message)
-            finally:
-                self._down.put(None)
-                self._uplink.shutdown(wait=False)
-
-        self._task = asyncio.run_coroutine_threadsafe(serve(), loop)
-
-    def receive(self) -> Down | None:
-        """See `Link`."""
-        return self._down.get()
-
-    def close(self) -> None:
-        """See `Link`."""
-        self._task.cancel()
-        self._down.put(None)
+            return await asyncio.wait_for(answer, CALL_SECONDS)
+        except TimeoutError as error:
+            raise TransportError("the syncer in this process did not answer") from error

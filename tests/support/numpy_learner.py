@@ -10,7 +10,7 @@ from pathlib import Path
 from protocol_parties import NumpyUnit
 
 from atoll_runtime.contract import EXIT_FENCED, EXIT_OK, EXIT_TERMINAL, parse_run
-from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.messages import Fenced
 from atoll_runtime.transport.tls import Tls
 
@@ -18,14 +18,14 @@ from atoll_runtime.transport.tls import Tls
 def main(file: str, folder: str, name: str, incarnation: str) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     run, tls = parse_run(Path(file).read_bytes()), Tls.read(folder)
-    transports = [GrpcTransport(shard.host, shard.port, tls) for shard in run.shards]
-    unit = NumpyUnit(run, name, transports, int(incarnation))
+    networks = [GrpcNetwork(shard.host, shard.port, tls) for shard in run.shards]
+    unit = NumpyUnit(run, name, networks, int(incarnation))
     unit.hold_nothing()
     unit.start()
     while unit.running:
         time.sleep(0.05)
-    error = unit.exchange.error()
-    logging.info("ended: stop %s, error %s", unit.exchange.stop(), error)
+    error = unit.client.error()
+    logging.info("ended: stop %s, error %s", unit.client.stop(), error)
     return EXIT_OK if error is None else EXIT_FENCED if isinstance(error, Fenced) else EXIT_TERMINAL
 
 

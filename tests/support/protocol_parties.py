@@ -45,12 +45,12 @@ from atoll_runtime.contract import (
     UnitContract,
     dump,
 )
-from atoll_runtime.learner.exchange import Exchange
+from atoll_runtime.interfaces import Network
+from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.model import describe, initial
 from atoll_runtime.sync.fragments import build_layout, part_bounds
 from atoll_runtime.sync.progress import Progress
 from atoll_runtime.transport.codecs import DTYPES
-from atoll_runtime.transport.transport import Transport
 
 ANSWER_SECONDS = 20.0
 PARTING_SECONDS = 60.0
@@ -168,7 +168,7 @@ class NumpyUnit:
 
     run: RunContract
     name: str
-    transport: Transport | Sequence[Transport]
+    network: Network | Sequence[Network]
     incarnation: int = 1
     host: int = 0
     hosts: int = 1
@@ -184,7 +184,7 @@ class NumpyUnit:
     def __post_init__(self) -> None:
         shards = len(self.run.shards)
         self.layout = build_layout(describe(self.run.model), self.run.outer.fragments, shards)
-        transports = self.transport if isinstance(self.transport, Sequence) else [self.transport]
+        networks = self.network if isinstance(self.network, Sequence) else [self.network]
         self.bounds, self.padded = [], []
         for fragment in self.layout.fragments:
             parts = part_bounds(fragment.size, 2 * self.hosts)
@@ -201,7 +201,7 @@ class NumpyUnit:
             stream=0,
             streams=1,
         )
-        self.exchange = Exchange(self.run, self.contract, self.layout, self.bounds, self.padded, transports)
+        self.client = SyncerClient(self.run, self.contract, self.layout, self.bounds, self.padded, networks)
         theta = initial(self.run.model)
         self.theta = [self._mine(self.layout.flatten(theta, p), p) for p in range(len(self.layout.fragments))]
         self.anchor = [part.copy() for part in self.theta]
@@ -211,7 +211,7 @@ class NumpyUnit:
         self._thread = threading.Thread(target=self._train, daemon=True)
 
     def start(self) -> NumpyUnit:
-        self.exchange.start(self.progress.versions, 0, "seeded by the test")
+        self.client.start(self.progress.versions, 0, "seeded by the test")
         self._thread.start()
         return self
 
@@ -224,7 +224,7 @@ class NumpyUnit:
         self._halt.set()
         if self.running:
             self._thread.join(PARTING_SECONDS)
-        self.exchange.close(PARTING_SECONDS)
+        self.client.close(PARTING_SECONDS)
 
     @property
     def running(self) -> bool:
@@ -238,15 +238,15 @@ class NumpyUnit:
 
     def _train(self) -> None:
         dtype = DTYPES[self.run.outer.codec]
-        while not (self._halt.is_set() or self.exchange.stop() or self.exchange.error()):
-            arrivals = self.exchange.arrived()
-            if self.progress.see(cut := self.exchange.cut()):
-                self.exchange.mark(cut, self.progress.trained)
+        while not (self._halt.is_set() or self.client.stop() or self.client.error()):
+            arrivals = self.client.arrived()
+            if self.progress.see(cut := self.client.cut()):
+                self.client.mark(cut, self.progress.trained)
             for p, arrival in arrivals.items():
                 self.theta[p] = arrival.part.astype(np.float32)
                 self.anchor[p] = self.theta[p].copy()
                 self.progress.adopt(p, arrival.version)
-                self.exchange.adopt(p, arrival)
+                self.client.adopt(p, arrival)
                 self.received[p] = arrival.version
             self._halt.wait(self.step_seconds)
             if max(self.received.values(), default=0) >= self.until:
@@ -255,15 +255,15 @@ class NumpyUnit:
             self.progress.step(self.tokens)
             for part in self.theta:
                 part += 0.05 * (np.float32(self.target) - part)
-            for p, ask in self.exchange.pulls().items():
+            for p, ask in self.client.pulls().items():
                 offer = self.progress.offer(p, ask)
                 if offer is not None:
                     delta = (self.anchor[p] - self.theta[p]).astype(dtype)
-                    self.exchange.contribute(p, ask, delta, offer, self.step)
+                    self.client.contribute(p, ask, delta, offer, self.step)
                     self.contributed += 1
             losses = [np.mean((part - self.target) ** 2) for part in self.theta if part.size]
             loss = float(np.mean(losses))
-            self.exchange.report(self.step, self.tokens, loss, self.step_seconds, self.step)
+            self.client.report(self.step, self.tokens, loss, self.step_seconds, self.step)
 
 
 @pytest.fixture(name="numpy_unit")

@@ -5,27 +5,12 @@ from __future__ import annotations
 import msgspec
 from lone_shard import LONE
 
-from atoll_runtime.learner.mailbox import Mailbox
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.units import Unit
 from atoll_runtime.syncer.status import unit_report
-from atoll_runtime.transport.messages import Beginning, Report, decode, encode
+from atoll_runtime.transport.messages import Beginning, Report, decode
 
 BEGINNING = Beginning(joined=10.0, stepped=30.5, compiling=12.25, compiled=3, loaded=16)
-
-
-def test_every_report_tells_of_the_beginning_once_it_is_known() -> None:
-    box = Mailbox((0, 0))
-    box.put_report(1, 8, 5.0, 0.1, 8)
-    before = box.next_up()
-    box.beginning = BEGINNING
-    for step in (2, 3):
-        box.put_report(step, 8, 5.0, 0.1, 8)
-        after = box.next_up()
-        assert isinstance(before, Report) and isinstance(after, Report)
-        assert before.beginning is None
-        assert decode(encode(after)) == after
-        assert after.beginning == BEGINNING
 
 
 def test_a_learner_of_before_this_field_is_understood() -> None:

@@ -7,7 +7,6 @@ import datetime
 import os
 import socket
 import ssl
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -18,11 +17,11 @@ from atoll_operator.certificates.authority import Authority, Pair
 from atoll_runtime.contract import RunContract
 from atoll_runtime.sync.events import NO_CUT
 from atoll_runtime.syncer.status import Status, StatusServer
-from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.grpc_server import GrpcServer
 from atoll_runtime.transport.messages import Announce, Hello, Mark, Up, Welcome
 from atoll_runtime.transport.tls import Tls
-from atoll_runtime.transport.transport import Link, Peer, TransportError
+from atoll_runtime.transport.transport import Peer, TransportError
 
 DAY = datetime.timedelta(days=1)
 HELLO = Hello(1, "uid", "a", 1, 0, 1, "f", "bf16", (0,), 0, "")
@@ -68,35 +67,29 @@ class Echo:
 
 
 class Session:
-    """One session, fed by hand. It opens in a thread, for the server runs in the test's loop."""
+    """One session, fed by hand."""
 
-    def __init__(self, link: Link, asked: threading.Semaphore) -> None:
-        self._link, self._asked = link, asked
+    def __init__(self, network: GrpcNetwork) -> None:
+        self._marks: asyncio.Queue[Up] = asyncio.Queue()
+        self._answers: Any = network.session(HELLO, self._outgoing())
 
     @classmethod
-    async def open(cls, transport: GrpcTransport) -> Session:
+    async def open(cls, network: GrpcNetwork) -> Session:
         """Raises TransportError."""
-        asked = threading.Semaphore(0)
-
-        def next_up() -> Up:
-            asked.acquire(timeout=20)
-            return Mark(NO_CUT, 0)
-
-        one = cls(await asyncio.to_thread(transport.session, HELLO, next_up), asked)
-        try:
-            assert isinstance(await asyncio.to_thread(one._link.receive), Welcome)
-        except TransportError:
-            one.close()
-            raise
+        one = cls(network)
+        assert isinstance(await anext(one._answers), Welcome)
         return one
 
-    async def answer(self) -> Any:
-        self._asked.release()
-        return await asyncio.to_thread(self._link.receive)
+    async def _outgoing(self) -> AsyncIterator[Up]:
+        while True:
+            yield await self._marks.get()
 
-    def close(self) -> None:
-        self._link.close()
-        self._asked.release()
+    async def answer(self) -> Any:
+        self._marks.put_nowait(Mark(NO_CUT, 0))
+        return await anext(self._answers)
+
+    async def close(self) -> None:
+        await self._answers.aclose()
 
 
 @pytest.fixture
@@ -154,11 +147,11 @@ async def test_a_new_session_uses_what_is_there_and_a_standing_one_goes_on(
     echo = Echo()
     server = GrpcServer(echo, Tls.read(mounts[0].folder), 0)  # type: ignore[arg-type]
     await server.start()
-    transports: list[GrpcTransport] = []
+    networks: list[GrpcNetwork] = []
 
     async def session() -> Session:
-        transports.append(GrpcTransport("localhost", server.port, Tls.read(mounts[1].folder)))
-        return await Session.open(transports[-1])
+        networks.append(GrpcNetwork("localhost", server.port, Tls.read(mounts[1].folder)))
+        return await Session.open(networks[-1])
 
     standing = await session()
     for number, step in enumerate(steps):
@@ -167,15 +160,15 @@ async def test_a_new_session_uses_what_is_there_and_a_standing_one_goes_on(
         bundle = b"".join(authorities[name].pair.certificate for name in step.trusts)
         mounts[step.side == "unit"].put(bundle, pair)
         if step.shown:
-            (await session()).close()
+            await (await session()).close()
             assert echo.peers[-1] == f"spiffe://unit/{step.shown}"
         else:
             with pytest.raises(TransportError):
                 await session()
     assert isinstance(await standing.answer(), Announce)
-    standing.close()
-    for transport in transports:
-        await asyncio.to_thread(transport.close)
+    await standing.close()
+    for network in networks:
+        await network.close()
     await server.stop(0)
 
 

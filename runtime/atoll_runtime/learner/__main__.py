@@ -34,7 +34,7 @@ from atoll_runtime.learner.errors import FencedOff, Terminal
 from atoll_runtime.learner.incarnation import MEMORY_FILE, Files, Incarnation, NotRestarted
 from atoll_runtime.learner.island import train
 from atoll_runtime.learner.proposal import Ending
-from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.tls import Tls, TlsError
 
 EXIT_RETRY = 1
@@ -57,7 +57,7 @@ def main() -> int:
         incarnation.watch()
         lockedmemory.raise_limit(os.environ)
         tls = Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))
-        ending = train(run, unit, _transports(run, tls), _leave_cleanly, tls)
+        ending = train(run, unit, _networks(run, tls), _leave_cleanly, tls)
     except NotRestarted as error:
         log.error("%s", error)  # its predecessor's last words are its own
         return EXIT_RETRY
@@ -90,9 +90,9 @@ def _contracts() -> tuple[RunContract, UnitContract]:
         raise Terminal("ContractInvalid", f"{file} or ${ENV_UNIT}: {error}") from error
 
 
-def _transports(run: RunContract, tls: Tls) -> list[GrpcTransport]:
+def _networks(run: RunContract, tls: Tls) -> list[GrpcNetwork]:
     """One for each shard of the syncer."""
-    return [GrpcTransport(shard.host, shard.port, tls) for shard in run.shards]
+    return [GrpcNetwork(shard.host, shard.port, tls) for shard in run.shards]
 
 
 def _fail(incarnation: Incarnation, status: int, reason: str, error: Exception) -> int:

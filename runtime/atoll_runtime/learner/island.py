@@ -19,10 +19,10 @@ from atoll_runtime.contract import RunContract, UnitContract, VersionMismatch
 from atoll_runtime.data import DataError, Prefetch, Reader, Stream
 from atoll_runtime.learner import optimiser, seed
 from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.client import Greeting, SyncerClient
 from atoll_runtime.learner.compilation import Programs
 from atoll_runtime.learner.compilation_store import CompilationStore
 from atoll_runtime.learner.errors import FencedOff, Terminal
-from atoll_runtime.learner.exchange import Exchange, Greeting
 from atoll_runtime.learner.fragments import Fragments, wire_type
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.loop import Loop, Start
@@ -34,10 +34,10 @@ from atoll_runtime.learner.serving import Serving
 from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.model import ModelError, check, describe, fits, resolve
 from atoll_runtime.sync.fragments import Layout, LayoutError, build_layout
+from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.messages import Beginning, DirectoryRequest, Refused
 from atoll_runtime.transport.peer import PeerClient, PeerServer
 from atoll_runtime.transport.tls import Tls
-from atoll_runtime.transport.transport import Transport
 
 WELCOME_TIMEOUT = 20.0
 """Seconds that a seeded unit waits for the syncer before it trains on from its checkpoint."""
@@ -49,14 +49,14 @@ log = logging.getLogger(__name__)
 def train(
     run: RunContract,
     unit: UnitContract,
-    transports: Sequence[Transport],
+    networks: Sequence[GrpcNetwork],
     leave_cleanly: Callable[[], threading.Event],
     tls: Tls | None = None,
 ) -> Ending:
     """Trains until the run's end, or until the event that `leave_cleanly` returns when training begins.
 
     Args:
-        transports: one for each shard of the syncer.
+        networks: one for each shard of the syncer.
         tls: this pod's identity towards other units; without one, none are asked or served.
 
     Raises:
@@ -79,7 +79,7 @@ def train(
     agreement: Agreement = Agreement(mesh)
     programs = Programs(agreement, compiled)
     units = UnitStore(run.checkpoint.uri, run.uid)
-    seeded = _seed(run, unit, units, layout, agreement, _peers(run, unit, transports, tls))
+    seeded = _seed(run, unit, units, layout, agreement, _peers(run, unit, networks, tls))
     log.info("%s", seeded.message)
     inner = Inner(
         mesh,
@@ -102,10 +102,10 @@ def train(
         seeded.moments.mu.clear()
         seeded.moments.nu.clear()
 
-    exchange = Exchange(run, unit, layout, fragments.bounds, fragments.padded, transports)
+    client = SyncerClient(run, unit, layout, fragments.bounds, fragments.padded, networks)
     lineages = seeded.cut.meta.get("lineages", [])
-    exchange.start(seeded.cut.versions, seeded.cut.step, seeded.message, lineages)
-    start = start_of(exchange.welcome(WELCOME_TIMEOUT), agreement, seeded.cut, unit.unit, cold)
+    client.start(seeded.cut.versions, seeded.cut.step, seeded.message, lineages)
+    start = start_of(client.welcome(WELCOME_TIMEOUT), agreement, seeded.cut, unit.unit, cold)
     log.info("global step %d, inner step %d, cursor %d", start.global_step, start.inner_step, start.cursor)
     batches = Prefetch(
         lambda at: reader.example(stream.index(at)), start.cursor, unit.batch, inner.rows, reader.readers
@@ -120,9 +120,9 @@ def train(
 
     def begun() -> None:
         programs.settle()
-        exchange.begin(Beginning(joined, time.time(), programs.seconds, programs.compiled, programs.loaded))
+        client.begin(Beginning(joined, time.time(), programs.seconds, programs.compiled, programs.loaded))
 
-    loop = Loop(run, inner, fragments, exchange, agreement, batches, start, leave_cleanly(), snapshots, begun)
+    loop = Loop(run, inner, fragments, client, agreement, batches, start, leave_cleanly(), snapshots, begun)
     try:
         ending = loop.until_end()
     except DataError as error:
@@ -133,11 +133,11 @@ def train(
         if server is not None:
             server.close(0.0)
         saver.close(CLOSE_TIMEOUT)
-        exchange.close(CLOSE_TIMEOUT)
+        client.close(CLOSE_TIMEOUT)
         if compiled is not None:
             compiled.close(CLOSE_TIMEOUT)
     if ending in (Ending.FENCED, Ending.REFUSED, Ending.MISMATCHED):
-        raise _refusal(ending, exchange)
+        raise _refusal(ending, client)
     leave()
     return ending
 
@@ -163,14 +163,14 @@ def _seed(
 
 
 def _peers(
-    run: RunContract, unit: UnitContract, transports: Sequence[Transport], tls: Tls | None
+    run: RunContract, unit: UnitContract, networks: Sequence[GrpcNetwork], tls: Tls | None
 ) -> Peers | None:
     """Other units, as all shards of the syncer know them."""
     if tls is None:
         return None
     request = DirectoryRequest(unit.unit, unit.incarnation)
     return Peers(
-        directory=lambda: [transport.directory(request) for transport in transports],
+        directory=lambda: [network.directory(request) for network in networks],
         connect=lambda name, address: PeerClient(address, tls, name),
         random=random.Random(),
         budget=run.startup_seconds / 2,
@@ -240,8 +240,8 @@ def _merged(machine: Mapping[str, Any]) -> int:
     return sum(int(account["merged"]) for account in accounts) // max(owned, 1)
 
 
-def _refusal(ending: Ending, exchange: Exchange) -> Exception:
-    error = exchange.error()
+def _refusal(ending: Ending, client: SyncerClient) -> Exception:
+    error = client.error()
     if ending is Ending.FENCED:
         return FencedOff("a newer incarnation of this unit is registered")
     why = error.reason if isinstance(error, Refused) else "by the syncer, on another host"

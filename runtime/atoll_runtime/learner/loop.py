@@ -19,8 +19,8 @@ from jax import Array
 from atoll_runtime.contract import RunContract
 from atoll_runtime.data.prefetch import HostBatch
 from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.client import Arrival, SyncerClient
 from atoll_runtime.learner.errors import LossNotFinite
-from atoll_runtime.learner.exchange import Arrival, Exchange
 from atoll_runtime.learner.fragments import Fragments, host_part
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.proposal import NOTHING, WHOLE, Ending, Proposal
@@ -77,7 +77,7 @@ class Loop:
     run: RunContract
     inner: Inner
     fragments: Fragments
-    exchange: Exchange
+    client: SyncerClient
     agreement: Agreement
     batches: Batches
     start: Start
@@ -132,11 +132,11 @@ class Loop:
 
     def propose(self) -> Proposal:
         """What this host can do before the next step. The cut is asked for after the arrivals."""
-        self.exchange.check()
-        self._arrivals.update(self.exchange.arrived())
+        self.client.check()
+        self._arrivals.update(self.client.arrived())
         capture = self.snapshots.wanted(self.progress.versions)
-        done = self._of_target(self.exchange.merged())
-        pulls, cut = self.exchange.pulls(), self.exchange.cut()
+        done = self._of_target(self.client.merged())
+        pulls, cut = self.client.pulls(), self.client.cut()
         return Proposal(self._arrivals, pulls, cut, capture, self._ending(), done)
 
     def begin(self, agreed: Proposal) -> tuple[Array, int]:
@@ -170,17 +170,17 @@ class Loop:
                     versions=self.progress.versions,
                 )
             )
-        self.exchange.mark(cut, self.progress.trained)
+        self.client.mark(cut, self.progress.trained)
 
     def _ending(self) -> Ending:
-        error = self.exchange.error()
+        error = self.client.error()
         if error is not None:
             if isinstance(error, Fenced):
                 return Ending.FENCED
             return Ending.MISMATCHED if error.version else Ending.REFUSED
         if self.terminated.is_set():
             return Ending.TERMINATED
-        return Ending.STOPPED if self.exchange.stop() is not None else Ending.NONE
+        return Ending.STOPPED if self.client.stop() is not None else Ending.NONE
 
     def _extract(self, pulls: dict[int, Ask]) -> list[Parcel]:
         """Starts the pulled fragments' way to the host.
@@ -201,7 +201,7 @@ class Loop:
         for number, arrival in arrivals.items():
             self.inner.theta = self.fragments.receive(self.inner.theta, number, arrival.part)
             self.progress.adopt(number, arrival.version)
-            self.exchange.adopt(number, arrival)
+            self.client.adopt(number, arrival)
             if arrival.version > self._seen[0]:
                 self._seen = arrival.version, self.step
 
@@ -222,10 +222,10 @@ class Loop:
         return 0 if target is None else min(merged, target) * WHOLE // target
 
     def _send(self, parcels: list[Parcel]) -> None:
-        """Hands this host's parts to the exchange, beneath the step that is under way."""
+        """Hands this host's parts to the client, beneath the step that is under way."""
         for parcel in parcels:
             part = host_part(parcel.delta)
-            self.exchange.contribute(parcel.number, parcel.ask, part, parcel.offer, self._cursor)
+            self.client.contribute(parcel.number, parcel.ask, part, parcel.offer, self._cursor)
 
     def finish(self, loss: float, cursor: int) -> None:
         """Counts and reports a step that has ended."""
@@ -239,7 +239,7 @@ class Loop:
         if (
             self._finished is not None
         ):  # the first step took the compiler's time; its tokens go with the second
-            self.exchange.report(self.step, self._unreported, loss, now - self._finished, cursor)
+            self.client.report(self.step, self._unreported, loss, now - self._finished, cursor)
             self._unreported = 0
         else:
             self.begun()

@@ -215,7 +215,7 @@ class SimNetwork:
 
         return await self._call(server, serve)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """See `Network`."""
 
     async def _call(self, server: Server, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:

@@ -41,9 +41,8 @@ from atoll_runtime.syncer.recovery import Start, recover
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status, StatusServer
 from atoll_runtime.syncer.tape import Tape
-from atoll_runtime.transport.grpc_client import GrpcTransport
+from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.grpc_server import GrpcServer
-from atoll_runtime.transport.threads import Threads
 from atoll_runtime.transport.tls import Tls, TlsError
 
 EXIT_RETRY = 1
@@ -129,7 +128,7 @@ async def run_service(
         driver.start()
         if rules.shard != COORDINATOR:
             first = run.shards[COORDINATOR]
-            driver.spawn(Following(driver, Threads(GrpcTransport(first.host, first.port, tls))).serve())
+            driver.spawn(Following(driver, GrpcNetwork(first.host, first.port, tls)).serve())
         await driver.failed
     finally:
         await driver.close()

@@ -1,1 +1,1 @@
-"""How learners and syncer talk: messages, codecs, and two transports behind one interface."""
+"""How learners and shards talk: messages, codecs, and gRPC."""

@@ -1,12 +1,13 @@
-"""A learner host's gRPC channel to the syncer, mTLS always."""
+"""A gRPC channel to one shard of the syncer, of a learner's host or of another shard; mTLS always."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import grpc
+import grpc.aio
 
 from atoll_runtime.sync.rules import TRANSFER_SECONDS
 from atoll_runtime.transport.chunks import MESSAGE_LIMIT, Assembly, split
@@ -27,7 +28,7 @@ from atoll_runtime.transport.messages import (
     encode,
 )
 from atoll_runtime.transport.tls import Tls
-from atoll_runtime.transport.transport import Link, TransportError
+from atoll_runtime.transport.transport import TransportError
 
 OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),
@@ -45,39 +46,49 @@ CALL_SECONDS = 10.0
 """Deadline of a small call."""
 
 
-class GrpcTransport:
-    """One channel, shared by the session and the transfers; after a renewal of the certificate, the next session's."""
+class GrpcNetwork:
+    """See `interfaces.Network`. One channel, shared by the session and the transfers; after a renewal of the
+    certificate, the next session's."""
 
     def __init__(self, host: str, port: int, tls: Tls) -> None:
         self._address = f"{host}:{port}"
         self._tls = tls
-        self._open()
+        self._channel: grpc.aio.Channel | None = None
+        self._shown: object = None
+        """The identity that the channel shows."""
 
-    def _open(self) -> None:
-        self._shown = self._tls.identity()
-        self._channel = grpc.secure_channel(self._address, self._tls.client(), OPTIONS)
-        self._session = self._channel.stream_stream(f"/{SERVICE}/Session")
-        self._push = self._channel.stream_unary(f"/{SERVICE}/Push")
-        self._fetch = self._channel.unary_stream(f"/{SERVICE}/Fetch")
-        self._directory = self._channel.unary_unary(f"/{SERVICE}/Directory")
-
-    def session(self, hello: Hello | ShardHello, next_up: Callable[[], Up | None]) -> Link:
-        """See `Transport`. gRPC takes the messages from a thread of its own."""
+    async def session(self, hello: Hello | ShardHello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
+        """See `Network`."""
         if self._tls.identity() is not self._shown:
-            self._channel.close()  # the last session has ended, and with it all that its transfers were for
-            self._open()
+            await self.close()  # the last session has ended, and with it all that its transfers were for
 
-        def outgoing() -> Iterator[bytes]:
-            yield encode(hello)
-            while (message := next_up()) is not None:
-                yield encode(message)
+        call = self._open.stream_stream(f"/{SERVICE}/Session")()
 
-        return GrpcLink(self._session(outgoing()), self._address)
+        async def say() -> None:
+            with contextlib.suppress(
+                grpc.RpcError, grpc.aio.UsageError
+            ):  # it has ended: who reads it is told
+                await call.write(encode(hello))
+                async for message in outgoing:
+                    await call.write(encode(message))
 
-    def push(self, head: PushHead, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
-        """See `Transport`."""
+        # Not gRPC's own task: that would take a message from `outgoing` after the shard has ended the session.
+        sender = asyncio.create_task(say())
+        try:
+            with self._errors():
+                async for data in call:
+                    message = decode(data)
+                    if not isinstance(message, Down):
+                        raise WireError(f"{type(message).__name__} does not belong on a session")
+                    yield message
+        finally:
+            sender.cancel()
+            call.cancel()
 
-        def outgoing() -> Iterator[bytes]:
+    async def push(self, head: PushHead, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
+        """See `Network`."""
+
+        async def up() -> AsyncIterator[bytes]:
             yield encode(head)
             for chunk in split(body):
                 if not wanted():
@@ -85,71 +96,71 @@ class GrpcTransport:
                 yield chunk
 
         with self._errors():
-            reply = decode(self._push(outgoing(), timeout=TRANSFER_SECONDS))
-        if not isinstance(reply, PushReply):
-            raise TransportError(f"{self._address}: {type(reply).__name__} came instead of PushReply")
+            call = self._open.stream_unary(f"/{SERVICE}/Push")
+            reply = decode(await call(up(), timeout=TRANSFER_SECONDS))
+            if not isinstance(reply, PushReply):
+                raise WireError(f"{type(reply).__name__} came instead of PushReply")
         return reply
 
-    def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
-        """See `Transport`."""
+    async def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
+        """See `Network`."""
         with self._errors():
-            stream = self._fetch(encode(request), timeout=TRANSFER_SECONDS)
-            head = decode(next(stream))
-            if not isinstance(head, FetchHead):
-                raise WireError(f"{type(head).__name__} came instead of FetchHead")
-            assembly = Assembly(head.size)
-            for data in stream:
-                assembly.add(data)
+            call = self._open.unary_stream(f"/{SERVICE}/Fetch")(encode(request), timeout=TRANSFER_SECONDS)
+            try:
+                stream = aiter(call)
+                head = decode(await anext(stream))
+                if not isinstance(head, FetchHead):
+                    raise WireError(f"{type(head).__name__} came instead of FetchHead")
+                assembly = Assembly(head.size)
+                async for data in stream:
+                    assembly.add(data)
+            finally:
+                call.cancel()
             if not assembly.whole:
                 raise WireError(f"the body ended after {assembly.filled} of {head.size} bytes")
         return head, assembly.body
 
     def directory(self, request: DirectoryRequest) -> DirectoryReply:
-        """See `Transport`."""
-        with self._errors():
-            reply = decode(self._directory(encode(request), timeout=CALL_SECONDS))
-        if not isinstance(reply, DirectoryReply):
-            raise TransportError(f"{self._address}: {type(reply).__name__} came instead of DirectoryReply")
+        """Asks for units to seed from, on a channel of its own. Blocks; raises `TransportError`."""
+        with (
+            self._errors(),
+            grpc.secure_channel(self._address, self._tls.client(), OPTIONS) as channel,
+        ):
+            ask = channel.unary_unary(f"/{SERVICE}/Directory")
+            reply = decode(ask(encode(request), timeout=CALL_SECONDS))
+            if not isinstance(reply, DirectoryReply):
+                raise WireError(f"{type(reply).__name__} came instead of DirectoryReply")
         return reply
 
-    def close(self) -> None:
-        """See `Transport`."""
-        self._channel.close()
+    async def close(self) -> None:
+        """See `Network`."""
+        channel, self._channel, self._shown = self._channel, None, None
+        if channel is not None:
+            await channel.close()
+
+    @property
+    def _open(self) -> grpc.aio.Channel:
+        if self._channel is None:
+            self._shown = self._tls.identity()
+            self._channel = grpc.aio.secure_channel(self._address, self._tls.client(), OPTIONS)
+        return self._channel
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except (grpc.RpcError, WireError, StopIteration, ValueError) as error:
+        except (grpc.RpcError, grpc.aio.UsageError, WireError, StopAsyncIteration, ValueError) as error:
             raise TransportError(explain(self._address, error)) from error
-
-
-class GrpcLink:
-    """One session's stream of answers."""
-
-    def __init__(self, call: Any, address: str) -> None:
-        self._call, self._address = call, address
-
-    def receive(self) -> Down | None:
-        """See `Link`."""
-        try:
-            message = decode(next(self._call))
-        except StopIteration:
-            return None
-        except (grpc.RpcError, WireError) as error:
-            raise TransportError(explain(self._address, error)) from error
-        if not isinstance(message, Down):
-            raise TransportError(f"{self._address}: {type(message).__name__} does not belong on a session")
-        return message
-
-    def close(self) -> None:
-        """See `Link`."""
-        self._call.cancel()
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise TransportError(f"{self._address}: the channel was closed") from error
 
 
 def explain(address: str, error: Exception) -> str:
     """One line that a user can act on."""
-    if not isinstance(error, grpc.Call):
+    if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
         return f"{address}: {error or type(error).__name__}"
     detail = error.details() or ""
     if "handshake" in detail.lower() or "certificate" in detail.lower():

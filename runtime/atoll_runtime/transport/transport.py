@@ -1,8 +1,8 @@
-"""The seam between protocol and network: what a learner host uses, and what the syncer offers."""
+"""What the syncer offers to whoever a network brings to it. The other end of the network is `interfaces.Network`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,49 +12,14 @@ from atoll_runtime.transport.messages import (
     Down,
     FetchHead,
     FetchRequest,
-    Hello,
     PushHead,
     PushReply,
-    ShardHello,
     Up,
 )
 
 
 class TransportError(Exception):
     """The syncer was not reached, or the link broke; worth another try later. The message says why."""
-
-
-class Link(Protocol):
-    """One host's session. Used by one thread, but `close`, which any thread may call."""
-
-    def receive(self) -> Down | None:
-        """The next message, waiting for it; None when the syncer ended the session.
-
-        Raises:
-            TransportError: the link broke.
-        """
-
-    def close(self) -> None:
-        """Ends the session; a waiting `receive` returns or raises at once."""
-
-
-class Transport(Protocol):
-    """Learner side. Every method blocks with a deadline of its own and may be called from any thread."""
-
-    def session(self, hello: Hello | ShardHello, next_up: Callable[[], Up | None]) -> Link:
-        """Opens a session; `next_up` blocks for the next message to send, None at the end."""
-
-    def push(self, head: PushHead, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
-        """Sends a part; breaks off once it is not `wanted` any more. Raises `TransportError`."""
-
-    def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
-        """Gets a part. Raises `TransportError`."""
-
-    def directory(self, request: DirectoryRequest) -> DirectoryReply:
-        """Asks for units to seed from. Raises `TransportError`."""
-
-    def close(self) -> None:
-        """Frees connections; calls in progress end with `TransportError`."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from atoll_runtime.checkpoint import Cut
 from atoll_runtime.checkpoint.units import Moments
 from atoll_runtime.contract import UnitContract
-from atoll_runtime.learner.exchange import Exchange
+from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.fragments import Fragments, wire_type
 from atoll_runtime.learner.island import start_of
 from atoll_runtime.learner.loop import Loop
@@ -114,17 +114,17 @@ class Learner(Party):
             streams=learners,
         )
         clock = self.loop.time
-        exchange = Exchange(run, contract, layout, fragments.bounds, fragments.padded, clock=clock)
         way = Way(self, self._shard, self._setting.costs)
-        exchange.connect([way], cut.versions, cut.step, "", cut.meta["lineages"])
-        while not exchange.answered:
+        client = SyncerClient(run, contract, layout, fragments.bounds, fragments.padded, [way], clock)
+        client.connect(cut.versions, cut.step, "", cut.meta["lineages"])
+        while not client.answered:
             await asyncio.sleep(LOOK_SECONDS)
-        start = start_of(exchange.welcome(0.0), programs.agreement, cut, island.name, moments is None)
+        start = start_of(client.welcome(0.0), programs.agreement, cut, island.name, moments is None)
         return Loop(
             run,
             inner,
             fragments,
-            exchange,
+            client,
             programs.agreement,
             Share(programs.train, run.data.seed, island.number, learners, inner.batch, start.cursor),
             start,

@@ -1,6 +1,7 @@
-"""One host's exchange with the syncer, all shards of it. Every method returns at once but those with a time-out.
+"""One host's client of the syncer: a session with each shard, all on one event loop. The training loop waits for none.
 
-The clients of the shards run on an event loop in a thread of its own, or on the caller's, as in simulated time.
+The event loop runs in a thread of its own, or is the caller's, as in simulated time. The training loop's thread uses
+the client; every method returns at once but those with a time-out.
 
 The island knows one list of fragments: fragment p of shard s is number s·P + p.
 """
@@ -11,34 +12,27 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.interfaces import Network
-from atoll_runtime.learner.mailbox import Arrival, Counters, Mailbox
-from atoll_runtime.learner.wire import Wire
+from atoll_runtime.learner.session import Arrival, Counters, ShardSession
 from atoll_runtime.sync.events import CutId
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.sync.link import Ask
 from atoll_runtime.sync.progress import Offer
 from atoll_runtime.sync.rules import COORDINATOR
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.messages import (
-    Beginning,
-    Fenced,
-    PushHead,
-    Refused,
-    Stop,
-)
-from atoll_runtime.transport.threads import Threads
-from atoll_runtime.transport.transport import Transport
+from atoll_runtime.transport.messages import PROTOCOL, Beginning, Fenced, Hello, PushHead, Refused, Stop
 
-__all__ = ["Arrival", "Exchange", "Greeting"]
+__all__ = ["Arrival", "Greeting", "SyncerClient"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -54,14 +48,14 @@ class Greeting:
     """Tokens, as shard 0 counts them; 0 where that has not answered."""
 
 
-class Exchange:
-    """Used by the training loop's thread alone.
+class SyncerClient:
+    """What a host and the shards tell each other.
 
     Args:
-        layout: of the whole model, in as many shards as there are transports.
+        layout: of the whole model, in as many shards as there are networks.
         bounds: this host's [start, stop) in each padded fragment.
         padded: elements of each fragment, padded to the unit's devices.
-        transports: one for each shard; needed by `start` alone.
+        networks: one for each shard.
         clock: seconds, by which links are measured.
     """
 
@@ -72,16 +66,16 @@ class Exchange:
         layout: Layout,
         bounds: Sequence[tuple[int, int]],
         padded: Sequence[int],
-        transports: Sequence[Transport] = (),
+        networks: Sequence[Network],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock = clock
-        self._run, self._unit, self._layout = run, unit, layout
-        self._bounds, self._padded, self._transports = tuple(bounds), tuple(padded), tuple(transports)
+        if len(networks) != layout.shards:
+            raise ValueError(f"networks: {len(networks)} for {layout.shards} shards")
+        self._run, self._unit, self._layout, self._clock = run, unit, layout, clock
+        self._bounds, self._padded, self._networks = tuple(bounds), tuple(padded), tuple(networks)
         self._dtype = codecs.DTYPES[run.outer.codec]
         self._held: tuple[int, ...] = (0,) * len(layout.fragments)
-        self._boxes: list[Mailbox] = []
-        self._wires: list[Wire] = []
+        self._sessions: list[ShardSession] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inner_step = 0
 
@@ -89,8 +83,8 @@ class Exchange:
     def counters(self) -> Counters:
         """What happened on the links, all together."""
         total = Counters()
-        for box in self._boxes:
-            for name, value in vars(box.counters).items():
+        for session in self._sessions:
+            for name, value in vars(session.counters).items():
                 setattr(total, name, getattr(total, name) + value)
         return total
 
@@ -108,54 +102,44 @@ class Exchange:
             loop.run_forever()
             loop.close()
 
-        threading.Thread(target=serve, name="syncer-clients", daemon=True).start()
-
         async def connect() -> None:
-            networks = [Threads(transport) for transport in self._transports]
-            self.connect(networks, versions, seeded_step, seed_message, lineages)
+            self.connect(versions, seeded_step, seed_message, lineages)
 
+        threading.Thread(target=serve, name="syncer-client", daemon=True).start()
         asyncio.run_coroutine_threadsafe(connect(), loop).result()
 
     def connect(
-        self,
-        networks: Sequence[Network],
-        versions: Sequence[int],
-        seeded_step: int,
-        seed_message: str,
-        lineages: Sequence[str] = (),
+        self, versions: Sequence[int], seeded_step: int, seed_message: str, lineages: Sequence[str] = ()
     ) -> None:
-        """The same over these networks, one for each shard, on the event loop of the caller."""
-        if len(networks) != self._layout.shards:
-            raise ValueError(f"transports: {len(networks)} for {self._layout.shards} shards")
-        seed = seeded_step, seed_message
-        for s, box in enumerate(self.open(versions, lineages)):
-            fingerprint, bounds = self._layout.shard(s).fingerprint, self._bounds[self._own(s)]
-            self._wires.append(Wire(self._run, self._unit, s, fingerprint, bounds, networks[s], box, seed))
-
-    def open(self, versions: Sequence[int], lineages: Sequence[str] = ()) -> Sequence[Mailbox]:
-        """Says what this host holds. Nothing carries what is in the mailboxes, one a shard, but the caller."""
-        if len(versions) != len(self._layout.fragments):
-            raise ValueError(f"versions: {len(versions)} for {len(self._layout.fragments)} fragments")
+        """The same on the event loop of the caller."""
         sizes = [fragment.size for fragment in self._layout.fragments]
         # Of a fragment without elements there is nothing to hold.
         self._held = tuple(version if size else 0 for version, size in zip(versions, sizes, strict=True))
-        self._boxes = [
-            Mailbox(
-                self._held[self._own(s)],
-                lineages[s] if lineages else "",
-                [p for p, size in enumerate(sizes[self._own(s)]) if not size],
-                self._clock,
+        for s, network in enumerate(self._networks):
+            hello = Hello(
+                protocol=PROTOCOL,
+                run_uid=self._run.uid,
+                unit=self._unit.unit,
+                incarnation=self._unit.incarnation,
+                host=self._unit.host,
+                hosts=self._unit.hosts,
+                fingerprint=self._layout.shard(s).fingerprint,
+                codec=self._run.outer.codec,
+                versions=self._held[self._own(s)],
+                seeded_step=seeded_step,
+                seed_message=seed_message,
+                address=self._unit.address,
             )
-            for s in range(self._layout.shards)
-        ]
-        return self._boxes
+            lineage, bounds = lineages[s] if lineages else "", self._bounds[self._own(s)]
+            self._sessions.append(ShardSession(s, hello, lineage, bounds, network, self._clock))
+            self._sessions[-1].start()
 
     def welcome(self, timeout: float) -> Greeting | None:
         """The first answers; waits at most `timeout` seconds for all shards, so only before training starts."""
         deadline = time.monotonic() + timeout
-        for box in self._boxes:
-            box.answered.wait(max(0.0, deadline - time.monotonic()))
-        answers = [box.welcome for box in self._boxes]
+        for session in self._sessions:
+            session.answered.wait(max(0.0, deadline - time.monotonic()))
+        answers = [session.welcome for session in self._sessions]
         known = [answer for answer in answers if answer is not None]
         if not known:
             return None
@@ -172,7 +156,7 @@ class Exchange:
 
     def begin(self, beginning: Beginning) -> None:
         """The first step has ended; told with the reports that follow."""
-        self._boxes[COORDINATOR].beginning = beginning
+        self._sessions[COORDINATOR].beginning = beginning
 
     def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
         """Each inner step. `tokens`: of the whole unit in it; `cursor`: the next position in its data.
@@ -181,26 +165,20 @@ class Exchange:
         """
         self._inner_step = step
         if self._unit.host == 0:
-            self._boxes[COORDINATOR].put_report(step, tokens, loss, step_seconds, cursor)
+            self._sessions[COORDINATOR].report(step, tokens, loss, step_seconds, cursor)
 
     def arrived(self) -> dict[int, Arrival]:
         """The newest complete version of each fragment, if it was not given out yet."""
-        return {
-            self._number(s, p): arrival
-            for s, box in enumerate(self._boxes)
-            for p, arrival in box.take_arrivals().items()
-        }
+        return self._numbered(session.arrived() for session in self._sessions)
 
     def adopt(self, number: int, arrival: Arrival) -> None:
         """The loop has taken an arrival: it is the anchor now."""
         s, p = divmod(number, self._layout.width)
-        self._boxes[s].adopt(p, arrival)
+        self._sessions[s].adopt(p, arrival)
 
     def pulls(self) -> dict[int, Ask]:
         """The open rounds that want a contribution, by fragment, once the version they need was taken."""
-        return {
-            self._number(s, p): ask for s, box in enumerate(self._boxes) for p, ask in box.pulls().items()
-        }
+        return self._numbered(session.pulls() for session in self._sessions)
 
     def contribute(self, number: int, ask: Ask, part: NDArray[Any], offer: Offer, cursor: int) -> None:
         """Queues this host's part of anchor − θ; dropped and counted when it comes late.
@@ -230,57 +208,56 @@ class Exchange:
             size=codecs.pushed_size(stop - start, self._run.outer.codec),
             cut=offer.cut,
         )
-        self._boxes[number // self._layout.width].put_push(head, np.ascontiguousarray(part))
+        self._sessions[number // self._layout.width].contribute(head, np.ascontiguousarray(part))
 
     def cut(self) -> CutId:
         """The newest cut that any shard has told of. Ask after `arrived`: it covers what came."""
-        return max(box.cut for box in self._boxes)
+        return max(session.cut for session in self._sessions)
 
     def mark(self, cut: CutId, trained: int) -> None:
         """The unit has recorded itself for a cut: tells shard 0."""
-        self._boxes[COORDINATOR].put_mark(cut, trained)
+        self._sessions[COORDINATOR].mark(cut, trained)
 
     def merged(self) -> int:
         """Tokens merged, as shard 0 counts them, as far as this host has heard."""
-        return self._boxes[COORDINATOR].merged
+        return self._sessions[COORDINATOR].merged
 
     def stop(self) -> Stop | None:
         """The final cut is safe: leave cleanly."""
-        return self._boxes[COORDINATOR].stop
+        return self._sessions[COORDINATOR].stop
 
     def error(self) -> Fenced | Refused | None:
         """Terminal: a newer incarnation, a foreign layout, the wrong run."""
-        return next((box.error for box in self._boxes if box.error is not None), None)
+        return next((session.error for session in self._sessions if session.error is not None), None)
 
     def check(self) -> None:
-        """Raises what ended a client."""
-        for box in self._boxes:
-            if box.failure is not None:
-                raise box.failure
+        """Raises what ended a session for good."""
+        for session in self._sessions:
+            if session.failure is not None:
+                raise session.failure
 
     def close(self, timeout: float) -> None:
-        """Ends every link; waits at most `timeout` seconds."""
+        """Ends every session; waits at most `timeout` seconds."""
         loop, self._loop = self._loop, None
         if loop is not None:
             ended = asyncio.run_coroutine_threadsafe(self.disconnect(), loop)
             with contextlib.suppress(TimeoutError):
                 ended.result(timeout)
             loop.call_soon_threadsafe(loop.stop)
-        for transport in self._transports[len(self._wires) :]:
-            transport.close()
 
     async def disconnect(self) -> None:
         """The same, on the event loop of the caller."""
-        await asyncio.gather(*(wire.close() for wire in self._wires))
+        await asyncio.gather(*(session.close() for session in self._sessions))
 
     @property
     def answered(self) -> bool:
         """Every shard has answered, or will not."""
-        return all(box.answered.is_set() for box in self._boxes)
+        return all(session.answered.is_set() for session in self._sessions)
 
     def _own(self, s: int) -> slice:
         """A shard's fragments."""
         return slice(s * self._layout.width, (s + 1) * self._layout.width)
 
-    def _number(self, s: int, p: int) -> int:
-        return s * self._layout.width + p
+    def _numbered(self, found: Iterable[dict[int, T]]) -> dict[int, T]:
+        """What the sessions have, by the island's numbers."""
+        return {s * self._layout.width + p: each for s, own in enumerate(found) for p, each in own.items()}

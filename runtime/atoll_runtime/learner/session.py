@@ -1,0 +1,421 @@
+"""One host's session with one shard of the syncer, its fetches and its pushes: three tasks on one event loop.
+
+The training loop's thread hands over and takes what has come by the first methods. Each holds the lock for a moment,
+and none waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from numpy.typing import NDArray
+
+from atoll_runtime.interfaces import Network
+from atoll_runtime.sync.events import CutId
+from atoll_runtime.sync.link import Ask, Link
+from atoll_runtime.sync.linkshare import LinkShare
+from atoll_runtime.sync.rules import TRANSFER_SECONDS
+from atoll_runtime.syncer.backoff import Backoff
+from atoll_runtime.transport import codecs
+from atoll_runtime.transport.changes import Holdings
+from atoll_runtime.transport.messages import (
+    Announce,
+    Beginning,
+    Down,
+    Fenced,
+    FetchRequest,
+    Hello,
+    Mark,
+    Marker,
+    Offer,
+    Over,
+    Pull,
+    PushHead,
+    Refused,
+    Report,
+    Stop,
+    Up,
+    Welcome,
+)
+from atoll_runtime.transport.transport import TransportError
+
+log = logging.getLogger(__name__)
+
+PUSH_ATTEMPTS = 6
+REPORT_SECONDS = 0.1
+"""Least time between two reports on the wire; those in between are coalesced."""
+BACKOFF_SECONDS = (0.2, 5.0)
+"""First and longest wait between two attempts."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A version of a fragment that this host has received whole."""
+
+    version: int
+    part: NDArray[Any]
+    """This host's contiguous part of the padded fragment, in the wire's dtype (bfloat16 or float32)."""
+    lineage: str = ""
+    """That the version belongs to."""
+
+
+@dataclass
+class Counters:
+    """What happened on this link since it was made."""
+
+    connections: int = 0
+    pushed: int = 0
+    dropped: int = 0
+    """Contributions that did not reach a round: over or refused."""
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class ShardSession:
+    """Connects for ever, with back-off and jitter, until it is closed or told to stop.
+
+    Args:
+        hello: what this host says first, with the versions that it holds now.
+        lineage: that these belong to; empty where it is not known.
+        bounds: this host's [start, stop) in each padded fragment of the shard.
+        clock: seconds, by which the link is measured.
+    """
+
+    def __init__(
+        self,
+        shard: int,
+        hello: Hello,
+        lineage: str,
+        bounds: Sequence[tuple[int, int]],
+        network: Network,
+        clock: Callable[[], float],
+    ) -> None:
+        self.answered = threading.Event()
+        """The shard has answered, or will not."""
+        self.counters = Counters()
+        self.welcome: Welcome | None = None
+        """The first one."""
+        self.stop: Stop | None = None
+        self.error: Fenced | Refused | None = None
+        self.failure: Exception | None = None
+        """Ended a task."""
+        self.beginning: Beginning | None = None
+        """Goes with every report."""
+        self._shard, self._hello, self._bounds = shard, hello, bounds
+        self._network, self._clock = network, clock
+        empty = frozenset(p for p, (start, stop) in enumerate(bounds) if start == stop)
+        self._lock = threading.Lock()
+        self._link = Link(list(hello.versions), lineage=lineage, empty=empty)
+        self._share = LinkShare(len(bounds) - len(empty))
+        self._holdings = Holdings(hello.codec, bounds)
+        self._arrivals: dict[int, Arrival] = {}
+        self._report: Report | None = None
+        self._mark: Mark | None = None
+        self._unsent: set[type[Report] | type[Mark]] = set()
+        self._offers: deque[Offer] = deque()
+        """Headers that wait for the session."""
+        self._parts: deque[tuple[PushHead, NDArray[Any]]] = deque()
+        """Contributions that wait for the link; the first one is on it."""
+        self._quiet_until = 0.0
+        """When the next report may be sent."""
+        self._closed = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed = asyncio.Event()
+        self._noticed = False
+        """The tasks will look at what has changed."""
+
+    # for the training loop
+
+    def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
+        """Adds a step to the sums; what was not sent yet is replaced."""
+        with self._lock:
+            steps, total = (self._report.steps, self._report.tokens) if self._report else (0, 0)
+            self._report = Report(step, steps + 1, total + tokens, loss, step_seconds, cursor, self.beginning)
+            self._unsent.add(Report)
+            self._notify()
+
+    def mark(self, cut: CutId, trained: int) -> None:
+        """The unit has recorded itself; reports of later steps go out after it."""
+        with self._lock:
+            self._mark = Mark(cut, trained)
+            self._unsent.add(Mark)
+            self._notify()
+
+    def arrived(self) -> dict[int, Arrival]:
+        """What arrived since the last call."""
+        with self._lock:
+            taken, self._arrivals = self._arrivals, {}
+            return taken
+
+    def adopt(self, p: int, arrival: Arrival) -> None:
+        """The loop has taken it: it is the anchor now."""
+        with self._lock:
+            self._link.adopt(p, arrival.version, arrival.lineage)
+            self._notify()
+
+    def pulls(self) -> dict[int, Ask]:
+        """Open rounds whose least anchor the loop has taken, and in which the link can take part."""
+        with self._lock:
+            now, waiting, fetches = self._clock(), len(self._parts), self._link.wanted
+            asks = self._link.answerable()
+            return {p: ask for p, ask in asks.items() if self._share.ready(p, now, waiting, fetches)}
+
+    def contribute(self, head: PushHead, part: NDArray[Any]) -> None:
+        """Answers a pull: its header goes out at once, its body when the link is free. Dropped and counted when its
+        round is over."""
+        with self._lock:
+            if not self._link.answered(head.round):
+                self.counters.dropped += 1
+                return
+            expected = self._share.seconds * (len(self._parts) + 1)
+            head = msgspec.structs.replace(head, seconds=min(expected, TRANSFER_SECONDS))
+            self._share.joined(head.round.fragment, self._clock())
+            self._offers.append(Offer(head))
+            self._parts.append((head, part))
+            self._notify()
+
+    @property
+    def cut(self) -> CutId:
+        """The newest cut that the shard has recorded itself for, as far as this host has seen."""
+        with self._lock:
+            return self._link.cut
+
+    @property
+    def merged(self) -> int:
+        """Tokens that the shard has merged, as far as this host has heard."""
+        with self._lock:
+            return self._link.merged
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more will be exchanged."""
+        return self._closed or any(end is not None for end in (self.error, self.failure, self.stop))
+
+    # on the event loop
+
+    def start(self) -> None:
+        """Begins to connect."""
+        self._loop = asyncio.get_running_loop()
+        jobs = self._keep_linked, self._fetch_all, self._push_all
+        self._tasks = [self._loop.create_task(self._work(job)) for job in jobs]
+
+    async def close(self) -> None:
+        """Ends session and transfers."""
+        self._closed = True
+        self.answered.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._network.close()
+
+    def _notify(self) -> None:
+        """Has the tasks look at what has changed. In any thread, with the lock held."""
+        if self._loop is not None and not (self._noticed or self._closed):
+            self._noticed = True
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._noticed = False
+        if self.welcome is not None or self.ended:
+            self.answered.set()
+        before, self._changed = self._changed, asyncio.Event()
+        before.set()
+
+    async def _until(self, due: Callable[[], object], seconds: float | None = None) -> bool:
+        """Waits for something to do, for so many seconds at most; false at the end."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not (self.ended or due()):
+                    await self._changed.wait()
+        return not self.ended
+
+    async def _work(self, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """A task. What it does not mend itself (no memory, no further thread) ends the process by way of the training
+        loop: without this task the unit would train on, alone, and say nothing."""
+        try:
+            await job()
+        except Exception as error:
+            if not self.ended:
+                log.exception("the link to shard %d of the syncer failed", self._shard)
+                self.failure = error
+                self._wake()
+
+    async def _keep_linked(self) -> None:
+        backoff, last = Backoff(*BACKOFF_SECONDS), ""
+        while not self.ended:
+            try:
+                if await self._serve_link():
+                    backoff, last = Backoff(*BACKOFF_SECONDS), ""
+                reason = "the syncer ended the session"
+            except TransportError as error:
+                reason = str(error)
+            with self._lock:  # its pulls are void; the next session brings them anew
+                self._link.disconnected()
+                self._offers.clear()
+            self._wake()
+            kind = reason.split(";")[0]  # behind it stands the address tried last, which changes
+            if kind != last and not self.ended:
+                log.warning("no link to shard %d of the syncer, training goes on: %s", self._shard, reason)
+                last = kind
+            await self._until(lambda: False, backoff.seconds())
+
+    async def _serve_link(self) -> bool:
+        """One session from Hello to its end; true when it was welcomed."""
+        with self._lock:  # the last report and mark are due again
+            hello = msgspec.structs.replace(self._hello, versions=tuple(self._link.held))
+            self._unsent = {kind for kind, held in ((Report, self._report), (Mark, self._mark)) if held}
+        welcomed = False
+        try:
+            session = self._network.session(hello, self._outgoing())
+            async with contextlib.aclosing(session):  # type: ignore[type-var]
+                async for message in session:
+                    if isinstance(message, Welcome):
+                        welcomed = True
+                        log.info("linked to shard %d at global step %d", self._shard, message.global_step)
+                    self.take(message)
+                    if self.ended:
+                        break
+        except TransportError:
+            if not welcomed:
+                raise
+        return welcomed
+
+    def take(self, message: Down) -> None:
+        """A message of the shard."""
+        with self._lock:
+            match message:
+                case Welcome():
+                    self.counters.connections += 1
+                    self.welcome = self.welcome or message
+                    self._link.counted(message.merged)
+                    if self._link.welcomed(message.lineage, message.versions, message.least, message.cut):
+                        self._arrivals.clear()  # of a history that ended
+                case Pull(round_id, least):
+                    self._link.asked(round_id, least)
+                    self._share.asked(round_id.fragment, round_id.step, self._clock())
+                case Over(round_id):
+                    self._link.over(round_id)
+                case Announce(p, version, needed):
+                    self._link.announced(p, version, needed)
+                case Marker(cut):
+                    self._link.marked(cut)
+                case Stop():
+                    self.stop = message
+                case Fenced() | Refused():
+                    self.error = message
+        self._wake()
+
+    async def _outgoing(self) -> AsyncIterator[Up]:
+        """What this host says: marks and headers at once, a report not before its time."""
+        while await self._until(lambda: self._unsent or self._offers):
+            wait = self._quiet_until - self._clock()
+            if wait > 0 and not self._urgent:
+                await self._until(lambda: self._urgent, wait)
+                continue
+            with self._lock:
+                message = self._next_up()
+            if isinstance(message, Report):
+                self._quiet_until = self._clock() + REPORT_SECONDS
+            if message is not None:
+                yield message
+
+    @property
+    def _urgent(self) -> bool:
+        return Mark in self._unsent or bool(self._offers)
+
+    def _next_up(self) -> Up | None:
+        """A mark comes before the report that follows it."""
+        if Mark in self._unsent:
+            self._unsent.discard(Mark)
+            return self._mark
+        if self._offers:
+            return self._offers.popleft()
+        self._unsent.discard(Report)
+        return self._report
+
+    async def _fetch_all(self) -> None:
+        hello, backoff = self._hello, Backoff(*BACKOFF_SECONDS)
+        while await self._until(lambda: self._link.wanted):
+            with self._lock:
+                errand = self._link.errand()
+            assert errand is not None
+            p = errand.fragment
+            (start, stop), held = self._bounds[p], self._holdings.of(p)
+            request = FetchRequest(
+                unit=hello.unit,
+                incarnation=hello.incarnation,
+                fragment=p,
+                version=errand.version,
+                start=start,
+                stop=stop,
+                codec=hello.codec,
+                held=held.version,
+                series=held.series,
+            )
+            began = self._clock()
+            try:
+                head, body = await self._network.fetch(request)
+                part = await asyncio.to_thread(self._holdings.take, head, body)
+            except TransportError as error:
+                log.warning("fragment %d version %d was not fetched: %s", p, errand.version, error)
+                with self._lock:
+                    self._link.postpone(errand)
+                await self._until(lambda: False, backoff.seconds())
+                continue
+            backoff = Backoff(*BACKOFF_SECONDS)
+            with self._lock:
+                self._share.fetched(self._clock() - began)
+                self.counters.bytes_in += head.size
+                self._link.counted(head.merged)
+                if self._link.fetched(errand, head.version, head.cut):
+                    self._arrivals[p] = Arrival(head.version, part, errand.lineage)
+
+    async def _push_all(self) -> None:
+        while await self._until(lambda: self._parts):
+            head, part = self._parts[0]
+            accepted, seconds = await self._send(head, part)
+            with self._lock:
+                self._parts.popleft()
+                if accepted:
+                    self._share.pushed(head.round.fragment, seconds)
+                    self.counters.pushed += 1
+                    self.counters.bytes_out += head.size
+                else:
+                    self._share.missed(head.round.fragment, seconds)
+                    self.counters.dropped += 1
+
+    async def _send(self, head: PushHead, part: NDArray[Any]) -> tuple[bool, float]:
+        """Sends until an answer comes, the round is over (the next waits for the link), or the attempts are used up.
+        Says whether it was accepted, and the seconds of the last attempt."""
+        body, seconds = await asyncio.to_thread(codecs.pack, part, head.codec), 0.0
+        backoff = Backoff(*BACKOFF_SECONDS)
+
+        def over() -> bool:
+            """The round wants no contribution any more, as far as this host knows."""
+            return self.ended or head.round not in self._link.open
+
+        for _ in range(PUSH_ATTEMPTS):
+            if over():
+                break
+            began = self._clock()
+            try:
+                reply = await self._network.push(head, body, lambda: not over())
+            except TransportError as error:
+                seconds = self._clock() - began
+                if not over():
+                    log.warning("a part for %s was not sent: %s", head.round, error)
+                await self._until(over, backoff.seconds())
+                continue
+            if not reply.accepted:
+                log.info("a part for %s was not taken: %s", head.round, reply.reason)
+            return reply.accepted, self._clock() - began
+        return False, seconds

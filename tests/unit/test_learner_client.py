@@ -1,0 +1,255 @@
+"""A host's client of the syncer: what it mends itself, and how the training loop hears of the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll_runtime.contract import RunContract, UnitContract
+from atoll_runtime.learner.client import SyncerClient
+from atoll_runtime.learner.island import _merged
+from atoll_runtime.learner.loop import Loop, Start
+from atoll_runtime.sync.events import NO_CUT, RoundId
+from atoll_runtime.sync.fragments import TensorInfo, build_layout
+from atoll_runtime.sync.link import Ask
+from atoll_runtime.sync.progress import Offer
+from atoll_runtime.transport.changes import Holdings
+from atoll_runtime.transport.messages import (
+    WHOLE,
+    Announce,
+    Beginning,
+    Down,
+    FetchHead,
+    FetchRequest,
+    Over,
+    Pull,
+    PushReply,
+    Report,
+    Up,
+    Welcome,
+)
+from atoll_runtime.transport.transport import TransportError
+
+UNIT = UnitContract(unit="a", incarnation=1, host=0, hosts=1, coordinator="a:1", batch=1, stream=0, streams=1)
+ROUND = RoundId(1, 0, 0)
+
+
+class Shard:
+    """A network with a shard behind it that says what the test says; what is called `at` has no memory."""
+
+    def __init__(self, at: str = "") -> None:
+        self.at = at
+        self.down: asyncio.Queue[Down] = asyncio.Queue()
+        self.heard: list[Up] = []
+        self.merged = 0
+
+    def reach(self, call: str) -> None:
+        if call == self.at:
+            raise MemoryError("Unable to allocate 1.55 GiB")
+
+    async def session(self, hello: Any, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
+        self.reach("session")
+
+        async def hear() -> None:
+            async for message in outgoing:
+                self.heard.append(message)
+
+        hearing = asyncio.create_task(hear())
+        try:
+            while True:
+                yield await self.down.get()
+        finally:
+            hearing.cancel()
+
+    async def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
+        self.reach("fetch")
+        return FetchHead(0, request.version, 8, merged=self.merged), memoryview(bytes(8))
+
+    async def push(self, head: Any, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
+        self.reach("push")
+        return PushReply(True)
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+
+class Parties:
+    """A client and its shards, of one fragment each unless `fragments` says more."""
+
+    def __init__(
+        self, run: RunContract, shards: Sequence[Shard], fragments: int = 1, unit: UnitContract = UNIT
+    ) -> None:
+        count = fragments * len(shards)
+        tensors = [TensorInfo(f"w{n}", (4,), False, False) for n in range(count)]
+        self.layout, self.shards = build_layout(tensors, fragments, len(shards)), shards
+        self.client = SyncerClient(run, unit, self.layout, [(0, 4)] * count, [4] * count, shards)
+        self.client.connect([0] * count, 0, "")
+
+    def welcome(self, *merged: int) -> None:
+        for shard, tokens in zip(self.shards, merged, strict=True):
+            zeros = (0,) * self.layout.width
+            shard.down.put_nowait(Welcome("L", 1, zeros, zeros, 0, 0, merged=tokens))
+
+    def contribute(self) -> None:
+        for number, ask in self.client.pulls().items():
+            part = np.zeros(4, self.client._dtype)
+            self.client.contribute(number, ask, part, Offer(0, 1, 1, 1, NO_CUT), 1)
+
+
+async def until(condition: Callable[[], Any]) -> Any:
+    async with asyncio.timeout(20):
+        while not (found := condition()):
+            await asyncio.sleep(0.005)
+    return found
+
+
+@pytest.mark.parametrize("at", ["session", "fetch", "push"])
+async def test_what_ends_a_task_of_the_client_ends_the_training_loop_too(
+    at: str, make_run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, shard = make_run(), Shard(at)
+    parties = Parties(run, [shard])
+    client = parties.client
+    parties.welcome(0)
+    for message in (Pull(ROUND, 0), Announce(0, 1, True)):
+        shard.down.put_nowait(message)
+    loop: Any = Loop(run, *[None] * 2, client, *[None] * 2, Start((0,), (0,)), threading.Event(), None)
+    if at == "push":
+        await until(client.pulls)
+        parties.contribute()
+    await until(lambda: client._sessions[0].failure)
+    with pytest.raises(MemoryError, match="Unable to allocate"):
+        loop.advance()
+    await client.disconnect()
+    assert all(task.done() for task in client._sessions[0]._tasks)
+    assert "the link to shard 0 of the syncer failed" in caplog.text and "Traceback" in caplog.text
+
+
+async def test_a_part_whose_round_is_over_gives_the_link_to_the_next_one(
+    make_run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first of two rounds is merged without this unit, whose link has become slow."""
+
+    class Slow(Shard):
+        begun, whole = list[RoundId](), list[RoundId]()
+
+        async def push(self, head: Any, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
+            self.begun.append(head.round)
+            if head.round == ROUND:
+                await until(lambda: not wanted())
+                raise TransportError("broken off")
+            self.whole.append(head.round)
+            return PushReply(True)
+
+    shard, following = Slow(), RoundId(2, 1, 0)
+    parties = Parties(make_run(), [shard], fragments=2)
+    client = parties.client
+    parties.welcome(0)
+    for message in (Pull(ROUND, 0), Pull(following, 0)):
+        shard.down.put_nowait(message)
+    await until(lambda: len(client.pulls()) == 2)
+    parties.contribute()
+    await until(lambda: shard.begun == [ROUND])
+    shard.down.put_nowait(Over(ROUND))
+    await until(lambda: shard.whole == [following])
+    await until(lambda: client.counters.pushed)
+    assert (client.counters.pushed, client.counters.dropped) == (1, 1)
+    assert "was not sent" not in caplog.text
+    await client.disconnect()
+
+
+async def test_a_contribution_to_a_round_that_is_over_is_dropped_and_counted(make_run: Any) -> None:
+    parties = Parties(make_run(), [Shard()])
+    client = parties.client
+    part, offer = np.zeros(4, client._dtype), Offer(0, 1, 1, 1, NO_CUT)
+    client.contribute(0, Ask(ROUND, 0, 0), part, offer, 1)
+    assert client.counters.dropped == 1
+    with pytest.raises(ValueError, match="must be bfloat16"):
+        client.contribute(0, Ask(ROUND, 0, 0), part.astype(np.float32), offer, 1)
+    await client.disconnect()
+
+
+def test_the_client_in_a_thread_of_its_own_answers_at_once_and_ends_in_time(
+    make_run: Any, eventually: Any
+) -> None:
+    class Greets(Shard):
+        async def session(self, hello: Any, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
+            self.down.put_nowait(Welcome("L", 7, (0,), (0,), 0, 0))
+            async for message in super().session(hello, outgoing):
+                yield message
+
+    layout, shard = build_layout([TensorInfo("w", (4,), False, False)], 1), Greets()
+    client = SyncerClient(make_run(), UNIT, layout, [(0, 4)], [4], [shard])
+    client.start([0], 0, "")
+    greeting = client.welcome(20)
+    assert greeting is not None and greeting.global_step == 7
+    client.report(1, 8, 5.0, 0.1, 8)
+    eventually(lambda: shard.heard)
+    client.close(10)
+    client.check()
+    assert all(task.done() for task in client._sessions[0]._tasks)
+
+
+@pytest.mark.parametrize("length", [0, 6, 7, 10])
+def test_a_body_of_a_wrong_length_is_fetched_again(length: int) -> None:
+    with pytest.raises(TransportError, match="came"):
+        Holdings("bf16", [(0, 4)]).take(FetchHead(0, 1, length, WHOLE), memoryview(bytes(length)))
+
+
+@pytest.mark.parametrize(("host", "shards", "sent"), [(0, 1, [True]), (1, 1, [False]), (0, 2, [True, False])])
+async def test_the_host_that_speaks_for_its_unit_reports_to_shard_0_alone(
+    host: int, shards: int, sent: list[bool], make_run: Any
+) -> None:
+    unit = UNIT.model_copy(update={"host": host, "hosts": 2})
+    parties = Parties(make_run(), [Shard() for _ in range(shards)], unit=unit)
+    parties.welcome(*[0] * shards)
+    await until(lambda: parties.client.answered)
+    parties.client.report(1, 8, 5.0, 0.1, 8)
+    if any(sent):
+        await until(lambda: parties.shards[0].heard)
+    assert [session._report is not None for session in parties.client._sessions] == sent
+    await parties.client.disconnect()
+
+
+async def test_every_report_tells_of_the_beginning_once_it_is_known(make_run: Any) -> None:
+    beginning, parties = Beginning(10.0, 30.5, 12.25, 3, 16), Parties(make_run(), [Shard()])
+    (shard,), client = parties.shards, parties.client
+    client.report(1, 8, 5.0, 0.1, 8)
+    await until(lambda: len(shard.heard) == 1)
+    client.begin(beginning)
+    for step in (2, 3):
+        client.report(step, 8, 5.0, 0.1, 8)
+        await until(lambda: len(shard.heard) == step)  # noqa: B023
+    assert shard.heard == [
+        Report(step, step, 8 * step, 5.0, 0.1, 8, None if step == 1 else beginning) for step in (1, 2, 3)
+    ]
+    await client.disconnect()
+
+
+async def test_the_merged_tokens_are_those_that_shard_0_counts_and_never_go_back(make_run: Any) -> None:
+    parties = Parties(make_run(), [Shard(), Shard()])
+    client, first = parties.client, parties.shards[0]
+    assert client.merged() == 0
+    parties.welcome(500, 400)
+    await until(lambda: client.answered)
+    greeting = client.welcome(0.0)
+    assert greeting is not None and greeting.merged == client.merged() == 500
+    for version, merged, furthest in ((1, 700, 700), (2, 600, 700)):
+        first.merged = merged
+        first.down.put_nowait(Announce(0, version, True))
+        assert (await until(client.arrived))[0].version == version
+        assert client.merged() == furthest
+    await client.disconnect()
+
+
+def test_merged_tokens_come_from_the_checkpoint_without_a_syncer() -> None:
+    def unit(merged: int) -> dict[str, Any]:
+        return {"account": {"merged": merged, "fragments": 3}}
+
+    assert _merged({"units": {"a": unit(900), "b": unit(601)}}) == 500
+    assert _merged({"units": {"a": {"merged_step": 7}}}) == _merged({}) == 0
