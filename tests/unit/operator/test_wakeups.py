@@ -19,8 +19,9 @@ from atoll_operator.kube.errors import Conflict
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.operator import Controller
+from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.syncer_state import StatusDiff
-from atoll_operator.reconcilers.inventory import Inventory, parent_key
+from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
 from atoll_operator.reconcilers.unit import Memory, StatusWriter, UnitReconciler
 from atoll_operator.reconcilers.wakeups import (
@@ -35,155 +36,113 @@ from atoll_operator.settings import Settings
 UNITS = 400
 SLOW_UNIT = FIGURES_SECONDS["LearnerUnit"]
 RUN, UNIT = Key("TrainingRun", "n", "r"), Key("LearnerUnit", "n", "u")
-OURS = {"app.kubernetes.io/managed-by": "atoll"}
 OF_UNIT = {"atoll.dev/run": "r", "atoll.dev/unit": "u"}
 
 
-def thing(version: int, name: str = "x", owner: str = "unit", uid: str = "", **more: Any) -> Object:
-    references = [{"uid": owner, "controller": True}] if owner else []
+def thing(kind: str, version: int, name: str = "", owner: str = "unit", **more: Any) -> Object:
+    name = name or {"LearnerUnit": "u", "TrainingRun": "r", "Node": "n1"}.get(kind, "x")
     metadata = {
-        "name": name, "namespace": "n", "uid": uid or name, "resourceVersion": str(version),
-        "labels": more.pop("labels", OF_UNIT), "ownerReferences": references, "generation": 1,
+        "name": name, "namespace": "" if kind == "Node" else "n", "uid": name, "resourceVersion": str(version),
+        "labels": OF_UNIT, "ownerReferences": [{"uid": owner, "controller": True}], "generation": 1,
     }  # fmt: skip
-    return {"metadata": metadata, **more}
-
-
-def node(name: str, version: int = 1, **more: Any) -> Object:
-    return {"metadata": {"name": name, "uid": name, "resourceVersion": str(version)}, **more}
+    return {"metadata": metadata | more.pop("metadata", {}), **more}
 
 
 class World:
-    """An inventory, and who is woken by each event."""
+    """An inventory with a pod on the node `n1`, and who is woken by each event."""
 
     def __init__(self) -> None:
         self.inventory = Inventory()
+        self.put("Pod", 1, "first", spec={"nodeName": "n1"})
 
-    def put(self, kind: str, body: Object) -> dict[Key, float]:
-        return self._woken(self.inventory.put(kind, body))
+    def put(self, kind: str, version: int, name: str = "", **more: Any) -> dict[Key, float]:
+        return self._woken(self.inventory.put(kind, thing(kind, version, name, **more)))
 
-    def drop(self, kind: str, body: Object) -> dict[Key, float]:
-        return self._woken(self.inventory.drop(kind, body))
+    def drop(self, kind: str, version: int, **more: Any) -> dict[Key, float]:
+        return self._woken(self.inventory.drop(kind, thing(kind, version, **more)))
 
     def keep(self, kind: str, names: set[tuple[str, str]], version: int) -> dict[Key, float]:
         return self._woken(*self.inventory.keep(kind, "", names, version))
+
+    def pods(self) -> tuple[PodView, ...]:
+        return self.inventory.pods_of(UNIT, "unit")
 
     def _woken(self, *changes: Change | None) -> dict[Key, float]:
         found = (wakeups(change, self.inventory) for change in changes if change is not None)
         return dict(itertools.chain.from_iterable(found))
 
 
-def test_a_run_has_the_pods_of_its_syncer_and_of_its_evaluator_apart() -> None:
+def test_a_run_and_a_unit_have_their_own_pods_until_a_fresh_list_lacks_them() -> None:
     world = World()
-    names = ["r-syncer-0", "r-syncer-1", "r-evaluator-0"]
-    for component, name in zip(("syncer", "syncer", "evaluator"), names, strict=True):
-        labels = {"atoll.dev/run": "r", "atoll.dev/component": component}
-        assert world.put("Pod", thing(1, name, labels=labels)) == {RUN: 0.0}
-    assert [pod.name for pod in world.inventory.set_pods(RUN, "r-syncer")] == names[:2]
-    assert [pod.name for pod in world.inventory.set_pods(RUN, "r-evaluator")] == names[2:]
-
-
-def test_a_unit_has_the_pods_that_it_owns_until_a_fresh_list_lacks_them() -> None:
-    world = World()
-    world.put("Pod", thing(5, "a"))
-    world.put("Pod", thing(6, "c", owner="an-earlier-unit"))
-    assert [pod.name for pod in world.inventory.pods_of(UNIT, "unit")] == ["a"]
-    world.inventory.replace_pods(UNIT, [thing(7, "b")])
-    assert [pod.name for pod in world.inventory.pods_of(UNIT, "unit")] == ["b"]
+    for version, name in enumerate(["r-syncer-0", "r-syncer-1", "r-evaluator-0"], 2):
+        labels = {"atoll.dev/run": "r", "atoll.dev/component": name.split("-")[1]}
+        assert world.put("Pod", version, name, metadata={"labels": labels}) == {RUN: 0.0}
+    assert [pod.name for pod in world.inventory.set_pods(RUN, "r-syncer")] == ["r-syncer-0", "r-syncer-1"]
+    assert [pod.name for pod in world.inventory.set_pods(RUN, "r-evaluator")] == ["r-evaluator-0"]
+    world.put("Pod", 6, "c", owner="an-earlier-unit")
+    assert [pod.name for pod in world.pods()] == ["first"]
+    world.inventory.replace_pods(UNIT, [thing("Pod", 7, "b")])
+    assert [pod.name for pod in world.pods()] == ["b"]
 
 
 def test_a_deleted_node_is_remembered_until_one_of_its_name_comes_back() -> None:
     world = World()
-    world.put("Pod", thing(1, spec={"nodeName": "n1"}))
-    world.put("Node", node("n1"))
-    world.put("Node", node("n2"))
-    pods = world.inventory.pods_of(UNIT, "unit")
+    for name in ("n1", "n2"):
+        world.put("Node", 1, name)
     assert world.keep("Node", {("", "n1"), ("", "n2")}, 9) == {}
-    assert world.keep("Node", {("", "n2")}, 9) == {UNIT: 0.0}
-    assert world.inventory.nodes_of(pods)["n1"].gone
-    assert world.put("Node", {**node("n1", 10), "metadata": {**node("n1", 10)["metadata"], "uid": "new"}})
-    assert not world.inventory.nodes_of(pods)["n1"].gone
-
-
-def test_only_a_change_of_what_matters_of_a_node_wakes_the_units_on_it() -> None:
-    world = World()
-    world.put("Pod", thing(1, spec={"nodeName": "n1"}))
-    assert world.put("Node", node("n1")) == {UNIT: 0.0}
-    assert world.put("Node", node("n1", 2, status={"conditions": []})) == {}
-    assert world.put("Node", node("n1", 3, spec={"unschedulable": True})) == {UNIT: 0.0}
-
-
-def test_a_unit_wakes_itself_at_once_and_its_run_soon() -> None:
-    world, unit = World(), thing(1, "u", spec={"run": "r"})
-    assert world.put("LearnerUnit", unit) == {UNIT: 0.0, RUN: RUN_SECONDS}
-    assert world.drop("LearnerUnit", thing(2, "u", spec={"run": "r"})) == {UNIT: 0.0, RUN: 0.0}
-    assert world.put("TrainingRun", thing(3, "r", spec={})) == {RUN: 0.0}
+    assert world.keep("Node", {("", "n2")}, 9) == AT_ONCE
+    assert world.inventory.nodes_of(world.pods())["n1"].gone
+    assert world.put("Node", 10, metadata={"uid": "new"})
+    assert not world.inventory.nodes_of(world.pods())["n1"].gone
 
 
 READY, UNREADY = ({"conditions": [{"type": "Ready", "status": status}]} for status in ("True", "False"))
 AT_ONCE, SOON, NOT = {UNIT: 0.0}, {UNIT: STARTING_SECONDS}, {}
+PENDING, GIVEN = {"phase": "Pending"}, {"nodeSelector": {"cloud.google.com/gke-nodepool": "p"}}
+TERMINATING = {"metadata": {"deletionTimestamp": "2026-11-23T08:00:00Z"}}
+OF_RUN, OF_OTHERS = ({"metadata": {"labels": labels}} for labels in ({"atoll.dev/run": "r"}, {}))
+GONE: Object = {}
+CHANGES: list[tuple[str, str, list[Object], dict[Key, float]]] = [
+    ("Pod", "is new", [{"status": PENDING}], AT_ONCE),
+    (
+        "Pod",
+        "nothing that matters",
+        [{"status": PENDING}, {"status": {**PENDING, "hostIP": "10.0.0.1"}}],
+        NOT,
+    ),
+    ("Pod", "runs", [{"status": PENDING}, {"status": {"phase": "Running", **UNREADY}}], SOON),
+    ("Pod", "becomes ready", [{"status": UNREADY}, {"status": READY}], SOON),
+    ("Pod", "is not ready any more", [{"status": READY}, {"status": UNREADY}], AT_ONCE),
+    ("Pod", "failed", [{"status": {"phase": "Running"}}, {"status": {"phase": "Failed"}}], AT_ONCE),
+    ("Pod", "bound, its pool given", [{"spec": GIVEN}, {"spec": {**GIVEN, "nodeName": "n2"}}], SOON),
+    ("Pod", "bound, its pool chosen", [{"spec": {}}, {"spec": {"nodeName": "n2"}}], AT_ONCE),
+    ("Pod", "gone", [{"spec": {}}, GONE], AT_ONCE),
+    ("Pod", "gone as was told", [TERMINATING, GONE], SOON),
+    ("Node", "is new", [{"spec": {}}], AT_ONCE),
+    ("Node", "nothing that matters", [{"spec": {}}, {"status": {"conditions": []}}], NOT),
+    ("Node", "cordoned", [{"spec": {}}, {"spec": {"unschedulable": True}}], AT_ONCE),
+    ("LearnerUnit", "changes", [{"spec": {"run": "r"}}], {UNIT: 0.0, RUN: RUN_SECONDS}),
+    ("LearnerUnit", "gone", [{"spec": {"run": "r"}}, GONE], {UNIT: 0.0, RUN: 0.0}),
+    ("TrainingRun", "changes", [{"spec": {}, **OF_RUN}], {RUN: 0.0}),
+    ("StatefulSet", "changes", [OF_RUN], {RUN: 0.0}),
+    ("Secret", "made by its owner", [{"data": {}}], NOT),
+    ("Secret", "changed by others", [{"data": {}}, {"data": {}}], SOON),
+    ("Secret", "gone", [{"data": {}}, GONE], SOON),
+    ("Service", "of a run", [OF_RUN, OF_RUN], {RUN: STARTING_SECONDS}),
+    ("Service", "of others", [OF_OTHERS, OF_OTHERS], NOT),
+]
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        pytest.param({"phase": "Pending"}, {"phase": "Pending", "hostIP": "10.0.0.1"}, NOT, id="nothing"),
-        pytest.param({"phase": "Pending"}, {"phase": "Running", **UNREADY}, SOON, id="runs"),
-        pytest.param(UNREADY, READY, SOON, id="becomes-ready"),
-        pytest.param(READY, UNREADY, AT_ONCE, id="is-not-ready-any-more"),
-        pytest.param({"phase": "Running"}, {"phase": "Failed"}, AT_ONCE, id="failed"),
-    ],
+    ("kind", "what", "states", "woken"), CHANGES, ids=[f"{r[0]} {r[1]}" for r in CHANGES]
 )
-def test_a_pod_that_comes_up_wakes_its_unit_soon_and_one_that_fails_at_once(
-    before: Object, after: Object, expected: dict[Key, float]
+def test_a_change_wakes_whom_it_concerns_when_it_matters(
+    kind: str, what: str, states: list[Object], woken: dict[Key, float]
 ) -> None:
-    world = World()
-    assert world.put("Pod", thing(1, status=before)) == AT_ONCE
-    assert world.put("Pod", thing(2, status=after)) == expected
-
-
-@pytest.mark.parametrize(
-    ("pool", "expected"), [pytest.param("p", SOON, id="pool-given"), pytest.param("", AT_ONCE, id="chosen")]
-)
-def test_a_pod_that_chose_its_pool_wakes_its_unit_at_once(pool: str, expected: dict[Key, float]) -> None:
-    selector = {"cloud.google.com/gke-nodepool": pool} if pool else {}
-    world = World()
-    world.put("Pod", thing(1, spec={"nodeSelector": selector}))
-    assert world.put("Pod", thing(2, spec={"nodeSelector": selector, "nodeName": "n1"})) == expected
-
-
-def test_a_deleted_pod_wakes_its_unit_at_once_unless_its_deletion_was_seen() -> None:
-    world = World()
-    world.put("Pod", thing(1))
-    assert world.drop("Pod", thing(2)) == AT_ONCE
-    terminating = thing(3, uid="second")
-    terminating["metadata"]["deletionTimestamp"] = "2026-11-23T08:00:00Z"
-    world.put("Pod", terminating)
-    assert world.drop("Pod", terminating) == SOON
-
-
-def test_an_owned_object_that_others_change_or_delete_wakes_its_owner() -> None:
-    world = World()
-    assert world.put("Secret", thing(3)) == NOT, "its owner made it"
-    assert world.put("Secret", thing(5)) == SOON
-    assert world.drop("Secret", thing(6)) == SOON
-    world.put("Service", thing(7, uid="s"))
-    assert world.keep("Service", set(), 6) == NOT
-    assert world.keep("Service", set(), 8) == SOON
-
-
-@pytest.mark.parametrize(
-    ("kind", "labels", "parent"),
-    [
-        pytest.param("Service", OF_UNIT, UNIT, id="of-a-unit"),
-        pytest.param("Service", {"atoll.dev/run": "r"}, RUN, id="of-a-run"),
-        pytest.param("Service", {}, None, id="of-others"),
-        pytest.param("TrainingRun", {"atoll.dev/run": "r"}, None, id="a-run-with-labels"),
-    ],
-)
-def test_the_parent_of_an_object_is_in_its_labels(
-    kind: str, labels: dict[str, str], parent: Key | None
-) -> None:
-    assert parent_key(kind, thing(1, labels=labels)) == parent
+    world, last = World(), {}
+    for version, state in enumerate(states, 2):
+        last = world.drop(kind, version, **states[0]) if state is GONE else world.put(kind, version, **state)
+    assert last == woken
 
 
 @pytest.mark.parametrize(
@@ -198,8 +157,7 @@ def test_the_parent_of_an_object_is_in_its_labels(
 def test_a_report_wakes_at_once_what_changed(diff: StatusDiff, expected: list[str]) -> None:
     inventory = Inventory()
     for version, name in enumerate(("a", "b"), 1):
-        metadata = {"name": name, "namespace": "n", "uid": name, "resourceVersion": str(version)}
-        inventory.put("LearnerUnit", {"metadata": metadata, "spec": {"run": "r"}})
+        inventory.put("LearnerUnit", thing("LearnerUnit", version, name, spec={"run": "r"}))
     assert [key.name for key in report_wakeups(RUN, diff, inventory)] == expected
 
 
@@ -262,7 +220,7 @@ def test_each_object_is_looked_at_once_in_the_time_of_a_resync_and_never_many_at
 ) -> None:
     inventory, metrics, settings = Inventory(), Metrics(), Settings(runtime_image="i", resync_seconds=300)
     for kind, name in [("TrainingRun", "r"), *(("LearnerUnit", f"r-p-{n}") for n in range(UNITS))]:
-        inventory.put(kind, thing(1, name, spec={"run": "r"}))
+        inventory.put(kind, thing(kind, 1, name, spec={"run": "r"}))
     times: dict[Key, list[float]] = {}
 
     async def note(_: object, key: Key) -> None:
