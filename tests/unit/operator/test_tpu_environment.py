@@ -1,13 +1,17 @@
-"""What the pods of units of one and of several slices are told."""
+"""What the pods of units of one and of several slices are told, and the cluster that JAX itself finds in it."""
 
 from __future__ import annotations
+
+import os
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pod_kinds import all_pods, container, learner_unit, settings, values
+from jax._src.clusters import ClusterEnv, cloud_tpu_cluster, cluster
+from pod_kinds import all_pods, learner_unit, settings, values
 
-from atoll_operator.api.group import LABEL_SLICE
 from atoll_operator.plan.pods import gang
 from atoll_operator.plan.pods.environment import LIBTPU_ARGUMENTS, tpu_environment
 from atoll_operator.plan.pods.topology import GENERATIONS, slice_of
@@ -20,10 +24,23 @@ SHAPES = [
     for machine in generation.machines
     for topology in machine.topologies
 ]
-
-
-def names_of(hosts: int) -> tuple[str, ...]:
-    return tuple(f"u-1-{host}.u.ns.svc" for host in range(hosts))
+UNITS = [
+    ("tpu-v5-lite-podslice", "2x2", None, 1),
+    ("tpu-v5-lite-podslice", "4x4", "ct5lp-hightpu-4t", 1),
+    ("tpu-v5-lite-podslice", "2x4", "ct5lp-hightpu-4t", 2),
+    ("tpu-v5-lite-device", "2x4", None, 1),
+    ("tpu-v5p-slice", "2x2x1", None, 1),
+    ("tpu-v5p-slice", "4x4x4", None, 1),
+    ("tpu-v5p-slice", "2x2x4", None, 3),
+    ("tpu-v6e-slice", "2x4", "ct6e-standard-8t", 1),
+    ("tpu-v6e-slice", "8x8", None, 1),
+    ("tpu-v6e-slice", "4x4", "ct6e-standard-4t", 4),
+    ("tpu7x", "2x2x1", None, 1),
+    ("tpu7x", "2x2x4", "tpu7x-standard-4t", 1),
+    ("tpu7x", "2x2x2", None, 64),
+]
+FOREIGN = ("TPU_", "MEGASCALE_", "JAX_", "KUBERNETES_")
+"""Beginnings of variables that JAX reads, and that only the pod may have."""
 
 
 def v5p(topology: str, slices: int, *, arguments: str = "", **changes: str) -> UnitObserved:
@@ -32,10 +49,65 @@ def v5p(topology: str, slices: int, *, arguments: str = "", **changes: str) -> U
     return learner_unit(own, 1, **(given | changes))
 
 
+def environments(index: int, number: int = 3, unit: int | None = None) -> list[dict[str, str]]:
+    """Of the pods of a unit like `UNITS[index]` in order of hosts; `unit` is its number in its pool."""
+    accelerator, topology, machine, slices = UNITS[index]
+    name = f"r-p-{index if unit is None else unit}"
+    kind = {"accelerator": accelerator, "topology": topology, "machine_type": machine, "slices": slices}
+    return [values(pod) for pod in all_pods(learner_unit(number=number, name=name, **kind))]
+
+
+def addresses(pods: list[dict[str, str]]) -> set[str]:
+    return {name for each in pods for name in each["TPU_WORKER_HOSTNAMES"].split(",")}
+
+
+def detect(environment: dict[str, str], names: set[str]) -> tuple[Any, ...]:
+    """What JAX makes of a pod's environment: the kind of cluster, its coordinator, its size and this one's number.
+
+    The names of pods alone resolve, and the metadata server of the VM knows of no slices.
+    """
+
+    def resolve(name: str) -> str:
+        assert name in names, "the detection waits for a name that does not exist"
+        return "127.0.0.1"
+
+    own = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    # The API server's address is in every pod, and JAX knows a cluster by it.
+    own |= {**environment, "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    with (
+        patch.dict(os.environ, own, clear=True),
+        patch("socket.gethostbyname", resolve),
+        patch.multiple(cloud_tpu_cluster, running_in_cloud_tpu_vm=True, get_metadata=lambda key: ("", 404)),
+        patch.object(cluster, "running_in_cloud_tpu_vm", True),
+    ):
+        kinds = (each for each in ClusterEnv._cluster_types if not each.opt_in_only_method)
+        kind = next(each for each in kinds if each.is_env_present())
+        found = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, 60)
+    return kind.__name__, *found[:3]
+
+
+@pytest.mark.parametrize("index", range(len(UNITS)))
+def test_jax_finds_one_cluster_that_is_the_unit_as_its_contract_says(index: int) -> None:
+    pods = environments(index)
+    contracts = [parse_unit(each[ENV_UNIT]) for each in pods]
+    found = [detect(each, addresses(pods)) for each in pods]
+    assert found == [("GkeTpuCluster", said.coordinator, said.hosts, said.host) for said in contracts]
+    assert [host for *_, host in found] == list(range(len(pods)))
+    assert {(said.coordinator, said.hosts) for said in contracts} == {(found[0][1], len(pods))}
+
+
+@pytest.mark.parametrize("index", range(len(UNITS)))
+def test_nothing_of_a_unit_is_named_by_another_or_by_its_own_next_gang(index: int) -> None:
+    ours = addresses(environments(index))
+    for other in (environments(index, unit=index + 100), environments(index, number=4)):
+        named = addresses(other) | {each.get("MEGASCALE_COORDINATOR_ADDRESS") for each in other}
+        assert ours.isdisjoint(named)
+
+
 @given(shape=st.sampled_from(SHAPES), slices=st.integers(1, 64))
 def test_each_host_knows_its_place_in_its_slice_and_slices_meet_at_the_first_host(shape, slices) -> None:
     slices = slices if shape.hosts > 1 else 1
-    names = names_of(slices * shape.hosts)
+    names = tuple(f"u-1-{host}.u.ns.svc" for host in range(slices * shape.hosts))
     for host in {0, shape.hosts - 1, len(names) // 2, len(names) - 1}:
         found, number = tpu_environment(shape, slices, host, names), host // shape.hosts
         own = found["TPU_WORKER_HOSTNAMES"].split(",")
@@ -51,27 +123,10 @@ def test_each_host_knows_its_place_in_its_slice_and_slices_meet_at_the_first_hos
 
 
 def test_a_hang_between_slices_ends_the_processes_and_the_administrators_flags_come_last() -> None:
-    pod = all_pods(v5p("2x2x2", 2, arguments="--mine=true"))[3]
-    assert values(pod)[LIBTPU_ARGUMENTS].split() == [
-        "--megascale_error_reporter_abort_on_hang=true",
-        "--megascale_error_reporter_abort_on_error=true",
-        "--mine=true",
-    ]
-    alone = all_pods(v5p("2x2x2", 1, arguments="--mine=true"))[1]
-    assert values(alone)[LIBTPU_ARGUMENTS] == "--mine=true"
-
-
-def test_the_pods_of_a_unit_are_numbered_through_and_labelled_by_slice() -> None:
-    pods = all_pods(v5p("2x2x4", 3))
-    assert [pod["metadata"]["name"] for pod in pods] == [f"r-p-0-1-{host}" for host in range(12)]
-    assert [pod["metadata"]["labels"][LABEL_SLICE] for pod in pods] == [*"000011112222"]
-    for host, pod in enumerate(pods):
-        contract = parse_unit(values(pod)[ENV_UNIT])
-        assert (contract.host, contract.hosts) == (host, 12)
-        assert contract.coordinator == "r-p-0-1-0.r-p-0.ns.svc:8476"
-        ports = [port["containerPort"] for port in container(pod)["ports"]]
-        assert 8080 in ports
-        assert len(set(ports)) == len(ports)
+    ends = ["--megascale_error_reporter_abort_on_hang=true", "--megascale_error_reporter_abort_on_error=true"]
+    for slices, wanted in ((2, [*ends, "--mine=true"]), (1, ["--mine=true"])):
+        pod = all_pods(v5p("2x2x2", slices, arguments="--mine=true"))[1]
+        assert values(pod)[LIBTPU_ARGUMENTS].split() == wanted
 
 
 def test_the_largest_slice_needs_names_that_fit_into_a_variable() -> None:
