@@ -11,10 +11,13 @@ import datetime
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from memory_failures import Act, container_fails, deleted, maintenance, out_of_service, pod_fails
 from memory_world import SPEC, World
 
+from atoll_operator.api.common import EVALUATED
 from atoll_operator.certificates.authority import Authorities, Authority
-from atoll_operator.plan.nodes import OUT_OF_SERVICE
+
+Do, Done = Callable[[World], Awaitable[None] | None], Callable[[World], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +25,8 @@ class Chapter:
     """Something that happens to a run."""
 
     name: str
-    act: Callable[[World], Awaitable[None] | None]
-    done: Callable[[World], bool]
+    act: Do
+    done: Done
     """Whether the operator has done all that has to follow."""
 
 
@@ -36,12 +39,6 @@ def names(world: World, *kinds: str) -> set[str]:
     return {key.name for key in world.server.objects if key.kind in kinds}
 
 
-def resize(world: World, units: int) -> None:
-    """The second pool."""
-    [one, two] = world.server.get("TrainingRun", "r")["spec"]["pools"]
-    world.change_run(pools=[one, {**two, "units": units}])
-
-
 def all_learn(world: World, count: int, *restarts: str) -> bool:
     """So many units are there and learn, and exactly these were restarted, once."""
     units = list(world.server.every("LearnerUnit"))
@@ -49,6 +46,18 @@ def all_learn(world: World, count: int, *restarts: str) -> bool:
     return world.run().get("unitsSummary") == f"{count}/{count}" and counts == {
         name: int(name in restarts) for name in counts
     }
+
+
+def learn(count: int, *restarts: str) -> Done:
+    return lambda world: all_learn(world, count, *restarts)
+
+
+def change(**spec: object) -> Do:
+    return lambda world: world.change_run(**spec)
+
+
+def at(unit: str, host: int, act: Act) -> Do:
+    return lambda world: act(world, world.pods(unit)[host])
 
 
 def create(world: World) -> None:
@@ -59,13 +68,10 @@ def create(world: World) -> None:
     world.create_run(pools=pools, recovery=recovery)
 
 
-def lose_pod(world: World) -> None:
-    world.server.delete("Pod", world.pods("r-two-1")[1]["metadata"]["name"])
-
-
 def rolled(world: World) -> bool:
     images = {pod["spec"]["containers"][0]["image"] for pod in world.pods()}
-    return images == {"image:new"} and world.run().get("unitsUpdated") == 2
+    updated = world.run().get("unitsUpdated") == 2
+    return images == {"image:new"} and updated and all_learn(world, 2, *BOTH)
 
 
 def suspended(world: World) -> bool:
@@ -74,16 +80,8 @@ def suspended(world: World) -> bool:
 
 
 def shrunk(world: World) -> bool:
-    return "r-two-1-tls" not in names(world, "Secret") and not world.pods("r-two-1")
-
-
-def other_shards(count: int) -> Chapter:
-    """In a suspended run, whose state is in the bucket."""
-    return Chapter(
-        f"shards: {count}",
-        lambda world: world.change_run(syncer={"shards": count}),
-        lambda world: world.run().get("syncerShards") == count,
-    )
+    left = "r-two-1-tls" in names(world, "Secret") or world.pods("r-two-1")
+    return not left and all_learn(world, 2, *BOTH)
 
 
 def age_authority(world: World) -> None:
@@ -105,7 +103,7 @@ def followed(world: World) -> bool:
 
 def not_evaluated(world: World) -> bool:
     left = names(world, "StatefulSet", "Service")
-    return "r-evaluator" not in left and condition(world, "Evaluated") == ""
+    return "r-evaluator" not in left and condition(world, EVALUATED) == ""
 
 
 def given_up(world: World) -> bool:
@@ -118,14 +116,8 @@ def emptied(world: World) -> bool:
     return not left and not world.pods() and condition(world, "Progressing") == "False"
 
 
-def lose_node(world: World) -> None:
-    pod = world.pods("r-two-0")[1]
-    world.cluster.dead.add(pod["spec"]["nodeName"])
-    world.cluster.taint_node(pod, OUT_OF_SERVICE)
-
-
-def finish(world: World) -> None:
-    world.syncer.finished = True
+def moved(world: World) -> bool:
+    return all_learn(world, 2, *BOTH) and len(world.pods()) == 3
 
 
 def finished(world: World) -> bool:
@@ -146,58 +138,31 @@ def gone(world: World) -> bool:
 BOTH = ("r-one-0", "r-two-0")
 ALL = (*BOTH, "r-two-1")
 STORY = (
-    Chapter("create", create, lambda world: all_learn(world, 2)),
-    Chapter(
-        "a pod fails",
-        lambda world: world.cluster.fail_pod(world.pods("r-one-0")[0], 137),
-        lambda world: all_learn(world, 2, "r-one-0"),
-    ),
-    Chapter(
-        "a container fails",
-        lambda world: world.cluster.fail_container(world.pods("r-two-0")[1]),
-        lambda world: all_learn(world, 2, *BOTH),
-    ),
-    Chapter(
-        "a new image",
-        lambda world: world.change_run(image="image:new"),
-        lambda world: rolled(world) and all_learn(world, 2, *BOTH),
-    ),
-    Chapter("one unit more", lambda world: resize(world, 2), lambda world: all_learn(world, 3, *BOTH)),
-    Chapter("a pod is lost", lose_pod, lambda world: all_learn(world, 3, *ALL)),
-    Chapter("suspend", lambda world: world.change_run(suspend=True), suspended),
-    other_shards(2),
-    other_shards(1),
-    Chapter("resume", lambda world: world.change_run(suspend=False), lambda world: all_learn(world, 3, *ALL)),
-    Chapter(
-        "one unit less",
-        lambda world: resize(world, 1),
-        lambda world: shrunk(world) and all_learn(world, 2, *BOTH),
-    ),
+    Chapter("create", create, learn(2)),
+    Chapter("a pod fails", at("r-one-0", 0, pod_fails(137)), learn(2, "r-one-0")),
+    Chapter("a container fails", at("r-two-0", 1, container_fails()), learn(2, *BOTH)),
+    Chapter("a new image", change(image="image:new"), rolled),
+    Chapter("one unit more", lambda world: world.resize(1), learn(3, *BOTH)),
+    Chapter("a pod is lost", at("r-two-1", 1, deleted(None)), learn(3, *ALL)),
+    Chapter("suspend", change(suspend=True), suspended),
+    # In a suspended run, whose state is in the bucket.
+    Chapter("two shards", change(syncer={"shards": 2}), lambda world: world.run().get("syncerShards") == 2),
+    Chapter("one shard", change(syncer={"shards": 1}), lambda world: world.run().get("syncerShards") == 1),
+    Chapter("resume", change(suspend=False), learn(3, *ALL)),
+    Chapter("one unit less", lambda world: world.resize(-1), shrunk),
     Chapter("an authority is due", age_authority, followed),
     Chapter(
         "an evaluator",
-        lambda world: world.change_run(evaluation={"tokens": 4096}),
-        lambda world: condition(world, "Evaluated") == "True",
+        change(evaluation={"tokens": 4096}),
+        lambda world: condition(world, EVALUATED) == "True",
     ),
-    Chapter("no evaluator", lambda world: world.change_run(evaluation=None), not_evaluated),
-    Chapter(
-        "a unit is out of restarts",
-        lambda world: world.cluster.fail_container(world.pods("r-one-0")[0]),
-        given_up,
-    ),
-    Chapter("no units", lambda world: world.change_run(units=0), emptied),
-    Chapter(
-        "units in a queue",
-        lambda world: world.change_run(units=None, queueName="team"),
-        lambda world: all_learn(world, 2),
-    ),
-    Chapter(
-        "maintenance",
-        lambda world: world.cluster.taint_node(world.pods("r-one-0")[0]),
-        lambda world: all_learn(world, 2, "r-one-0"),
-    ),
-    Chapter("a node is lost", lose_node, lambda world: all_learn(world, 2, *BOTH) and len(world.pods()) == 3),
-    Chapter("finish", finish, finished),
-    Chapter("its time to live ends", lambda world: world.change_run(ttlSecondsAfterFinished=0), gone),
+    Chapter("no evaluator", change(evaluation=None), not_evaluated),
+    Chapter("a unit is out of restarts", at("r-one-0", 0, container_fails()), given_up),
+    Chapter("no units", change(units=0), emptied),
+    Chapter("units in a queue", change(units=None, queueName="team"), learn(2)),
+    Chapter("maintenance", at("r-one-0", 0, maintenance), learn(2, "r-one-0")),
+    Chapter("a node is lost", at("r-two-0", 1, out_of_service), moved),
+    Chapter("finish", lambda world: setattr(world.syncer, "finished", True), finished),
+    Chapter("its time to live ends", change(ttlSecondsAfterFinished=0), gone),
     Chapter("create and delete", create_and_delete, gone),
 )

@@ -66,6 +66,10 @@ def silent(world: World, pod: Object) -> None:
     world.cluster.lose_node(pod, gone=False)
 
 
+def node_gone(world: World, pod: Object) -> None:
+    world.cluster.lose_node(pod, gone=True)
+
+
 def ends(reason: str, message: str) -> Act:
     """By the kubelet."""
     return disrupted("TerminationByKubelet", reason=reason, message=message)
@@ -88,6 +92,10 @@ def evicted(world: World, pod: Object) -> None:
 def out_of_service(world: World, pod: Object) -> None:
     world.cluster.dead.add(pod["spec"]["nodeName"])
     world.cluster.taint_node(pod, OUT_OF_SERVICE)
+
+
+def maintenance(world: World, pod: Object) -> None:
+    world.cluster.taint_node(pod)
 
 
 def flaps(world: World, pod: Object) -> None:
@@ -152,12 +160,10 @@ ROWS = (
     Row("silent node", silent, "NodeLost", "gang"),
     Row("silent node, and by force", silent, "NodeLost", "gang", recovery={"forceDelete": True}),
     Row("silent node, and nobody leads", silent, "NodeLost", "gang", down=True),
-    Row("node gone", lambda world, pod: world.cluster.lose_node(pod, gone=True), "NodeLost", "gang", recovery=PATIENT),
+    Row("node gone", node_gone, "NodeLost", "gang", recovery=PATIENT),
     Row("node out of service", out_of_service, "NodeLost", "gang", recovery=PATIENT),
     Row("node flaps", flaps, "", "none", recovery={"nodeLostSeconds": 6}),
-    Row(
-        "maintenance", lambda world, pod: world.cluster.taint_node(pod), "HostMaintenance", "gang", charged=False
-    ),
+    Row("maintenance", maintenance, "HostMaintenance", "gang", charged=False),
     Row("container says why", container_fails(1, "OSError: the disk is full"), "OSError", "none", "the disk", 1),
     Row("container, signal", container_fails(139, ""), "AppError", "none", "SIGSEGV", 139),
     Row("container, out of memory", container_fails(137, "", "OOMKilled"), "OutOfMemory", "none", "", 137),

@@ -7,8 +7,8 @@ import base64
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from memory_failures import SEED, UNIT, WITNESS, begin
-from memory_world import World, played
+from memory_failures import SEED, UNIT, WITNESS, begin, node_gone, out_of_service, silent
+from memory_world import SPEC, World, played
 
 from atoll_operator.kube.cache import Key
 
@@ -251,6 +251,30 @@ async def broken_authority_is_reported_and_made_again_once_it_is_deleted(world: 
 
     await world.until("all trust a new one", renewed)
     assert [world.uids(name) for name in (UNIT, WITNESS)] == before
+
+
+@scene
+async def shard_and_evaluator_of_a_lost_node_have_successors_and_of_a_silent_one_only_by_force(
+    world: World,
+) -> None:
+    world.change_run(evaluation={"tokens": 4096})
+    evaluated = lambda: world.condition("TrainingRun", "r", "Evaluated")[0] == "True"  # noqa: E731
+    await world.until("an evaluator", evaluated)
+
+    def pod(name: str) -> Any:
+        return world.server.objects.get(Key("Pod", "ns", name), {"status": {"phase": "Gone"}})
+
+    for name in ("r-syncer-0", "r-evaluator-0"):
+        for force, lose in ((False, out_of_service), (False, node_gone), (False, silent), (True, silent)):
+            await world.until("it runs", lambda name=name: pod(name)["status"]["phase"] == "Running")
+            world.change_run(recovery={**SPEC["recovery"], "forceDelete": force})
+            old = pod(name)["metadata"]["uid"]
+            lose(world, world.server.get("Pod", name))
+            await asyncio.sleep(2)  # less than `nodeLostSeconds`
+            assert lose is not silent or "deletionTimestamp" not in pod(name)["metadata"]
+            await asyncio.sleep(58)
+            assert (pod(name)["metadata"]["uid"] == old) is (lose is silent and not force), (name, lose)
+            world.cluster.mend_nodes()
 
 
 async def mended(world: World, key: Key, wrong: dict[str, Any]) -> None:

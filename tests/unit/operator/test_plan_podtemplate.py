@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pod_kinds import all_pods, container, kinds, learner_unit, settings, values, variables
+from pod_kinds import all_pods, container, kinds, learner_unit, settings, values, variables, workloads
 
 from atoll_operator.api.group import TPU, Object
 from atoll_operator.plan.pods.topology import GENERATIONS
@@ -59,18 +59,6 @@ def test_a_variable_of_the_run_beats_that_of_the_installation_and_gives_way_to_t
     assert platforms == {"learner": "run", "syncer": "cpu", "evaluator": "cpu"}, "these have no accelerator"
 
 
-def test_flags_of_libtpu_come_after_those_that_slices_need() -> None:
-    template = {"env": [{"name": "LIBTPU_INIT_ARGS", "value": "--mine"}]}
-    pod = kinds(settings(template, LIBTPU_INIT_ARGS="--chart"), slices=2)["learner"]
-    flags = values(pod)["LIBTPU_INIT_ARGS"]
-    assert flags.startswith("--megascale") and flags.endswith(" --mine")
-
-
-def test_labels_that_pods_are_found_by_cannot_be_taken_away() -> None:
-    for pod in kinds(settings({"labels": {"atoll.dev/run": "other", "atoll.dev/unit": "x"}})).values():
-        assert pod["metadata"]["labels"]["atoll.dev/run"] == "r"
-
-
 @pytest.mark.parametrize(
     ("accelerator", "machine", "topology"),
     [
@@ -102,3 +90,14 @@ def test_a_learner_alone_may_lock_memory_and_only_where_the_administrator_said_s
     assert raised["capabilities"] == {"drop": ["ALL"], "add": ["SYS_RESOURCE"]}
     assert (raised["runAsUser"], raised["runAsNonRoot"]) == (0, False), "only root keeps a capability"
     assert (raised["allowPrivilegeEscalation"], raised["readOnlyRootFilesystem"]) == (False, True)
+
+
+LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+THEIRS = {"key": "dedicated", "operator": "Exists"}
+
+
+@pytest.mark.parametrize("kind", ["syncer", "evaluator"])
+def test_pods_leave_a_lost_node_after_half_a_minute_in_place_of_five(kind: str) -> None:
+    *ours, last = workloads(tolerations=(THEIRS,))[kind]["spec"]["template"]["spec"]["tolerations"]
+    assert {item["key"]: item["tolerationSeconds"] for item in ours} == dict.fromkeys(LOST, 30)
+    assert ({item["effect"] for item in ours}, last) == ({"NoExecute"}, THEIRS)
