@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from apiserver import Api
 from control_bench import Bench
 from objects import RUN
 
 from atoll_local.controlplane import ControlPlane
+from atoll_local.kubectl import kubectl
 from atoll_local.kwok import EXIT_CODE, Kwok, tpu_node
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(400)]
@@ -124,7 +124,7 @@ def yard(
     account = "atoll-operator"
     if getattr(request, "param", "") == "blind":
         account = "blind"
-        _blind(Api(plane), account)
+        _blind(plane, account)
     with settle(plane, Yard, account) as one:
         one.kwok, one.nodes = kwok, {}
         yield one
@@ -132,16 +132,14 @@ def yard(
     kwok.remove(one.nodes)
 
 
-def _blind(api: Api, account: str) -> None:
+def _blind(plane: ControlPlane, account: str) -> None:
     """A service account with the operator's rights but for nodes, which are a role of their own."""
-    meta, group = {"metadata": {"name": account}}, "rbac.authorization.k8s.io"
-    if account not in {item["metadata"]["name"] for item in api.list("ServiceAccount", "atoll-system")}:
-        api.call("POST", api.path("ServiceAccount", "atoll-system"), meta)
-        binding = {
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "atoll-operator"},
-            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": "atoll-system"}],
-        }
-        api.call("POST", f"/apis/{group}/v1/clusterrolebindings", meta | binding)
+    member = f"--serviceaccount=atoll-system:{account}"
+    for what in (
+        ("serviceaccount", account, "--namespace=atoll-system"),
+        ("clusterrolebinding", account, "--clusterrole=atoll-operator", member),
+    ):
+        kubectl(plane.kubeconfig, "create", *what, check=False)  # an earlier test may have made it
 
 
 SIGHT = pytest.mark.parametrize(
