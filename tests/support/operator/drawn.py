@@ -11,20 +11,21 @@ from specs import broken, runs, units
 SEED = int(os.environ.get("SEED") or 20261122)
 COUNT = int(os.environ.get("SPECS") or 2000)
 PARTS = {
-    "runs": (runs(small=True), COUNT // 8),
-    "units": (units(), COUNT // 8),
-    "broken runs": (broken(runs(small=True)), COUNT // 2),
-    "broken units": (broken(units()), COUNT // 4),
+    "runs": (runs(small=True), COUNT // 8, SEED),
+    "units": (units(), COUNT // 8, SEED),
+    "broken runs": (broken(runs(small=True)), COUNT // 4, SEED),
+    "other broken runs": (broken(runs(small=True)), COUNT // 4, SEED + 1),
+    "broken units": (broken(units()), COUNT // 4, SEED),
 }
-"""What is drawn, and how many of it."""
+"""What is drawn, how many of it, and by which seed."""
 
 
 def drawn(part: str, share: int = 1) -> list[dict[str, Any]]:
     """Bodies of a part, or the first ones of a smaller share of it."""
-    strategy, count = PARTS[part]
+    strategy, count, own_seed = PARTS[part]
     bodies: list[dict[str, Any]] = []
 
-    @seed(SEED)
+    @seed(own_seed)
     @settings(
         max_examples=count // share,
         phases=[Phase.generate],
