@@ -15,7 +15,6 @@ from memory_apiserver import Server, Weather
 from memory_client import MemoryCluster
 
 from atoll_operator.certificates.authority import (
-    AUTHORITY_LIFE,
     DELIVERY,
     LEAF_LIFE,
     Authorities,
@@ -27,7 +26,6 @@ from atoll_operator.certificates.authority import (
 from atoll_operator.certificates.members import RunOwner, members
 from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.kube.client import AT_ONCE, Request
-from atoll_operator.kube.errors import Refused
 from atoll_operator.reconcilers.inventory import Inventory
 
 RUN = RunOwner("ns", "r", "run")
@@ -66,19 +64,6 @@ class Secrets(MemoryCluster):
 @pytest.fixture
 def secrets() -> Secrets:
     return Secrets()
-
-
-async def test_secret_of_another_owner_is_refused_and_does_not_make_others_be_read_again(
-    secrets: Secrets,
-) -> None:
-    secrets.server.create({"kind": "Secret", "metadata": {"name": "r-one-3-tls", "namespace": "ns"}})
-    for _ in range(3):
-        with pytest.raises(Refused, match="'r-one-3-tls' is not the TrainingRun's"):
-            await secrets.ensure(6)
-    assert secrets.asked == [("POST", "r-one-3-tls"), ("GET", "r-one-3-tls")]
-    secrets.server.delete("Secret", "r-one-3-tls")
-    assert await secrets.ensure(6) == [("POST", "r-one-3-tls")]
-    assert await secrets.ensure(6) == []
 
 
 async def test_secrets_are_created_without_a_read_and_each_is_read_again_once_a_day(secrets: Secrets) -> None:
@@ -174,19 +159,6 @@ def test_a_certificate_is_accepted_for_its_names_by_its_authority_for_two_thirds
     assert not ours.accept(ours.bundle, ["one"], NOW)
     assert not ours.accept(b"no certificate", [], NOW)
     assert not theirs.accept(certificate, ["one"], NOW)
-
-
-def test_a_successor_is_trusted_a_day_before_it_signs() -> None:
-    first = Authorities.of("r", (), NOW)
-    assert len(first.trusted) == 1 and first.signer is first.trusted[0], "a new run's signs at once"
-    assert Authorities.of("r", first.trusted, NOW + DAY).trusted == first.trusted
-    due = NOW + 2 * AUTHORITY_LIFE / 3
-    both = Authorities.of("r", first.trusted, due)
-    assert len(both.trusted) == 2 and both.signer is first.signer
-    later = Authorities.of("r", both.trusted, due + DELIVERY)
-    assert later.trusted == both.trusted and later.signer is both.trusted[1]
-    assert Authorities.of("r", both.trusted, NOW + AUTHORITY_LIFE).trusted == both.trusted[1:]
-    assert len(Authorities.of("r", first.trusted, NOW + AUTHORITY_LIFE).trusted) == 1, "all have expired"
 
 
 @given(st.lists(st.floats(min_value=0.01, max_value=29.0), min_size=1, max_size=400))

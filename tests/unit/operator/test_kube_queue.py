@@ -53,60 +53,31 @@ def add(queue: WorkQueue[str]) -> None:
     queue.add("a")
 
 
-@pytest.mark.parametrize(
-    ("steps", "expected"),
-    [
-        pytest.param([(0, add), (0, add), (0, add)], [0], id="many-adds-one-pass"),
-        pytest.param([(0, add), (0.5, add), (0.6, add)], [0, 1], id="again-after-the-pass-that-runs"),
-        pytest.param(
-            [(0, lambda q: q.add_spaced("a", 9)), (2, add)], [0, 2], id="a-first-pass-is-not-spaced"
-        ),
-        pytest.param(
-            [(0, add), (5, lambda q: q.add_spaced("a", 9))], [0, 10], id="spaced-from-the-last-pass"
-        ),
-        pytest.param([(0, add), (0.5, lambda q: q.add_spaced("a", 9))], [0, 9.5], id="spaced-while-handled"),
-        pytest.param(
-            [(0, add), (3, lambda q: q.add_spaced("a", 9)), (4, add)], [0, 4, 10], id="an-add-is-not-spaced"
-        ),
-        pytest.param(
-            [(0, lambda q: q.add_after("a", 8)), (1, lambda q: q.add_after("a", 3))],
-            [4],
-            id="earliest-time-wins",
-        ),
-        pytest.param(
-            [(0, lambda q: q.add_after("a", 8)), (1, lambda q: q.forget("a"))],
-            [],
-            id="forgotten-with-its-timer",
-        ),
-    ],
-)
+def spaced(queue: WorkQueue[str]) -> None:
+    queue.add_spaced("a", 9)
+
+
+def after(seconds: float) -> Callable[[WorkQueue[str]], None]:
+    return lambda queue: queue.add_after("a", seconds)
+
+
+STEPS = [
+    pytest.param([(0, add), (0, add), (0, add)], [0], id="many-adds-one-pass"),
+    pytest.param([(0, add), (0.5, add), (0.6, add)], [0, 1], id="again-after-the-pass-that-runs"),
+    pytest.param([(0, spaced), (2, add)], [0, 2], id="a-first-pass-is-not-spaced"),
+    pytest.param([(0, add), (5, spaced)], [0, 10], id="spaced-from-the-last-pass"),
+    pytest.param([(0, add), (0.5, spaced)], [0, 9.5], id="spaced-while-handled"),
+    pytest.param([(0, add), (3, spaced), (4, add)], [0, 4, 10], id="an-add-is-not-spaced"),
+    pytest.param([(0, after(8)), (1, after(3))], [4], id="earliest-time-wins"),
+    pytest.param([(0, after(8)), (1, lambda queue: queue.forget("a"))], [], id="forgotten-with-its-timer"),
+]
+
+
+@pytest.mark.parametrize(("steps", "expected"), STEPS)
 def test_a_key_is_handled_as_often_and_as_soon_as_it_was_asked_for(
     steps: list[tuple[float, Callable[[WorkQueue[str]], None]]], expected: list[float]
 ) -> None:
     assert World(seconds=1.0).run(100, *steps) == pytest.approx(expected)
-
-
-def test_two_keys_are_handled_at_the_same_time_and_the_oldest_is_known() -> None:
-    async def work() -> None:
-        for key in ("a", "b", "c"):
-            queue.add(key)
-        assert queue.depth == 3
-        working = asyncio.create_task(queue.run())
-        await asyncio.sleep(4)
-        assert (queue.depth, queue.oldest_seconds(), sorted(active)) == (1, 4, ["a", "b"])
-        await asyncio.sleep(4)
-        assert (queue.depth, queue.oldest_seconds(), active) == (0, 3, ["c"])
-        working.cancel()
-
-    active: list[str] = []
-
-    async def handle(key: str) -> None:
-        active.append(key)
-        await asyncio.sleep(5)
-        active.remove(key)
-
-    queue: WorkQueue[str] = WorkQueue(handle, workers=2)
-    leap(work())
 
 
 @pytest.mark.parametrize(

@@ -159,13 +159,6 @@ async def test_lists_fill_what_is_known_page_by_page_and_events_keep_it_fresh(wo
     assert world.asked == ["as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"] * 2
 
 
-async def test_an_empty_collection_is_known_to_be_empty() -> None:
-    world = World()
-    async with world.watched() as watches:
-        await asyncio.wait_for(watches.filled.wait(), 20)
-    assert world.known == set()
-
-
 @pytest.mark.parametrize("code", [410, 500])
 async def test_what_was_deleted_while_a_stream_was_broken_is_found_by_the_next_list(
     world: World, code: int

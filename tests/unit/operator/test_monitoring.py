@@ -163,13 +163,6 @@ def test_what_alerts_and_dashboard_ask_for_can_be_told(expression: str) -> None:
     assert grouped(expression) <= had, expression
 
 
-def test_a_name_that_nobody_tells_would_be_noticed() -> None:
-    asked = selectors("sum by (run) (rate(atoll_no_such_total{fate='x'}[5m])) / on (run) atoll_run_step > 0")
-    assert asked == [("atoll_no_such_total", {"fate"}), ("atoll_run_step", set())]
-    with pytest.raises(ValueError, match="parenthesis"):
-        selectors("sum by (run (atoll_run_step)")
-
-
 def test_every_alert_says_what_is_wrong_and_what_to_do_and_stands_in_the_docs() -> None:
     text = (ROOT / "docs" / "monitoring.md").read_text()
     named = re.findall(r"^\| `(Atoll\w+)` \| (\d+) min \|", text, re.M)
@@ -204,21 +197,6 @@ def test_what_lasts_beyond_the_end_of_a_run_alerts_nobody_then(alert: str) -> No
     told = re.fullmatch(r'\(atoll_run_condition\{condition=~"([^"]*)"\} == 1\)', exceptions(rule["expr"])[-1])
     assert told is not None, rule["expr"]
     assert set(told[1].split("|")) == ends
-
-
-def test_panels_of_the_dashboard_do_not_lie_on_each_other() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        place = panel["gridPos"]
-        cells = {
-            (place["x"] + column, place["y"] + line)
-            for column in range(place["w"])
-            for line in range(place["h"])
-        }
-        assert not cells & taken, panel["title"]
-        assert max(column for column, _ in cells) < 24
-        taken |= cells
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
 def test_the_operator_that_leads_tells_of_each_run_and_one_that_stands_by_of_none() -> None:

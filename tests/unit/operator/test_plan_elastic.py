@@ -38,18 +38,6 @@ def test_total_is_spread_over_the_pools() -> None:
         assert sizes(RunScene(pools, units=total).spec) == wanted
 
 
-def test_growing_and_shrinking_touch_no_unit_that_stays() -> None:
-    scene = begun({"a": 2, "b": 1})
-    before = dict(scene.units)
-    assert list(specs(scene.change({"a": 3, "b": 1, "c": 1}).step())) == ["r-a-2", "r-c-0"]
-    assert {name: scene.units[name] for name in before} == before
-    plan = scene.change({"a": 1, "c": 1}).step()
-    assert [(unit.name, unit.uid) for unit in plan.delete_units] == [
-        (name, name) for name in ("r-a-1", "r-a-2", "r-b-0")
-    ]
-    assert (plan.apply_units, plan.status.units_wanted) == ((), 2)
-
-
 def test_unit_that_comes_back_has_its_old_stream() -> None:
     scene = begun({"a": 3})
     first = {name: unit.spec for name, unit in scene.units.items()}

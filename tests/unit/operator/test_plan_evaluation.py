@@ -49,13 +49,6 @@ def deleted(plan: RunPlan) -> list[tuple[str, str]]:
     return [(item.kind, item.name) for item in plan.delete]
 
 
-def test_run_without_the_section_has_neither_pod_nor_condition() -> None:
-    plan = RunScene().plan()
-    assert (plan.apply_evaluator, plan.poll_evaluator, plan.delete) == ((), False, ())
-    assert tuple(item.type for item in plan.status.conditions) == RUN_CONDITIONS
-    assert plan.status.evaluation is None
-
-
 def test_pod_has_the_contract_and_the_place_of_the_spec_and_other_pods_do_not_depend_on_it() -> None:
     evaluation = {
         "split": "train", "tokens": 4096, "sequenceLength": 256, "image": "mine:2",

@@ -16,19 +16,6 @@ def changed(units: int = 3, quorum: int = 2, **spec: Any) -> RunScene:
     return scene.change(image="new", quorum={"min": quorum}, **spec)
 
 
-def test_new_image_goes_from_unit_to_unit_and_waits_until_each_learns() -> None:
-    scene = changed()
-    for turn, name in enumerate(("r-a-0", "r-a-1", "r-a-2")):
-        plan = scene.step()
-        assert {name: spec["image"] for name, spec in specs(plan).items()} == {name: "new"}
-        assert plan.status.units_updated == turn
-        scene.unit(name, unit_status(False, observed_generation=2))
-        assert scene.plan().apply_units == ()
-        scene.unit(name, unit_status(observed_generation=2))
-    plan = scene.plan()
-    assert (plan.apply_units, plan.status.units_updated) == ((), 3)
-
-
 def unseen_change(scene: RunScene) -> RunScene:
     """A unit has not reacted to its change yet."""
     spec = scene.units["r-a-1"].spec

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -16,9 +15,8 @@ from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import Restart
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import format_time, parse_time
-from atoll_operator.plan.conditions import document, refused
 from atoll_operator.plan.pods import names
-from atoll_operator.plan.unit.incarnation import budget_of, jitter
+from atoll_operator.plan.unit.incarnation import budget_of
 from atoll_runtime.contract import EXIT_VERSION, INCARNATION_FILE, UnitReport
 from atoll_runtime.learner.incarnation import MEMORY_FILE
 
@@ -31,22 +29,6 @@ def test_a_new_unit_gets_its_first_incarnation_before_any_pod() -> None:
     assert (first.advance, first.status.incarnation, first.create) == (True, 1, ())
     scene.once()
     assert len(scene.look().create) == 4 and scene.plan.status.placement == 1
-
-
-@pytest.mark.parametrize(
-    ("begun", "known", "answers", "incarnation"),
-    [(False, None, False, 1), (True, None, False, 0), (True, None, True, 1), (True, 7, True, 8), (False, 7, True, 8)],
-)  # fmt: skip
-def test_a_unit_of_an_old_name_starts_above_what_the_syncer_knows(
-    begun: bool, known: int | None, answers: bool, incarnation: int
-) -> None:
-    scene = Scene()
-    scene.begun, scene.answering_since = begun, NOW if answers else None
-    scene.set(report=UnitReport(incarnation=known, hosts=0, state="Gone") if known else None)
-    assert scene.look().status.incarnation == incarnation
-    if not incarnation:
-        scene.once()
-        assert scene.condition("Scheduled")[1] == "SyncerUnavailable" and scene.plan.wake == NOW + 2
 
 
 def test_a_unit_that_the_syncer_would_fence_off_is_given_a_new_incarnation_at_no_cost() -> None:
@@ -115,20 +97,6 @@ def test_a_queued_pod_that_is_stuck_is_released_from_its_queue() -> None:
 # The budget
 
 
-def test_a_second_failure_within_seconds_waits_and_a_third_waits_longer() -> None:
-    scene, waits = learning(recovery={"in_place": False}), []
-    for _ in range(3):
-        scene.fail(1)
-        if not scene.look().advance:
-            assert scene.plan.wake is not None
-            waits.append(round(scene.plan.wake - scene.now))
-            scene.once()
-            assert scene.condition("Healing")[1] == "BackOff" and not scene.turn()
-            scene.now = scene.plan.wake or 0.0
-        scene.place()
-    assert [4 <= wait <= 6 or 8 <= wait <= 12 for wait in waits] == [True, True] and waits[1] > waits[0]
-
-
 def test_an_exhausted_budget_is_final_until_it_grows_or_the_spec_changes() -> None:
     scene = learning(recovery={"max_restarts": 0}).fail(1, 64).once()
     assert scene.status.phase == "Failed" and "Delete this LearnerUnit" in scene.status.message
@@ -192,11 +160,6 @@ def test_a_restart_that_a_wrong_clock_noted_stops_no_heal_and_does_not_count(ahe
     written = (*found.recent, Restart(time=format_time(NOW), reason="AppError"))
     for look in (NOW + 1, NOW + 9):
         assert budget_of(written, RecoverySpec(), look, 0.5).not_before == NOW + 5
-
-
-def test_the_jitter_is_the_same_at_each_look_and_not_for_all_units() -> None:
-    assert len({jitter(f"uid-{number}", 3) for number in range(50)}) > 40
-    assert jitter("uid-1", 3) == jitter("uid-1", 3)
 
 
 # What the status says
@@ -265,11 +228,6 @@ def test_an_image_that_cannot_be_pulled_is_a_condition_and_no_failure() -> None:
         assert (scene.condition("Scheduled")[1], scene.status.incarnation) == (told, 1)
 
 
-def test_while_the_syncer_is_silent_what_was_known_stays() -> None:
-    scene = learning().set(answering_since=None).rest()
-    assert (scene.condition("Learning")[0], scene.status.phase) == ("True", "Learning")
-
-
 def test_a_unit_that_a_peer_may_have_seeded_says_what_it_was_told() -> None:
     scene = Scene(recovery={"seed": "Peer"}).place()
     scene.hear("Joining", seeded_step=40, seed_message="seeded from peer r-one-0")
@@ -285,40 +243,18 @@ def test_the_ledger_covers_all_incarnations_and_is_final_when_the_run_is() -> No
     assert scene.rest().status.ledger is not None
 
 
-def test_a_unit_that_stays_refused_has_the_same_status_at_every_try() -> None:
-    scene, tries = Scene(), []
-    scene.once()
-    old = scene.status
-    for later in (0.0, 5.0, 10.0):
-        old = refused(
-            scene.look(after=later).status, old, "Scheduled", "pods are forbidden: quota", NOW + later
-        )
-        scene.status = old
-        tries.append(document(old))
-    assert tries[0] == tries[1] == tries[2] and scene.condition("Scheduled")[1] == "ObjectRefused"
-
-
 # What pods carry
 
 
-def test_pods_carry_one_contract_and_read_their_incarnation_where_it_is_looked_for() -> None:
-    pods = list(Scene(TWO_HOSTS).place().pods.values())
-    environments = [
-        {item["name"]: item.get("value", "") for item in pod["spec"]["containers"][0]["env"]} for pod in pods
-    ]
-    contracts = [json.loads(environment["ATOLL_UNIT"]) for environment in environments]
-    assert [contract["host"] for contract in contracts] == [0, 1]
-    assert {contract["coordinator"] for contract in contracts} == {"r-two-0-1-0.r-two-0.ns.svc:8476"}
-    assert contracts[1]["address"] == "r-two-0-1-1.r-two-0.ns.svc:7403"
-    assert not any(name.startswith("MEGASCALE") for environment in environments for name in environment)
-    spec = pods[0]["spec"]
+def test_pods_read_their_incarnation_where_it_is_looked_for_and_keep_what_outlives_a_container() -> None:
+    spec = Scene(TWO_HOSTS).place().pod(0)["spec"]
     assert spec["restartPolicy"] == "OnFailure"
     mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
     volume = next(item for item in spec["volumes"] if "downwardAPI" in item)
     (file,) = volume["downwardAPI"]["items"]
     assert f"{mounts[volume['name']]}/{file['path']}" == INCARNATION_FILE
     assert file["fieldRef"]["fieldPath"] == "metadata.annotations['atoll.dev/incarnation']"
-    assert MEMORY_FILE.startswith(f"{mounts['tmp']}/"), "what it keeps outlives its container"
+    assert MEMORY_FILE.startswith(f"{mounts['tmp']}/")
 
 
 @pytest.mark.parametrize(("sees_nodes", "seconds"), [(True, 30), (False, 4)])
@@ -328,25 +264,6 @@ def test_pods_leave_a_lost_node_in_time_where_the_operator_sees_none(sees_nodes:
         tolerations = {item["key"]: item.get("tolerationSeconds") for item in pod["spec"]["tolerations"]}
         for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
             assert tolerations[key] == seconds
-
-
-def test_a_queue_adds_a_group_and_a_gate_to_each_pod_and_all_are_created_at_once() -> None:
-    scene = Scene(queue_priority_class="important", **QUEUED).rest()
-    assert len(scene.pods) == 4
-    plain = Scene(sees_nodes=False, recovery={"node_lost_seconds": 30}).rest().pods
-    for name, pod in scene.pods.items():
-        labels, annotations = pod["metadata"]["labels"], pod["metadata"]["annotations"]
-        assert labels.items() - plain[name]["metadata"]["labels"].items() == {
-            ("kueue.x-k8s.io/queue-name", "team"),
-            ("kueue.x-k8s.io/pod-group-name", "r-two-0-1-r-tw"),
-            ("kueue.x-k8s.io/managed", "true"),
-            ("kueue.x-k8s.io/priority-class", "important"),
-        }
-        assert annotations["kueue.x-k8s.io/pod-group-total-count"] == "4"
-        assert pod["spec"] == plain[name]["spec"] | {
-            "schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]
-        }
-        assert "kueue" not in json.dumps(plain[name])
 
 
 def test_a_unit_in_a_queue_says_so_and_no_deadline_runs() -> None:
@@ -359,27 +276,7 @@ def test_a_unit_in_a_queue_says_so_and_no_deadline_runs() -> None:
     assert scene.condition("Scheduled")[1] == "SchedulingGated" and "example.com/scan" in scene.status.message
 
 
-def test_a_pod_that_kueue_stops_is_preempted_with_its_words_and_the_next_group_is_another() -> None:
-    scene = learning(**QUEUED).delete(1)
-    scene.condition_of(1, "TerminationTarget", reason="Any", message="a more important one came").rest()
-    assert scene.reason == "Preempted" and scene.status.last_failure is not None
-    assert scene.status.last_failure.message == "a more important one came"
-    groups = {pod["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] for pod in scene.pods.values()}
-    assert groups == {"r-two-0-2-r-tw"}
-
-
-def test_a_crash_in_a_queue_restarts_in_place_and_keeps_the_admission() -> None:
-    scene = learning(**QUEUED).crash(1).rest()
-    assert scene.numbers == (2, 1)
-
-
 def test_a_group_has_a_name_that_a_label_can_hold_and_that_a_later_unit_does_not_share() -> None:
     unit = names.unit_name("r" * (names.NAMES_LIMIT - 10), "p" * 10, 255)
     assert len(names.pod_group(unit, names.MAX_INCARNATION, "3fa9c0de")) <= 63
     assert names.pod_group("r-two-0", 1, "3fa9c0de") != names.pod_group("r-two-0", 1, "77aac0de")
-
-
-def test_another_image_of_the_run_reaches_a_unit_with_its_next_hosts() -> None:
-    scene = learning()
-    scene.new_image().rest()
-    assert scene.numbers == (1, 1), "a run that changes its image has its units' specs changed"

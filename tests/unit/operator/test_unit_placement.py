@@ -51,19 +51,6 @@ def test_the_leader_chooses_a_pool_alone_and_the_others_follow_with_its_name() -
         assert "affinity" not in scene.pod(host)["spec"]
 
 
-def test_where_the_leaders_pool_is_not_known_the_others_follow_by_affinity() -> None:
-    scene = Scene().rest().bind(0, "new").rest()
-    assert (pool_of(scene.pod(1)), holds(scene.pod(1))) == ("", False)
-    assert terms(scene.pod(1), "podAffinity")[0]["topologyKey"] == NODE_POOL
-
-
-@pytest.mark.parametrize("changes", [{"sees_nodes": False}, {"queue_name": "team"}])
-def test_all_pods_are_created_at_once_where_nodes_are_not_seen_or_a_queue_counts_them(changes: Any) -> None:
-    scene = Scene(**changes).rest()
-    assert len(scene.pods) == 4
-    assert all(holds(pod) and terms(pod, "podAffinity") for pod in scene.pods.values())
-
-
 def test_a_pool_that_the_user_names_is_taken_as_given() -> None:
     scene = Scene(node_selector={NODE_POOL: "mine"}).rest()
     assert {(pool_of(pod), holds(pod)) for pod in scene.pods.values()} == {("mine", True)}
@@ -74,13 +61,6 @@ def test_a_pool_that_the_user_names_is_taken_as_given() -> None:
 def test_a_single_host_may_go_anywhere() -> None:
     scene = Scene(topology="2x2", machine_type=None).rest()
     assert "affinity" not in scene.pod(0)["spec"] and not holds(scene.pod(0))
-
-
-def test_each_slice_has_its_own_leader() -> None:
-    scene = Scene(TWO_SLICES).rest()
-    assert scene.names() == ["1-0", "1-2"]
-    scene.bind(2, "blue-0")
-    assert scene.rest().names() == ["1-0", "1-2", "1-3"] and pool_of(scene.pod(3)) == "blue"
 
 
 def test_leaders_of_units_of_one_name_in_two_namespaces_keep_apart_and_pods_of_one_unit_do_not() -> None:
@@ -108,13 +88,6 @@ def test_a_leader_rather_avoids_pools_that_lack_hosts_or_still_have_old_pods_of_
 def test_no_pod_is_replaced_on_a_node_that_does_not_stay(trouble: dict[str, Any]) -> None:
     scene = learning().fail(1).change_node(1, **trouble)
     assert scene.look().status.placement == 2
-
-
-def test_a_node_that_is_uncordoned_stays_again() -> None:
-    scene = Scene().put_node("red-0", "red", spec=CORDONED)
-    assert not scene.nodes["red-0"].stays and scene.nodes["red-0"].sound
-    scene.put_node("red-0", "red")
-    assert scene.nodes["red-0"].stays
 
 
 def ends(scene: Scene) -> float | None:
@@ -347,17 +320,3 @@ def test_whatever_happens_no_pool_is_shared_and_every_pool_is_used_in_the_end(
 @given(units=st.integers(2, 3), pools=st.integers(2, 5), seed=st.integers(0, 2**32))
 def test_units_of_two_slices_do_not_wait_for_each_other_for_ever(units: int, pools: int, seed: int) -> None:
     Crowd(units, pools, 2, False, seed).settle(24 * 3600, min(units, pools // 2))
-
-
-def test_two_units_that_hold_what_the_other_wants_part_in_time() -> None:
-    world = Crowd(2, 2, 2, False, 0)
-    world.newest_first = True
-    for unit in world.units:
-        world.reconcile(unit)
-        world.reconcile(unit)
-        world.schedule(unit, unit.pod(0))
-    for unit in world.units:
-        world.schedule(unit, unit.pod(2))
-        assert "nodeName" not in unit.pod(2)["spec"]
-    world.settle(3 * SLICES_SECONDS, 1)
-    assert world.now > NOW + SLICES_SECONDS
