@@ -15,7 +15,7 @@ from atoll_operator.plan.run.syncer_state import (
     compare,
     heard,
 )
-from atoll_runtime.contract import BeginningReport, LedgerReport, SyncerStatus, UnitReport
+from atoll_runtime.contract import BeginningReport, CheckpointReport, LedgerReport, SyncerStatus, UnitReport
 
 UNIT = UnitReport(incarnation=1, hosts=4, state="Learning", step=10, loss=2.0)
 STATUS = SyncerStatus(run_uid="u", phase="Running", global_step=5, units={"a": UNIT, "b": UNIT})
@@ -55,6 +55,19 @@ def test_figures_wait_and_everything_else_is_acted_on_at_once() -> None:
     assert compare(STATE, after(units={"a": UNIT, "c": UNIT})).units == {"b", "c"}
     for name, value in RUN_CHANGES.items():
         assert compare(STATE, after(**{name: value})).run, name
+
+
+@pytest.mark.parametrize(
+    ("changes", "now"),
+    [
+        pytest.param({"newest_step": 5, "uri": "gs://b/5"}, True, id="new"),
+        pytest.param({"error": "403"}, True, id="failed"),
+        pytest.param({"current": True}, True, id="everything-is-saved"),
+        pytest.param({"orderable": 6}, False, id="one-could-be-ordered"),
+    ],
+)
+def test_news_of_checkpoints_is_acted_on_at_once(changes: dict[str, Any], now: bool) -> None:
+    assert compare(STATE, after(checkpoint=CheckpointReport(**changes))).run is now
 
 
 @pytest.mark.parametrize(
