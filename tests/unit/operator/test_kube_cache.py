@@ -31,6 +31,59 @@ def uid_of(cache: Cache) -> str | None:
     return None if entry is None else entry.uid
 
 
+def test_an_older_state_is_ignored_and_a_newer_one_tells_what_was_before() -> None:
+    cache = empty()
+    added = cache.put("Pod", body("u", 3, phase="Pending"))
+    assert added is not None and added.old is None and added.new is not None
+    changed = cache.put("Pod", body("u", 5, phase="Running"))
+    assert changed is not None and changed.old is added.new
+    assert cache.put("Pod", body("u", 5, phase="Running")) is None, "our own write, told by the watch"
+    assert cache.put("Pod", body("u", 4, phase="Failed")) is None
+    entry = cache.get(KEY)
+    assert entry is not None and entry.value == ("Running", ("Pending", None))
+
+
+def test_the_deletion_of_an_object_leaves_its_successor() -> None:
+    cache = empty()
+    cache.put("Pod", body("u", 3, phase="Failed"))
+    replaced = cache.put("Pod", body("v", 9))
+    assert replaced is not None and replaced.old is not None and replaced.old.uid == "u"
+    entry = cache.get(KEY)
+    assert entry is not None and entry.value == (None, None), "a projection sees its own object's past alone"
+    assert cache.delete("Pod", body("u", 8)) is None
+    assert uid_of(cache) == "v"
+    assert cache.put("Pod", body("u", 10)) is None
+
+
+def test_a_list_deletes_what_it_lacks_unless_that_is_newer() -> None:
+    cache = empty()
+    for name, version in (("a", 5), ("b", 9), ("c", 4)):
+        cache.put("Pod", body(name, version, name))
+    present = {Key("Pod", "n", "c")}
+    assert cache.prune(cache.keys("Pod", "elsewhere"), present, 7) == []
+    assert [change.key.name for change in cache.prune(cache.keys("Pod", "n"), present, 7)] == ["a"]
+    assert [key.name for key in cache.keys("Pod")] == ["b", "c"]
+    assert cache.put("Pod", body("a", 6)) is None
+
+
+def test_the_mark_of_a_version_lasts_until_the_object_has_another_one() -> None:
+    cache, answer = empty(), body("u", 3, owner="run")
+
+    def mark() -> str | None:
+        entry = cache.get(KEY)
+        return None if entry is None else entry.mark
+
+    cache.put("Pod", answer)  # the watch told of our write before the answer came
+    cache.mark("Pod", answer, "applied")
+    assert mark() == "applied"
+    cache.put("Pod", body("u", 2))
+    assert mark() == "applied"
+    cache.put("Pod", body("u", 4))
+    assert mark() == ""
+    cache.mark("Pod", answer, "late")
+    assert mark() == ""
+
+
 def test_managed_fields_are_dropped_and_the_body_of_the_event_is_not_changed() -> None:
     event = {"metadata": {"name": "a", "managedFields": [1]}, "spec": {}}
     assert without_managed_fields(event) == {"metadata": {"name": "a"}, "spec": {}}

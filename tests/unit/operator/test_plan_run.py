@@ -15,7 +15,7 @@ from atoll_operator.plan.conditions import document, find, refused, state, trans
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.plan import RunPlan
 from atoll_operator.plan.run.syncer_state import CheckpointOrder
-from atoll_runtime.contract import LedgerReport
+from atoll_runtime.contract import LedgerReport, parse_run
 
 TERMINAL = PodView(name="r-syncer-1", exit_code=64, exit_message="LayoutMismatch: no")
 POOLS = [
@@ -51,6 +51,17 @@ def test_units_have_streams_batches_and_capacity_of_their_pools_in_any_order() -
     assert found["r-b-0"]["nodeSelector"] == {"cloud.google.com/gke-spot": "true"}
     assert found["r-b-0"]["tolerations"][0]["key"] == "cloud.google.com/gke-spot"
     assert RunScene(POOLS[::-1]).plan().apply_units == plan.apply_units
+
+
+def test_contract_has_the_sections_of_the_spec_and_an_address_for_each_shard() -> None:
+    plan = scene(syncer={"shards": 2, "tape": "Contributions"}, recovery={"seed": "Peer"}).plan()
+    config = next(body for body in plan.apply if body["kind"] == "ConfigMap")
+    found = parse_run(config["data"]["run.json"])
+    assert (found.uid, found.quorum.min, found.seed, found.tape) == ("u", 2, "Peer", "Contributions")
+    assert [shard.host for shard in found.shards] == [
+        f"r-syncer-{index}.r-syncer.ns.svc" for index in range(2)
+    ]
+    assert replicas(plan) == 2
 
 
 def test_each_number_of_shards_has_a_new_journal_folder() -> None:

@@ -20,6 +20,26 @@ def suspending(pods: bool = False, **checkpoint: Any) -> RunScene:
     return scene.change(suspend=True).syncer(global_step=42, checkpoint={"uri": "gs://b", **checkpoint})
 
 
+def test_nothing_is_saved_while_a_unit_may_still_contribute() -> None:
+    plan = suspending(pods=True).plan()
+    assert (plan.save_checkpoint, plan.poll_syncer, replicas(plan)) == (False, True, 1)
+    assert "r-a-0" in condition(plan.status, "Suspended")[2]
+    scene = suspending()
+    assert scene.plan().save_checkpoint
+    assert scene.unit("r-b-0", run="another").plan().save_checkpoint
+
+
+def test_syncer_stops_once_the_status_names_a_checkpoint_that_holds_everything() -> None:
+    older = suspending(newestStep=42, current=False).see(order=CheckpointOrder(42))
+    assert (replicas(older.plan()), older.plan().status.phase) == (1, "Suspending")
+    scene = suspending(newestStep=42, current=True).see(order=CheckpointOrder(42))
+    plan = scene.step()
+    assert (replicas(plan), plan.status.phase, plan.poll_syncer, plan.again) == (1, "Suspended", True, True)
+    assert plan.status.checkpoint.step == plan.status.global_step == 42
+    after = scene.unknown().see(order=None).plan(9)
+    assert (replicas(after), after.status, after.poll_syncer, after.again) == (0, plan.status, False, False)
+
+
 @pytest.mark.parametrize(
     ("act", "later", "message"),
     [
