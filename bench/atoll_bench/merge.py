@@ -19,7 +19,7 @@ import numpy as np
 from atoll_bench.figures import spread
 from atoll_runtime.contract import Codec, Dimensions, MergeRule, ModelSpec
 from atoll_runtime.merge.buffers import Buffers
-from atoll_runtime.merge.gradients import BITS, Gradient, Part, scan
+from atoll_runtime.merge.gradients import BITS, Gradient, HostPart, scan
 from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.model import describe
 from atoll_runtime.sync.fragments import Fragment, Layout, LayoutError, build_layout
@@ -177,7 +177,7 @@ class _Bench:
         scans = [scan(fragment, body, self.codec, 0) for body in bodies]
         scanned = time.perf_counter() - began
         inputs = [
-            Gradient(1.0 + unit, (Part(0, body, found),))
+            Gradient(1.0 + unit, (HostPart(0, body, found),))
             for unit, (body, found) in enumerate(zip(bodies, scans, strict=True))
         ]
         moved = sum(len(body) for body in bodies) + 16 * fragment.size

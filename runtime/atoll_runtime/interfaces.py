@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from atoll_runtime.checkpoint import Cut, Part, Skipped
-    from atoll_runtime.merge.gradients import Scan
+    from atoll_runtime.merge.gradients import HostPart
     from atoll_runtime.sync.events import Member
     from atoll_runtime.sync.fragments import Fragment
-    from atoll_runtime.syncer.parts import Held
     from atoll_runtime.syncer.segments import Volume
     from atoll_runtime.syncer.state import Version
     from atoll_runtime.transport.messages import (
         Down,
         FetchHead,
         FetchRequest,
+        Header,
         Hello,
-        PushHead,
         PushReply,
         ShardHello,
         Up,
@@ -95,7 +94,7 @@ class Network(Protocol):
     def session(self, hello: Hello | ShardHello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
         """Opens a session and sends what `outgoing` gives; ends when the shard ends it. Close it with `aclose`."""
 
-    async def push(self, head: PushHead, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
+    async def push(self, header: Header, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
         """Sends a part; breaks off once it is not `wanted` any more."""
 
     async def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
@@ -108,15 +107,15 @@ class Network(Protocol):
 class Arrays(Protocol):
     """What fragments and contributions contain. Both methods run on a worker thread."""
 
-    def read(self, fragment: Fragment, head: PushHead, body: memoryview) -> tuple[memoryview, Scan]:
-        """A pushed body as it is merged, and whether it is finite."""
+    def read(self, fragment: Fragment, header: Header, body: memoryview) -> HostPart:
+        """A pushed body as it is merged, and what one read of it shows."""
 
     def merge(
         self,
         fragment: Fragment,
         step: int,
         members: Sequence[Member],
-        parts: Mapping[Any, Held],
+        parts: Mapping[tuple[str, int], HostPart],
         old: Version,
     ) -> Version:
         """The next version of a fragment. Raises `MergeError`."""

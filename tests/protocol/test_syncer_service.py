@@ -7,16 +7,17 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from in_process import PEER, InProcessNetwork
-from msgspec.structs import replace
 
-from atoll_runtime.checkpoint import Cut, GlobalStore, Part, Skipped, StoreError
+from atoll_runtime.checkpoint import Cut, GlobalStore, Skipped, StoreError
+from atoll_runtime.checkpoint import Part as SavedPart
 from atoll_runtime.contract import (
     ENV_RUN_FILE,
     CheckpointSpec,
@@ -27,20 +28,19 @@ from atoll_runtime.contract import (
     identity,
 )
 from atoll_runtime.model import describe, initial
-from atoll_runtime.sync.events import CUT_EPOCH, Joined, Reported, RoundId, Tick
+from atoll_runtime.sync.events import CUT_EPOCH, Joined, Part, Reported, RoundId, Tick
 from atoll_runtime.sync.fragments import MOST_PADDING, Layout, build_layout, part_bounds
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer import __main__ as main
 from atoll_runtime.syncer.__main__ import contract, recovered
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.errors import JournalError, Terminal
-from atoll_runtime.syncer.parts import read
 from atoll_runtime.syncer.recovery import Start, recover
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status, metrics
 from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport.chunks import Assembly, split
-from atoll_runtime.transport.messages import PROTOCOL, FetchRequest, Hello, PushHead, PushReply, Refused
+from atoll_runtime.transport.messages import PROTOCOL, FetchRequest, Header, Hello, PushReply, Refused
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer
 
@@ -56,7 +56,7 @@ class Shelf(GlobalStore):
         super().__init__(f"file://{folder}")
         self.skipped: list[Skipped] = []
 
-    def save_part(self, part: Part) -> bool:
+    def save_part(self, part: SavedPart) -> bool:
         if self.fault:
             raise StoreError(self.fault)
         return super().save_part(part)
@@ -323,10 +323,17 @@ async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(
     stranger = Peer(("spiffe://elsewhere",), "there")
     assert "names spiffe://elsewhere" in (await answer(stranger)).reason
 
-    head = PushHead("a", 1, 0, 1, RoundId(1, 1, 0), 0, 1, 1, 0, 0, 0, 100, 100, 1, "bf16", 200)
-    assert "not the current one" in service.admit(PEER, head)
-    assert "tokens: 9223372036854775808 must be" in service.admit(PEER, replace(head, tokens=2**63))
-    assert "certificate" in service.admit(stranger, head)
+    part = Part("a", 1, 0, 1, RoundId(1, 1, 0), 0, 1, 1, 0, 0, 0, 100, 100, 1)
+
+    async def refusal(peer: Peer, part: Part) -> str:
+        """Of a push whose body is never asked for."""
+        reply = await service.push(peer, Header(part, "bf16", 200), chunks(memoryview(b"")))
+        assert not reply.accepted and not service.bytes_in
+        return reply.reason
+
+    assert "not the current one" in await refusal(PEER, part)
+    assert "tokens: 9223372036854775808 must be" in await refusal(PEER, replace(part, tokens=2**63))
+    assert "certificate" in await refusal(stranger, part)
     size = service.state.layout.fragments[0].size
     filled, beyond = (
         part_bounds(size, 16_384)[-1][1],
@@ -339,7 +346,8 @@ async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(
         assembly.add(chunk)
     assert assembly.whole and bytes(assembly.body) == bytes(body) + bytes(2 * (filled - size))
     assert "filled up by" in service.fetch(PEER, FetchRequest("a", 1, 0, 0, 0, beyond, "bf16"))
-    first, second = replace(head, stop=45, size=90), replace(head, host=1, stop=10, size=20)
+    first = Header(replace(part, stop=45), "bf16", 90)
+    second = Header(replace(part, host=1, stop=10), "bf16", 20)
     assert service.driver.parts.reserve(first) == ""
     assert "100 bytes are in use" in service.driver.parts.reserve(second)
     service.driver.parts.unreserve(first)
@@ -347,9 +355,17 @@ async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(
     await service.driver.close()
 
 
+async def chunks(body: memoryview, here: asyncio.Event | None = None) -> AsyncIterator[bytes]:
+    """A body that arrives once `here` is set."""
+    if here is not None:
+        await here.wait()
+    for chunk in split(body):
+        yield chunk
+
+
 async def being_read(
     service: Service, monkeypatch: pytest.MonkeyPatch
-) -> tuple[PushHead, memoryview, asyncio.Task[PushReply], threading.Event]:
+) -> tuple[Header, memoryview, asyncio.Task[PushReply], threading.Event]:
     """Unit a's part of an open round has arrived and is being read, until the event is set."""
     service.driver.start()
     for event in (
@@ -362,7 +378,7 @@ async def being_read(
         service.driver.feed(Tick())
     (round_id, *_) = service.machine.rounds.held
     size = service.state.layout.fragments[round_id.fragment].size
-    head = PushHead("a", 1, 0, 1, round_id, 0, 2, 18, 2, 2, 0, size, size, 18, "bf16", 2 * size)
+    header = Header(Part("a", 1, 0, 1, round_id, 0, 2, 18, 2, 2, 0, size, size, 18), "bf16", 2 * size)
     body = memoryview(bytes(2 * size))
     reads, go_on = threading.Event(), threading.Event()
 
@@ -371,11 +387,12 @@ async def being_read(
         go_on.wait(60)
         return read(*args)
 
-    monkeypatch.setattr("atoll_runtime.syncer.arrays.read", slow)
-    assert service.admit(PEER, head) == "" and service.driver.parts.used == 2 * size
-    delivery = asyncio.create_task(service.deliver(PEER, head, body))
+    read = service.driver.arrays.read
+    monkeypatch.setattr(service.driver.arrays, "read", slow)
+    push = asyncio.create_task(service.push(PEER, header, chunks(body)))
     await asyncio.to_thread(reads.wait, 60)
-    return head, body, delivery, go_on
+    assert service.driver.parts.used == 2 * size
+    return header, body, push, go_on
 
 
 async def test_a_push_whose_client_goes_while_it_is_read_gives_its_bytes_back(
@@ -385,14 +402,13 @@ async def test_a_push_whose_client_goes_while_it_is_read_gives_its_bytes_back(
     service = Service(
         Driver(run, whole(run), begin(run, store), store, Tape(tmp_path / "tape", run.tape), 10**9)
     )
-    head, body, delivery, go_on = await being_read(service, monkeypatch)
-    delivery.cancel()
+    header, body, push, go_on = await being_read(service, monkeypatch)
+    push.cancel()
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
-        await delivery
+        await push
     assert service.driver.parts.used == 0
-    assert service.admit(PEER, head) == ""
-    assert (await service.deliver(PEER, head, body)).accepted
+    assert (await service.push(PEER, header, chunks(body))).accepted
     await service.driver.close()
 
 
@@ -403,14 +419,19 @@ async def test_a_push_that_is_begun_anew_while_it_is_read_counts_once_and_its_un
     service = Service(
         Driver(run, whole(run), begin(run, store), store, Tape(tmp_path / "tape", run.tape), 10**9)
     )
-    head, body, delivery, go_on = await being_read(service, monkeypatch)
-    again = replace(head)
-    assert service.admit(PEER, again) == "" and service.driver.parts.used == head.size
+    header, body, push, go_on = await being_read(service, monkeypatch)
+    here = asyncio.Event()
+    again = asyncio.create_task(
+        service.push(PEER, Header(header.part, "bf16", header.size), chunks(body, here))
+    )
+    await asyncio.sleep(0)
+    assert service.driver.parts.used == header.size and not service.driver.parts.reserved(header)
     go_on.set()
-    assert await delivery == PushReply(False, "the push was begun anew")
-    assert service.driver.parts.used == head.size
-    assert "a" not in service.machine.rounds.held[head.round].declined
-    assert (await service.deliver(PEER, again, body)).accepted
+    assert await push == PushReply(False, "the push was begun anew")
+    assert service.driver.parts.used == header.size
+    assert "a" not in service.machine.rounds.held[header.part.round].declined
+    here.set()
+    assert (await again).accepted
     await service.driver.close()
 
 

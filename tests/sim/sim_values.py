@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll_runtime.merge.gradients import MergeError, Scan
+from atoll_runtime.merge.gradients import HostPart, MergeError, Scan
 from atoll_runtime.syncer.state import Version
 from atoll_runtime.transport import codecs
 
@@ -208,9 +208,9 @@ class SymbolicArrays:
     def __init__(self, process: ShardProcess) -> None:
         self._process, self._world = process, process.world
 
-    def read(self, fragment: Any, head: Any, body: memoryview) -> tuple[memoryview, Scan]:
+    def read(self, fragment: Any, header: Any, body: memoryview) -> HostPart:
         finite = not self._world.chance(self._world.weather.merges)
-        return body, Scan(finite, (1.0,) * len(fragment.pieces))
+        return HostPart(header.part.start, body, Scan(finite, (1.0,) * len(fragment.pieces)))
 
     def merge(
         self, fragment: Any, step: int, members: Any, parts: Mapping[Any, Any], old: Version

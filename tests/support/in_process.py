@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
-from atoll_runtime.transport.chunks import filled
-from atoll_runtime.transport.messages import Down, FetchHead, FetchRequest, Hello, PushHead, PushReply, Up
+from atoll_runtime.transport.chunks import filled, split
+from atoll_runtime.transport.messages import Down, FetchHead, FetchRequest, Header, Hello, PushReply, Up
 from atoll_runtime.transport.transport import Endpoint, Peer, TransportError
 
 PEER = Peer((), "in-process")
@@ -56,19 +56,15 @@ class InProcessNetwork:
             sender.cancel()
             served.cancel()
 
-    async def push(self, head: PushHead, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
+    async def push(self, header: Header, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
         """See `Network`. A part is there at once, so nothing is broken off."""
         endpoint = self._reach()
 
-        async def call() -> PushReply:
-            refusal = endpoint.admit(PEER, head)
-            return (
-                PushReply(False, refusal)
-                if refusal
-                else await endpoint.deliver(PEER, head, memoryview(bytearray(body)))
-            )
+        async def chunks() -> AsyncIterator[bytes]:
+            for chunk in split(body):
+                yield chunk
 
-        return await self._call(call())
+        return await self._call(endpoint.push(PEER, header, chunks()))
 
     async def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
         """See `Network`."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from atoll_runtime.contract import Codec, MergeRule
 from atoll_runtime.merge.buffers import Buffers
-from atoll_runtime.merge.gradients import Gradient, MergeError, Part, scan
+from atoll_runtime.merge.gradients import Gradient, HostPart, MergeError, scan
 from atoll_runtime.merge.rda import RANGE, Result, merge_step, warm
 from atoll_runtime.sync.fragments import Fragment, TensorInfo, build_layout
 from atoll_runtime.transport import codecs
@@ -65,7 +65,7 @@ def gradient(
     parts = []
     for start in range(0, share * hosts, share):
         piece = bytearray(body[start * width : (start + share) * width])
-        parts.append(Part(start, piece, scan(fragment, piece, codec, start)))
+        parts.append(HostPart(start, piece, scan(fragment, piece, codec, start)))
     return Gradient(weight, tuple(parts))
 
 

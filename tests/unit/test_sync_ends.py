@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations
-from types import SimpleNamespace
 
 import pytest
 from sim_scenario import Island, Scenario, Weather
 from sim_shard import ShardProcess
 from sim_world import World
 
+from atoll_runtime.merge.gradients import HostPart, Scan
 from atoll_runtime.sync import clocks, restoring
 from atoll_runtime.sync.events import (
     NO_CUT,
@@ -44,7 +44,7 @@ from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.waiting import why
 from atoll_runtime.syncer.parts import Parts
-from atoll_runtime.transport.messages import PushHead
+from atoll_runtime.transport.messages import Header
 
 RULES = Rules(
     fragments=1,
@@ -267,9 +267,10 @@ def test_a_unit_of_which_one_host_connects_anew_in_a_round_is_in_it_with_what_al
 def test_a_part_that_takes_the_place_of_an_earlier_one_takes_its_bytes_too() -> None:
     parts = Parts(100)
     for step, size in ((3, 40), (5, 60)):
-        head = PushHead("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 1, 0, 0, 0, size // 2, 30, step, "bf16", size)
-        assert parts.reserve(head) == ""
-        parts.hold(SimpleNamespace(head=head, body=memoryview(bytes(size))))  # type: ignore[arg-type]
+        part = Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 1, 0, 0, 0, size // 2, 30, step)
+        header = Header(part, "bf16", size)
+        assert parts.reserve(header) == ""
+        parts.hold(header, HostPart(0, memoryview(bytes(size)), Scan(True, ())))
     assert parts.used == 60
     parts.release(RoundId(1, 0, 0), None)
     assert parts.used == 0

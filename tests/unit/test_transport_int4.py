@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from atoll_runtime.merge.gradients import Gradient, Part, scan
+from atoll_runtime.merge.gradients import Gradient, HostPart, scan
 from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.sync.fragments import Fragment, Piece
 from atoll_runtime.transport import codecs, int4
@@ -81,7 +81,7 @@ def test_parts_are_taken_apart_and_merged_as_bf16() -> None:
         for start, stop in ((0, 120), (120, 200)):
             body = codecs.pack(delta[start:stop].astype(codecs.DTYPES["int4"]), "int4")
             held = codecs.unpack(body, "int4", stop - start)
-            parts.append(Part(start, held, scan(fragment, held, "int4", start)))
+            parts.append(HostPart(start, held, scan(fragment, held, "int4", start)))
         inputs.append(Gradient(1.0, tuple(parts)))
     found = merge_step(
         fragment,

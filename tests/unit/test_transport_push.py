@@ -9,26 +9,27 @@ from typing import Any
 
 import pytest
 
-from atoll_runtime.sync.events import NO_CUT, RoundId
-from atoll_runtime.transport.chunks import CHUNK
+from atoll_runtime.sync.events import NO_CUT, Part, RoundId
+from atoll_runtime.transport.chunks import CHUNK, Assembly
 from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.grpc_server import GrpcServer
 from atoll_runtime.transport.messages import (
     Down,
     FetchHead,
     FetchRequest,
+    Header,
     Hello,
     Mark,
-    PushHead,
     PushReply,
     Stop,
     Up,
+    WireError,
 )
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer, TransportError
 
 CHUNKS = 4
-HEAD = PushHead("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 8, 0, 0, 0, 1, 1, 8, "bf16", CHUNKS * CHUNK)
+HEADER = Header(Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 8, 0, 0, 0, 1, 1, 8), "bf16", CHUNKS * CHUNK)
 HELLO = Hello(1, "uid", "a", 1, 0, 1, "f", "bf16", (0,), 0, "")
 
 
@@ -38,12 +39,16 @@ class Taker:
     def __init__(self) -> None:
         self.sizes: list[int | None] = []
 
-    def admit(self, peer: Peer, head: PushHead) -> str:
-        return ""
-
-    async def deliver(self, peer: Peer, head: PushHead, body: memoryview | None) -> PushReply:
-        self.sizes.append(None if body is None else len(body))
-        return PushReply(body is not None)
+    async def push(self, peer: Peer, header: Header, body: AsyncIterator[bytes]) -> PushReply:
+        assembly = Assembly(header.size)
+        try:
+            async for data in body:
+                assembly.add(data)
+            if not assembly.whole:
+                raise WireError(f"the body ended after {assembly.filled} bytes")
+        finally:
+            self.sizes.append(assembly.filled if assembly.whole else None)
+        return PushReply(True)
 
     async def session(self, peer: Peer, incoming: AsyncIterator[Up]) -> AsyncIterator[Down]:
         async for message in incoming:
@@ -64,11 +69,11 @@ async def test_a_part_that_is_not_wanted_any_more_is_broken_off_and_gives_its_pl
     network = GrpcNetwork("localhost", server.port, Tls.read(ca.issue("a", "spiffe://a")))
     body, asked = memoryview(bytes(CHUNKS * CHUNK)), count(1)
     with pytest.raises(TransportError, match="ended after"):
-        await network.push(HEAD, body, lambda: next(asked) < CHUNKS)
+        await network.push(HEADER, body, lambda: next(asked) < CHUNKS)
     while not taker.sizes:  # the answer may be here before the server is done with the call
         await asyncio.sleep(0.01)
     assert next(asked) == CHUNKS + 1 and taker.sizes == [None]
-    reply = await network.push(HEAD, body, lambda: True)
+    reply = await network.push(HEADER, body, lambda: True)
     assert reply.accepted and taker.sizes == [None, len(body)]
     await network.close()
     await server.stop(0)

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.interfaces import Network
 from atoll_runtime.learner.session import Arrival, Counters, ShardSession
-from atoll_runtime.sync.events import CutId
+from atoll_runtime.sync.events import CutId, Part
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.sync.link import Ask
 from atoll_runtime.sync.progress import Offer
 from atoll_runtime.sync.rules import COORDINATOR
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.messages import PROTOCOL, Beginning, Fenced, Hello, PushHead, Refused, Stop
+from atoll_runtime.transport.messages import PROTOCOL, Beginning, Fenced, Hello, Refused, Stop
 
 __all__ = ["Arrival", "Greeting", "SyncerClient"]
 
@@ -156,7 +156,7 @@ class SyncerClient:
 
     def begin(self, beginning: Beginning) -> None:
         """The first step has ended; told with the reports that follow."""
-        self._sessions[COORDINATOR].beginning = beginning
+        self._sessions[COORDINATOR].begin(beginning)
 
     def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
         """Each inner step. `tokens`: of the whole unit in it; `cursor`: the next position in its data.
@@ -180,16 +180,18 @@ class SyncerClient:
         """The open rounds that want a contribution, by fragment, once the version they need was taken."""
         return self._numbered(session.pulls() for session in self._sessions)
 
-    def contribute(self, number: int, ask: Ask, part: NDArray[Any], offer: Offer, cursor: int) -> None:
+    def contribute(self, number: int, ask: Ask, values: NDArray[Any], offer: Offer, cursor: int) -> None:
         """Queues this host's part of anchor − θ; dropped and counted when it comes late.
 
         Raises:
             ValueError: the part is not of the wire's dtype and this host's size.
         """
         start, stop = self._bounds[number]
-        if part.shape != (stop - start,) or part.dtype != self._dtype:
-            raise ValueError(f"part: {part.dtype}{list(part.shape)} must be {self._dtype}[{stop - start}]")
-        head = PushHead(
+        if values.shape != (stop - start,) or values.dtype != self._dtype:
+            raise ValueError(
+                f"part: {values.dtype}{list(values.shape)} must be {self._dtype}[{stop - start}]"
+            )
+        part = Part(
             unit=self._unit.unit,
             incarnation=self._unit.incarnation,
             host=self._unit.host,
@@ -204,11 +206,9 @@ class SyncerClient:
             stop=stop,
             padded=self._padded[number],
             trained=offer.trained,
-            codec=self._run.outer.codec,
-            size=codecs.pushed_size(stop - start, self._run.outer.codec),
             cut=offer.cut,
         )
-        self._sessions[number // self._layout.width].contribute(head, np.ascontiguousarray(part))
+        self._sessions[number // self._layout.width].contribute(part, np.ascontiguousarray(values))
 
     def cut(self) -> CutId:
         """The newest cut that any shard has told of. Ask after `arrived`: it covers what came."""

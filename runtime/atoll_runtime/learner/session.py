@@ -19,7 +19,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from atoll_runtime.interfaces import Network
-from atoll_runtime.sync.events import CutId
+from atoll_runtime.sync.events import CutId, Part
 from atoll_runtime.sync.link import Ask, Link
 from atoll_runtime.sync.linkshare import LinkShare
 from atoll_runtime.sync.rules import TRANSFER_SECONDS
@@ -32,13 +32,12 @@ from atoll_runtime.transport.messages import (
     Down,
     Fenced,
     FetchRequest,
+    Header,
     Hello,
     Mark,
     Marker,
-    Offer,
     Over,
     Pull,
-    PushHead,
     Refused,
     Report,
     Stop,
@@ -107,8 +106,6 @@ class ShardSession:
         self.error: Fenced | Refused | None = None
         self.failure: Exception | None = None
         """Ended a task."""
-        self.beginning: Beginning | None = None
-        """Goes with every report."""
         self._shard, self._hello, self._bounds = shard, hello, bounds
         self._network, self._clock = network, clock
         empty = frozenset(p for p, (start, stop) in enumerate(bounds) if start == stop)
@@ -117,15 +114,17 @@ class ShardSession:
         self._share = LinkShare(len(bounds) - len(empty))
         self._holdings = Holdings(hello.codec, bounds)
         self._arrivals: dict[int, Arrival] = {}
+        self._beginning: Beginning | None = None
+        """Goes with every report."""
         self._report: Report | None = None
         self._mark: Mark | None = None
         self._unsent: set[type[Report] | type[Mark]] = set()
-        self._offers: deque[Offer] = deque()
-        """Headers that wait for the session."""
-        self._parts: deque[tuple[PushHead, NDArray[Any]]] = deque()
-        """Contributions that wait for the link; the first one is on it."""
+        self._headers: deque[Header] = deque()
+        """They wait for the session."""
         self._quiet_until = 0.0
         """When the next report may be sent."""
+        self._parts: deque[tuple[Header, NDArray[Any]]] = deque()
+        """Contributions that wait for the link; the first one is on it."""
         self._closed = False
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -135,11 +134,17 @@ class ShardSession:
 
     # for the training loop
 
+    def begin(self, beginning: Beginning) -> None:
+        """The unit's first step has ended; told with the reports that follow."""
+        with self._lock:
+            self._beginning = beginning
+
     def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
-        """Adds a step to the sums; what was not sent yet is replaced."""
+        """Adds an inner step to the sums; what was not sent yet is replaced."""
         with self._lock:
             steps, total = (self._report.steps, self._report.tokens) if self._report else (0, 0)
-            self._report = Report(step, steps + 1, total + tokens, loss, step_seconds, cursor, self.beginning)
+            steps, total = steps + 1, total + tokens
+            self._report = Report(step, steps, total, loss, step_seconds, cursor, self._beginning)
             self._unsent.add(Report)
             self._notify()
 
@@ -169,18 +174,19 @@ class ShardSession:
             asks = self._link.answerable()
             return {p: ask for p, ask in asks.items() if self._share.ready(p, now, waiting, fetches)}
 
-    def contribute(self, head: PushHead, part: NDArray[Any]) -> None:
+    def contribute(self, part: Part, values: NDArray[Any]) -> None:
         """Answers a pull: its header goes out at once, its body when the link is free. Dropped and counted when its
         round is over."""
         with self._lock:
-            if not self._link.answered(head.round):
+            if not self._link.answered(part.round):
                 self.counters.dropped += 1
                 return
-            expected = self._share.seconds * (len(self._parts) + 1)
-            head = msgspec.structs.replace(head, seconds=min(expected, TRANSFER_SECONDS))
-            self._share.joined(head.round.fragment, self._clock())
-            self._offers.append(Offer(head))
-            self._parts.append((head, part))
+            codec, expected = self._hello.codec, self._share.seconds * (len(self._parts) + 1)
+            size = codecs.pushed_size(values.size, codec)
+            header = Header(part, codec, size, min(expected, TRANSFER_SECONDS))
+            self._share.joined(part.round.fragment, self._clock())
+            self._headers.append(header)
+            self._parts.append((header, values))
             self._notify()
 
     @property
@@ -260,7 +266,7 @@ class ShardSession:
                 reason = str(error)
             with self._lock:  # its pulls are void; the next session brings them anew
                 self._link.disconnected()
-                self._offers.clear()
+                self._headers.clear()
             self._wake()
             kind = reason.split(";")[0]  # behind it stands the address tried last, which changes
             if kind != last and not self.ended:
@@ -272,7 +278,7 @@ class ShardSession:
         """One session from Hello to its end; true when it was welcomed."""
         with self._lock:  # the last report and mark are due again
             hello = msgspec.structs.replace(self._hello, versions=tuple(self._link.held))
-            self._unsent = {kind for kind, held in ((Report, self._report), (Mark, self._mark)) if held}
+            self._unsent = {kind for kind, last in ((Report, self._report), (Mark, self._mark)) if last}
         welcomed = False
         try:
             session = self._network.session(hello, self._outgoing())
@@ -315,31 +321,30 @@ class ShardSession:
         self._wake()
 
     async def _outgoing(self) -> AsyncIterator[Up]:
-        """What this host says: marks and headers at once, a report not before its time."""
-        while await self._until(lambda: self._unsent or self._offers):
+        """Marks and headers at once, a report not before its time."""
+        while await self._until(lambda: self._unsent or self._headers):
             wait = self._quiet_until - self._clock()
             if wait > 0 and not self._urgent:
                 await self._until(lambda: self._urgent, wait)
                 continue
             with self._lock:
                 message = self._next_up()
-            if isinstance(message, Report):
-                self._quiet_until = self._clock() + REPORT_SECONDS
             if message is not None:
                 yield message
 
     @property
     def _urgent(self) -> bool:
-        return Mark in self._unsent or bool(self._offers)
+        return Mark in self._unsent or bool(self._headers)
 
     def _next_up(self) -> Up | None:
         """A mark comes before the report that follows it."""
         if Mark in self._unsent:
             self._unsent.discard(Mark)
             return self._mark
-        if self._offers:
-            return self._offers.popleft()
+        if self._headers:
+            return self._headers.popleft()
         self._unsent.discard(Report)
+        self._quiet_until = self._clock() + REPORT_SECONDS
         return self._report
 
     async def _fetch_all(self) -> None:
@@ -381,41 +386,42 @@ class ShardSession:
 
     async def _push_all(self) -> None:
         while await self._until(lambda: self._parts):
-            head, part = self._parts[0]
-            accepted, seconds = await self._send(head, part)
+            header, values = self._parts[0]
+            p = header.part.round.fragment
+            accepted, seconds = await self._send(header, values)
             with self._lock:
                 self._parts.popleft()
                 if accepted:
-                    self._share.pushed(head.round.fragment, seconds)
+                    self._share.pushed(p, seconds)
                     self.counters.pushed += 1
-                    self.counters.bytes_out += head.size
+                    self.counters.bytes_out += header.size
                 else:
-                    self._share.missed(head.round.fragment, seconds)
+                    self._share.missed(p, seconds)
                     self.counters.dropped += 1
 
-    async def _send(self, head: PushHead, part: NDArray[Any]) -> tuple[bool, float]:
+    async def _send(self, header: Header, values: NDArray[Any]) -> tuple[bool, float]:
         """Sends until an answer comes, the round is over (the next waits for the link), or the attempts are used up.
         Says whether it was accepted, and the seconds of the last attempt."""
-        body, seconds = await asyncio.to_thread(codecs.pack, part, head.codec), 0.0
-        backoff = Backoff(*BACKOFF_SECONDS)
+        body, seconds = await asyncio.to_thread(codecs.pack, values, header.codec), 0.0
+        round_id, backoff = header.part.round, Backoff(*BACKOFF_SECONDS)
 
         def over() -> bool:
             """The round wants no contribution any more, as far as this host knows."""
-            return self.ended or head.round not in self._link.open
+            return self.ended or round_id not in self._link.open
 
         for _ in range(PUSH_ATTEMPTS):
             if over():
                 break
             began = self._clock()
             try:
-                reply = await self._network.push(head, body, lambda: not over())
+                reply = await self._network.push(header, body, lambda: not over())
             except TransportError as error:
                 seconds = self._clock() - began
                 if not over():
-                    log.warning("a part for %s was not sent: %s", head.round, error)
+                    log.warning("a part for %s was not sent: %s", round_id, error)
                 await self._until(over, backoff.seconds())
                 continue
             if not reply.accepted:
-                log.info("a part for %s was not taken: %s", head.round, reply.reason)
+                log.info("a part for %s was not taken: %s", round_id, reply.reason)
             return reply.accepted, self._clock() - began
         return False, seconds

@@ -37,12 +37,12 @@ class Scan:
 
 
 @dataclass(frozen=True)
-class Part:
+class HostPart:
     """One host's share of a unit's outer gradient, anchor − θ, in the codec of the run."""
 
     start: int
     """First element in the fragment. Elements beyond the fragment's end are padding."""
-    body: bytearray | memoryview
+    body: memoryview
     scan: Scan
 
 
@@ -51,7 +51,7 @@ class Gradient:
     """One unit's outer gradient: parts that together are the whole fragment."""
 
     weight: float
-    parts: tuple[Part, ...]
+    parts: tuple[HostPart, ...]
 
     def norms(self, pieces: int) -> list[float]:
         """Norm of each piece."""

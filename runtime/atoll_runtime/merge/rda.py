@@ -20,7 +20,7 @@ from atoll_runtime.contract import Codec, MergeRule
 from atoll_runtime.merge import kernels
 from atoll_runtime.merge.buffers import Buffers
 from atoll_runtime.merge.clipping import clipped, factors
-from atoll_runtime.merge.gradients import BITS, Gradient, Input, MergeError, Part, cuts, scan
+from atoll_runtime.merge.gradients import BITS, Gradient, HostPart, Input, MergeError, cuts, scan
 from atoll_runtime.sync.fragments import Array, Fragment, Piece
 
 _Job: TypeAlias = tuple[Callable[[int, int], bool], int, tuple[int, int]]
@@ -202,8 +202,8 @@ def warm(codec: Codec) -> None:
     """Compiles what a merge in `codec` runs, or loads it: seconds in a new place, milliseconds later on."""
     piece = Piece("warm", None, (1,), 1, embedding=False)
     fragment = Fragment(0, (piece,), 1, (0,))
-    body, one = bytearray(BITS[codec].itemsize), np.zeros(1, np.float32)
-    inputs = [Gradient(1.0, (Part(0, body, scan(fragment, body, codec, 0)),))]
+    body, one = memoryview(bytearray(BITS[codec].itemsize)), np.zeros(1, np.float32)
+    inputs = [Gradient(1.0, (HostPart(0, body, scan(fragment, body, codec, 0)),))]
     merge_step(fragment, inputs, one, one, codec=codec, rule="RDA", learning_rate=1.0, outer_momentum=0.0)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll_runtime.merge.gradients import Gradient, Part, scan
+from atoll_runtime.merge.gradients import Gradient, HostPart, scan
 from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.sync.encoding import TapeError
 from atoll_runtime.sync.fragments import Array
@@ -30,10 +30,12 @@ class Held:
 def recompute(facts: Facts, old: Held, contributed: Contributed, body: memoryview) -> Held:
     """A merge once more, as the service does it. Raises `MergeError`."""
     fragment, at = facts.layout.fragments[contributed.round.fragment], 0
-    parts: dict[str, list[Part]] = {member.unit: [] for member in contributed.members}
+    parts: dict[str, list[HostPart]] = {member.unit: [] for member in contributed.members}
     for share in contributed.shares:
-        sent = bytearray(body[at : at + share.size])  # a copy, because a tape's bytes lie at odd addresses
-        parts[share.unit].append(Part(share.start, sent, scan(fragment, sent, facts.codec, share.start)))
+        sent = memoryview(
+            bytearray(body[at : at + share.size])
+        )  # a copy, because a tape's bytes lie at odd addresses
+        parts[share.unit].append(HostPart(share.start, sent, scan(fragment, sent, facts.codec, share.start)))
         at += share.size
     gradients = [Gradient(member.weight, tuple(parts[member.unit])) for member in contributed.members]
     result = merge_step(

@@ -13,14 +13,13 @@ from atoll_runtime.transport.messages import (
     Down,
     FetchHead,
     FetchRequest,
+    Header,
     Hello,
-    PushHead,
     PushReply,
     ShardHello,
     Up,
     WireError,
 )
-from atoll_runtime.transport.pushes import Pushes
 from atoll_runtime.transport.transport import Peer, TransportError
 
 _T = TypeVar("_T")
@@ -43,12 +42,6 @@ class Server(Party):
         super().__init__(loop)
         self.service: Service | None = None
         """None until it has recovered."""
-        self._pushes = Pushes()
-
-    async def take(self, head: PushHead, stream: AsyncIterator[bytes]) -> PushReply:
-        """A push, as `transport/grpc_server.py` serves it."""
-        assert self.service is not None
-        return await self._pushes.take(self.service, PEER, head, stream)
 
 
 class Channel:
@@ -181,7 +174,7 @@ class SimNetwork:
             sender.cancel()
             channel.cut()
 
-    async def push(self, head: PushHead, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
+    async def push(self, header: Header, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
         """See `Network`."""
         await asyncio.sleep(self.delay())
         server = self.reach()
@@ -195,7 +188,11 @@ class SimNetwork:
             for chunk in split(body):
                 yield chunk
 
-        return await self._call(server, lambda: server.take(head, stream()))
+        async def serve() -> PushReply:
+            assert server.service is not None
+            return await server.service.push(PEER, header, stream())
+
+        return await self._call(server, serve)
 
     async def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
         """See `Network`."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from atoll_runtime.contract import OuterSpec
 from atoll_runtime.merge.buffers import Buffers
-from atoll_runtime.merge.gradients import Scan
+from atoll_runtime.merge.gradients import Gradient, HostPart, scan
 from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.sync.events import Member
 from atoll_runtime.sync.fragments import Fragment, Layout
-from atoll_runtime.syncer.parts import Held, gradients, read
 from atoll_runtime.syncer.state import Version
-from atoll_runtime.transport.messages import PushHead
+from atoll_runtime.transport import codecs
+from atoll_runtime.transport.messages import Header
 
 VERSION_BYTES = 12
 """An element of a version, at most: Θ, momentum and the wire, with room to spare."""
@@ -31,16 +30,18 @@ class NumpyArrays:
         largest = max(fragment.size for fragment in layout.fragments)
         self._buffers = Buffers(spec.overlap * VERSION_BYTES * largest)
 
-    def read(self, fragment: Fragment, head: PushHead, body: memoryview) -> tuple[memoryview, Scan]:
+    def read(self, fragment: Fragment, header: Header, body: memoryview) -> HostPart:
         """See `Arrays`."""
-        return read(fragment, head, body)
+        codec, part = self._spec.codec, header.part
+        held = codecs.unpack(body, codec, part.stop - part.start)
+        return HostPart(part.start, held, scan(fragment, held, codec, part.start))
 
     def merge(
         self,
         fragment: Fragment,
         step: int,
         members: Sequence[Member],
-        parts: Mapping[Any, Held],
+        parts: Mapping[tuple[str, int], HostPart],
         old: Version,
     ) -> Version:
         """See `Arrays`."""
@@ -68,3 +69,13 @@ class NumpyArrays:
     def close(self) -> None:
         """See `Arrays`."""
         self._mergers.shutdown()
+
+
+def gradients(members: Sequence[Member], parts: Mapping[tuple[str, int], HostPart]) -> list[Gradient]:
+    """Each member's outer gradient, as its hosts' parts in their order."""
+    return [
+        Gradient(
+            member.weight, tuple(part for (unit, _), part in sorted(parts.items()) if unit == member.unit)
+        )
+        for member in members
+    ]

@@ -199,7 +199,7 @@ class Driver:
     async def _merge(self, effect: Merge) -> None:
         p = effect.round.fragment
         parts, old = self.parts.take(effect.round), self.state.fragments[p]
-        bodies = {key: (held.head.start, held.body) for key, held in parts.items()}
+        bodies = {key: (part.start, part.body) for key, part in parts.items()}
         self.tape.contributions(effect.round, effect.members, bodies)
         merge = functools.partial(
             self.arrays.merge, self.state.layout.fragments[p], effect.round.step, effect.members, parts, old

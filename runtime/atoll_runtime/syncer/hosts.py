@@ -13,10 +13,9 @@ from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (
     PROTOCOL,
     Beginning,
+    Header,
     Hello,
     Mark,
-    Offer,
-    PushHead,
     Refused,
     Report,
     ShardHello,
@@ -48,13 +47,13 @@ MESSAGE_LIMIT = 400
 """Characters of what a unit says of its seed: it stands in every record of the journal."""
 
 
-def beyond(message: Hello | Report | Mark | PushHead) -> str:
+def beyond(message: Hello | Report | Mark | Part) -> str:
     """The field whose number no host of a run can have come to, and so must not stand in a journal; else empty."""
     for field, most in BOUNDS.items():
         found = getattr(message, field, 0)
         if not 0 <= found <= most:
             return f"{field}: {found} must be within 0 … {most}"
-    cut = message.cut if isinstance(message, Mark | PushHead) else NO_CUT
+    cut = message.cut if isinstance(message, Mark | Part) else NO_CUT
     if not (NO_CUT.step <= cut.step <= LAST_STEP and NO_CUT.number <= cut.number <= LAST_CUT):
         return f"cut: {cut.step}, number {cut.number} must be within 0 … {LAST_STEP}, 0 … {LAST_CUT}"
     return ""
@@ -133,48 +132,28 @@ def shortened(message: str) -> str:
     return message if len(message) <= MESSAGE_LIMIT else f"{message[: MESSAGE_LIMIT - 1]}…"
 
 
-def part_of(head: PushHead) -> Part:
-    """The machine's view of a push."""
-    return Part(
-        head.unit,
-        head.incarnation,
-        head.host,
-        head.hosts,
-        head.round,
-        head.anchor,
-        head.steps,
-        head.tokens,
-        head.cursor,
-        head.inner_step,
-        head.start,
-        head.stop,
-        head.padded,
-        head.trained,
-        head.cut,
-    )
-
-
-def malformed(head: PushHead, codec: str) -> str:
+def malformed(header: Header, codec: str) -> str:
     """What a contribution cannot be in this run; empty when it can."""
-    if head.codec != codec or head.size != codecs.pushed_size(head.stop - head.start, head.codec):
-        return f"{head.size} bytes of {head.codec} for [{head.start}, {head.stop}), not {codec}"
-    if not 0 <= head.seconds <= TRANSFER_SECONDS:
-        return f"seconds: {head.seconds} must be within 0 … {TRANSFER_SECONDS:g}"
-    return beyond(head)
+    part = header.part
+    if header.codec != codec or header.size != codecs.pushed_size(part.stop - part.start, header.codec):
+        return f"{header.size} bytes of {header.codec} for [{part.start}, {part.stop}), not {codec}"
+    if not 0 <= header.seconds <= TRANSFER_SECONDS:
+        return f"seconds: {header.seconds} must be within 0 … {TRANSFER_SECONDS:g}"
+    return beyond(part)
 
 
-def offered(session: Session, offer: Offer, codec: str) -> Offered:
-    """The machine's view of a header.
+def offered(session: Session, header: Header, codec: str) -> Offered:
+    """A header on the session.
 
     Raises:
         ValueError: it is not of this host, or no contribution can be so.
     """
-    head = offer.head
-    if (head.unit, head.incarnation, head.host) != (session.unit, session.incarnation, session.host):
-        raise ValueError(f"head: of host {head.host} of {head.unit}, incarnation {head.incarnation}")
-    if wrong := malformed(head, codec):
+    part = header.part
+    if (part.unit, part.incarnation, part.host) != (session.unit, session.incarnation, session.host):
+        raise ValueError(f"header: of host {part.host} of {part.unit}, incarnation {part.incarnation}")
+    if wrong := malformed(header, codec):
         raise ValueError(wrong)
-    return Offered(part_of(head), head.seconds)
+    return Offered(part, header.seconds)
 
 
 def reported(session: Session, report: Report) -> Reported:

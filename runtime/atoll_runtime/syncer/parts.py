@@ -1,69 +1,96 @@
-"""Contributions in memory, within a byte budget, until their round is merged or over."""
+"""Contributions in memory, on their way and held, within a byte budget, until their round is merged or over."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-from atoll_runtime.contract import Codec
-from atoll_runtime.merge.gradients import Gradient, Part, Scan, scan
-from atoll_runtime.sync.events import Member, RoundId
-from atoll_runtime.sync.fragments import Fragment
+from atoll_runtime.merge.gradients import HostPart
+from atoll_runtime.sync.events import RoundId
+from atoll_runtime.sync.rules import TRANSFER_SECONDS
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.messages import PushHead
+from atoll_runtime.transport.chunks import Assembly
+from atoll_runtime.transport.messages import Header, WireError
 
 LEAST_BUDGET = 64 << 20
 SHARE = 4
 """A quarter of the memory may hold contributions."""
 
 
-@dataclass(frozen=True)
-class Held:
-    """One host's part, as it is merged."""
+@dataclass
+class Push:
+    """One under way. `deadline` is that of its body, while that is read."""
 
-    head: PushHead
-    body: memoryview
-    scan: Scan
+    header: Header
+    deadline: asyncio.Timeout | None = None
 
 
 class Parts:
-    """What hosts pushed, by round, unit and host. Bytes are reserved before a body is read."""
+    """What hosts pushed, by round, unit and host. Bytes are reserved before a body is read.
 
-    def __init__(self, budget: int) -> None:
+    Args:
+        budget: bytes.
+        seconds: that a body may take; its sender waits no longer.
+    """
+
+    def __init__(self, budget: int, seconds: float = TRANSFER_SECONDS) -> None:
         self.budget, self.used = budget, 0
-        self._reserved: dict[tuple[RoundId, str, int], PushHead] = {}
-        """Of each part the push that is under way."""
-        self._rounds: dict[RoundId, dict[tuple[str, int], Held]] = {}
+        self._seconds = seconds
+        self._pushes: dict[tuple[RoundId, str, int], Push] = {}
+        """Of each part the newest."""
+        self._rounds: dict[RoundId, dict[tuple[str, int], HostPart]] = {}
 
-    def reserve(self, head: PushHead) -> str:
+    def reserve(self, header: Header) -> str:
         """Why a part cannot be held now; empty when it can, and its bytes are reserved.
 
-        A host has them once for a part: an earlier push of the same part, which is under way, loses them.
+        A host has them once for a part: an earlier push of the same part, which is under way, loses them and ends.
         """
-        older, size = self._reserved.get(head.part), room(head)
-        used = self.used - (0 if older is None else room(older))
+        older, size = self._pushes.get(header.key), room(header)
+        used = self.used - (0 if older is None else room(older.header))
         if used + size > self.budget:
             return f"{size} bytes do not fit: {used} of {self.budget} bytes are in use"
+        if older is not None and older.deadline is not None and not older.deadline.expired():
+            older.deadline.reschedule(0.0)
         self.used = used + size
-        self._reserved[head.part] = head
+        self._pushes[header.key] = Push(header)
         return ""
 
-    def reserved(self, head: PushHead) -> bool:
+    async def receive(self, header: Header, chunks: AsyncIterator[bytes]) -> memoryview:
+        """The body of a push whose bytes are reserved.
+
+        Raises:
+            WireError: it did not arrive whole.
+            TimeoutError: it took too long, or its sender has begun it anew.
+        """
+        push, assembly = self._pushes[header.key], Assembly(header.size)
+        async with asyncio.timeout(self._seconds) as push.deadline:
+            try:
+                async for data in chunks:
+                    assembly.add(data)
+            finally:
+                push.deadline = None
+        if not assembly.whole:
+            raise WireError(f"the body ended after {assembly.filled} of {header.size} bytes")
+        return assembly.body
+
+    def reserved(self, header: Header) -> bool:
         """This push still has its bytes: the same object, for the one that took its place may be equal to it."""
-        return self._reserved.get(head.part) is head
+        push = self._pushes.get(header.key)
+        return push is not None and push.header is header
 
-    def unreserve(self, head: PushHead) -> None:
+    def unreserve(self, header: Header) -> None:
         """Gives the bytes of this push back, if it still has them."""
-        if self.reserved(head):
-            del self._reserved[head.part]
-            self.used -= room(head)
+        if self.reserved(header):
+            del self._pushes[header.key]
+            self.used -= room(header)
 
-    def hold(self, held: Held) -> None:
+    def hold(self, header: Header, held: HostPart) -> None:
         """Keeps a part whose bytes are reserved, in place of an earlier one of the same host."""
-        del self._reserved[held.head.part]
-        parts, key = self._rounds.setdefault(held.head.round, {}), (held.head.unit, held.head.host)
+        del self._pushes[header.key]
+        parts = self._rounds.setdefault(header.part.round, {})
+        key = header.part.unit, header.part.host
         if key in parts:
             self.used -= parts[key].body.nbytes
         parts[key] = held
@@ -76,36 +103,14 @@ class Parts:
         if not parts:
             self._rounds.pop(round_id, None)
 
-    def take(self, round_id: RoundId) -> dict[tuple[str, int], Held]:
+    def take(self, round_id: RoundId) -> dict[tuple[str, int], HostPart]:
         """A frozen round's parts, for the merge."""
         return dict(self._rounds.get(round_id, {}))
 
 
-def room(head: PushHead) -> int:
+def room(header: Header) -> int:
     """Bytes that a part takes until it is merged: what is pushed in int4 is held as bfloat16."""
-    return (head.stop - head.start) * codecs.DTYPES[head.codec].itemsize
-
-
-def read(fragment: Fragment, head: PushHead, body: memoryview) -> tuple[memoryview, Scan]:
-    """A pushed body as it is merged, and what is known of it."""
-    codec = cast(Codec, head.codec)
-    held = codecs.unpack(body, codec, head.stop - head.start)
-    return held, scan(fragment, held, codec, head.start)
-
-
-def gradients(members: Sequence[Member], parts: Mapping[tuple[str, int], Held]) -> list[Gradient]:
-    """Each member's outer gradient, as its hosts' parts in their order."""
-    return [
-        Gradient(
-            member.weight,
-            tuple(
-                Part(held.head.start, held.body, held.scan)
-                for (unit, _), held in sorted(parts.items())
-                if unit == member.unit
-            ),
-        )
-        for member in members
-    ]
+    return (header.part.stop - header.part.start) * codecs.DTYPES[header.codec].itemsize
 
 
 def budget() -> int:

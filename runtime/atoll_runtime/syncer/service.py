@@ -12,7 +12,6 @@ from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.beginnings import Beginnings
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.followers import Follower
-from atoll_runtime.syncer.parts import Held
 from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.transport.messages import (
     DirectoryReply,
@@ -21,11 +20,10 @@ from atoll_runtime.transport.messages import (
     Fenced,
     FetchHead,
     FetchRequest,
+    Header,
     Hello,
     Mark,
-    Offer,
     PeerAddress,
-    PushHead,
     PushReply,
     Refused,
     Report,
@@ -111,43 +109,46 @@ class Service:
             if self.driver.sessions.remove(session):
                 self.driver.feed(Left(session.unit, session.incarnation, session.host))
 
-    def admit(self, peer: Peer, head: PushHead) -> str:
+    async def push(self, peer: Peer, header: Header, body: AsyncIterator[bytes]) -> PushReply:
         """See `Endpoint`."""
-        foreign = hosts.stranger(self.run, peer, head.unit)
+        refusal = self._admit(peer, header)
+        if refusal:
+            return PushReply(False, refusal)
+        try:
+            refusal = await self._receive(header, body)
+        finally:  # it is cancelled when the client goes
+            self.driver.parts.unreserve(header)
+        return PushReply(not refusal, refusal)
+
+    def _admit(self, peer: Peer, header: Header) -> str:
+        """Why a part is not wanted, before its body is read; empty when it is, and its bytes are reserved."""
+        part = header.part
+        foreign = hosts.stranger(self.run, peer, part.unit)
         if foreign:
             return foreign
-        wrong = hosts.malformed(head, self.state.codec)
+        wrong = hosts.malformed(header, self.state.codec)
         if wrong:
             return wrong
-        part = hosts.part_of(head)
-        refusal = self.machine.admit(part) or self.driver.parts.reserve(head)
-        self.driver.feed(Declined(part, refusal) if refusal else Offered(part, head.seconds))
+        refusal = self.machine.admit(part) or self.driver.parts.reserve(header)
+        self.driver.feed(Declined(part, refusal) if refusal else Offered(part, header.seconds))
         return refusal
 
-    async def deliver(self, peer: Peer, head: PushHead, body: memoryview | None) -> PushReply:
-        """See `Endpoint`."""
-        if body is None:
-            self.driver.parts.unreserve(head)
-            return PushReply(False, "the body did not arrive whole")
-        self.bytes_in += len(body)
-        fragment = self.state.layout.fragments[head.round.fragment]
-        part, taken = hosts.part_of(head), False
-        try:
-            held, found = await asyncio.to_thread(self.driver.arrays.read, fragment, head, body)
-            if not self.driver.parts.reserved(head):
-                return PushReply(False, "the push was begun anew")
-            refusal = self.machine.admit(part) if found.finite else "the outer gradient is not finite"
-            if not refusal:
-                self.driver.parts.hold(Held(head, held, found))
-                taken = True
-        finally:  # it is cancelled when the client goes
-            if not taken:
-                self.driver.parts.unreserve(head)
+    async def _receive(self, header: Header, body: AsyncIterator[bytes]) -> str:
+        """Reads the body and gives it to the machine; why that does not take it, or empty."""
+        part, parts = header.part, self.driver.parts
+        pushed = await parts.receive(header, body)
+        self.bytes_in += len(pushed)
+        fragment = self.state.layout.fragments[part.round.fragment]
+        held = await asyncio.to_thread(self.driver.arrays.read, fragment, header, pushed)
+        if not parts.reserved(header):
+            return "the push was begun anew"
+        refusal = self.machine.admit(part) if held.scan.finite else "the outer gradient is not finite"
         if refusal:
             self.driver.feed(Declined(part, refusal))
-            return PushReply(False, refusal)
-        self.driver.feed(part)
-        return PushReply(True)
+        else:
+            parts.hold(header, held)
+            self.driver.feed(part)
+        return refusal
 
     def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview] | str:
         """See `Endpoint`."""
@@ -197,5 +198,5 @@ class Service:
             self.beginnings.told(session.unit, session.incarnation, session.host, message.beginning)
         elif isinstance(message, Mark):
             self.driver.feed(hosts.marked(session, message))
-        elif isinstance(message, Offer):
+        elif isinstance(message, Header):
             self.driver.feed(hosts.offered(session, message, self.state.codec))

@@ -18,8 +18,8 @@ from atoll_runtime.transport.messages import (
     Down,
     FetchHead,
     FetchRequest,
+    Header,
     Hello,
-    PushHead,
     PushReply,
     ShardHello,
     Up,
@@ -85,11 +85,11 @@ class GrpcNetwork:
             sender.cancel()
             call.cancel()
 
-    async def push(self, head: PushHead, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
+    async def push(self, header: Header, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
         """See `Network`."""
 
         async def up() -> AsyncIterator[bytes]:
-            yield encode(head)
+            yield encode(header)
             for chunk in split(body):
                 if not wanted():
                     return  # the server takes no part that is not whole

@@ -13,13 +13,12 @@ from atoll_runtime.transport.chunks import MESSAGE_LIMIT, split
 from atoll_runtime.transport.messages import (
     DirectoryRequest,
     FetchRequest,
-    PushHead,
+    Header,
     Up,
     WireError,
     decode,
     encode,
 )
-from atoll_runtime.transport.pushes import Pushes
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Endpoint, Peer
 
@@ -43,7 +42,6 @@ class GrpcServer:
 
     def __init__(self, endpoint: Endpoint, tls: Tls, port: int) -> None:
         self._endpoint = endpoint
-        self._pushes = Pushes()
         self._server = grpc.aio.server(options=OPTIONS)
         self._server.add_generic_rpc_handlers(
             (
@@ -91,11 +89,11 @@ class GrpcServer:
     async def _push(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
         peer = peer_of(context)
         stream = aiter(requests)
-        head = await head_of(stream)
-        if head is None:
-            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "a push starts with PushHead")
+        header = await header_of(stream)
+        if header is None:
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "a push starts with its header")
         try:
-            return encode(await self._pushes.take(self._endpoint, peer, head, stream))
+            return encode(await self._endpoint.push(peer, header, stream))
         except WireError as error:
             await abort(context, grpc.StatusCode.DATA_LOSS, str(error))
         except TimeoutError:
@@ -140,13 +138,13 @@ async def abort(context: grpc.aio.ServicerContext, code: grpc.StatusCode, detail
     raise AssertionError("abort raises")
 
 
-async def head_of(stream: AsyncIterator[bytes]) -> PushHead | None:
+async def header_of(stream: AsyncIterator[bytes]) -> Header | None:
     """The first message of a push; None when it is anything else."""
     try:
         message = decode(await anext(stream))
     except (StopAsyncIteration, WireError):
         return None
-    return message if isinstance(message, PushHead) else None
+    return message if isinstance(message, Header) else None
 
 
 def peer_of(context: grpc.aio.ServicerContext) -> Peer:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from atoll_runtime.sync.events import NO_CUT, CutId, Orders, RoundId, Standing
+from atoll_runtime.sync.events import NO_CUT, CutId, Orders, Part, RoundId, Standing
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Both ends must speak the same. What `Hello` and `Refused` have in common stays as it is: by them two versions find
 out."""
 
@@ -169,44 +169,21 @@ class Order(Message, frozen=True, tag=True):
     orders: Orders
 
 
-class PushHead(Message, frozen=True, tag=True):
-    """What a contribution is, before its body."""
+class Header(Message, frozen=True, tag=True):
+    """What a host's part of a contribution is, without its numbers. It comes on the session at once, whatever waits for
+    the link, and again before the body."""
 
-    unit: str
-    incarnation: int
-    host: int
-    hosts: int
-    round: RoundId
-    anchor: int
-    """Version that the outer gradient was taken against."""
-    steps: int
-    """Inner steps since that version was received."""
-    tokens: int
-    cursor: int
-    inner_step: int
-    start: int
-    """First element of this host's part in the padded fragment."""
-    stop: int
-    padded: int
-    trained: int
-    """Tokens of this incarnation: the contribution holds the last `tokens` of them."""
+    part: Part
     codec: str
     size: int
     """Bytes of the body."""
-    cut: CutId = NO_CUT
     seconds: float = 0.0
     """Expected until the body has come; 0 where this host has not sent one yet."""
 
     @property
-    def part(self) -> tuple[RoundId, str, int]:
+    def key(self) -> tuple[RoundId, str, int]:
         """Which part it is, of all that a shard can be sent."""
-        return self.round, self.unit, self.host
-
-
-class Offer(Message, frozen=True, tag=True):
-    """The header of a contribution, on the session: it comes at once, whatever waits for the link."""
-
-    head: PushHead
+        return self.part.round, self.part.unit, self.part.host
 
 
 class PushReply(Message, frozen=True, tag=True):
@@ -281,19 +258,9 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
     """Of the message's memory."""
 
 
-Up = Hello | Report | Mark | Offer | ShardHello | Tell
+Up = Hello | Report | Mark | Header | ShardHello | Tell
 Down = Welcome | Marker | Pull | Over | Announce | Stop | Fenced | Refused | Order
-Wire = (
-    Up
-    | Down
-    | PushHead
-    | PushReply
-    | FetchRequest
-    | FetchHead
-    | DirectoryRequest
-    | PeerAddress
-    | DirectoryReply
-)
+Wire = Up | Down | PushReply | FetchRequest | FetchHead | DirectoryRequest | PeerAddress | DirectoryReply
 """Every message of the protocol."""
 
 _encoder = msgspec.msgpack.Encoder()

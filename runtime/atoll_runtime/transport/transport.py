@@ -12,7 +12,7 @@ from atoll_runtime.transport.messages import (
     Down,
     FetchHead,
     FetchRequest,
-    PushHead,
+    Header,
     PushReply,
     Up,
 )
@@ -40,12 +40,13 @@ class Endpoint(Protocol):
     def session(self, peer: Peer, incoming: AsyncIterator[Up]) -> AsyncIterator[Down]:
         """Serves one host, or another shard at shard 0, until either side ends."""
 
-    def admit(self, peer: Peer, head: PushHead) -> str:
-        """Why the part is not wanted, before its body is read; empty when it is: its bytes are reserved, in place of
-        those for an earlier push of the same part that is under way."""
+    async def push(self, peer: Peer, header: Header, body: AsyncIterator[bytes]) -> PushReply:
+        """Takes a part, whose chunks `body` gives, unless it is not wanted.
 
-    async def deliver(self, peer: Peer, head: PushHead, body: memoryview | None) -> PushReply:
-        """Takes an admitted part; None gives the reservation back (the body did not arrive whole)."""
+        Raises:
+            WireError: the body did not arrive whole.
+            TimeoutError: it took too long, or its sender has begun it anew.
+        """
 
     def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview] | str:
         """The encoded part, or why there is none. The body may be shorter than it says: zeros follow it."""
