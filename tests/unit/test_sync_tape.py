@@ -236,7 +236,7 @@ def merged(
     fragment, gradients = facts.layout.fragments[p], []
     for member in merge.members:
         sent = [
-            incoming.Part(
+            incoming.HostPart(
                 start, bytearray(body), incoming.scan(fragment, bytearray(body), facts.codec, start)
             )
             for (unit, _), (start, body) in parts.items()
