@@ -20,8 +20,10 @@ from atoll_runtime.sync.events import (
     Merged,
     MergeFailed,
     Note,
+    Offered,
     Ordered,
     Orders,
+    Part,
     Publish,
     RecordCut,
 )
@@ -59,6 +61,8 @@ class Checks:
         self._announced: dict[str, Orders] = {}
         """By lineage of shard 0: the furthest that it has told another shard."""
         self._ended: dict[int, tuple[Value, ...]] = {}
+        self._turns: dict[tuple[ShardProcess, Part], float] = {}
+        """Of each header that a shard has taken, the most that it knew of the unit's link when that came."""
         self.lost_volumes = 0
 
     # shards
@@ -98,6 +102,12 @@ class Checks:
     def handled(self, process: ShardProcess, event: Event, effects: Sequence[Effect]) -> None:
         """An event was taken in; its effects are not carried out yet."""
         machine, s = process.machine, process.number
+        if isinstance(event, Offered | Part):
+            part = event.part if isinstance(event, Offered) else event
+            held = machine.rounds.held.get(part.round)
+            if held is not None and held.contributions.header(part.unit, part.host) == part:
+                turn = machine.units[part.unit].turn
+                self._turns[process, part] = max(turn, self._turns.get((process, part), 0.0))
         for effect in effects:
             match effect:
                 case Merge():
@@ -333,7 +343,8 @@ class Checks:
         self, process: ShardProcess, merge: Merge, unit: str, incarnation: int, anchor: int
     ) -> None:
         """An incarnation's first contribution is against the current version: at most H steps old, but where a
-        fragment had no merge since. Later ones are not too old, but where nothing newer was merged."""
+        fragment had no merge since. Later ones are not too old for the unit's link, as the shard knew it when it took
+        their headers, but where nothing newer was merged."""
         machine, p = process.machine, merge.round.fragment
         current, age = machine.versions[p], merge.round.step - anchor
         value: Value | None = process.memory[p]
@@ -343,7 +354,9 @@ class Checks:
             value = value.parent
         if not known and anchor != current:
             raise Violation(f"{merge.round}: {unit} counts first from {anchor}, not {current}")
-        if not (anchor == current or age <= machine.rules.oldest(machine.units[unit].turn)):
+        headers = machine.rounds.held[merge.round].contributions.parts[unit].values()
+        oldest = min(machine.rules.oldest(self._turns[process, header]) for header in headers)
+        if not (anchor == current or age <= oldest):
             raise Violation(f"{merge.round}: {unit} is {age} steps old")
 
     def judge(self, process: ShardProcess) -> None:
