@@ -42,6 +42,11 @@ def told(syncer: Any) -> SyncerStatus:
     return syncer.status() or SyncerStatus(run_uid="", phase="Starting")
 
 
+def rounds(syncer: Any) -> float:
+    """Merges of this shard."""
+    return float(syncer.figure("rounds_total"))
+
+
 def assert_balanced(status: SyncerStatus) -> None:
     for name, account in status.ledger.items():
         fates = account.merged + sum(account.discarded.values()) + account.in_flight
@@ -60,7 +65,7 @@ def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in
 
     def let_on(steps: float) -> None:
         """So many from now, and no further: the run is not over, however long this thread has to wait."""
-        until = eventually(shards[0].status).global_step + steps
+        until = eventually(lambda: shards[0].figure("global_step")) + steps
         for each in (a, *pair):
             each.until = until
 
@@ -68,25 +73,31 @@ def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in
         """Version that `a` has of any tensor of the shard."""
         return max(version for p, version in dict(a.received).items() if p // width == s)
 
-    eventually(lambda: all(told(each).rounds >= 12 for each in shards), 120)
+    eventually(lambda: all(rounds(each) >= 12 for each in shards), 120)
 
     let_on(100)
     assert shards[1].end(signal.SIGKILL) == -signal.SIGKILL
-    killed = told(shards[0]).rounds
+    killed = rounds(shards[0])
     let_on(100)
-    eventually(lambda: told(shards[0]).rounds >= killed + 12)  # by now is taken what had come before the kill
-    stalled, step, held = told(shards[0]).rounds, a.step, [newest(s) for s in (0, 1)]
+    eventually(lambda: rounds(shards[0]) >= killed + 12)  # by now is taken what had come before the kill
+    stalled, step, held = rounds(shards[0]), a.step, [newest(s) for s in (0, 1)]
     let_on(100)
-    eventually(lambda: told(shards[0]).rounds >= stalled + 12)
+    eventually(lambda: rounds(shards[0]) >= stalled + 12)
     eventually(lambda: a.step > step and newest(0) > held[0])
     assert newest(1) == held[1]
+    report = told(shards[0])
+    assert report.down.startswith("shard 1: no session with shard 0 since 2"), (
+        "the operator asks shard 0 alone"
+    )
+    assert report.global_step < shards[0].figure("global_step"), "the model is where shard 1 is"
 
     shards[1].start()
     let_on(math.inf)
     eventually(lambda: told(shards[1]).restarts == 1)
     eventually(
-        lambda: abs(told(shards[0]).global_step - told(shards[1]).global_step) <= 2 * run.outer.interval
+        lambda: abs(shards[0].figure("global_step") - told(shards[1]).global_step) <= 2 * run.outer.interval
     )
+    eventually(lambda: told(shards[0]).down == "" and told(shards[0]).restarts == 1)
     eventually(lambda: a.client.stop() and all(each.client.stop() for each in pair), 120)
     ends = [eventually(lambda each=each: (s := told(each)).phase == "Finished" and s) for each in shards]
     assert {end.final_checkpoint for end in ends} == {f"{run.checkpoint.uri}/global/600"}
@@ -133,9 +144,9 @@ def test_whatever_is_killed_no_merge_is_lost_and_the_tape_gives_the_final_model_
     )
     shards = [syncer(run, tls("syncer"), s) for s in (0, 1)]
     learners = {name: learner_process(run, tls(name), name) for name in "abc"}
-    eventually(lambda: all(told(each).rounds >= 4 for each in shards), 120)
+    eventually(lambda: all(rounds(each) >= 4 for each in shards), 120)
 
-    seen = [0, 0]
+    seen = [0.0, 0.0]
     end = time.monotonic() + STORM_SECONDS
     kills = {"syncer": 0, "learner": 0, "pause": 0}
     while time.monotonic() < end:
@@ -143,7 +154,7 @@ def test_whatever_is_killed_no_merge_is_lost_and_the_tape_gives_the_final_model_
         kills[what] += 1
         if what == "syncer":
             s = chance.randrange(2)
-            seen[s] = max(seen[s], told(shards[s]).global_step)
+            seen[s] = max(seen[s], shards[s].figure("global_step"))
             shards[s].end(signal.SIGKILL)
             shards[s].start()
         elif what == "learner":

@@ -29,6 +29,7 @@ from atoll_runtime.syncer.errors import JournalError
 from atoll_runtime.syncer.following import Following
 from atoll_runtime.syncer.recovery import Start
 from atoll_runtime.syncer.service import Service
+from atoll_runtime.syncer.status import Status
 from atoll_runtime.syncer.tape import Tape
 
 if TYPE_CHECKING:
@@ -120,12 +121,6 @@ class ShardProcess(Server):
         return list(self.driver.parts._rounds)
 
     @property
-    def current(self) -> bool:
-        """The newest cut of which this shard's part stands holds every merge of it."""
-        assert self.driver is not None
-        return self.driver.cuts.merges == self.machine.rounds.merges
-
-    @property
     def newest_cut(self) -> int | None:
         assert self.driver is not None
         return self.driver.cuts.newest
@@ -156,10 +151,11 @@ class ShardProcess(Server):
         world.checks.started(self)
         world.log(f"{self} starts: step {self.machine.step}, versions {self.machine.versions}")
         self.service = Service(self.driver)
+        self.status = Status(world.run_contract, self.number, service=self.service)
         self.driver.start()
         if self.number != COORDINATOR:
             network: Any = SimNetwork(self, world.shards[COORDINATOR])
-            self.driver.spawn(Following(self.driver, network).serve())
+            self.driver.spawn(Following(self.driver, network, self.status.own).serve())
         try:
             await self.driver.failed
         except Exception as error:

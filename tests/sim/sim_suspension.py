@@ -1,14 +1,14 @@
-"""A run on its way to suspension in simulated time: the operator's part of it, as `atoll_operator/feed.py` has it."""
+"""A run on its way to suspension in simulated time, as the operator carries it out (`polling/syncer.py`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sim_values import Violation
 
+from atoll_operator.plan.run.syncer_state import CheckpointOrder, next_checkpoint_step
+
 if TYPE_CHECKING:
-    from sim_shard import ShardProcess
     from sim_world import World
 
 POLL_SECONDS = 1.0
@@ -21,8 +21,8 @@ class Suspension:
 
     def __init__(self, world: World) -> None:
         self._world, self._began = world, world.now
-        self._ordered: tuple[ShardProcess, int] | None = None
-        """What shard 0 was asked for, and in which life."""
+        self._order: CheckpointOrder | None = None
+        """What shard 0 was asked for."""
         world.at(POLL_SECONDS, None, self._poll)
 
     def _poll(self) -> None:
@@ -30,7 +30,7 @@ class Suspension:
         processes = [
             slot.process for slot in world.shards if slot.process is not None and slot.process.service
         ]
-        saved = self._saved(processes) if len(processes) == len(world.shards) else None
+        saved = self._saved()
         if saved is not None:
             for process in processes:
                 world.checks.suspended(process, saved)
@@ -46,20 +46,18 @@ class Suspension:
         else:
             world.at(POLL_SECONDS, None, self._poll)
 
-    def _saved(self, processes: Sequence[ShardProcess]) -> int | None:
+    def _saved(self) -> int | None:
         """The newest cut, if it holds everything; else shard 0 is asked for the next one."""
-        first, newest = processes[0], processes[0].newest_cut
-        reached = max(
-            max(value.version for process in processes for value in process.state),
-            max(process.machine.orderable for process in processes),
-        )
-        current = all(process.current for process in processes)
-        if newest is not None and newest >= reached and current:
-            return newest
-        step = reached if newest is None or newest < reached else newest + 1
-        if self._ordered != (first, step):
-            self._ordered = first, step
-            first.context.run(first.driver.cut, step)
+        first = self._world.shards[0].process
+        if first is None or first.service is None:
+            return None
+        report = first.status.report()
+        step = next_checkpoint_step(report, self._order)
+        if self._order is None or self._order.step != step:
+            self._order = CheckpointOrder(step)
+        if report.checkpoint.current:
+            return step
+        first.context.run(first.driver.cut, step)
         return None
 
     def _end(self) -> None:

@@ -330,6 +330,14 @@ class Syncer:
         told = told_by(self.run.shards[self.shard].status_port, self.tls, self.tls)
         return None if told is None else SyncerStatus.model_validate_json(told)
 
+    def figure(self, name: str) -> float:
+        """A figure of this shard alone, by its metrics; 0 where nobody answers."""
+        try:
+            lines = self.plain("/metrics").splitlines()
+        except OSError:
+            return 0.0
+        return float(next(line.split()[1] for line in lines if line.startswith(f"atoll_syncer_{name} ")))
+
     def plain(self, path: str) -> str:
         url = f"http://localhost:{self.run.shards[self.shard].health_port}{path}"
         with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:

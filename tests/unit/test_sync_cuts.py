@@ -35,6 +35,7 @@ from atoll_runtime.sync.events import (
     SendMarkers,
     SendOrders,
     SendStanding,
+    ShardLeft,
     ShardTold,
     Standing,
     Tick,
@@ -185,7 +186,34 @@ def test_an_order_begins_a_cut_unless_one_that_holds_as_much_is_under_way() -> N
     again = shard.again(FIRST).tell(CutOrdered(25))
     assert [cut.step for cut in again.recorded] == [26], "the other process's is nobody's any more"
     again.tell(CutEnded(again.recorded[0], whole=False))
-    assert again.machine.orderable == 27
+    again.tell(CutOrdered(25))
+    assert [cut.step for cut in again.recorded] == [26, 27], "the one before was given up"
+    again.tell(CutEnded(again.recorded[1], whole=True), CutOrdered(25), CutOrdered(27))
+    assert [cut.step for cut in again.recorded] == [26, 27], "it stands"
+
+
+def test_the_newest_cut_is_current_once_it_stands_and_each_shard_has_said_that_it_holds_its_merges() -> None:
+    shard = Shard(FIRST).tell(CutOrdered(5))
+    (cut,) = shard.recorded
+    shard.tell(ShardTold(1, Standing(1, False, cut, cut)))
+    assert not shard.machine.current, "it does not stand"
+    shard.tell(CutEnded(cut, whole=True))
+    assert shard.machine.current
+    for standing in (Standing(1, False, cut, NO_CUT), Standing(1, False, cut, CutId(0))):
+        assert not shard.tell(ShardTold(1, standing)).machine.current
+    assert not shard.tell(ShardTold(1, Standing(1, False, cut, cut)), ShardLeft(1)).machine.current
+    shard.tell(ShardTold(1, Standing(1, False, cut, cut))).merge()
+    assert not shard.machine.current, "shard 0 has merged since"
+
+
+def test_a_shard_says_of_a_cut_that_it_holds_all_while_nothing_was_merged_since() -> None:
+    shard = Shard(SECOND).tell(Ordered(Orders(step=1, cut=CUT)))
+    assert shard.machine.standing.kept == NO_CUT, "its part does not stand"
+    shard.tell(CutEnded(CUT, whole=True))
+    assert shard.machine.standing.kept == CUT
+    assert shard.merge().machine.standing.kept == NO_CUT
+    lost = Shard(SECOND).tell(Ordered(Orders(step=1, cut=CUT)), CutEnded(CUT, whole=True, own=False))
+    assert (lost.machine.standing.saved, lost.machine.standing.kept) == (CUT, NO_CUT)
 
 
 def test_the_last_cut_that_a_shard_takes_from_a_host_and_those_after_it_are_ones_that_hosts_agree_on() -> (

@@ -22,7 +22,6 @@ from atoll_operator.plan.pods.names import syncer
 from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import plan_run
-from atoll_operator.plan.run.shards import combine
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE, SyncerState, finishing, heard, missed
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
@@ -57,11 +56,10 @@ class Operator:
         self.pods = Pods(folder / "pods", folder / "run.json", folder / "certificates")
         self._folder, self._seen = folder, time.time()
         self._owner = RunOwner(NAMESPACE, name, str(uuid.uuid4()))
-        self._shards = [SyncerState()] * spec.syncer.shards
         port = self.pods.port
         self._addresses = tuple(
             SyncerAddress(host="localhost", port=port(), status_port=port(), health_port=port())
-            for _ in self._shards
+            for _ in range(spec.syncer.shards)
         )
         self._authority = Authority.new(name, datetime.datetime.now(datetime.UTC))
         own = self._certify("operator", identity(NAMESPACE, name, "operator", "operator"), ())
@@ -71,8 +69,7 @@ class Operator:
     def look(self) -> None:
         """Observe, plan and act once."""
         self.pods.look(time.time())
-        self._shards = [self._poll(shard, old) for shard, old in enumerate(self._shards)]
-        self.syncer = combine(self._shards)
+        self.syncer = self._poll(self.syncer)
         self._look_at_run(time.time())
         for name in self.units:
             passes = 1
@@ -84,7 +81,7 @@ class Operator:
         for body in plan.apply_units:
             name = body["metadata"]["name"]
             self.units.setdefault(name, Unit(LearnerUnitSpec.model_validate(body["spec"])))
-        for member in members(self._owner, len(self._shards), dict.fromkeys(self.units, ""), False):
+        for member in members(self._owner, len(self._addresses), dict.fromkeys(self.units, ""), False):
             self._certify(member.name, member.identity(self._owner), member.hosts)
         for body in plan.apply:
             self._apply(body, now)
@@ -164,8 +161,8 @@ class Operator:
             self.pods.renew(pod.name, plan.status.incarnation, now)
         return bool(plan.create or plan.renew)
 
-    def _poll(self, shard: int, old: SyncerState) -> SyncerState:
-        url = f"https://localhost:{self._addresses[shard].status_port}/status"
+    def _poll(self, old: SyncerState) -> SyncerState:
+        url = f"https://localhost:{self._addresses[0].status_port}/status"
         try:
             with urllib.request.urlopen(url, timeout=ANSWER_SECONDS, context=self._tls) as answer:
                 status = SyncerStatus.model_validate_json(answer.read())

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 from atoll_operator.api.common import MAX_REASONS, LedgerStatus
 from atoll_runtime.contract import LedgerReport
 
 OTHER = "Other"
-
-
-def add(reports: Iterable[LedgerReport]) -> LedgerReport:
-    """The sum of several ledgers. It balances if each of them does."""
-    parts = tuple(reports)
-    discarded: Counter[str] = Counter()
-    for part in parts:
-        discarded.update(part.discarded)
-    sums = {name: sum(getattr(part, name) for part in parts) for name in ("trained", "merged", "in_flight")}
-    return LedgerReport(**sums, discarded=dict(discarded))
 
 
 def merged(reports: Iterable[LedgerReport]) -> int:

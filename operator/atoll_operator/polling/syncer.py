@@ -1,12 +1,11 @@
-"""Polls the shards of each active run's syncer, and asks shard 0 for the checkpoint before a suspension."""
+"""Polls shard 0 of each active run's syncer, and asks it for the checkpoint before a suspension."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import aiohttp
 
@@ -15,7 +14,6 @@ from atoll_operator.kube.gather import back_off
 from atoll_operator.kube.logs import tell
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.names import shard_host
-from atoll_operator.plan.run.shards import combine
 from atoll_operator.plan.run.syncer_state import (
     UNAVAILABLE,
     CheckpointOrder,
@@ -41,16 +39,11 @@ MISPLACED = "SyncerShardMismatch"
 class SyncerPoll(Poll[SyncerState]):
     """Polling of one run's syncer."""
 
-    shard_states: list[SyncerState] = field(default_factory=list)
     saving: bool = False
     """A checkpoint that holds everything is to be saved."""
     wanted: int | None = None
     """Global step of which, or of a later one, a user wants a checkpoint."""
-    requested: tuple[int, int] | None = None
-    """The step that shard 0 was asked for last, and how often it had restarted by then."""
     order: CheckpointOrder | None = None
-    ordered: int | None = None
-    """How often shard 0 had restarted when it accepted the order."""
 
 
 class SyncerPoller(Poller[SyncerPoll]):
@@ -63,19 +56,19 @@ class SyncerPoller(Poller[SyncerPoll]):
         self._changed = changed
 
     def _new(self, run: Key, uid: str, shards: int) -> SyncerPoll:
-        return SyncerPoll(run, uid, shards, SyncerState(), shard_states=[SyncerState()] * shards)
+        return SyncerPoll(run, uid, shards, SyncerState())
 
     def state(self, run: Key, uid: str) -> SyncerState:
         """What is known; empty before the first poll."""
         poll = self._find(run, uid)
         if poll is None:
             return SyncerState()
-        return poll.state if poll.task is not None else replace(poll.state, answering_since=None, down="")
+        return poll.state if poll.task is not None else replace(poll.state, answering_since=None)
 
     def save(self, run: Key, wanted: bool) -> None:
         """From the next poll on, ask shard 0 to save a checkpoint that holds everything; or no longer do so."""
         if (poll := self._polls.get(run)) and poll.saving != wanted:
-            poll.saving, poll.order, poll.ordered = wanted, None, None
+            poll.saving, poll.order = wanted, None
             poll.poked.set()
 
     def request(self, run: Key, step: int | None) -> None:
@@ -91,16 +84,12 @@ class SyncerPoller(Poller[SyncerPoll]):
 
     async def _round(self, poll: SyncerPoll, session: aiohttp.ClientSession) -> float:
         old, order = poll.state, poll.order
-        poll.shard_states = await asyncio.gather(
-            *(self._poll(poll, session, shard) for shard in range(poll.shards))
-        )
-        states = poll.shard_states
-        # For thousands of units this takes longer than other tasks may wait.
-        new = combine(states) if len(states) == 1 else await asyncio.to_thread(combine, states)
-        if poll.saving:
-            await self._order(poll, session)
-        elif poll.wanted is not None:
-            await self._request(poll, session, poll.wanted)
+        new = await self._poll(poll, session)
+        if new.answers and new.status is not None:
+            if poll.saving:
+                await self._order(poll, session, new.status)
+            elif poll.wanted is not None:
+                await self._ask(poll, session, poll.wanted)
         poll.state = new
         poll.failures = 0 if new.answers else poll.failures + 1
         diff = compare(old, new)
@@ -115,16 +104,16 @@ class SyncerPoller(Poller[SyncerPoll]):
         seconds = self._settings.poll_seconds
         if poll.failures:
             return back_off(poll.failures + 1, seconds, max(MAX_SECONDS, seconds))
-        if poll.saving or any(state.misses for state in poll.shard_states):
+        if poll.saving or poll.state.misses:
             return seconds
-        return max(seconds, min(units * poll.shards / UNITS_PER_SECOND, MAX_SECONDS))
+        return max(seconds, min(units / UNITS_PER_SECOND, MAX_SECONDS))
 
-    async def _poll(self, poll: SyncerPoll, session: aiohttp.ClientSession, shard: int) -> SyncerState:
-        old, (url, host) = poll.shard_states[shard], self._address(poll.run, shard)
+    async def _poll(self, poll: SyncerPoll, session: aiohttp.ClientSession) -> SyncerState:
+        old, (url, host) = poll.state, self._address(poll.run)
         try:
             status = await fetch(session, url, host, poll.uid, SyncerStatus)
-            if (status.shard, status.shards) != (shard, poll.shards):
-                answer = f"shard {status.shard} of {status.shards} answers, not {shard} of {poll.shards}"
+            if (status.shard, status.shards) != (0, poll.shards):
+                answer = f"shard {status.shard} of {status.shards} answers, not 0 of {poll.shards}"
                 raise PollFailed(MISPLACED, answer)
         except PollFailed as error:
             self._metrics.poll_errors.labels(error.reason).inc()
@@ -136,35 +125,22 @@ class SyncerPoller(Poller[SyncerPoll]):
             return new
         return heard(old, status, time.time(), time.monotonic())
 
-    async def _order(self, poll: SyncerPoll, session: aiohttp.ClientSession) -> None:
-        """Ask shard 0 for a checkpoint, once in each of its lives because it may be killed while it saves.
-
-        Ask for a later checkpoint if something was merged in the meantime.
+    async def _order(self, poll: SyncerPoll, session: aiohttp.ClientSession, report: SyncerStatus) -> None:
+        """Ask for a checkpoint that holds everything, until it stands: shard 0 may be killed, or give it up. It begins
+        none while one of this step or a later one is under way.
         """
-        step, first = next_checkpoint_step(poll.shard_states, poll.order), poll.shard_states[0].status
-        if step is None or first is None:
-            return
+        step = next_checkpoint_step(report, poll.order)
         if poll.order is None or poll.order.step != step:
-            poll.order, poll.ordered = CheckpointOrder(step), None
-        if poll.ordered == first.restarts or poll.order.refused:
+            poll.order = CheckpointOrder(step)
+        if report.checkpoint.current or poll.order.refused:
             return
         code = await self._ask(poll, session, step)
-        if code < 300:
-            poll.ordered = first.restarts
-        elif code < 500:
+        if 300 <= code < 500:
             poll.order = CheckpointOrder(step, f"it answers {code} to the order")
-
-    async def _request(self, poll: SyncerPoll, session: aiohttp.ClientSession, wanted: int) -> None:
-        """The same for a checkpoint that a user wants."""
-        step, first = next_checkpoint_step(poll.shard_states, None), poll.shard_states[0].status
-        if step is None or first is None or poll.requested == (wanted, first.restarts):
-            return
-        if await self._ask(poll, session, max(step, wanted)) < 500:
-            poll.requested = wanted, first.restarts
 
     async def _ask(self, poll: SyncerPoll, session: aiohttp.ClientSession, step: int) -> int:
         """Ask shard 0 for a checkpoint of this step or a later one; returns its answer's status code, 503 for none."""
-        url, host = self._address(poll.run, 0)
+        url, host = self._address(poll.run)
         try:
             async with session.post(url, server_hostname=host, data=dump(Order(cut=step))) as response:
                 return response.status
@@ -173,7 +149,7 @@ class SyncerPoller(Poller[SyncerPoll]):
             tell(logging.WARNING, problem, object=str(poll.run), url=url, error=str(error))
             return 503
 
-    def _address(self, run: Key, shard: int) -> tuple[str, str]:
-        """The URL of a shard's report, and the host name in its certificate."""
-        url = self._settings.syncer_url.format(run=run.name, namespace=run.namespace, shard=shard)
-        return url, shard_host(run.name, run.namespace, shard)
+    def _address(self, run: Key) -> tuple[str, str]:
+        """The URL of shard 0's report, and the host name in its certificate."""
+        url = self._settings.syncer_url.format(run=run.name, namespace=run.namespace, shard=0)
+        return url, shard_host(run.name, run.namespace, 0)

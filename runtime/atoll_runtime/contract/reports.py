@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -86,9 +88,6 @@ class CheckpointReport(Report):
     """Why the last save failed; empty after a good one."""
     current: bool = False
     """The newest one holds every merge that was ever made."""
-    orderable: int = 0
-    """The least step of a cut that can hold all that the shard has merged: the newest that it has recorded, or the next
-    one."""
 
 
 class LedgerReport(Report):
@@ -103,15 +102,31 @@ class LedgerReport(Report):
     """By reason: `Overwritten`, `Missed`, `Replaced`, `Finished`; see `atoll_runtime.sync.ledger`."""
     in_flight: int = 0
 
+    @classmethod
+    def total(cls, parts: Iterable[LedgerReport]) -> LedgerReport:
+        """The sum of several ledgers. It balances if each of them does."""
+        discarded: Counter[str] = Counter()
+        trained = merged = in_flight = 0
+        for part in parts:
+            trained, merged, in_flight = (
+                trained + part.trained,
+                merged + part.merged,
+                in_flight + part.in_flight,
+            )
+            discarded.update(part.discarded)
+        return cls(trained=trained, merged=merged, in_flight=in_flight, discarded=dict(discarded))
+
 
 class SyncerStatus(Report):
-    """`GET /status` of a shard of the syncer."""
+    """`GET /status` of a shard of the syncer. That of shard 0 is about the whole run."""
 
     run_uid: str
     phase: Literal["Starting", "Running", "Finishing", "Finished", "Failed"]
     """`Finished` only after the final float32 cut stands in the bucket with its manifest."""
     message: str = ""
     """Why it is in this phase, or why the current round is waiting."""
+    down: str = ""
+    """Which other shards have no session with shard 0, and since when."""
     global_step: int = 0
     target_steps: int | None = None
     tokens: int = 0
@@ -133,9 +148,9 @@ class SyncerStatus(Report):
     shard: int = 0
     shards: int = 1
     fragments: int = 0
-    """Fragments of which this shard owns a part; the ledger counts each token so many times."""
+    """Fragments of which the shard owns a part, summed over shards; the ledger counts each token so many times."""
     ledger: dict[str, LedgerReport] = {}
-    """By unit, as this shard sees it."""
+    """By unit."""
     final_checkpoint: str = ""
     """URI of the final cut, when `Finished`."""
     time: float = 0.0

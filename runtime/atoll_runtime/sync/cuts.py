@@ -64,13 +64,17 @@ class Cuts:
         """The newest one is handed to be saved."""
         self.saving, self.running = self.newest, True
 
-    def ended(self, cut: CutId, whole: bool) -> None:
-        """It is under way no more."""
+    def ended(self, cut: CutId, whole: bool, own: bool = True) -> None:
+        """It is under way no more; see `CutEnded`."""
         if whole:
             self.saved = max(self.saved, cut)
         if cut == self.newest:
             self.running = False
-            self.merges = self.merges if whole else GIVEN_UP
+            self.merges = self.merges if whole and own else GIVEN_UP
+
+    def keeps(self, merges: int) -> bool:
+        """The newest cut stands and holds these merges, all that there were."""
+        return self.saved == self.newest and self.merges == merges
 
     def mark(self, unit: str, incarnation: int, host: int, cut: CutId, trained: int) -> bool:
         """A host has recorded itself; true where that is the unit's word on the newest cut."""
@@ -85,11 +89,3 @@ class Cuts:
             clocks.unit(name, incarnation): trained for name, (incarnation, trained) in self.marks.items()
         }
         return {who: {who: trained} for who, trained in marked.items()}
-
-
-def given_up(cut: CutId, newest: int | None, waited: float, patience: float) -> bool:
-    """Whether a cut that lacks parts is left for the next one after `waited` seconds.
-
-    Never the final one, for it ends the run, nor the first (`newest` is None), without which no unit is seeded.
-    """
-    return not cut.final and newest is not None and waited > patience

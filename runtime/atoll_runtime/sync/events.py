@@ -64,6 +64,8 @@ class Standing:
     """It has no round in flight and will open none, unless the clock goes on."""
     saved: CutId
     """The newest cut of which its part stands in the bucket."""
+    kept: CutId = NO_CUT
+    """The newest cut, where its part of that stands and holds all that the shard has merged."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,8 @@ class CutEnded:
 
     cut: CutId
     whole: bool
+    own: bool = True
+    """With what this shard recorded; else with what it had before it lost its journal."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 from atoll_runtime.sync import clocks, schedule
 from atoll_runtime.sync.cuts import Cuts
 from atoll_runtime.sync.events import (
+    NO_CUT,
     CutEnded,
     CutId,
     CutOrdered,
@@ -113,12 +114,16 @@ class Syncer:
     @property
     def standing(self) -> Standing:
         """What shard 0 should know of this shard."""
-        return Standing(self.step, self.finishing and not self.rounds.held, self.cuts.saved)
+        done = self.finishing and not self.rounds.held
+        kept = self.cuts.saved if self.cuts.keeps(self.rounds.merges) else NO_CUT
+        return Standing(self.step, done, self.cuts.saved, kept)
 
     @property
-    def orderable(self) -> int:
-        """The least step of a cut that can hold all that is merged here and does not end the run."""
-        return self.cuts.newest.step + (self.cuts.merges != self.rounds.merges)
+    def current(self) -> bool:
+        """The newest cut stands, and holds all that was ever merged: in every shard, as shard 0 knows."""
+        standings = [self.standing, *self.shards.values()]
+        known = len(standings) == (self.rules.shards if self.coordinates else 1)
+        return known and all(each.kept == self.cuts.newest for each in standings)
 
     def vector(self) -> dict[str, int]:
         """The vector clock of the durable state: of each unit the tokens that are merged, for on those Θ depends.
@@ -172,8 +177,8 @@ class Syncer:
                 self._marked(event)
             case CutOrdered(step):
                 self._cut_ordered(step)
-            case CutEnded(cut, whole):
-                self.cuts.ended(cut, whole)
+            case CutEnded(cut, whole, own):
+                self.cuts.ended(cut, whole, own)
             case FinalCut():
                 self._finished(event.uri)
             case Tick():
@@ -260,13 +265,15 @@ class Syncer:
         self._note("cut", cut=cut.step, final=cut.final)
 
     def _cut_ordered(self, step: int) -> None:
-        """Begins a cut, unless one that holds as much is under way. The final one holds all, and goes before."""
+        """Begins a cut, unless one of this step or a later one stands or is under way. The final one goes before."""
         newest = self.cuts.newest
         if not self.coordinates or self.final or self.orders.ending:
             return
-        if step <= newest.step and not newest.number and not self.rounds.merges:
-            self._save()  # what the run begins with: each shard has it
-        elif step > newest.step or self.cuts.saving != newest:
+        if step <= newest.step and (self.cuts.running or self.cuts.saved == newest):
+            return
+        if step <= newest.step and not newest.number and self.cuts.merges == self.rounds.merges:
+            self._save()  # what the run begins with: each shard has it, unless it has merged since and was restarted
+        else:
             self._begin_cut(max(step, self.step))
 
     def _take_orders(self, orders: Orders) -> None:

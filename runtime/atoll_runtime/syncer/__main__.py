@@ -128,7 +128,8 @@ async def run_service(
         driver.start()
         if rules.shard != COORDINATOR:
             first = run.shards[COORDINATOR]
-            driver.spawn(Following(driver, GrpcNetwork(first.host, first.port, tls)).serve())
+            network = GrpcNetwork(first.host, first.port, tls)
+            driver.spawn(Following(driver, network, status.own).serve())
         await driver.failed
     finally:
         await driver.close()

@@ -14,14 +14,13 @@ import numpy as np
 from atoll_runtime.checkpoint import Part, StoreError
 from atoll_runtime.contract import CheckpointSpec
 from atoll_runtime.interfaces import Bucket
-from atoll_runtime.sync.cuts import given_up
 from atoll_runtime.sync.events import CutId
 from atoll_runtime.syncer.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
 GATHER_SECONDS = 120.0
-"""Patience with a cut whose parts are not all there."""
+"""Patience with a cut whose parts are not all there. The final one is never given up, for it ends the run."""
 POLL_SECONDS = (0.05, 2.0)
 """First and longest wait between two looks at what the other shards have told of their parts."""
 
@@ -31,8 +30,6 @@ class Job:
     """A recorded cut, to be saved. `make` copies the arrays, on another thread."""
 
     cut: CutId
-    merges: int
-    """Merges that it holds."""
     make: Callable[[], Part]
 
 
@@ -47,7 +44,7 @@ class Cuts:
         shards: int,
         missing: Callable[[], list[int]] | None,
         meta: Callable[[], Mapping[str, Any]],
-        ended: Callable[[CutId, bool], None],
+        ended: Callable[[CutId, bool, bool], None],
     ) -> None:
         """All three are called on the event loop.
 
@@ -55,11 +52,9 @@ class Cuts:
             missing: other shards whose part of the newest cut does not stand. None: this is not shard 0, which alone
                 makes a cut whole.
             meta: of the manifest.
-            ended: when a cut is whole (this shard's part, where it is not shard 0), or was given up (False).
+            ended: when a cut is whole (this shard's part, where it is not shard 0), or was given up; see `CutEnded`.
         """
         self.newest, self.error = newest, ""
-        self.merges: int | None = None
-        """Merges in the newest one; None while none was saved since the start."""
         self._spec, self._store, self._shards, self._missing = spec, store, shards, missing
         self._meta, self._ended = meta, ended
         self._next: Job | None = None
@@ -81,10 +76,10 @@ class Cuts:
             saved = await self._save(job)
             whole = saved is not None and await self._whole(job)
             if whole:
-                self.newest, self.merges, self.error = job.cut.step, job.merges if saved else None, ""
+                self.newest, self.error = job.cut.step, ""
                 state = "is whole" if self._missing else "has this shard's part"
                 log.info("checkpoint of global step %d %s", job.cut.step, state)
-            self._ended(job.cut, whole)
+            self._ended(job.cut, whole, bool(saved))
 
     async def _save(self, job: Job) -> bool | None:
         """This shard's part, until it stands, see `_save_now`; None when a newer cut was submitted first."""
@@ -116,7 +111,7 @@ class Cuts:
                 else:
                     await asyncio.to_thread(self._prune, step)
                     return True
-            if given_up(job.cut, self.newest, clock() - begun, GATHER_SECONDS):
+            if not job.cut.final and clock() - begun > GATHER_SECONDS:
                 self._fail(f"checkpoint of global step {step} given up: {waiting}", waiting)
                 return False
             await backoff.wait()

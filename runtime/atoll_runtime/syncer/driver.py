@@ -116,7 +116,7 @@ class Driver:
         self.spawn(self.cuts.serve())
         self.spawn(self._announce())
         if self.cuts.newest is None:  # units are seeded from the first cut
-            self.feed(CutOrdered(self.machine.orderable))
+            self.feed(CutOrdered(self.machine.cuts.newest.step))
         self.feed(Tick())
 
     async def close(self) -> None:
@@ -237,9 +237,7 @@ class Driver:
         """Fixes the durable fragments, which are never written to, and has them saved."""
         fragments, layout, rules = self.state.snapshot(), self.state.layout, self.machine.rules
         run, lineage = self.run, self.journal.lineage
-        job = Job(
-            cut, record["merges"], lambda: part_of(run, rules, layout, cut.step, fragments, record, lineage)
-        )
+        job = Job(cut, lambda: part_of(run, rules, layout, cut.step, fragments, record, lineage))
 
         async def submit() -> None:
             await self.durable()  # a cut that stands in the bucket must not be forgotten by its shard
@@ -250,11 +248,13 @@ class Driver:
     def _tape_snapshot(self) -> Snapshot:
         return Snapshot(self.machine, self.now(), self.state.snapshot())
 
-    def _cut_ended(self, cut: CutId, whole: bool) -> None:
+    def _cut_ended(self, cut: CutId, whole: bool, own: bool) -> None:
         if cut.final and whole and self.machine.coordinates:
             self.feed(FinalCut(f"{self._store.uri}/global/{cut.step}"))
         else:
-            self.feed(CutEnded(cut, whole))
+            self.feed(CutEnded(cut, whole, own))
+        if not whole and self.cuts.newest is None:  # units are seeded from the first that stands
+            self.feed(CutOrdered(cut.step))
 
     async def _announce(self) -> None:
         """Tells others of each decision once the disk has it."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
+from atoll_runtime.contract import SyncerStatus
 from atoll_runtime.sync.events import Orders, ShardLeft, ShardTold
 from atoll_runtime.syncer.driver import Driver
-from atoll_runtime.transport.messages import Order, ShardHello, Tell, Up
+from atoll_runtime.syncer.summary import Other
+from atoll_runtime.transport.messages import Figures, Order, ShardHello, Tell, Up
 
 
 class Follower:
     """One session."""
 
-    def __init__(self, driver: Driver, hello: ShardHello, incoming: AsyncIterator[Up]) -> None:
+    def __init__(self, driver: Driver, known: Other, hello: ShardHello, incoming: AsyncIterator[Up]) -> None:
         self.shard = hello.shard
-        self._driver, self._incoming = driver, incoming
+        self._driver, self._known, self._incoming = driver, known, incoming
         self._seen: Orders | None = None
         driver.shards[self.shard] = self
         driver.feed(ShardTold(self.shard, hello.standing))
@@ -31,6 +34,7 @@ class Follower:
         self._reader.cancel()
         if self._newest:
             del self._driver.shards[self.shard]
+            self._known.away_since = self._known.away_since or time.time()
             self._driver.feed(ShardLeft(self.shard))
 
     @property
@@ -40,5 +44,10 @@ class Follower:
 
     async def _read(self) -> None:
         async for message in self._incoming:
-            if isinstance(message, Tell) and self._newest:
+            if not self._newest:
+                return
+            if isinstance(message, Tell):
                 self._driver.feed(ShardTold(self.shard, message.standing))
+            elif isinstance(message, Figures):
+                self._known.report = SyncerStatus.model_validate_json(message.report)
+                self._known.away_since = None

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
+from atoll_runtime.contract import SyncerStatus, dump
 from atoll_runtime.interfaces import Network
 from atoll_runtime.sync.events import Ordered
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
-from atoll_runtime.transport.messages import PROTOCOL, Down, Order, Refused, ShardHello, Tell, Up
+from atoll_runtime.transport.messages import PROTOCOL, Down, Figures, Order, Refused, ShardHello, Tell, Up
 from atoll_runtime.transport.transport import TransportError
 
 log = logging.getLogger(__name__)
 
 BACKOFF_SECONDS = (0.2, 5.0)
 """First and longest wait between two attempts."""
+FIGURES_SECONDS = (1.0, 15.0)
+"""Between two reports of this shard, of a run of few units and of one of very many."""
+UNITS_PER_SECOND = 100.0
+"""Reports of units that are sent, so that they cost the same for runs of any size."""
 
 
 class Following:
     """Connects for ever, with back-off and jitter. While shard 0 is away no round is opened here."""
 
-    def __init__(self, driver: Driver, network: Network) -> None:
-        self._driver, self._network = driver, network
+    def __init__(self, driver: Driver, network: Network, report: Callable[[], SyncerStatus]) -> None:
+        self._driver, self._network, self._report = driver, network, report
         self._backoff = Backoff(*BACKOFF_SECONDS)
 
     async def serve(self) -> None:
@@ -60,7 +66,13 @@ class Following:
                 raise TransportError(reason)
 
     async def _outgoing(self) -> AsyncIterator[Up]:
-        standing = None
+        standing, clock, due = None, self._driver.now, 0.0
         while True:
-            standing = await self._driver.standing.after(standing)
-            yield Tell(standing)
+            if clock() >= due:
+                report = self._report()
+                yield Figures(dump(report).encode())
+                least, most = FIGURES_SECONDS
+                due = clock() + min(max(least, len(report.units) / UNITS_PER_SECOND), most)
+            with contextlib.suppress(TimeoutError):
+                standing = await asyncio.wait_for(self._driver.standing.after(standing), due - clock())
+                yield Tell(standing)

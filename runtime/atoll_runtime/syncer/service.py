@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 
 from atoll_runtime.sync.events import Declined, Left, Offered
@@ -13,6 +14,7 @@ from atoll_runtime.syncer.beginnings import Beginnings
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.followers import Follower
 from atoll_runtime.syncer.sessions import Session
+from atoll_runtime.syncer.summary import Other
 from atoll_runtime.transport.messages import (
     DirectoryReply,
     DirectoryRequest,
@@ -46,6 +48,8 @@ class Service:
         self.run, self.machine, self.state = driver.run, driver.machine, driver.state
         self.bytes_in = self.bytes_out = 0
         self.beginnings = Beginnings()
+        self.others = {shard: Other(time.time()) for shard in range(1, self.machine.rules.shards)}
+        """What shard 0 knows of the others, for the operator."""
 
     async def session(self, peer: Peer, incoming: AsyncIterator[Up]) -> AsyncIterator[Down]:
         """See `Endpoint`."""
@@ -56,7 +60,7 @@ class Service:
                 log.warning("refused %s: %s", peer.address, wrong.reason)
                 yield wrong
                 return
-            follower = Follower(self.driver, first, incoming)
+            follower = Follower(self.driver, self.others[first.shard], first, incoming)
             try:
                 while True:
                     yield await follower.news()

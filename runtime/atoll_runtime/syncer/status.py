@@ -26,6 +26,7 @@ from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.units import Unit
 from atoll_runtime.sync.waiting import waits, why
 from atoll_runtime.syncer.service import Service
+from atoll_runtime.syncer.summary import summary
 from atoll_runtime.transport.messages import Beginning
 from atoll_runtime.transport.web import WebServer, prometheus
 
@@ -45,6 +46,14 @@ class Status:
     service: Service | None = None
 
     def report(self) -> SyncerStatus:
+        """Of the whole run, where this is shard 0."""
+        own, service = self.own(), self.service
+        if service is None or not service.machine.coordinates or not service.others:
+            return own
+        return summary(own, list(service.others.values()))
+
+    def own(self) -> SyncerStatus:
+        """Of this shard."""
         service = self.service
         if service is None:
             return SyncerStatus(
@@ -82,8 +91,7 @@ class Status:
                 newest_step=service.driver.cuts.newest,
                 uri=self.run.checkpoint.uri,
                 error=service.driver.cuts.error,
-                current=service.driver.cuts.merges == machine.rounds.merges,
-                orderable=machine.orderable,
+                current=machine.current,
             ),
             units={
                 name: unit_report(machine, unit, service.beginnings.of(name, unit.incarnation))
@@ -171,7 +179,7 @@ class StatusServer(WebServer[SyncerStatus]):
 
     def __init__(self, status: Status, context: ssl.SSLContext, port: int, health_port: int) -> None:
         self._status = status
-        super().__init__(status.report, READY, metrics, context, port, health_port)
+        super().__init__(status.report, READY, metrics, context, port, health_port, status.own)
         self.secure.router.add_post("/status", self._order)
 
     async def _order(self, request: web.Request) -> web.Response:

@@ -163,6 +163,13 @@ class Tell(Message, frozen=True, tag=True):
     standing: Standing
 
 
+class Figures(Message, frozen=True, tag=True):
+    """What a shard reports of itself, from time to time: shard 0 tells the operator of the whole run."""
+
+    report: bytes
+    """A `SyncerStatus`."""
+
+
 class Order(Message, frozen=True, tag=True):
     """What shard 0 has decided so far: the first answer to a shard, and again each time that it changes."""
 
@@ -258,7 +265,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
     """Of the message's memory."""
 
 
-Up = Hello | Report | Mark | Header | ShardHello | Tell
+Up = Hello | Report | Mark | Header | ShardHello | Tell | Figures
 Down = Welcome | Marker | Pull | Over | Announce | Stop | Fenced | Refused | Order
 Wire = Up | Down | PushReply | FetchRequest | FetchHead | DirectoryRequest | PeerAddress | DirectoryReply
 """Every message of the protocol."""

@@ -20,6 +20,7 @@ class WebServer(Generic[R]):
         report: what can be told at any time.
         ready: phases in which the pod is.
         metrics: Prometheus text of a report.
+        own: the report by which this pod is probed and scraped, where `report` is about more.
     """
 
     def __init__(
@@ -30,8 +31,10 @@ class WebServer(Generic[R]):
         context: ssl.SSLContext,
         port: int,
         health_port: int,
+        own: Callable[[], R] | None = None,
     ) -> None:
         self._report: Callable[[], R] = report
+        self._own: Callable[[], R] = own or report
         self._phases: Collection[str] = ready
         self._text: Callable[[R], str] = metrics
         self.secure, plain = web.Application(), web.Application()
@@ -64,12 +67,12 @@ class WebServer(Generic[R]):
         return web.Response(text="ok\n")
 
     async def _ready(self, _: web.Request) -> web.Response:
-        report = self._report()
+        report = self._own()
         status = 200 if report.phase in self._phases else 503
         return web.Response(status=status, text=f"{report.phase}: {report.message}\n")
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(text=self._text(self._report()))
+        return web.Response(text=self._text(self._own()))
 
 
 def prometheus(prefix: str, figures: Mapping[str, float]) -> list[str]:

@@ -89,9 +89,7 @@ class PlayedSyncer:
             elif name in self.known:
                 units[name] = UnitReport(incarnation=self.known[name], hosts=0, state="Gone", seeded_step=0)
         self.merges = any(unit.state == "Learning" for unit in units.values())
-        saved = CheckpointReport(
-            newest_step=max(self.saved, 0), current=self.saved >= self.step, orderable=self.step
-        )
+        saved = CheckpointReport(newest_step=max(self.saved, 0), current=self.saved >= self.step)
         return SyncerStatus(
             run_uid=uid, phase="Finished" if self.finished else "Running", global_step=self.step,
             target_steps=100_000, units=units, checkpoint=saved, time=time.time(),
@@ -111,15 +109,15 @@ def pollers(syncer: PlayedSyncer) -> dict[str, Any]:
     """The operator's pollers, but for the network."""
 
     class Heard(SyncerPoller):
-        async def _poll(self, poll: Any, session: Any, shard: int) -> SyncerState:
-            old, status = poll.shard_states[shard], syncer.say(poll.uid)
+        async def _poll(self, poll: Any, session: Any) -> SyncerState:
+            old, status = poll.state, syncer.say(poll.uid)
             if status is None:
                 return missed(old, UNAVAILABLE, "nobody answers")
             return heard(old, status, time.time(), time.monotonic())
 
-        async def _order(self, poll: Any, session: Any) -> None:
-            if (step := next_checkpoint_step(poll.shard_states, poll.order)) is not None:
-                poll.order, syncer.saved = CheckpointOrder(step), step
+        async def _order(self, poll: Any, session: Any, report: SyncerStatus) -> None:
+            step = next_checkpoint_step(report, poll.order)
+            poll.order, syncer.saved = CheckpointOrder(step), step
 
     class Evaluated(EvaluatorPoller):
         async def _round(self, poll: Any, session: Any) -> float:

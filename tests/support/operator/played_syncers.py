@@ -81,17 +81,9 @@ class Syncers:
             return web.Response(status=503)
         step = (await request.json())["cut"]
         self.orders.setdefault(path, []).append(step)
-        run = path.rpartition("/")[0]
-        shards = [f"{run}/{shard}" for shard in range(64) if f"{run}/{shard}" in self.statuses]
-        ready = [shard for shard in shards if shard not in self.reluctant]
-        for shard in ready:  # shard 0 tells the others
-            old, stands = (
-                self.statuses[shard].get("checkpoint", {}),
-                {"newestStep": step} if ready == shards else {},
-            )
-            self.statuses[shard]["checkpoint"] = {
-                **old, "uri": "gs://bucket/run", "current": True, "orderable": step, **stands
-            }  # fmt: skip
+        if path not in self.reluctant:
+            known = status.get("checkpoint", {})
+            status["checkpoint"] = {**known, "uri": "gs://bucket/run", "current": True, "newestStep": step}
         return web.Response(status=202)
 
     def serve(

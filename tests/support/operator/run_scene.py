@@ -76,13 +76,13 @@ class RunScene:
 
     def syncer(self, phase: Any = "Running", down: str = "", since: float = NOW, **report: Any) -> RunScene:
         """The syncer answers with this report."""
-        status = SyncerStatus(**({"run_uid": "u", "phase": phase, "global_step": 25} | report))
-        return self.see(syncer=SyncerState(status=status, answering_since=since, down=down))
+        status = SyncerStatus(**({"run_uid": "u", "phase": phase, "global_step": 25, "down": down} | report))
+        return self.see(syncer=SyncerState(status=status, answering_since=since))
 
     def silent(self, reason: str = "SyncerUnavailable", message: str = "no route") -> RunScene:
         """The syncer does not answer; its last report stays known."""
         state: SyncerState = self.observed["syncer"]
-        known = replace(state, reason=reason, message=message, answering_since=None, down="")
+        known = replace(state, reason=reason, message=message, answering_since=None)
         return self.see(syncer=known)
 
     def unknown(self) -> RunScene:

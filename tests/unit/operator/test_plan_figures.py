@@ -13,17 +13,14 @@ from atoll_operator.api.common import MAX_REASONS, Cost, CostStatus
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.plan import cost, ledger
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.run.shards import combine
 from atoll_operator.plan.run.syncer_state import SyncerState, heard
 from atoll_runtime.contract import LedgerReport, SyncerStatus
 
 HEAL = cost.of_heal(0.1, chips=4, step_seconds=0.1)
 
 
-def report(time: float, received: int, sent: int = 0, shard: int = 0) -> SyncerStatus:
-    return SyncerStatus(
-        run_uid="u", phase="Running", bytes_in=received, bytes_out=sent, time=time, shard=shard
-    )
+def report(time: float, received: int, sent: int = 0, down: str = "") -> SyncerStatus:
+    return SyncerStatus(run_uid="u", phase="Running", bytes_in=received, bytes_out=sent, time=time, down=down)
 
 
 def after(*reports: SyncerStatus) -> SyncerState:
@@ -33,23 +30,21 @@ def after(*reports: SyncerStatus) -> SyncerState:
     return state
 
 
-def test_traffic_is_a_mean_of_a_steady_rate_and_a_sum_over_shards_that_answer() -> None:
+def test_traffic_is_a_mean_of_a_steady_rate() -> None:
     state = after(*(report(2.0 * i, 500_000_000 * i, 250_000_000 * i) for i in range(120)))
     assert (state.traffic.into, state.traffic.out) == (pytest.approx(2, rel=0.01), pytest.approx(1, rel=0.01))
     before = after(report(0, 0), report(2, 10**9))
     assert heard(before, report(4, 10), 4, 4).traffic == before.traffic, "it counts from zero again"
     assert heard(before, report(2, 10**9), 3, 3).traffic == before.traffic, "the same report"
-    one, two = (after(report(0, 0, shard=s), report(2, 10**9, shard=s)) for s in (0, 1))
-    assert combine([one, two]).traffic.into == pytest.approx(2 * one.traffic.into)
-    silent = SyncerState(status=two.status, reason="SyncerUnavailable", traffic=two.traffic)
-    assert combine([one, silent]).traffic.into == pytest.approx(one.traffic.into)
+    partial = heard(before, report(4, 10**10, down="shard 1"), 4, 4)
+    assert partial.traffic == before.traffic, "a shard more or less is no traffic"
+    assert heard(partial, report(6, 2 * 10**10, down="shard 1"), 6, 6).traffic.into > before.traffic.into
 
 
 def test_shares_are_of_the_tokens_that_were_merged() -> None:
     one, two = LedgerReport(trained=90, merged=30), LedgerReport(trained=90, merged=60)
     state = heard(SyncerState(), report(1, 0).model_copy(update={"ledger": {"a": one, "b": two}}), 0.0, 0.0)
     assert ledger.share(two, state.merged) == pytest.approx(2 / 3)
-    assert ledger.share(two, combine([state, state]).merged) == pytest.approx(1 / 3)
     assert ledger.share(None, state.merged) is None
     assert ledger.share(LedgerReport(trained=5, merged=0), 0) is None
 
@@ -148,3 +143,24 @@ def test_bytes_stay_when_a_syncer_pod_begins_to_count_from_zero() -> None:
         told.append((scene.status.bytes_in, scene.status.bytes_out))
     assert told == [(raw, 2 * raw) for raw in (0, 500, 800, 800, 840, 840)]
     assert (scene.status.earlier_bytes_in, scene.status.earlier_bytes_out) == (780, 1560)
+
+
+def test_figures_do_not_fall_nor_count_twice_where_shard_0_has_yet_to_hear_of_another_shard() -> None:
+    scene = RunScene().syncer(bytes_in=100, global_step=30, tokens=900, restarts=1)
+    scene.step()
+    scene.syncer(bytes_in=10, global_step=31, tokens=500, restarts=0, down="shard 1: away").step()
+    status = scene.status
+    assert (status.bytes_in, status.tokens, status.syncer_restarts) == (100, 900, 1)
+    scene.silent().step()
+    scene.syncer(bytes_in=60, global_step=32, tokens=950, restarts=2).step()
+    assert (scene.status.bytes_in, scene.status.earlier_bytes_in) == (100, 40)
+    scene.syncer(bytes_in=65, global_step=33, tokens=990, restarts=2).step()
+    assert (scene.status.bytes_in, scene.status.syncer_restarts) == (105, 2)
+
+
+def test_ledger_adds_up_the_smallest_reasons_that_have_no_room() -> None:
+    report = LedgerReport(trained=500, discarded={f"R{n:02}": n for n in range(1, 31)}, in_flight=35)
+    shown = ledger.shown(report, 4)
+    assert len(shown.discarded) == MAX_REASONS
+    assert sum(shown.discarded.values()) + shown.in_flight == shown.trained == 500
+    assert (shown.discarded["R30"], shown.discarded["Other"]) == (30, sum(range(1, 16)))

@@ -13,6 +13,7 @@ from atoll_operator.plan.run.syncer_state import (
     StatusDiff,
     SyncerState,
     compare,
+    finishing,
     heard,
 )
 from atoll_runtime.contract import BeginningReport, CheckpointReport, LedgerReport, SyncerStatus, UnitReport
@@ -26,7 +27,7 @@ UNIT_CHANGES: dict[str, Any] = {
 }  # fmt: skip
 RUN_CHANGES: dict[str, Any] = {
     "run_uid": "v", "target_steps": 9, "restarts": 1, "shard": 1, "shards": 2, "fragments": 4,
-    "final_checkpoint": "gs://b/r",
+    "final_checkpoint": "gs://b/r", "down": "shard 1: away",
 }  # fmt: skip
 
 
@@ -58,16 +59,15 @@ def test_figures_wait_and_everything_else_is_acted_on_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "now"),
+    "changes",
     [
-        pytest.param({"newest_step": 5, "uri": "gs://b/5"}, True, id="new"),
-        pytest.param({"error": "403"}, True, id="failed"),
-        pytest.param({"current": True}, True, id="everything-is-saved"),
-        pytest.param({"orderable": 6}, False, id="one-could-be-ordered"),
+        pytest.param({"newest_step": 5, "uri": "gs://b/5"}, id="new"),
+        pytest.param({"error": "403"}, id="failed"),
+        pytest.param({"current": True}, id="everything-is-saved"),
     ],
 )
-def test_news_of_checkpoints_is_acted_on_at_once(changes: dict[str, Any], now: bool) -> None:
-    assert compare(STATE, after(checkpoint=CheckpointReport(**changes))).run is now
+def test_news_of_checkpoints_is_acted_on_at_once(changes: dict[str, Any]) -> None:
+    assert compare(STATE, after(checkpoint=CheckpointReport(**changes))).run
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,14 @@ def test_news_of_checkpoints_is_acted_on_at_once(changes: dict[str, Any], now: b
     [
         pytest.param(after(phase="Finishing"), id="another-phase"),
         pytest.param(replace(STATE, answering_since=None, reason="SyncerUnavailable"), id="unavailable"),
-        pytest.param(replace(STATE, down="shard 1: no route"), id="a-shard-is-down"),
+        pytest.param(after(down="shard 1: no route"), id="a-shard-is-down"),
         pytest.param(SyncerState(), id="unknown"),
     ],
 )
 def test_all_units_are_due_if_the_syncer_comes_goes_or_changes_its_phase(other: SyncerState) -> None:
     for diff in (compare(STATE, other), compare(other, STATE)):
         assert diff == StatusDiff(run=True, every_unit=True)
-    down = replace(STATE, down="shard 1: no route")
-    assert compare(down, replace(down, down="shard 2: no route")).run
+    assert compare(after(down="shard 1: no route"), after(down="shard 2: no route")).run
 
 
 @pytest.mark.parametrize(("later", "since"), [(60.5, 1000.0), (3660.0, 4660.0), (-3540.0, -2540.0)])
@@ -92,3 +91,29 @@ def test_a_syncer_answers_since_now_where_the_clock_was_set_and_no_unit_looks_hu
 ) -> None:
     first = heard(SyncerState(), STATUS, 1000.0, 0.0)
     assert heard(first, STATUS, 1000.0 + later, 60.0).answering_since == since
+
+
+def test_the_syncer_serves_since_the_last_of_its_shards_came() -> None:
+    away, seen = after(down="shard 1: away").status, []
+    state = SyncerState()
+    for second, report in (
+        (1000.0, STATUS),
+        (1002.0, STATUS),
+        (1004.0, away),
+        (1006.0, away),
+        (1008.0, STATUS),
+    ):
+        state = heard(state, report, second, second)
+        seen.append((state.answers, state.serving_since))
+    assert seen == [(True, 1000.0), (True, 1000.0), (True, None), (True, None), (True, 1008.0)]
+    again = heard(state, SyncerStatus(run_uid="u", phase="Starting"), 1010.0, 1010.0)
+    assert (again.status.global_step, again.status.units, again.serving_since) == (5, {}, None)
+
+
+def test_several_shards_need_units_until_the_last_one_has_finished() -> None:
+    for phase, shards, over in (("Running", 1, False), ("Finishing", 1, True), ("Finished", 1, True)):
+        assert finishing(after(phase=phase, shards=shards).status) is over
+    assert [finishing(after(phase=phase, shards=2).status) for phase in ("Finishing", "Finished")] == [
+        False,
+        True,
+    ]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from run_scene import NOW, RunScene, condition, replicas, unit_status
+from run_scene import RunScene, condition, replicas, unit_status
 
-from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState, next_checkpoint_step
-from atoll_runtime.contract import SyncerStatus
+from atoll_operator.plan.run.syncer_state import CheckpointOrder, next_checkpoint_step
+from atoll_runtime.contract import CheckpointReport, SyncerStatus
 
 
 def suspending(pods: bool = False, **checkpoint: Any) -> RunScene:
@@ -74,29 +74,24 @@ def test_run_that_never_began_is_suspended_at_once_and_starts_again() -> None:
     ]
 
 
-def shard(step: int, newest: int | None = None, current: bool = False, orderable: int = 0) -> SyncerState:
-    checkpoint = {"newestStep": newest, "uri": "gs://b", "current": current, "orderable": orderable}
-    status = SyncerStatus(run_uid="u", phase="Running", global_step=step, checkpoint=checkpoint)
-    return SyncerState(status=status, answering_since=NOW)
-
-
-STEPS: list[tuple[list[SyncerState], CheckpointOrder | None, int | None]] = [
-    ([shard(42, 40)], None, 42),
-    ([shard(41), shard(42)], None, 42),
-    ([shard(42, 42)], None, 43),  # that of this step lacks something
-    ([shard(42, 42, current=True)], None, 42),
-    ([shard(42, 42, current=True), shard(42)], CheckpointOrder(42), 43),  # a part lacks something
-    ([shard(42, 40)], CheckpointOrder(43), 43),  # it is under way
-    ([shard(44, 40)], CheckpointOrder(43), 44),  # something was merged since
-    ([shard(42, 40, orderable=45), shard(42)], None, 45),  # a shard has recorded a later one
-    ([shard(42, 40, orderable=46)], CheckpointOrder(45), 46),  # it cannot record that one again
-    ([shard(42), SyncerState()], None, None),
+STEPS: list[tuple[int, dict[str, Any], CheckpointOrder | None, int]] = [
+    (42, {"newest_step": 40}, None, 42),
+    (0, {}, None, 0),
+    (42, {"newest_step": 42}, None, 43),  # that of this step lacks something
+    (42, {"newest_step": 41, "current": True}, None, 41),
+    (42, {"newest_step": 42, "current": True}, CheckpointOrder(42), 42),
+    (42, {"newest_step": 42}, CheckpointOrder(42), 43),  # a part lacks something
+    (42, {"newest_step": 40}, CheckpointOrder(43), 43),  # it is under way
+    (44, {"newest_step": 40}, CheckpointOrder(43), 44),  # something was merged since
 ]
 
 
 def test_checkpoint_before_a_suspension_is_of_a_step_that_holds_everything() -> None:
-    for shards, old, wanted in STEPS:
-        assert next_checkpoint_step(shards, old) == wanted, (shards, old)
+    for step, checkpoint, old, wanted in STEPS:
+        report = SyncerStatus(
+            run_uid="u", phase="Running", global_step=step, checkpoint=CheckpointReport(**checkpoint)
+        )
+        assert next_checkpoint_step(report, old) == wanted, (report, old)
 
 
 def test_what_a_user_changes_is_told_in_events_once() -> None:

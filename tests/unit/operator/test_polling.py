@@ -18,7 +18,7 @@ from atoll_operator.certificates.authority import Authorities, client_context, l
 from atoll_operator.kube.cache import Key
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.names import evaluator_host, shard_host
-from atoll_operator.plan.run.syncer_state import StatusDiff
+from atoll_operator.plan.run.syncer_state import CheckpointOrder, StatusDiff
 from atoll_operator.polling.evaluator import EvaluatorPoller
 from atoll_operator.polling.poller import BODY_LIMIT, PollFailed, fetch
 from atoll_operator.polling.syncer import SyncerPoller
@@ -260,61 +260,62 @@ async def test_evaluator_is_polled_and_reports_what_is_new(serve: Serve, context
 
 
 class Shard:
-    """A shard at step 245 that dies after each order but the last, and then does not know of it any more."""
+    """Shard 0 at step 245, which is restarted or gives each cut up but the last that it is asked for."""
 
-    ENOUGH = 5
-    """Polls without an order after which no other one comes."""
-
-    def __init__(self, lives: int, number: int = 0, shards: int = 1, orderable: int = 0) -> None:
-        self.lives, self.restarts, self.polls = lives, 0, 0
-        self.number, self.shards, self.orderable = number, shards, orderable
-        self.orders: list[tuple[int, int]] = []
-        """Restarts by then, and the step."""
+    def __init__(self, failures: int, shards: int = 1) -> None:
+        self.failures, self.shards = failures, shards
+        self.orders: list[int] = []
+        self.polls = 0
+        """Since its checkpoint holds all."""
         self.over = asyncio.Event()
 
     async def handle(self, request: web.Request) -> web.Response:
         if request.method == "POST":
-            self.orders.append((self.restarts, Order.model_validate_json(await request.read()).cut))
+            self.orders.append(Order.model_validate_json(await request.read()).cut)
             return web.Response(status=202)
-        self.polls += 1
-        ordered = any(restarts == self.restarts for restarts, _ in self.orders)
-        if ordered and self.restarts < self.lives - 1:
-            self.restarts, self.polls = self.restarts + 1, 0
-        if ordered and self.polls >= self.ENOUGH:
+        saved = len(self.orders) > self.failures
+        self.polls += saved
+        if self.polls >= 5:
             self.over.set()
-        checkpoint = CheckpointReport(newest_step=200, uri="gs://b", orderable=self.orderable)
-        report = SyncerStatus(
-            run_uid="u", phase="Running", global_step=245, restarts=self.restarts, checkpoint=checkpoint,
-            shard=self.number, shards=self.shards,
-        )  # fmt: skip
-        return answer(report)
+        newest = self.orders[-1] if saved else 200
+        checkpoint = CheckpointReport(newest_step=newest, uri="gs://b", current=saved)
+        report = SyncerStatus(run_uid="u", phase="Running", global_step=245, checkpoint=checkpoint)
+        return answer(report.model_copy(update={"shards": self.shards}))
 
 
-async def save(poll: Any, *shards: Shard) -> None:
-    poller = await poll(lambda run, diff: None, *(shard.handle for shard in shards))
+async def test_shard_0_is_asked_to_save_until_a_checkpoint_holds_everything(poll: Any) -> None:
+    shard = Shard(failures=2)
+    poller = await poll(lambda run, diff: None, shard.handle)
     poller.save(RUN, True)
-
-
-async def test_shard_is_asked_to_save_once_in_each_of_its_lives(poll: Any) -> None:
-    shard = Shard(lives=3)
-    await save(poll, shard)
     async with asyncio.timeout(30):
         await shard.over.wait()
-    assert shard.orders == [(0, 245), (1, 245), (2, 245)]
+    assert shard.orders == [245] * 3
+    assert poller.order(RUN, "u") == CheckpointOrder(245)
 
 
-async def test_a_checkpoint_that_holds_what_all_shards_have_is_asked_of_shard_0_alone(poll: Any) -> None:
-    first, other = Shard(lives=1, shards=2), Shard(lives=1, number=1, shards=2, orderable=246)
-    await save(poll, first, other)
-    async with asyncio.timeout(30):
-        await first.over.wait()
-    assert (first.orders, other.orders) == ([(0, 246)], [])
+async def test_a_checkpoint_while_training_is_asked_for_until_nobody_wants_it_any_more(poll: Any) -> None:
+    shard = Shard(failures=1)
 
+    def changed(run: Key, diff: StatusDiff) -> None:
+        if poller.state(run, "u").status.checkpoint.current:
+            poller.request(run, None)
 
-async def test_a_checkpoint_while_training_is_asked_of_shard_0_once_in_each_of_its_lives(poll: Any) -> None:
-    first, other = Shard(lives=2, shards=2), Shard(lives=1, number=1, shards=2)
-    poller = await poll(lambda run, diff: None, first.handle, other.handle)
+    poller = await poll(changed, shard.handle)
     poller.request(RUN, 240)
     async with asyncio.timeout(30):
+        await shard.over.wait()
+    assert shard.orders in ([240] * 2, [240] * 3), "the report says so with the next poll"
+
+
+async def test_of_several_shards_the_first_alone_is_asked(poll: Any) -> None:
+    first, asked = Shard(failures=0, shards=2), []
+
+    async def second(request: web.Request) -> web.Response:
+        asked.append(request.method)
+        return web.Response(status=500)
+
+    poller = await poll(lambda run, diff: None, first.handle, second)
+    poller.save(RUN, True)
+    async with asyncio.timeout(30):
         await first.over.wait()
-    assert (first.orders, other.orders) == ([(0, 245), (1, 245)], [])
+    assert poller.state(RUN, "u").serving_since is not None and asked == []

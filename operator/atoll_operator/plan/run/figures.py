@@ -17,7 +17,7 @@ from atoll_operator.plan import cost, ledger
 from atoll_operator.plan.clock import parse_time
 from atoll_operator.plan.conditions import clip
 from atoll_operator.plan.run.observed import RunObserved
-from atoll_runtime.contract import SyncerStatus
+from atoll_runtime.contract import LedgerReport, SyncerStatus
 
 
 def carried(total: int, earlier: int, present: int) -> int:
@@ -52,12 +52,14 @@ def last_heal_seconds(units: Sequence[LearnerUnitStatus]) -> float | None:
 def syncer_figures(run: RunObserved, report: SyncerStatus) -> dict[str, object]:
     """Figures that the syncer reports. Rates are 0 while it does not answer.
 
-    Progress does not fall while a shard is down: an operator that has just started does not know how far that shard is.
+    Progress does not fall while a shard is down: shard 0 may have started since and not know how far that shard is.
     """
     old, target, answers, traffic = run.status, run.spec.target, run.syncer.answers, run.syncer.traffic
-    earlier_in = carried(old.bytes_in, old.earlier_bytes_in, report.bytes_in)
-    earlier_out = carried(old.bytes_out, old.earlier_bytes_out, report.bytes_out)
-    least = old if run.syncer.down else TrainingRunStatus()
+    earlier_in, earlier_out, least = old.earlier_bytes_in, old.earlier_bytes_out, old
+    if not report.down:
+        earlier_in = carried(old.bytes_in, earlier_in, report.bytes_in)
+        earlier_out = carried(old.bytes_out, earlier_out, report.bytes_out)
+        least = TrainingRunStatus()
     done = max(
         least.progress_percent / 100,
         report.global_step / target.global_steps if target.global_steps else 0.0,
@@ -73,15 +75,15 @@ def syncer_figures(run: RunObserved, report: SyncerStatus) -> dict[str, object]:
         "tokens_per_second": round(report.tokens_per_second, 1) if answers else 0.0,
         "loss": old.loss if report.loss is None else round(report.loss, 4),
         "quorum": report.quorum,
-        "bytes_in": earlier_in + report.bytes_in,
-        "bytes_out": earlier_out + report.bytes_out,
+        "bytes_in": max(earlier_in + report.bytes_in, least.bytes_in),
+        "bytes_out": max(earlier_out + report.bytes_out, least.bytes_out),
         "earlier_bytes_in": earlier_in,
         "earlier_bytes_out": earlier_out,
         "gbit_per_second_in": round(traffic.into, 3) if answers else 0.0,
         "gbit_per_second_out": round(traffic.out, 3) if answers else 0.0,
-        "syncer_restarts": report.restarts,
+        "syncer_restarts": max(report.restarts, least.syncer_restarts),
         "checkpoint": saved if checkpoint.uri else old.checkpoint,  # else shard 0 was not heard of yet
-        "ledger": ledger.shown(ledger.add(ledgers), report.fragments) if ledgers else old.ledger,
+        "ledger": ledger.shown(LedgerReport.total(ledgers), report.fragments) if ledgers else old.ledger,
         "final_checkpoint": report.final_checkpoint,
         "estimated_seconds_left": _seconds_left(min(done, 1.0), report) if answers else None,
     }

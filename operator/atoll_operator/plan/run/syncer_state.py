@@ -7,7 +7,6 @@ rate.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from atoll_operator.plan import ledger
@@ -19,7 +18,7 @@ TRAFFIC_SECONDS = 30.0
 AWAITED_SECONDS = 30.0
 """An operator that has just started may know nothing of a syncer for this long: two polls that time out take 15 s."""
 MISSES = 2
-"""Failed polls in a row after which a shard counts as unavailable; a single one may be a lost packet."""
+"""Failed polls in a row after which the syncer counts as unavailable; a single one may be a lost packet."""
 CLOCK_STEP_SECONDS = 1.0
 """If the wall clock moves by more than this against the monotonic one between two polls, somebody has set it."""
 RUN_FIGURES = (
@@ -45,7 +44,7 @@ class CheckpointOrder:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Gbit/s into and out of one shard or the whole syncer, as a moving mean."""
+    """Gbit/s into and out of the syncer, as a moving mean."""
 
     into: float = 0.0
     out: float = 0.0
@@ -54,7 +53,7 @@ class Traffic:
         """The mean after another report. It stays if no time has passed or the counters started again."""
         seconds = new.time - old.time
         received, sent = new.bytes_in - old.bytes_in, new.bytes_out - old.bytes_out
-        if seconds <= 0 or received < 0 or sent < 0:
+        if seconds <= 0 or received < 0 or sent < 0 or old.down != new.down:  # then a shard was not counted
             return self
         weight = 1 - math.exp(-seconds / TRAFFIC_SECONDS)
         return Traffic(
@@ -65,7 +64,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncerState:
-    """State of one shard, or of the whole syncer."""
+    """State of the syncer, as shard 0 tells it."""
 
     status: SyncerStatus | None = None
     """The last valid report."""
@@ -74,11 +73,9 @@ class SyncerState:
     message: str = ""
     answering_since: float | None = None
     """Unix seconds; None while it does not answer."""
-    down: str = ""
-    """Which shards do not serve while another one answers, and why."""
     traffic: Traffic = Traffic()
     heard: float | None = field(default=None, compare=False)
-    """Unix seconds of the last valid report; of several shards, the oldest."""
+    """Unix seconds of the last valid report."""
     clock: float | None = field(default=None, compare=False)
     """Wall clock minus monotonic clock at the last valid report, in seconds."""
     merged: int = field(default=0, compare=False)
@@ -94,6 +91,11 @@ class SyncerState:
     def serves(self) -> bool:
         """It answers and has read its journal."""
         return self.answers and self.status is not None and self.status.phase != "Starting"
+
+    @property
+    def down(self) -> str:
+        """Which shards do not serve while shard 0 does, and since when."""
+        return self.status.down if self.serves and self.status is not None else ""
 
     @property
     def serving_since(self) -> float | None:
@@ -116,7 +118,7 @@ class SyncerState:
 
 @dataclass(frozen=True, slots=True)
 class StatusDiff:
-    """What one poll of all shards brought."""
+    """What one poll brought."""
 
     run: bool = False
     """Reconcile the run now."""
@@ -130,10 +132,11 @@ class StatusDiff:
 
 
 def heard(old: SyncerState, status: SyncerStatus, now: float, monotonic: float) -> SyncerState:
-    """State of one shard after a valid report.
+    """State after a valid report.
 
-    A shard that starts again has no figures yet, so its last ones are kept. If the wall clock was set since the last
-    report, times noted before cannot be compared with now: the shard then answers since now.
+    A syncer that starts again has no figures yet, so its last ones are kept. If the wall clock was set since the last
+    report, times noted before cannot be compared with now: the syncer then answers since now. So it does once all
+    shards serve again.
     """
     clock = now - monotonic
     was_set = old.clock is not None and abs(clock - old.clock) > CLOCK_STEP_SECONDS
@@ -142,7 +145,7 @@ def heard(old: SyncerState, status: SyncerStatus, now: float, monotonic: float) 
         status = old.status.model_copy(update=change)
     return SyncerState(
         status=status,
-        answering_since=now if was_set else old.answering_since or now,
+        answering_since=now if was_set or old.down else old.answering_since or now,
         heard=now,
         clock=clock,
         traffic=old.traffic.next(old.status, status) if old.status is not None else old.traffic,
@@ -151,7 +154,7 @@ def heard(old: SyncerState, status: SyncerStatus, now: float, monotonic: float) 
 
 
 def missed(old: SyncerState, reason: str, message: str) -> SyncerState:
-    """State of one shard after a failed poll. A wrong answer counts at once, no answer only the second time."""
+    """State after a failed poll. A wrong answer counts at once, no answer only the second time."""
     misses = old.misses + 1
     if reason == UNAVAILABLE and misses < MISSES and not old.reason:
         return replace(old, misses=misses)
@@ -175,9 +178,8 @@ def _run(state: SyncerState) -> object:
     """The state of the run without its figures."""
     status = state.status
     if status is not None:
-        checkpoint = status.checkpoint.model_copy(update={"orderable": 0})
-        status = status.model_copy(update=dict.fromkeys(RUN_FIGURES) | {"checkpoint": checkpoint})
-    return state.reason, state.message, state.down, status
+        status = status.model_copy(update=dict.fromkeys(RUN_FIGURES))
+    return state.reason, state.message, status
 
 
 def _units(status: SyncerStatus | None) -> dict[str, UnitReport]:
@@ -195,19 +197,15 @@ def finishing(status: SyncerStatus) -> bool:
     return status.phase == "Finished" or (status.phase == "Finishing" and status.shards == 1)
 
 
-def next_checkpoint_step(shards: Sequence[SyncerState], old: CheckpointOrder | None) -> int | None:
-    """The global step of a checkpoint that holds everything merged; None while a shard has not been heard of.
+def next_checkpoint_step(report: SyncerStatus, old: CheckpointOrder | None) -> int:
+    """The global step of a checkpoint that holds everything merged, where every learner has gone.
 
-    This is the step that the run has reached, or one more if a checkpoint of that step exists and lacks what was merged
-    after it. It is never a step that a shard has passed, because shards record checkpoints in order.
+    This is the newest, or one of the step that the run has reached: one more if a checkpoint of that step exists and
+    lacks what was merged after it.
     """
-    reports = [shard.status for shard in shards if shard.status is not None]
-    if len(reports) < len(shards):
-        return None
-    reached = max(max(report.global_step, report.checkpoint.orderable) for report in reports)
-    newest = -1 if reports[0].checkpoint.newest_step is None else reports[0].checkpoint.newest_step
-    if newest >= reached and all(report.checkpoint.current for report in reports):
+    newest = -1 if report.checkpoint.newest_step is None else report.checkpoint.newest_step
+    if report.checkpoint.current:
         return newest
-    if old is not None and old.step >= reached and old.step > newest:
+    if old is not None and old.step >= report.global_step and old.step > newest:
         return old.step
-    return max(reached, newest + 1)
+    return max(report.global_step, newest + 1)
