@@ -15,6 +15,7 @@ from memory_apiserver import Server, Weather
 from memory_client import MemoryCluster
 
 from atoll_operator.certificates.authority import (
+    AUTHORITY_LIFE,
     DELIVERY,
     LEAF_LIFE,
     Authorities,
@@ -159,6 +160,19 @@ def test_a_certificate_is_accepted_for_its_names_by_its_authority_for_two_thirds
     assert not ours.accept(ours.bundle, ["one"], NOW)
     assert not ours.accept(b"no certificate", [], NOW)
     assert not theirs.accept(certificate, ["one"], NOW)
+
+
+def test_a_successor_is_trusted_a_day_before_it_signs() -> None:
+    first = Authorities.of("r", (), NOW)
+    assert len(first.trusted) == 1 and first.signer is first.trusted[0], "a new run's signs at once"
+    assert Authorities.of("r", first.trusted, NOW + DAY).trusted == first.trusted
+    due = NOW + 2 * AUTHORITY_LIFE / 3
+    both = Authorities.of("r", first.trusted, due)
+    assert len(both.trusted) == 2 and both.signer is first.signer
+    later = Authorities.of("r", both.trusted, due + DELIVERY)
+    assert later.trusted == both.trusted and later.signer is both.trusted[1]
+    assert Authorities.of("r", both.trusted, NOW + AUTHORITY_LIFE).trusted == both.trusted[1:]
+    assert len(Authorities.of("r", first.trusted, NOW + AUTHORITY_LIFE).trusted) == 1, "all have expired"
 
 
 @given(st.lists(st.floats(min_value=0.01, max_value=29.0), min_size=1, max_size=400))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from atoll_operator.plan.conditions import only_figures
 from atoll_operator.plan.pods import names
 from atoll_operator.plan.pods.view import PodView, view
 from atoll_operator.plan.unit.waiting import hindrance
@@ -39,3 +42,18 @@ def test_a_pod_that_runs_again_is_hindered_by_nothing_that_was_before() -> None:
     ended = {"exit_code": 64, "exit_reason": "Error", "exit_message": "JournalFailed: x"}
     assert "JournalFailed" in hindrance(PodView(name="p", **ended))
     assert hindrance(PodView(name="p", phase="Running", started_at=NOW, **ended)) == ""
+
+
+def test_figures_and_messages_of_true_conditions_can_wait() -> None:
+    def status(count: int, ready: str = "True", **figures: Any) -> dict[str, Any]:
+        learning = {"type": "Learning", "status": ready, "reason": "R", "message": f"{count} merged"}
+        return {"phase": "Running", "conditions": [learning], **figures}
+
+    assert only_figures(
+        status(1), status(2, step=9, tokens=8, loss=1.0, sharePercent=3, ledger={"trained": 1})
+    )
+    assert not only_figures(status(1), status(2, ready="False"))
+    assert not only_figures(status(1, "False"), status(2, "False"))
+    assert not only_figures(status(1), status(1, message="heals"))
+    assert not only_figures(status(1), status(1, restartCount=1))
+    assert not only_figures(status(1, lastHealSeconds=3.0), status(1))

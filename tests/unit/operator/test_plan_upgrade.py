@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
-from run_scene import NOW, RunScene, specs
+from run_scene import NOW, RunScene, replicas, specs
 
 from atoll_operator.api.trainingrun import RuntimeStatus
 from atoll_operator.plan.pods.settings import outdated
@@ -145,6 +145,28 @@ def test_all_pods_become_new_and_at_most_one_that_is_ready_goes_at_a_time(states
             number = random.choice(waiting)
             pods[number] = replace(pods[number], ready=True)
     assert all(each.contract == "new" and each.ready for each in pods.values())
+
+
+def test_run_replaces_its_pods_for_a_new_image_but_not_while_it_is_suspended() -> None:
+    scene = run_of(OLD)
+    digests = {
+        name: template["metadata"]["annotations"]["atoll.dev/contract"]
+        for name, template in statefulsets(scene).items()
+    }
+    syncer = pod(0, digests["r-syncer"])
+    evaluator = replace(pod(0, digests["r-evaluator"]), name="r-evaluator-0")
+    scene.step()
+    scene.operator = NEW
+    scene.see(syncer_pods=(syncer,), evaluator_pods=(evaluator,))
+    assert scene.plan().replace_pods == ()
+    named = scene.change(image="runtime:2").plan()
+    assert [each.name for each in named.replace_pods] == ["r-syncer-0", "r-evaluator-0"]
+    assert named.status.runtime == RuntimeStatus(
+        image="runtime:2", asked="runtime:2", environment={"A": "2", "B": "3"}
+    )
+    suspended = scene.change(suspend=True).unknown()
+    suspended.status = suspended.status.model_copy(update={"global_step": 0})
+    assert (replicas(suspended.plan()), suspended.plan().replace_pods) == (0, ())
 
 
 def test_syncer_that_cannot_read_its_contract_does_not_fail_the_run_but_says_why() -> None:

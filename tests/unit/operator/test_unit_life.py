@@ -16,7 +16,7 @@ from atoll_operator.api.learnerunit import Restart
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.pods import names
-from atoll_operator.plan.unit.incarnation import budget_of
+from atoll_operator.plan.unit.incarnation import budget_of, jitter
 from atoll_runtime.contract import EXIT_VERSION, INCARNATION_FILE, UnitReport
 from atoll_runtime.learner.incarnation import MEMORY_FILE
 
@@ -165,6 +165,11 @@ def test_a_restart_that_a_wrong_clock_noted_stops_no_heal_and_does_not_count(ahe
 # What the status says
 
 
+def test_the_jitter_is_the_same_at_each_look_and_not_for_all_units() -> None:
+    assert len({jitter(f"uid-{number}", 3) for number in range(50)}) > 40
+    assert jitter("uid-1", 3) == jitter("uid-1", 3)
+
+
 def test_a_heal_ends_with_the_first_merge_and_says_what_it_cost() -> None:
     scene = learning().hear(step=95, step_seconds=0.5).fail(1)
     failed = scene.now
@@ -226,6 +231,11 @@ def test_an_image_that_cannot_be_pulled_is_a_condition_and_no_failure() -> None:
         scene.pod(0)["status"]["containerStatuses"] = [{"name": "main", "state": waiting}]
         scene.rest()
         assert (scene.condition("Scheduled")[1], scene.status.incarnation) == (told, 1)
+
+
+def test_while_the_syncer_is_silent_what_was_known_stays() -> None:
+    scene = learning().set(answering_since=None).rest()
+    assert (scene.condition("Learning")[0], scene.status.phase) == ("True", "Learning")
 
 
 def test_a_unit_that_a_peer_may_have_seeded_says_what_it_was_told() -> None:
