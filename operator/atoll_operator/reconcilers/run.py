@@ -1,40 +1,37 @@
-"""Reconciles a TrainingRun: observe, plan, act, write the status."""
+"""Carries out the plan of one TrainingRun."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import logging
-import time
-from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
 from atoll_operator.api.common import EVALUATED
 from atoll_operator.api.group import Object
+from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.certificates.members import RunOwner, members, unit_member
 from atoll_operator.certificates.secrets import RunCertificates
-from atoll_operator.kube.cache import Key, key_of
+from atoll_operator.kube.cache import Key, controller_uid, key_of
 from atoll_operator.kube.client import AT_ONCE
-from atoll_operator.kube.errors import Conflict, NotFound, Refused, Retry
+from atoll_operator.kube.errors import Conflict, NotFound, Retry
 from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.kube.logs import tell
 from atoll_operator.plan.conditions import document, refused
-from atoll_operator.plan.pods.names import tls_secret
-from atoll_operator.plan.run.elastic import certified_units
-from atoll_operator.plan.run.observed import RunObserved
+from atoll_operator.plan.pods.names import evaluator, syncer, tls_secret
+from atoll_operator.plan.run.elastic import certified_units, places
+from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import Reference, RunPlan, plan_run
 from atoll_operator.plan.run.status import invalid
-from atoll_operator.reconcilers.context import ControllerContext
-from atoll_operator.reconcilers.observe_run import observe_run, problems
-from atoll_operator.reconcilers.unit import Memory, StatusWriter, remove_pod
+from atoll_operator.reconcilers.context import REFUSED_SECONDS, refusal_of
+from atoll_operator.reconcilers.inventory import Body
+from atoll_operator.reconcilers.unit import Memory, Reconciler
 from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS
-
-REFUSED_SECONDS = 5.0
-"""Until the next pass after the API server refused an object."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,54 +45,73 @@ class RunMemory(Memory):
     """What its units were woken for last: whether it is over, whether it is suspended, how units recover."""
 
 
-class RunReconciler:
-    """The work queue calls it with the key of a run, never twice at the same time for one key."""
+class RunReconciler(Reconciler[RunMemory]):
+    """Reconciles TrainingRuns."""
 
-    def __init__(self, context: ControllerContext) -> None:
-        self._context, self._syncers, self._evaluators = context, context.syncers, context.evaluators
-        self._cluster, self._inventory, self._queue = context.cluster, context.inventory, context.queue
-        self._status = StatusWriter(context.cluster, context.inventory, context.queue)
-        self._memory: dict[Key, RunMemory] = {}
+    def _remember(self, key: Key, uid: str, now: float) -> RunMemory:
+        owner = RunOwner(key.namespace, key.name, uid)
+        certificates = RunCertificates(self._cluster, self._inventory.cache, owner)
+        return RunMemory(uid=uid, seen=now, certificates=certificates)
 
-    async def __call__(self, key: Key) -> None:
-        body, now = self._inventory.live(key), time.time()
-        if body is None:
-            self._forget(key)
-            return
-        uid = body["metadata"]["uid"]
-        memory = self._remember(key, uid, now)
+    def _deleted(self, key: Key) -> None:
+        """The garbage collector deletes its objects. Units of users stay without pods."""
+        self._syncers.forget(key)
+        self._evaluators.forget(key)
+        for unit in self._inventory.unit_keys(key):
+            self._queue.add(unit)
+
+    async def _reconcile(self, key: Key, body: Body, memory: RunMemory, now: float) -> None:
         old = TrainingRunStatus.model_validate(body.get("status", {}))
         try:
-            run = observe_run(self._context, body, old, memory.seen)
+            run = self._observe(key, body, old, memory.seen)
         except ValidationError as error:
-            status = invalid(old, body["metadata"]["generation"], problems(error), now)
+            status = invalid(old, body["metadata"]["generation"], _problems(error), now)
             return await self._status.write(key, body, document(status), memory)
         plan = plan_run(run, now)
         if plan.delete_run:
             with contextlib.suppress(NotFound):
-                await self._cluster.delete("TrainingRun", key.namespace, key.name, uid)
+                await self._cluster.delete("TrainingRun", key.namespace, key.name, run.uid)
             return
-        if plan.apply_units and not await self._exists(key, uid):
+        if plan.apply_units and not await self._exists(key, run.uid):
             return
-        refusal = await _refusal(self._act(key, run, plan, memory.certificates))
-        evaluator_refusal = await _refusal(self._apply(plan.apply_evaluator))
-        status = plan.status
+        refusal = await refusal_of(self._act(key, run, plan, memory.certificates))
+        evaluator_refusal = await refusal_of(self._apply(plan.apply_evaluator))
         for condition, message in (("Degraded", refusal), (EVALUATED, evaluator_refusal)):
             if message:
-                status = refused(status, old, condition, message, now)
-        await self._status.write(key, body, document(status), memory)
-        self._context.recorder.tell(body, plan.notices, now)
-        self._wake(key, run, plan, memory, now)
+                plan = replace(plan, status=refused(plan.status, old, condition, message, now))
+        await self._conclude(key, body, memory, plan, now)
+        self._wake(key, run, plan, memory)
         if refusal or evaluator_refusal:
             raise Retry(REFUSED_SECONDS, refusal or evaluator_refusal)
 
-    def _remember(self, key: Key, uid: str, now: float) -> RunMemory:
-        memory = self._memory.get(key)
-        if memory is None or memory.uid != uid:
-            owner = RunOwner(key.namespace, key.name, uid)
-            certificates = RunCertificates(self._cluster, self._inventory.cache, owner)
-            memory = self._memory[key] = RunMemory(uid=uid, seen=now, certificates=certificates)
-        return memory
+    def _observe(self, key: Key, body: Body, status: TrainingRunStatus, seen: float) -> RunObserved:
+        """Raises ValidationError if this version cannot read the spec."""
+        inventory, metadata, spec = self._inventory, body["metadata"], body.run_spec
+        uid = metadata["uid"]
+        syncer_pods = inventory.set_pods(key, syncer(key.name))
+        evaluator_pods = inventory.set_pods(key, evaluator(key.name))
+        names = {unit.name for unit in inventory.unit_keys(key)} | places(key.name, spec).keys()
+        units = (inventory.get(Key("LearnerUnit", key.namespace, name)) for name in names)
+        return RunObserved(
+            name=key.name,
+            namespace=key.namespace,
+            uid=uid,
+            generation=metadata["generation"],
+            spec=spec,
+            status=status,
+            settings=self._context.pod_settings(key.name, spec, status.runtime),
+            units={unit["metadata"]["name"]: _unit_facts(unit, uid) for unit in units if unit},
+            annotations=metadata.get("annotations", {}),
+            syncer_pods=syncer_pods,
+            nodes=inventory.nodes_of((*syncer_pods, *evaluator_pods)),
+            syncer=self._syncers.state(key, uid),
+            seen=seen,
+            order=self._syncers.order(key, uid),
+            evaluator=self._evaluators.state(key, uid),
+            evaluator_pods=evaluator_pods,
+            evaluator_exists=inventory.get(Key("StatefulSet", key.namespace, evaluator(key.name)))
+            is not None,
+        )
 
     async def _exists(self, key: Key, uid: str) -> bool:
         """Ask the API server before units are created: watches of runs and units may lag differently."""
@@ -114,7 +130,7 @@ class RunReconciler:
             with contextlib.suppress(NotFound, Conflict):
                 await self._cluster.delete(pod.kind, key.namespace, pod.name, pod.uid)
         for removal in plan.release_pods:
-            await remove_pod(self._context, key.namespace, removal)
+            await self._context.remove_pod(key.namespace, removal)
             self._queue.add(key)  # the watch has nothing new to report
         certified = certificates if plan.poll_syncer else None
         await gather_bounded((self._apply_unit(body, certified) for body in plan.apply_units), AT_ONCE)
@@ -161,7 +177,7 @@ class RunReconciler:
         with contextlib.suppress(NotFound, Conflict):
             await self._cluster.delete("LearnerUnit", run.namespace, unit.name, unit.uid)
 
-    def _wake(self, key: Key, run: RunObserved, plan: RunPlan, memory: RunMemory, now: float) -> None:
+    def _wake(self, key: Key, run: RunObserved, plan: RunPlan, memory: RunMemory) -> None:
         """Enqueue the run and its units for what comes next: the units now if the run is first seen, stops, resumes,
         ends, or changes how units recover; while the syncer is polled, all after a while for progress figures."""
         units, over = self._inventory.unit_keys(key), plan.status.phase in ("Complete", "Failed")
@@ -173,27 +189,34 @@ class RunReconciler:
             self._queue.add_after(each, FIGURES_SECONDS[each.kind])
         if plan.again or (changed and over):
             self._queue.add(key)
-        if plan.wake is not None:
-            self._queue.add_after(key, plan.wake - now)
 
-    def _forget(self, key: Key) -> None:
-        """The run was deleted: the garbage collector deletes its objects. Units of users stay without pods."""
-        self._syncers.forget(key)
-        self._evaluators.forget(key)
-        self._queue.forget(key)
-        if self._memory.pop(key, None) is not None:
-            for unit in self._inventory.unit_keys(key):
-                self._queue.add(unit)
+
+def _unit_facts(body: Body, run: str) -> UnitFacts:
+    try:
+        unit = body.unit
+    except ValidationError:  # another version wrote the spec
+        status, spec = LearnerUnitStatus.model_validate(body.get("status", {})), None
+    else:
+        status, spec = unit.status, unit.spec
+    metadata, controller = body["metadata"], controller_uid(body)
+    stays = "deletionTimestamp" not in metadata
+    return UnitFacts(
+        name=metadata["name"],
+        run=body["spec"]["run"],
+        status=status,
+        spec=spec,
+        uid=metadata["uid"],
+        owned=controller == run and stays,
+        by_hand=controller == "" and stays,
+        ours=controller in ("", run),
+        generation=metadata["generation"],
+    )
+
+
+def _problems(error: ValidationError) -> str:
+    """What is wrong with a spec, field by field."""
+    return "; ".join(f"spec.{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
 
 
 def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
-
-
-async def _refusal(work: Awaitable[None]) -> str:
-    """Why the API server refused an object; empty if it did not."""
-    try:
-        await work
-    except Refused as error:
-        return str(error)
-    return ""

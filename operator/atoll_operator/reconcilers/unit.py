@@ -6,25 +6,25 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object
 from atoll_operator.api.trainingrun import RuntimeStatus
 from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Key, controller_uid
-from atoll_operator.kube.client import STRATEGIC
-from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Refused, Retry
+from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Retry
 from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.plan import ledger
 from atoll_operator.plan.conditions import document, only_figures, refused
 from atoll_operator.plan.pods.view import PodView, Removal
+from atoll_operator.plan.run.plan import RunPlan
 from atoll_operator.plan.run.syncer_state import finishing
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.unit import Pace, UnitObserved, UnitPlan
-from atoll_operator.reconcilers.context import ControllerContext
+from atoll_operator.reconcilers.context import REFUSED_SECONDS, ControllerContext, refusal_of
 from atoll_operator.reconcilers.inventory import Body, Inventory, parent_key
 from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS, RUN_SECONDS
 
@@ -69,6 +69,49 @@ class StatusWriter:
             self.queue.add_spaced(run, RUN_SECONDS)
 
 
+M = TypeVar("M", bound=Memory)
+
+
+class Reconciler(Generic[M]):
+    """The work queue calls it with the key of an object, never twice at the same time for one key."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._context, self._metrics = context, context.metrics
+        self._syncers, self._evaluators = context.syncers, context.evaluators
+        self._cluster, self._inventory, self._queue = context.cluster, context.inventory, context.queue
+        self._status = StatusWriter(context.cluster, context.inventory, context.queue)
+        self._memory: dict[Key, M] = {}
+
+    async def __call__(self, key: Key) -> None:
+        body, now = self._inventory.live(key), time.time()
+        if body is None:
+            self._queue.forget(key)
+            if self._memory.pop(key, None) is not None:
+                self._deleted(key)
+            return
+        uid = body["metadata"]["uid"]
+        if (memory := self._memory.get(key)) is None or memory.uid != uid:
+            memory = self._memory[key] = self._remember(key, uid, now)
+        await self._reconcile(key, body, memory, now)
+
+    def _remember(self, key: Key, uid: str, now: float) -> M:
+        raise NotImplementedError
+
+    def _deleted(self, key: Key) -> None:
+        """The object was deleted, or is being deleted."""
+
+    async def _reconcile(self, key: Key, body: Body, memory: M, now: float) -> None:
+        """One pass over an object."""
+        raise NotImplementedError
+
+    async def _conclude(self, key: Key, body: Body, memory: M, plan: RunPlan | UnitPlan, now: float) -> None:
+        """Writes the status, then the Events, and sees to the next pass."""
+        await self._status.write(key, body, document(plan.status), memory)
+        self._context.recorder.tell(body, plan.notices, now)
+        if plan.wake is not None:
+            self._queue.add_after(key, plan.wake - now)
+
+
 @dataclass(slots=True, kw_only=True)
 class UnitMemory(Memory):
     """With how the unit has stepped, for the detection of hangs."""
@@ -76,74 +119,51 @@ class UnitMemory(Memory):
     pace: Pace | None = None
 
 
-class UnitReconciler:
-    """Called with the key of a unit by one worker at a time."""
+class UnitReconciler(Reconciler[UnitMemory]):
+    """Reconciles LearnerUnits."""
 
-    def __init__(self, context: ControllerContext) -> None:
-        self._context, self._metrics, self._syncers = context, context.metrics, context.syncers
-        self._cluster, self._inventory, self._queue = context.cluster, context.inventory, context.queue
-        self._status = StatusWriter(context.cluster, context.inventory, context.queue)
-        self._memory: dict[Key, UnitMemory] = {}
+    def _remember(self, key: Key, uid: str, now: float) -> UnitMemory:
+        return UnitMemory(uid=uid)
 
-    async def __call__(self, key: Key) -> None:
-        body = self._inventory.live(key)
-        if body is None:
-            self._queue.forget(key)
-            self._memory.pop(key, None)
-            return
-        uid = body["metadata"]["uid"]
-        if (memory := self._memory.get(key)) is None or memory.uid != uid:
-            memory = self._memory[key] = UnitMemory(uid=uid)
-        now = time.time()
-        unit = self._observe(key, body, now)
+    async def _reconcile(self, key: Key, body: Body, memory: UnitMemory, now: float) -> None:
+        unit = self._observe(key, body, memory, now)
         plan = plan_unit(unit)
-        if plan.advance and plan.doubtful:
-            plan = await self._confirmed(key, body, now)
+        if (
+            plan.advance and plan.doubtful
+        ):  # a watch that lags behind another operator must cost no incarnation
+            pods, _ = await self._cluster.list("Pod", key.namespace, f"{LABEL_UNIT}={key.name}")
+            self._inventory.replace_pods(key, pods)
+            plan = plan_unit(self._observe(key, body, memory, now))
         if plan.advance:
-            await self._advance(key, body, plan, now)
+            # Durable before anything of the old incarnation is touched.
+            await self._conclude(key, body, memory, plan, now)
+            self._queue.add(key)
+            if plan.status.restart_count > unit.status.restart_count and plan.status.last_failure is not None:
+                self._metrics.restarts.labels(plan.status.last_failure.reason).inc()
             return
-        refusal = await self._act(key, body, plan)
-        if not refusal and (plan.create or self._any_gone(key, uid, plan.remove)):
+        refusal = await self._act(key, plan)
+        if not refusal and (plan.create or self._any_gone(key, unit.uid, plan.remove)):
             self._queue.add(key)  # the next pass says in one write what has come of it
             return
         if refusal:
             plan = replace(plan, status=refused(plan.status, unit.status, "Scheduled", refusal, now))
-        await self._status.write(key, body, document(plan.status), self._memory[key])
-        self._context.recorder.tell(body, plan.notices, now)
+        await self._conclude(key, body, memory, plan, now)
         if plan.healed_seconds is not None:
             self._metrics.heal_seconds.observe(plan.healed_seconds)
         for stage, seconds in plan.heal_stages or ():
             if seconds is not None:
                 self._metrics.heal_stage_seconds.labels(stage).observe(seconds)
-        if plan.wake is not None:
-            self._queue.add_after(key, plan.wake - now)
         if refusal:
-            raise Retry(5.0, refusal)
+            raise Retry(REFUSED_SECONDS, refusal)
 
-    async def _confirmed(self, key: Key, body: Body, now: float) -> UnitPlan:
-        """The plan by a fresh list of pods: a watch that lags behind another operator must not cost an incarnation."""
-        pods, _ = await self._cluster.list("Pod", key.namespace, f"{LABEL_UNIT}={key.name}")
-        self._inventory.replace_pods(key, pods)
-        return plan_unit(self._observe(key, body, now))
-
-    async def _advance(self, key: Key, body: Body, plan: UnitPlan, now: float) -> None:
-        """The new incarnation, or that one is told to go, is durable before anything of the old one is touched."""
-        await self._status.write(key, body, document(plan.status), self._memory[key])
-        counted = plan.status.restart_count > body.get("status", {}).get("restartCount", 0)
-        if counted and (failure := plan.status.last_failure) is not None:
-            self._metrics.restarts.labels(failure.reason).inc()
-        self._queue.add(key)
-        self._context.recorder.tell(body, plan.notices, now)
-
-    def _observe(self, key: Key, body: Body, now: float) -> UnitObserved:
-        unit = body.unit
+    def _observe(self, key: Key, body: Body, memory: UnitMemory, now: float) -> UnitObserved:
+        unit, metadata = body.unit, body["metadata"]
         run_key = Key("TrainingRun", key.namespace, unit.spec.run)
         run = self._inventory.live(run_key)
         if run is not None and controller_uid(body) not in ("", run["metadata"]["uid"]):
             run = None  # a unit of an earlier run of this name, on its way out
         syncer = self._syncers.state(run_key, run["metadata"]["uid"] if run is not None else "")
-        metadata, status, memory = body["metadata"], syncer.status, self._memory[key]
-        pods = self._inventory.pods_of(key, metadata["uid"])
+        status, pods = syncer.status, self._inventory.pods_of(key, metadata["uid"])
         if any(pod.exit_code == 0 for pod in pods):
             self._syncers.poke(run_key)
         report, answering_since = syncer.report_of(key.name), syncer.serving_since
@@ -187,22 +207,19 @@ class UnitReconciler:
             ),
         }
 
-    async def _act(self, key: Key, body: Body, plan: UnitPlan) -> str:
+    async def _act(self, key: Key, plan: UnitPlan) -> str:
         """Creates and deletes at the same time, then tells; returns why the API server refused, or nothing."""
-        removes = (remove_pod(self._context, key.namespace, removal) for removal in plan.remove)
-        refusal = ""
-        try:
-            if plan.service is not None:
-                # A Service holds nothing of its unit, so a new unit of the name need not wait for the collector.
-                await self._context.applier.apply(plan.service, inherit=True)
-            await gather_bounded((*map(self._create, plan.create), *removes))
-        except Refused as error:
-            refusal = str(error)
-        try:
-            await gather_bounded(self._renew(key, pod, plan.status.incarnation) for pod in plan.renew)
-        except Refused as error:
-            return refusal or str(error)
-        return refusal
+        refusal = await refusal_of(self._change_pods(key, plan))
+        renewals = (self._renew(key, pod, plan.status.incarnation) for pod in plan.renew)
+        unheard = await refusal_of(gather_bounded(renewals))
+        return refusal or unheard
+
+    async def _change_pods(self, key: Key, plan: UnitPlan) -> None:
+        if plan.service is not None:
+            # A Service holds nothing of its unit, so a new unit of the name need not wait for the collector.
+            await self._context.applier.apply(plan.service, inherit=True)
+        removes = (self._context.remove_pod(key.namespace, removal) for removal in plan.remove)
+        await gather_bounded((*map(self._create, plan.create), *removes))
 
     def _any_gone(self, key: Key, uid: str, removals: Sequence[Removal]) -> bool:
         """Whether one of these pods is gone for good by now: no watch tells of what the store knows already."""
@@ -227,24 +244,3 @@ class UnitReconciler:
             created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
             check_owner(created, "Pod", metadata["ownerReferences"][0], LABELS)
         self._inventory.put("Pod", created)
-
-
-async def remove_pod(context: ControllerContext, namespace: str, removal: Removal) -> None:
-    """Deletes that very pod, and no other of its name, and has the inventory know at once. Without a grace period
-    its object is gone afterwards.
-
-    Raises:
-        ApiError: it was refused.
-    """
-    name, uid = removal.name, removal.uid
-    try:
-        if removal.finalizer:
-            remove = {"$deleteFromPrimitiveList/finalizers": [removal.finalizer]}
-            await context.cluster.patch_metadata("Pod", namespace, name, uid, STRATEGIC, **remove)
-        answer: Object = await context.cluster.delete("Pod", namespace, name, uid, removal.grace_seconds)
-    except (NotFound, Conflict):
-        answer = {}
-    if answer.get("kind") == "Pod" and answer["metadata"].get("deletionGracePeriodSeconds"):
-        context.inventory.put("Pod", answer)
-    else:
-        context.inventory.drop("Pod", {"metadata": {"name": name, "namespace": namespace, "uid": uid}})
