@@ -5,11 +5,11 @@ The API server checks them when it gets the pods; the rules here only protect wh
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
-from atoll_operator.api.common import Label, Name, Quantity, keyed_by
+from atoll_operator.api.common import Label, Name, keyed_by
 from atoll_runtime.contract import Section
 from atoll_runtime.contract.rules import cel, rule
 
@@ -22,24 +22,10 @@ NOT_OURS = cel(
 )
 
 
-class KeyReference(Section):
-    """One value of a Secret or ConfigMap in the namespace of the run."""
-
-    name: Name
-    """Name of the object."""
-    key: Name
-    """Key of the value in it."""
-
-
-class ValueSource(Section):
-    """Source of a variable's value."""
-
-    secret_key_ref: KeyReference | None = None
-    """A value of a Secret, such as a token for downloads."""
-    config_map_key_ref: KeyReference | None = None
-    """A value of a ConfigMap."""
-
-
+PodPart = Annotated[
+    dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})
+]
+"""An object that goes into the pods as it is. Kubernetes alone knows its fields."""
 MAX_VARIABLES = 64
 MAX_VALUE = 4096
 """Characters of a variable's value."""
@@ -62,8 +48,9 @@ class Variable(Section):
     """Name of the variable. Names that the operator, libtpu or JAX's cluster detection set are refused."""
     value: Annotated[str, Field(max_length=MAX_VALUE)] | None = None
     """Literal value."""
-    value_from: ValueSource | None = None
-    """Source of the value, instead of `value`."""
+    value_from: PodPart | None = None
+    """Source of the value, instead of `value`, such as a key of a Secret or ConfigMap in the namespace of the run. As
+    in a pod: `kubectl explain pod.spec.containers.env.valueFrom`."""
 
 
 class SecretName(Section):
@@ -76,89 +63,10 @@ class SecretName(Section):
 MAX_VOLUMES = 16
 """Volumes of one pod, and mounts of its container."""
 Path = Annotated[str, Field(min_length=1, max_length=253)]
-Mode = Annotated[int, Field(ge=0, le=0o777)]
-
-
-class ObjectName(Section):
-    """An object in the namespace of the run."""
-
-    name: Name
-    """Name of the object."""
-
-
-class ClaimSource(Section):
-    """A PersistentVolumeClaim in the namespace of the run. All pods of the run share it."""
-
-    claim_name: Name
-    """Name of an existing claim with access mode ReadOnlyMany or ReadWriteMany."""
-    read_only: bool = False
-    """True: no pod can write to it, and the kubelet does not change owners and permissions of its files."""
-
-
-class CsiSource(Section):
-    """A volume that a CSI driver mounts for each pod, such as a bucket through GCS FUSE."""
-
-    driver: Annotated[str, Field(min_length=1, max_length=63)]
-    """Name of the driver, such as gcsfuse.csi.storage.gke.io."""
-    read_only: bool = False
-    """True: no pod can write to it."""
-    fs_type: Annotated[str, Field(min_length=1, max_length=63)] | None = None
-    """File system. Chosen by the driver if not set."""
-    volume_attributes: Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32)] = (
-        Field(default_factory=dict)
-    )
-    """Attributes for the driver, such as bucketName and mountOptions."""
-    node_publish_secret_ref: ObjectName | None = None
-    """A Secret for the driver."""
-
-
-class KeyFile(Section):
-    """One value of a ConfigMap or Secret as a file."""
-
-    key: Name
-    """Key of the value."""
-    path: Path
-    """Path of the file below the mount."""
-    mode: Mode | None = None
-    """Permissions of the file. Defaults to `defaultMode`."""
-
-
-class FilesSource(Section):
-    """Values of an object in the namespace of the run, as files."""
-
-    items: Annotated[tuple[KeyFile, ...], Field(max_length=32)] = ()
-    """Values that become files. If empty, every value becomes a file named after its key."""
-    optional: bool = False
-    """True: pods start even if the object does not exist."""
-    default_mode: Mode | None = None
-    """Permissions of the files: octal such as 0440 in YAML, decimal such as 288 in JSON. Defaults to 0644."""
-
-
-class ConfigMapSource(FilesSource):
-    """A ConfigMap, as files."""
-
-    name: Name
-    """Name of the ConfigMap."""
-
-
-class SecretSource(FilesSource):
-    """A Secret, as files."""
-
-    secret_name: Name
-    """Name of the Secret."""
-
-
-class EmptyDirSource(Section):
-    """A folder of each pod, empty at first and deleted with the pod. A restart in place keeps it."""
-
-    medium: Literal["Memory"] | None = None
-    """Memory: in memory, which counts towards the memory limit of the container. On the disk of the node if not set."""
-    size_limit: Quantity | None = None
-    """Size at which the pod is evicted."""
 
 
 class Volume(Section):
-    """One volume, of exactly one source."""
+    """One volume, of exactly one source. The sources are those of a pod: `kubectl explain pod.spec.volumes`."""
 
     name: Annotated[
         str,
@@ -166,17 +74,17 @@ class Volume(Section):
         cel(rule("!(self in OUR_VOLUMES)", "must not be a volume of the operator: OUR_VOLUMES")),
     ]
     """Name by which it is mounted. Names of the operator's own volumes are refused."""
-    persistent_volume_claim: ClaimSource | None = None
-    """An existing claim. All pods of all units use it, so a claim for a single node or pod (ReadWriteOnce) does not
-    work."""
-    csi: CsiSource | None = None
-    """A volume that a CSI driver mounts for each pod."""
-    config_map: ConfigMapSource | None = None
+    persistent_volume_claim: PodPart | None = None
+    """An existing claim (`claimName`) with access mode ReadOnlyMany or ReadWriteMany: all pods of all units use it.
+    With `readOnly` no pod can write, and the kubelet leaves owners and permissions of the files as they are."""
+    csi: PodPart | None = None
+    """A volume that a CSI driver mounts for each pod, such as a bucket through GCS FUSE."""
+    config_map: PodPart | None = None
     """Values of a ConfigMap as files."""
-    secret: SecretSource | None = None
-    """Values of a Secret as files."""
-    empty_dir: EmptyDirSource | None = None
-    """Scratch space of each pod."""
+    secret: PodPart | None = None
+    """Values of a Secret (`secretName`) as files."""
+    empty_dir: PodPart | None = None
+    """Scratch space of each pod. It is empty at first; a restart in place keeps it."""
 
 
 class VolumeMount(Section):
@@ -224,6 +132,7 @@ class PodTemplate(Section):
     priority_class_name: Name | None = None
     """PriorityClass of the pods, by which the scheduler decides who preempts whom."""
     volumes: Volumes = ()
-    """Volumes for what is not in a bucket: a claim with a data set, GCS FUSE, a certificate, scratch space."""
+    """Volumes for what is not in a bucket: a claim with a data set, GCS FUSE, a certificate, scratch space. Their
+    sources are those of a pod: `kubectl explain pod.spec.volumes`."""
     volume_mounts: VolumeMounts = ()
     """Where the container mounts the volumes."""

@@ -19,7 +19,7 @@ Schema = dict[str, Any]
 _KEPT = (
     "type", "description", "format", "default", "pattern", "enum", "minimum", "maximum", "minLength", "maxLength",
     "minItems", "maxItems", "minProperties", "maxProperties", "x-kubernetes-int-or-string", "x-kubernetes-list-type",
-    "x-kubernetes-list-map-keys",
+    "x-kubernetes-list-map-keys", "x-kubernetes-preserve-unknown-fields",
 )  # fmt: skip
 
 UNSEEN = {"observedGeneration": -1}

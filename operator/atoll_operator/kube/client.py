@@ -32,6 +32,8 @@ JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
+UNFIT = ("failed to create typed patch object", "failed to convert new object")
+"""How the API server begins to refuse unknown fields and wrong types in a server-side apply, with status 500."""
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
@@ -126,9 +128,10 @@ class ApiClient:
             parameters = {**parameters, "continue": token}
 
     async def create(self, body: Object) -> Object:
-        """Raises AlreadyExists also where an earlier try arrived and its answer was lost."""
+        """Raises AlreadyExists also where an earlier try arrived and its answer was lost, and Refused where a field is
+        unknown."""
         path = self._path(body["kind"], body["metadata"]["namespace"])
-        return await self._call(Request("POST", path, body, self._manager))
+        return await self._call(Request("POST", path, body, {**self._manager, "fieldValidation": "Strict"}))
 
     async def apply(self, body: Object) -> Object:
         """Server-side apply, by force: the fields in `body` become ours, fields of other managers stay."""
@@ -196,6 +199,7 @@ class ApiClient:
                 return answer
             self.count_error(str(status))
             problem = str(answer.get("message", status))
+            status = 422 if problem.startswith(UNFIT) else status
             if status not in (401, 429) and status < 500:
                 causes = answer.get("details", {}).get("causes") or [{}]
                 raise of_status(status, str(answer.get("reason", "")), problem, causes[0].get("reason", ""))

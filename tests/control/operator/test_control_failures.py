@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from control_bench import Bench
 from played_kubelet import running
+from refusals import UNIT as BY_HAND
+from refusals import patched
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 UNIT, VICTIM = "r-two-0", "r-two-0-1-1"
@@ -132,6 +134,22 @@ def test_pods_that_admission_refuses_are_a_condition_until_it_accepts_them(
     else:
         bench.create(account)
     bench.until("it has its pod", lambda: bench.pods("r-one-0"))
+    bench.until_condition("LearnerUnit", "r-one-0", "Scheduled", "True")
+
+
+def test_a_volume_that_kubernetes_does_not_understand_is_a_condition_of_run_and_unit_until_it_is_corrected(
+    bench: Bench,
+) -> None:
+    def template(field: str) -> dict[str, Any]:
+        return {"podTemplate": {"volumes": [{"name": "scratch", "emptyDir": {field: "1Gi"}}]}}
+
+    bench.operator()
+    bench.run(units=1, **template("sizeLimt"))
+    assert "sizeLimt" in bench.until_condition("TrainingRun", "r", "Degraded", "True", "ObjectRefused")
+    bench.create(patched(BY_HAND, {"spec.run": "r", "spec.podTemplate": template("sizeLimt")["podTemplate"]}))
+    message = bench.until_condition("LearnerUnit", "u", "Scheduled", "False", "ObjectRefused")
+    assert "emptyDir.sizeLimt" in message
+    bench.patch("TrainingRun", "r", {"spec": template("sizeLimit")})
     bench.until_condition("LearnerUnit", "r-one-0", "Scheduled", "True")
 
 

@@ -117,6 +117,17 @@ async def test_a_no_is_told_apart_and_not_asked_again(
     assert len(server.requests) == 1
 
 
+async def test_fields_that_do_not_fit_a_kind_are_refused_although_the_api_server_calls_that_its_own_error(
+    server: Server,
+) -> None:
+    problem = "failed to create typed patch object (n/p): .spec.x: field not declared in schema"
+    server.answers = iter([(500, {"message": problem})])
+    async with server.cluster() as cluster:
+        with pytest.raises(Refused, match="field not declared"):
+            await cluster.apply(POD)
+    assert len(server.requests) == 1
+
+
 async def test_nothing_is_written_when_another_operator_may_lead_by_now(server: Server) -> None:
     leads = True
     async with server.cluster(may_write=lambda: leads) as cluster:
