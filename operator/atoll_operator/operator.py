@@ -17,14 +17,14 @@ from atoll_operator.api.group import LABEL_MANAGER, MANAGER
 from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.kube.apply import Applier
 from atoll_operator.kube.cache import Key
+from atoll_operator.kube.feed import Feed, Watch
 from atoll_operator.kube.gather import until_first, wait_for_api
 from atoll_operator.kube.lease import Leadership, lease_name
 from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.logs import tell
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Recorder
-from atoll_operator.kube.session import Watch
-from atoll_operator.kube.watches import ClusterWatches
+from atoll_operator.kube.watches import watch
 from atoll_operator.metrics.process import Metrics, serve
 from atoll_operator.metrics.runs import RunCollector
 from atoll_operator.plan.run.syncer_state import StatusDiff
@@ -73,7 +73,7 @@ class App:
         )
         self._controller: Controller | None = None
         """None while this operator stands by."""
-        self._watches: ClusterWatches | None = None
+        self._feed: Feed | None = None
         self._metrics.registry.register(RunCollector(self._inventory, self._leads))
         self._metrics.leader.set_function(self._leads)
         self._metrics.queue_age.set_function(self._oldest)
@@ -102,12 +102,12 @@ class App:
             else:
                 problem = "may not watch nodes: the pods of a lost node are replaced when they are deleted"
                 tell(logging.WARNING, problem)
-            own, sink = self._settings, self._dispatcher
-            self._watches = ClusterWatches(self._cluster, watches, own.namespaces, sink, own.resync_seconds)
-            await until_first(self._watches.run(), self._lead(self._watches))
+            own = self._settings
+            feed = self._feed = Feed(self._cluster, watches, own.namespaces, self._dispatcher)
+            await until_first(watch(feed, own.resync_seconds), self._lead(feed))
 
-    async def _lead(self, watches: ClusterWatches) -> None:
-        await watches.filled.wait()
+    async def _lead(self, feed: Feed) -> None:
+        await feed.filled.wait()
         await (self._leadership.hold(self._work) if self._settings.lease_namespace else self._work())
 
     async def _work(self) -> None:
@@ -134,10 +134,10 @@ class App:
         return not stuck, f"a key has waited for {age:.0f} s" if stuck else "ok"
 
     def _ready(self) -> tuple[bool, str]:
-        watches = self._watches
-        if watches is not None and watches.refusal:
-            return False, f"may not watch {watches.refusal}"
-        if watches is None or not watches.filled.is_set():
+        feed = self._feed
+        if feed is not None and feed.refusal:
+            return False, f"may not watch {feed.refusal}"
+        if feed is None or not feed.filled.is_set():
             return False, "the watches have not started yet"
         return True, "ok, leads" if self._leads() else "ok, stands by"
 

@@ -22,8 +22,7 @@ from objects import POOLS, RUN
 from atoll_operator import operator as term_module
 from atoll_operator.api.group import LABEL_UNIT
 from atoll_operator.kube.cache import Key
-from atoll_operator.kube.events import deliver
-from atoll_operator.kube.session import Watch
+from atoll_operator.kube.feed import Feed, Watch
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.operator import WATCHES, Controller
 from atoll_operator.reconcilers.inventory import Inventory
@@ -86,10 +85,11 @@ class World:
         dispatcher = Dispatcher(store)
         dispatcher.queue = term.queue
         kinds = (*WATCHES, Watch("Node", cluster_scoped=True))
+        feed = Feed(cluster, kinds, (), dispatcher)
         for watch in kinds:
             for body in self.server.every(watch.kind):
-                deliver(dispatcher, watch.kind, False, copied(body))
-            told = self.server.watch(watch.kind, _teller(dispatcher, watch.kind))
+                feed.event(watch.kind, False, copied(body))
+            told = self.server.watch(watch.kind, _teller(feed, watch.kind))
             self._operator.append(asyncio.create_task(told))
         known = store.keys("TrainingRun", "LearnerUnit")
         self._operator.append(asyncio.create_task(term.run(known)))
@@ -201,10 +201,10 @@ def clocks() -> Any:
     return patch.multiple(time, time=lambda: BEGIN + loop.time(), monotonic=loop.time)
 
 
-def _teller(dispatcher: Dispatcher, kind: str) -> Any:
+def _teller(feed: Feed, kind: str) -> Any:
     """What a handler of kopf's calls."""
 
     def told(event: str, body: Object) -> None:
-        deliver(dispatcher, kind, event == "DELETED", body)
+        feed.event(kind, event == "DELETED", body)
 
     return told

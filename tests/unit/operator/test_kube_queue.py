@@ -54,7 +54,7 @@ def add(queue: WorkQueue[str]) -> None:
 
 
 def spaced(queue: WorkQueue[str]) -> None:
-    queue.add_spaced("a", 9)
+    queue.add("a", 9)
 
 
 def after(seconds: float) -> Callable[[WorkQueue[str]], None]:
@@ -101,7 +101,7 @@ def test_the_waits_of_a_key_that_fails_again_and_again_grow_up_to_a_minute(
     ("step", "wait"),
     [
         pytest.param(add, 5, id="a-change"),
-        pytest.param(lambda q: q.add_spaced("a", 1), 5, id="a-calm-change"),
+        pytest.param(lambda q: q.add("a", 1), 5, id="a-calm-change"),
         pytest.param(WorkQueue.retry_failed, 35, id="the-api-server-is-back"),
     ],
 )

@@ -15,11 +15,10 @@ import pytest
 from aiohttp import web
 from answering import answering
 
-from atoll_operator.kube import watches as watches_module
+from atoll_operator.kube import events, watches
 from atoll_operator.kube.client import ApiClient, Resource
+from atoll_operator.kube.feed import Feed, Watch
 from atoll_operator.kube.login import Credentials
-from atoll_operator.kube.session import Watch
-from atoll_operator.kube.watches import ClusterWatches
 
 PODS = "/api/v1/namespaces/n/pods"
 Object = dict[str, Any]
@@ -36,7 +35,6 @@ class World:
         self.token = "good"
         self.hangs: list[float] = []
         """Seconds for which the next logins block their thread."""
-        self.page = 500
         self.refusals: list[tuple[int, str]] = []
         """Answers to the next requests for pods."""
         self.asked: list[str] = []
@@ -72,22 +70,18 @@ class World:
         if "watch" in request.query:
             return await self._stream(request)
         self.asked.append(request.headers["Accept"].partition(";")[2])
-        begin = int(request.query.get("continue", "0"))
-        rest = list(self.pods.values())[begin:]
-        metadata = {"resourceVersion": str(self.version)}
-        if len(rest) > self.page:
-            metadata["continue"] = str(begin + self.page)
-        items = rest[: self.page] or None
-        return web.json_response(
-            {"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": items}
-        )
+        answer = {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": str(self.version)}}
+        return web.json_response(answer | {"items": list(self.pods.values()) or None})
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         stream = web.StreamResponse()
         await stream.prepare(request)
         self._streams.add(stream)
         try:
-            await self._over.wait()
+            async with asyncio.timeout(int(request.query["timeoutSeconds"])):
+                await self._over.wait()
+        except TimeoutError:
+            pass
         finally:
             self._streams.discard(stream)
         return stream
@@ -107,15 +101,15 @@ class World:
         return f"Bearer {self.token}"
 
     @asynccontextmanager
-    async def watched(self, resync_seconds: float = 300) -> AsyncIterator[ClusterWatches]:
+    async def watched(self, resync_seconds: float = 300) -> AsyncIterator[Feed]:
         async with answering(self.handle) as address:
             access = Credentials(address, ssl.create_default_context(), self._login)
             resources = {"Pod": Resource("", "v1", "pods")}
             async with ApiClient(access, resources, "atoll", self.errors.append) as client:
-                watches = ClusterWatches(client, [Watch("Pod", metadata=True)], ["n"], self, resync_seconds)
-                running = asyncio.create_task(watches.run())
+                feed = Feed(client, [Watch("Pod", metadata=True)], ["n"], self)
+                running = asyncio.create_task(watches.watch(feed, resync_seconds))
                 try:
-                    yield watches
+                    yield feed
                 finally:
                     self._over.set()
                     running.cancel()
@@ -146,17 +140,16 @@ def world() -> World:
     return one
 
 
-async def test_lists_fill_what_is_known_page_by_page_and_events_keep_it_fresh(world: World) -> None:
-    world.page = 2
-    async with world.watched() as watches:
-        await watches.filled.wait()
+async def test_lists_fill_what_is_known_and_events_keep_it_fresh(world: World) -> None:
+    async with world.watched() as feed:
+        await feed.filled.wait()
         assert world.known == {"a", "b", "c"}
         await world.watching({"a", "b", "c"})
         world.create("d")
         await world.send("ADDED", world.pods["d"])
         await world.send("DELETED", world.pods["a"])
         await until(lambda: world.known == {"b", "c", "d"})
-    assert world.asked == ["as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"] * 2
+    assert world.asked == ["as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"]
 
 
 @pytest.mark.parametrize("code", [410, 500])
@@ -193,39 +186,40 @@ async def test_a_list_that_fails_is_tried_again_and_a_refusal_is_shown_meanwhile
     world: World, status: int, refusal: str
 ) -> None:
     world.refusals = [(status, "pods is forbidden")] * 2
-    async with world.watched() as watches:
-        await until(lambda: world.errors and watches.refusal == refusal)
-        assert not watches.filled.is_set()
-        await asyncio.wait_for(watches.filled.wait(), 20)
-        assert watches.refusal == ""
+    async with world.watched() as feed:
+        await until(lambda: world.errors and feed.refusal == refusal)
+        assert not feed.filled.is_set()
+        await asyncio.wait_for(feed.filled.wait(), 20)
+        assert feed.refusal == ""
     assert world.errors == [str(status)] * 2
 
 
 async def test_an_expired_token_is_replaced_and_not_sent_again_and_again(world: World) -> None:
     world.token = "expired"
-    async with world.watched() as watches:
+    async with world.watched() as feed:
         await asyncio.sleep(0.6)
         assert 1 <= world.errors.count("401") <= 8
         world.token = "good"
         world.refusals = []
-        await asyncio.wait_for(watches.filled.wait(), 20)
+        await asyncio.wait_for(feed.filled.wait(), 20)
     assert world.known == {"a", "b", "c"}
 
 
 async def test_a_kind_that_is_served_later_is_watched_then(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watches_module, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(watches, "SILENT_SECONDS", 1.0)
     world.served = False
-    async with world.watched() as watches:
+    async with world.watched() as feed:
         await asyncio.sleep(0.5)
-        assert not watches.filled.is_set()
+        assert not feed.filled.is_set()
         world.served = True
-        await asyncio.wait_for(watches.filled.wait(), 20)
+        await asyncio.wait_for(feed.filled.wait(), 20)
 
 
 async def test_a_kopf_whose_loop_hangs_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watches_module, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(events, "WATCH_SECONDS", 1)
+    monkeypatch.setattr(watches, "SILENT_SECONDS", 2.0)
     async with world.watched():
         await world.watching({"a", "b", "c"})
         world.hangs, began = [8.0], time.monotonic()

@@ -1,0 +1,127 @@
+"""What the watches of one cluster share: what is watched, and the way from kopf's thread to the main loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from atoll_operator.kube.cache import Object
+from atoll_operator.kube.client import ApiClient
+from atoll_operator.kube.logs import tell
+
+BATCH = 500
+"""Events that are handled in one turn of the main loop."""
+Names = set[tuple[str, str]]
+"""Namespace and name of objects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A kind to watch."""
+
+    kind: str
+    selector: str = ""
+    """Of labels, evaluated by the API server."""
+    metadata: bool = False
+    """Only the metadata of the objects is asked for."""
+    cluster_scoped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """One collection: a kind in one namespace, or in the cluster where that is empty."""
+
+    watch: Watch
+    namespace: str
+    path: str
+
+
+class Sink(Protocol):
+    """Gets all events, in the main loop. It must not change the bodies: kopf still reads them in its thread."""
+
+    def event(self, kind: str, deleted: bool, body: Object) -> None:
+        """The object has this state, or was deleted in this state."""
+
+    def listed(self, kind: str, namespace: str, names: Names, version: int) -> None:
+        """A list of a namespace, or of the cluster, had these objects at this resource version."""
+
+
+class Feed:
+    """Passes on what kopf and the resync see. All methods but `post` belong to the main loop.
+
+    Args:
+        client: says where the kinds are and how to log in.
+        namespaces: empty for the whole cluster.
+    """
+
+    def __init__(
+        self, client: ApiClient, watches: Iterable[Watch], namespaces: Collection[str], sink: Sink
+    ) -> None:
+        self.client, self.namespaces, self._sink = client, namespaces, sink
+        self.scopes = {
+            path: Scope(watch, namespace, path)
+            for watch in watches
+            for namespace in ([""] if watch.cluster_scoped else namespaces or [""])
+            for path in [client.resources[watch.kind].path(namespace)]
+        }
+        self.filled = asyncio.Event()
+        """Set when every collection has been listed once."""
+        self._main = asyncio.get_running_loop()
+        self._buffer: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._draining = False
+        self._listed: set[str] = set()
+        self._problems: dict[str, tuple[str, str]] = {}
+        """By path: status code and message."""
+
+    @property
+    def refusal(self) -> str:
+        """The watches that the API server refuses, in its words; empty where it refuses none."""
+        problems = self._problems.items()
+        return "; ".join(f"{path}: {text}" for path, (code, text) in problems if code in ("401", "403"))
+
+    def event(self, kind: str, deleted: bool, body: Object) -> None:
+        """Skips an object that cannot be read, because anybody may create one."""
+        try:
+            self._sink.event(kind, deleted, body)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            metadata = body.get("metadata", {})
+            name = f"{kind} {metadata.get('namespace', '')}/{metadata.get('name', '')}"
+            tell(logging.ERROR, f"cannot be read: {type(error).__name__}: {error}", object=name)
+
+    def listed(self, scope: Scope, bodies: Iterable[Object], version: int) -> None:
+        """After the events of a list: what it did not have was deleted."""
+        names = {(body["metadata"].get("namespace", ""), body["metadata"]["name"]) for body in bodies}
+        self._sink.listed(scope.watch.kind, scope.namespace, names, version)
+        self._listed.add(scope.path)
+        if len(self._listed) == len(self.scopes):
+            self.filled.set()
+
+    def outcome(self, path: str, code: str, text: str) -> None:
+        """Logs each problem of a path once. Without an answer the code is `unreachable`, after a success empty."""
+        if not code:
+            self._problems.pop(path, None)
+        elif self._problems.get(path) != (code, text):
+            self._problems[path] = code, text
+            tell(logging.WARNING, "a watch is down and will be tried again", path=path, error=text)
+
+    def post(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Calls the function in the main loop, from kopf's thread; calls keep their order."""
+        self._buffer.append((function, arguments))
+        if not self._draining:
+            self._draining = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                self._main.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        self._draining = False
+        for _ in range(min(BATCH, len(self._buffer))):
+            function, arguments = self._buffer.popleft()
+            function(*arguments)
+        if self._buffer:
+            self._draining = True
+            self._main.call_soon(self._drain)
