@@ -50,14 +50,9 @@ class WorkQueue(Generic[K]):
         self._waiting: asyncio.Queue[K] = asyncio.Queue()
         self._records: dict[K, _Record] = {}
 
-    def add(self, key: K) -> None:
-        """Enqueue the key after a change: immediately, or again after the pass that is running."""
-        record = self._record(key)
-        record.failures = 0
-        self._enqueue(key, record)
-
-    def add_spaced(self, key: K, seconds: float) -> None:
-        """Enqueue the key after a change, but not within `seconds` of its last pass (of now while it is handled)."""
+    def add(self, key: K, seconds: float = 0.0) -> None:
+        """Enqueue the key after a change: immediately, or again after the pass that is running; but not within `seconds`
+        of its last pass (of now while it is handled)."""
         record = self._record(key)
         record.failures = 0
         last = record.last_pass if record.handled_since is None else _now()

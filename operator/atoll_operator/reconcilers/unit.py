@@ -66,7 +66,7 @@ class StatusWriter:
         self.inventory.put(key.kind, answer)
         # The watch tells nothing new about a write of our own.
         if not figures and (run := parent_key(key.kind, body)) is not None:
-            self.queue.add_spaced(run, RUN_SECONDS)
+            self.queue.add(run, RUN_SECONDS)
 
 
 M = TypeVar("M", bound=Memory)

@@ -111,4 +111,4 @@ class Dispatcher:
     def _pass_on(self, change: Change | None) -> None:
         if change is not None and self.queue is not None:
             for key, delay in wakeups(change, self._inventory):
-                self.queue.add_spaced(key, delay)
+                self.queue.add(key, delay)
