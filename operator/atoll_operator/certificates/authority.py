@@ -8,7 +8,7 @@ import os
 import re
 import ssl
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -66,10 +66,7 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         # Two authorities with the same subject would confuse verifiers.
         name = _name(f"atoll {now:%Y-%m-%d} {run}")
-        constraints = x509.BasicConstraints(ca=True, path_length=0)
-        uses = ("key_cert_sign", "crl_sign", "digital_signature")
-        life = Life(now, now + AUTHORITY_LIFE)
-        return cls(Pair(_certificate(name, key, name, key, life, constraints, uses), _key_pem(key)))
+        return cls(_pair(name, key, name, key, Life(now, now + AUTHORITY_LIFE), ca=True))
 
     def issue(
         self,
@@ -85,19 +82,16 @@ class Authority:
         """
         key = ec.generate_private_key(ec.SECP256R1())
         names = [x509.UniformResourceIdentifier(uri), *map(x509.DNSName, hosts)]
-        certificate = _certificate(
+        return _pair(
             _name(common_name),
             key,
             self._certificate.subject,
             self._key,
             Life(now, min(now + life, self.life.ends)),
-            x509.BasicConstraints(ca=False, path_length=None),
-            ("digital_signature",),
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
             x509.SubjectAlternativeName(names),
             x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
         )
-        return Pair(certificate, _key_pem(key))
 
     def signed(self, certificate: x509.Certificate) -> bool:
         with contextlib.suppress(ValueError, TypeError, InvalidSignature):
@@ -170,9 +164,8 @@ def client_context() -> ssl.SSLContext:
     return context
 
 
-_USES = (
-    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
-    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+_OTHER_USES = (
+    "content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only",
 )  # fmt: skip
 
 
@@ -188,17 +181,17 @@ def _blocks(pem: bytes) -> list[bytes]:
     return re.findall(rb"-----BEGIN .+?-----END [A-Z ]+-----\n?", pem, re.DOTALL)
 
 
-def _certificate(
+def _pair(
     subject: x509.Name,
     key: ec.EllipticCurvePrivateKey,
     issuer: x509.Name,
     issuer_key: ec.EllipticCurvePrivateKey,
     life: Life,
-    constraints: x509.BasicConstraints,
-    uses: Collection[str],
     *extensions: x509.ExtensionType,
-) -> bytes:
-    """As PEM. `uses` are names of the flags of KeyUsage."""
+    ca: bool = False,
+) -> Pair:
+    others = dict.fromkeys(_OTHER_USES, False)
+    usage = x509.KeyUsage(digital_signature=True, key_cert_sign=ca, crl_sign=ca, **others)
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -207,17 +200,14 @@ def _certificate(
         .serial_number(x509.random_serial_number())
         .not_valid_before(life.begins - SKEW)
         .not_valid_after(life.ends)
-        .add_extension(constraints, critical=True)
-        .add_extension(x509.KeyUsage(**{use: use in uses for use in _USES}), critical=True)
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
+        .add_extension(usage, critical=True)
     )
     for extension in (*extensions, x509.SubjectKeyIdentifier.from_public_key(key.public_key())):
         builder = builder.add_extension(extension, critical=False)
-    return builder.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    certificate = builder.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     encoding, format_ = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    return key.private_bytes(encoding, format_, serialization.NoEncryption())
+    return Pair(certificate, key.private_bytes(encoding, format_, serialization.NoEncryption()))
 
 
 def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:

@@ -51,8 +51,8 @@ class WorkQueue(Generic[K]):
         self._records: dict[K, _Record] = {}
 
     def add(self, key: K, seconds: float = 0.0) -> None:
-        """Enqueue the key after a change: immediately, or again after the pass that is running; but not within `seconds`
-        of its last pass (of now while it is handled)."""
+        """Enqueue the key after a change: immediately, or again after the pass that is running. Not within `seconds` of
+        its last pass (of now while it is handled)."""
         record = self._record(key)
         record.failures = 0
         last = record.last_pass if record.handled_since is None else _now()
