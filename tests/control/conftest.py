@@ -200,9 +200,9 @@ def narrow(plane: ControlPlane, bench: Bench, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def gate(plane: ControlPlane, api: Api, operator_kubeconfig: Path, tmp_path: Path) -> Iterator[IllGate]:
+def gate(plane: ControlPlane, operator_kubeconfig: Path, tmp_path: Path) -> Iterator[IllGate]:
     assert plane.authority is not None
     pair = plane.authority.issue("ill-gate", "ill-gate", hosts=("127.0.0.1",))
-    one = IllGate(pair, operator_kubeconfig, api.authority.decode(), tmp_path / "through-gate")
+    one = IllGate(pair, operator_kubeconfig, plane.authority.cert.read_text(), tmp_path / "through-gate")
     yield one
     one.close()

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import http.client
 import json
-import ssl
-import tempfile
 import time
-import weakref
 from pathlib import Path
 from typing import Any
 
 import yaml
+from kubernetes import config
+from urllib3.exceptions import HTTPError
 
 from atoll_local.controlplane import ControlPlane
 
@@ -48,50 +44,29 @@ class Api:
     """The API server, by an administrator's certificate."""
 
     def __init__(self, plane: ControlPlane) -> None:
-        config = yaml.safe_load(plane.kubeconfig.read_text())
-        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         self.server = plane.server
-        self.authority = _content(cluster, "certificate-authority")
-        self.context = ssl.create_default_context(cadata=self.authority.decode())
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(_content(user, "client-certificate") + b"\n" + _content(user, "client-key"))
-            file.flush()
-            self.context.load_cert_chain(file.name)
-        self._idle: list[http.client.HTTPSConnection] = []
-        """Connections that nobody uses now: a new one costs both sides more than most calls."""
-        weakref.finalize(self, _close, self._idle)
+        self._pool = config.new_client_from_config(str(plane.kubeconfig)).rest_client.pool_manager
 
     def call(
         self, method: str, path: str, body: Object | None = None, kind: str = "application/json"
     ) -> Object:
         """Tries again for a minute while nobody answers, or asks to come again."""
-        data = None if body is None else json.dumps(body).encode()
-        deadline = time.monotonic() + 60
+        data, headers = None if body is None else json.dumps(body), {"Content-Type": kind}
+        url, deadline = self.server + path, time.monotonic() + 60
         while True:
-            connection = self._connect()
             try:
-                connection.request(method, path, data, {"Content-Type": kind})
-                with connection.getresponse() as answer:
-                    found = dict(json.loads(answer.read()))
-            except (OSError, http.client.HTTPException, json.JSONDecodeError):  # the last while it starts
-                connection.close()
+                answer = self._pool.request(method, url, body=data, headers=headers, timeout=30)
+                found = dict(answer.json())
+            except (HTTPError, json.JSONDecodeError):  # the last while it starts
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(0.1)
-                continue
-            self._idle.append(connection)
-            if answer.status < 400:
-                return found
-            # A definition that was just applied, or an API server that is not ready.
-            if answer.status not in (429, 503) or time.monotonic() > deadline:
-                raise Refusal(answer.status, found["message"])
+            else:
+                if answer.status < 400:
+                    return found
+                # A definition that was just applied, or an API server that is not ready.
+                if answer.status not in (429, 503) or time.monotonic() > deadline:
+                    raise Refusal(answer.status, found["message"])
             time.sleep(0.1)
-
-    def _connect(self) -> http.client.HTTPSConnection:
-        with contextlib.suppress(IndexError):  # other threads take from it too
-            return self._idle.pop()
-        host, port = self.server.removeprefix("https://").split(":")
-        return http.client.HTTPSConnection(host, int(port), timeout=30, context=self.context)
 
     def path(self, kind: str, namespace: str, name: str = "") -> str:
         path = PATHS[kind].format(ns=namespace)
@@ -141,14 +116,3 @@ def with_token(
     config["users"][0]["user"] = {"token": answer["status"]["token"]}
     path.write_text(yaml.safe_dump(config))
     return path
-
-
-def _content(part: Object, key: str) -> bytes:
-    if data := part.get(f"{key}-data"):
-        return base64.b64decode(data)
-    return Path(part[key]).read_bytes()
-
-
-def _close(connections: list[http.client.HTTPSConnection]) -> None:
-    for connection in connections:
-        connection.close()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import threading
 import time
 
 from apiserver import Api, Object, Refusal
+from urllib3.exceptions import HTTPError
 
 
 class Kubelet:
@@ -28,7 +28,7 @@ class Kubelet:
 
     def _work(self) -> None:
         while not self._stop.wait(0.05):
-            with contextlib.suppress(Refusal, OSError, http.client.HTTPException):
+            with contextlib.suppress(Refusal, HTTPError):
                 pods = self._api.call("GET", "/api/v1/pods")["items"] if self.namespaces - self.idle else []
                 for pod in pods:
                     namespace = pod["metadata"]["namespace"]
