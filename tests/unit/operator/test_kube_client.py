@@ -97,24 +97,17 @@ async def test_a_server_that_asks_for_patience_gets_it_within_bounds(server: Ser
     assert 0.1 <= asyncio.get_running_loop().time() - began < 5
 
 
-@pytest.mark.parametrize(
-    ("status", "reason", "error"),
-    [
-        (404, "NotFound", NotFound),
-        (409, "AlreadyExists", AlreadyExists),
-        (409, "Conflict", Conflict),
-        (422, "Invalid", Refused),
-        (403, "Forbidden", Refused),
-    ],
-)
-async def test_a_no_is_told_apart_and_not_asked_again(
-    server: Server, status: int, reason: str, error: type[Exception]
-) -> None:
-    server.answers = iter([says(status, reason)])
+async def test_a_no_is_told_apart_and_not_asked_again(server: Server) -> None:
+    table = [
+        (404, "NotFound", NotFound), (409, "AlreadyExists", AlreadyExists), (409, "Conflict", Conflict),
+        (422, "Invalid", Refused), (403, "Forbidden", Refused),
+    ]  # fmt: skip
+    server.answers = iter([says(status, reason) for status, reason, _ in table])
     async with server.cluster() as cluster:
-        with pytest.raises(error, match=f"because {reason}"):
-            await cluster.create(POD)
-    assert len(server.requests) == 1
+        for _, reason, error in table:
+            with pytest.raises(error, match=f"because {reason}"):
+                await cluster.create(POD)
+    assert len(server.requests) == len(table)
 
 
 async def test_fields_that_do_not_fit_a_kind_are_refused_although_the_api_server_calls_that_its_own_error(
@@ -187,43 +180,25 @@ def test_an_api_server_that_comes_up_late_is_waited_for_within_bounds(up_after: 
     assert ends <= time <= ends + 1 and up == (up_after < START_SECONDS)
 
 
-API = "client.authentication.k8s.io/v1"
-EXEC = {
-    "apiVersion": API,
-    "command": "echo",
-    "args": [json.dumps({"apiVersion": API, "kind": "ExecCredential", "status": {"token": "x1"}})],
-    "interactiveMode": "Never",
-}
+API = {"apiVersion": "client.authentication.k8s.io/v1"}
+SAID = json.dumps({**API, "kind": "ExecCredential", "status": {"token": "x1"}})
+EXEC = {**API, "command": "echo", "args": [SAID], "interactiveMode": "Never"}
 
 
 def kubeconfig(folder: Path, user: dict[str, object], context: str = "here") -> dict[str, str]:
     content = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": context,
+        "apiVersion": "v1", "kind": "Config", "current-context": context, "users": [{"name": "u", "user": user}],
         "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1/"}}],
-        "users": [{"name": "u", "user": user}],
         "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
-    }
+    }  # fmt: skip
     (folder / "config").write_text(json.dumps(content))
     return {"KUBECONFIG": str(folder / "config")}
 
 
-@pytest.mark.parametrize(
-    ("user", "token"),
-    [
-        pytest.param({"token": "secret"}, "Bearer secret", id="token"),
-        pytest.param({"exec": EXEC}, "Bearer x1", id="exec-plugin"),
-    ],
-)
-def test_a_kubeconfig_logs_in(tmp_path: Path, user: dict[str, object], token: str) -> None:
-    access = load(kubeconfig(tmp_path, user))
-    assert (access.server, access.headers()) == ("https://127.0.0.1:1", {"Authorization": token})
-
-
-def test_a_kubeconfig_that_is_not_there_or_lacks_its_context_is_an_error_that_names_it(
-    tmp_path: Path,
-) -> None:
+def test_a_kubeconfig_logs_in_or_is_an_error_that_names_what_is_missing(tmp_path: Path) -> None:
+    for user, token in (({"token": "secret"}, "Bearer secret"), ({"exec": EXEC}, "Bearer x1")):
+        access = load(kubeconfig(tmp_path, user))
+        assert (access.server, access.headers()) == ("https://127.0.0.1:1", {"Authorization": token})
     with pytest.raises(CredentialsError, match="nowhere"):
         load({"KUBECONFIG": str(tmp_path / "nowhere")})
     with pytest.raises(CredentialsError, match="there"):

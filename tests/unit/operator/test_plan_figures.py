@@ -50,10 +50,7 @@ def test_shares_are_of_the_tokens_that_were_merged() -> None:
 
 
 def test_the_cost_of_failures_adds_up_by_reason_and_reasons_without_room_are_one() -> None:
-    first, second = (
-        cost.of_heal(30.0, chips=16, step_seconds=0.5),
-        cost.of_heal(10.0, chips=16, step_seconds=0.0),
-    )
+    first, second = cost.of_heal(30.0, 16, step_seconds=0.5), cost.of_heal(10.0, 16, step_seconds=0.0)
     assert first == Cost(failures=1, seconds=30.0, chip_seconds=480.0, steps=60)
     lost = cost.with_heal(cost.with_heal(None, "Hang", first), "NodeLost", second)
     assert lost.by_reason == {"Hang": first, "NodeLost": second}

@@ -38,9 +38,8 @@ def journal(plan: RunPlan) -> str:
     """Folder of the syncer's journal."""
     syncer = next(body["spec"] for body in plan.apply if body["kind"] == "StatefulSet")
     variables = syncer["template"]["spec"]["containers"][0]["env"]
-    return str(
-        next(each["value"] for each in variables if each["name"] == "ATOLL_JOURNAL_DIR").rpartition("/")[2]
-    )
+    [folder] = (each["value"] for each in variables if each["name"] == "ATOLL_JOURNAL_DIR")
+    return str(folder.rpartition("/")[2])
 
 
 def test_units_have_streams_batches_and_capacity_of_their_pools_in_any_order() -> None:
@@ -58,9 +57,7 @@ def test_contract_has_the_sections_of_the_spec_and_an_address_for_each_shard() -
     config = next(body for body in plan.apply if body["kind"] == "ConfigMap")
     found = parse_run(config["data"]["run.json"])
     assert (found.uid, found.quorum.min, found.seed, found.tape) == ("u", 2, "Peer", "Contributions")
-    assert [shard.host for shard in found.shards] == [
-        f"r-syncer-{index}.r-syncer.ns.svc" for index in range(2)
-    ]
+    assert [shard.host for shard in found.shards] == [f"r-syncer-{n}.r-syncer.ns.svc" for n in range(2)]
     assert replicas(plan) == 2
 
 
@@ -86,12 +83,7 @@ CONDITIONS: list[tuple[Any, str, str, str]] = [
     (lambda s: s.only("r-a-0"), "Ready", "False", "QuorumNotMet"),
     (lambda s: s.unknown(), "Ready", "False", "SyncerStarting"),
     (lambda s: s.syncer("Starting", message="bucket"), "Ready", "False", "SyncerStarting"),
-    (
-        lambda s: s.unknown().silent("SyncerCertificateInvalid"),
-        "Degraded",
-        "True",
-        "SyncerCertificateInvalid",
-    ),
+    (lambda s: s.unknown().silent("SyncerWrong"), "Degraded", "True", "SyncerWrong"),
     (lambda s: s.syncer(checkpoint={"error": "no"}), "Degraded", "True", "CheckpointFailed"),
     (lambda s: s.unit("r-a-0", unit_status(phase="Healing")), "Degraded", "True", "UnitHealing"),
     (lambda s: s.unit("r-a-0", unit_status(phase="Failed")), "Degraded", "True", "UnitFailed"),
@@ -153,10 +145,8 @@ def test_end_is_written_before_anything_is_deleted_and_then_the_run_itself() -> 
     first = run.step()
     assert (first.delete, first.apply, first.poll_syncer) == ((), (), False)
     second = run.step(1)
-    assert [(item.kind, item.name) for item in second.delete] == [
-        ("StatefulSet", "r-syncer"),
-        ("Service", "r-syncer"),
-    ]
+    gone = [(item.kind, item.name) for item in second.delete]
+    assert gone == [("StatefulSet", "r-syncer"), ("Service", "r-syncer")]
     assert (second.status, second.wake) == (first.status, NOW + 60)
     assert run.plan(61).delete_run
     failed = scene().syncer("Failed", message="x")
