@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import functools
 import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
+from answering import answering
 
 from atoll_operator.certificates.authority import Authorities, client_context, load_pair
 from atoll_operator.kube.cache import Key
@@ -34,14 +37,15 @@ from atoll_runtime.contract import (
 )
 
 NOW = datetime.datetime.now(datetime.UTC)
-HOSTS = [shard_host("r", "ns", 0), shard_host("r", "ns", 1), evaluator_host("r", "ns")]
+HOSTS = [shard_host("r", "ns", 0), evaluator_host("r", "ns")]
 RUN = Key("TrainingRun", "ns", "r")
-INTERVAL = 0.05
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Serve = Callable[..., Awaitable[str]]
+Report = SyncerStatus | EvaluatorStatus
+STARTING = SyncerStatus(run_uid="u", phase="Starting")
+WAITING = EvaluatorStatus(run_uid="u", phase="Waiting")
 
 
-@pytest.fixture(scope="module")
+@functools.cache
 def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Of the pod and of the operator."""
     authorities = Authorities.of("r", (), NOW)
@@ -55,28 +59,23 @@ def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return server, client
 
 
-@pytest.fixture
-async def serve(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> AsyncIterator[Serve]:
-    """Start pods whose status is at `/0`, `/1`, …; returns the URL with `{shard}` in it."""
-    runners: list[web.AppRunner] = []
-
-    async def start(*handlers: Handler) -> str:
-        application = web.Application()
-        for shard, handler in enumerate(handlers):
-            application.router.add_route("*", f"/{shard}", handler)
-        runner = web.AppRunner(application)
-        runners.append(runner)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=contexts[0]).start()
-        return f"https://127.0.0.1:{runner.addresses[0][1]}/{{shard}}"
-
-    yield start
-    for runner in runners:
-        await runner.cleanup()
+@asynccontextmanager
+async def polled(
+    handle: Handler, changed: Any = lambda *_: None, kind: Any = SyncerPoller, shards: int = 1
+) -> AsyncIterator[Any]:
+    """A poller of the pod that answers so; shard `n` is at `/n`."""
+    async with answering(handle, contexts()[0]) as address:
+        urls = {"syncer_url": f"{address}/{{shard}}", "evaluator_url": address}
+        poller = kind(Settings(runtime_image="i", poll_seconds=0.05, **urls), Metrics(), changed)
+        poller.ensure(RUN, "u", shards, contexts()[1])
+        try:
+            yield poller
+        finally:
+            await poller.close()
 
 
-def answer(report: SyncerStatus | EvaluatorStatus, status: int = 200) -> web.Response:
-    return web.Response(status=status, text=dump(report), content_type="application/json")
+def answer(report: Report, status: int = 200, padding: str = "") -> web.Response:
+    return web.Response(status=status, text=dump(report) + padding, content_type="application/json")
 
 
 def of_units(count: int) -> SyncerStatus:
@@ -92,51 +91,31 @@ def of_units(count: int) -> SyncerStatus:
     ("report", "padding", "reason"),
     [
         pytest.param(of_units(1000), "", "", id="many-packets"),
-        pytest.param(SyncerStatus(run_uid="u", phase="Starting"), " " * BODY_LIMIT, "TooLong", id="too-long"),
-        pytest.param(
-            EvaluatorStatus(run_uid="u", phase="Waiting"), " " * BODY_LIMIT, "TooLong", id="evaluator"
-        ),
-        pytest.param(SyncerStatus(run_uid="u", phase="Starting"), "}", "Invalid", id="no-json"),
+        pytest.param(STARTING, " " * BODY_LIMIT, "SyncerStatusTooLong", id="too-long"),
+        pytest.param(WAITING, " " * BODY_LIMIT, "EvaluatorStatusTooLong", id="evaluator"),
+        pytest.param(STARTING, "}", "SyncerStatusInvalid", id="no-json"),
     ],
 )
-async def test_a_report_is_read_whole_up_to_a_limit(
-    serve: Serve, contexts: Any, report: Any, padding: str, reason: str
-) -> None:
+async def test_a_report_is_read_whole_up_to_a_limit(report: Report, padding: str, reason: str) -> None:
     async def handle(_: web.Request) -> web.Response:
-        return web.Response(text=dump(report) + padding)
+        return answer(report, padding=padding)
 
-    url = (await serve(handle)).format(shard=0)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=contexts[1])) as session:
+    connector = aiohttp.TCPConnector(ssl=contexts()[1])
+    async with answering(handle, contexts()[0]) as url, aiohttp.ClientSession(connector=connector) as session:
         if not reason:
             assert await fetch(session, url, HOSTS[0], "u", type(report)) == report
             return
         with pytest.raises(PollFailed, match="status cannot be read") as caught:
             await fetch(session, url, HOSTS[0], "u", type(report))
-    assert caught.value.reason == f"{type(report).__name__}{reason}"
-
-
-@pytest.fixture
-async def poll(serve: Serve, contexts: Any) -> AsyncIterator[Callable[..., Awaitable[SyncerPoller]]]:
-    """Poll a syncer with these handlers."""
-    pollers: list[SyncerPoller] = []
-
-    async def start(changed: Callable[[Key, StatusDiff], None], *handlers: Handler) -> SyncerPoller:
-        settings = Settings(runtime_image="i", syncer_url=await serve(*handlers), poll_seconds=INTERVAL)
-        poller = SyncerPoller(settings, Metrics(), changed)
-        pollers.append(poller)
-        poller.ensure(RUN, "u", len(handlers), contexts[1])
-        return poller
-
-    yield start
-    for poller in pollers:
-        await poller.close()
+    assert caught.value.reason == reason
 
 
 @dataclass
 class Answers:
-    """A syncer's answers in turn: a status code with this run's report, or another report. The last one stays."""
+    """A pod's answers in turn: a report, or a status code with the first report. The last one stays."""
 
     script: list[Any]
+    report: Report = field(default_factory=lambda: of_units(1))
     asked: int = 0
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -145,41 +124,26 @@ class Answers:
             self.over.set()
         said = self.script[min(self.asked, len(self.script) - 1)]
         self.asked += 1
-        return answer(said) if isinstance(said, SyncerStatus) else answer(of_units(1), said)
+        return answer(self.report, said) if isinstance(said, int) else answer(said)
 
 
 OTHER_RUN = SyncerStatus(run_uid="other", phase="Running")
 OTHER_SHARD = SyncerStatus(run_uid="u", phase="Running", shard=1, shards=2)
+AWAY, FOREIGN, MISPLACED = "SyncerUnavailable", "SyncerOfAnotherRun", "SyncerShardMismatch"
 
 
 @pytest.mark.parametrize(
     ("script", "states", "warnings"),
     [
         pytest.param([200, 503, 200, 503, 200], [""], [], id="each-second-poll-fails"),
-        pytest.param(
-            [200, 503, 503, 200], ["", "SyncerUnavailable", ""], ["SyncerUnavailable"], id="two-in-a-row-fail"
-        ),
-        pytest.param([503, 503, 200], ["SyncerUnavailable", ""], [], id="it-has-yet-to-come"),
-        pytest.param(
-            [OTHER_RUN, 200],
-            ["SyncerOfAnotherRun", ""],
-            ["SyncerOfAnotherRun"],
-            id="another-run-answers-first",
-        ),
-        pytest.param(
-            [200, OTHER_SHARD, OTHER_SHARD, 200],
-            ["", "SyncerShardMismatch", ""],
-            ["SyncerShardMismatch"],
-            id="another-shard-answers",
-        ),
+        pytest.param([200, 503, 503, 200], ["", AWAY, ""], [AWAY], id="two-in-a-row-fail"),
+        pytest.param([503, 503, 200], [AWAY, ""], [], id="it-has-yet-to-come"),
+        pytest.param([OTHER_RUN, 200], [FOREIGN, ""], [FOREIGN], id="another-run-answers-first"),
+        pytest.param([200, *[OTHER_SHARD] * 2, 200], ["", MISPLACED, ""], [MISPLACED], id="another-shard-answers"),
     ],
-)
+)  # fmt: skip
 async def test_a_syncer_is_unavailable_after_two_failed_polls_in_a_row_and_its_loss_is_a_warning(
-    poll: Any,
-    script: list[Any],
-    states: list[str],
-    warnings: list[str],
-    caplog: pytest.LogCaptureFixture,
+    script: list[Any], states: list[str], warnings: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     answers, seen = Answers(script), []
 
@@ -189,25 +153,16 @@ async def test_a_syncer_is_unavailable_after_two_failed_polls_in_a_row_and_its_l
             assert state.answers is (not state.reason)
             seen.append(state.reason)
 
-    poller = await poll(changed, answers.handle)
-    async with asyncio.timeout(30):
-        await answers.over.wait()
+    async with polled(answers.handle, changed) as poller:
+        await asyncio.wait_for(answers.over.wait(), 30)
     assert seen == states
-    told = [
-        record for record in caplog.records if record.name == "atoll" and record.levelno == logging.WARNING
-    ]
+    told = [each for each in caplog.records if (each.name, each.levelno) == ("atoll", logging.WARNING)]
     assert [record.fields["reason"] for record in told] == warnings
 
 
-async def test_silent_syncer_of_many_units_is_polled_again_soon(poll: Any) -> None:
+async def test_silent_syncer_of_many_units_is_polled_again_soon() -> None:
     """While it answers it is polled every 15 s; that it is unavailable must not be noticed so slowly."""
-    polled, unavailable = asyncio.Event(), asyncio.Event()
-
-    async def handle(_: web.Request) -> web.Response:
-        if polled.is_set():
-            return web.Response(status=503)
-        polled.set()
-        return answer(of_units(1500))
+    unavailable = asyncio.Event()
 
     def changed(run: Key, _: StatusDiff) -> None:
         if poller.state(run, "u").reason:
@@ -215,48 +170,32 @@ async def test_silent_syncer_of_many_units_is_polled_again_soon(poll: Any) -> No
         else:
             poller.poke(run)
 
-    poller = await poll(changed, handle)
-    async with asyncio.timeout(12):
-        await unavailable.wait()
+    async with polled(Answers([of_units(1500), 503]).handle, changed) as poller:
+        await asyncio.wait_for(unavailable.wait(), 12)
 
 
-async def test_stopped_poll_keeps_its_last_report_and_a_forgotten_one_does_not(poll: Any) -> None:
-    async def handle(_: web.Request) -> web.Response:
-        return answer(of_units(1))
-
+async def test_stopped_poll_keeps_its_last_report_and_a_forgotten_one_does_not() -> None:
     heard = asyncio.Event()
-    poller = await poll(lambda run, diff: heard.set(), handle)
-    async with asyncio.timeout(30):
-        await heard.wait()
-    poller.stop(RUN)
-    state = poller.state(RUN, "u")
-    assert (state.answers, len(state.status.units)) == (False, 1)
-    assert poller.state(RUN, "another").status is None
-    poller.forget(RUN)
-    assert poller.state(RUN, "u").status is None
+    async with polled(Answers([200]).handle, lambda *_: heard.set()) as poller:
+        await asyncio.wait_for(heard.wait(), 30)
+        poller.stop(RUN)
+        state = poller.state(RUN, "u")
+        assert (state.answers, len(state.status.units)) == (False, 1)
+        assert poller.state(RUN, "another").status is None
+        poller.forget(RUN)
+        assert poller.state(RUN, "u").status is None
 
 
-async def test_evaluator_is_polled_and_reports_what_is_new(serve: Serve, contexts: Any) -> None:
-    codes = iter([503, 200])
-
-    async def handle(_: web.Request) -> web.Response:
-        return answer(EvaluatorStatus(run_uid="u", phase="Waiting"), next(codes, 200))
-
-    seen: asyncio.Queue[tuple[str, bool]] = asyncio.Queue()
+async def test_evaluator_is_polled_and_reports_what_is_new() -> None:
+    answers, seen = Answers([503, 200], WAITING), []
 
     def changed(run: Key) -> None:
         state = poller.state(run, "u")
-        seen.put_nowait((state.reason, state.status is not None))
+        seen.append((state.reason, state.status is not None))
 
-    url = (await serve(handle)).format(shard=0)
-    settings = Settings(runtime_image="i", evaluator_url=url, poll_seconds=INTERVAL)
-    poller = EvaluatorPoller(settings, Metrics(), changed)
-    poller.ensure(RUN, "u", 1, contexts[1])
-    try:
-        async with asyncio.timeout(30):
-            assert [await seen.get(), await seen.get()] == [("EvaluatorUnavailable", False), ("", True)]
-    finally:
-        await poller.close()
+    async with polled(answers.handle, changed, EvaluatorPoller) as poller:
+        await asyncio.wait_for(answers.over.wait(), 30)
+    assert seen == [("EvaluatorUnavailable", False), ("", True)]
 
 
 class Shard:
@@ -265,11 +204,13 @@ class Shard:
     def __init__(self, failures: int, shards: int = 1) -> None:
         self.failures, self.shards = failures, shards
         self.orders: list[int] = []
+        self.paths: set[str] = set()
         self.polls = 0
         """Since its checkpoint holds all."""
         self.over = asyncio.Event()
 
     async def handle(self, request: web.Request) -> web.Response:
+        self.paths.add(request.path)
         if request.method == "POST":
             self.orders.append(Order.model_validate_json(await request.read()).cut)
             return web.Response(status=202)
@@ -283,39 +224,27 @@ class Shard:
         return answer(report.model_copy(update={"shards": self.shards}))
 
 
-async def test_shard_0_is_asked_to_save_until_a_checkpoint_holds_everything(poll: Any) -> None:
-    shard = Shard(failures=2)
-    poller = await poll(lambda run, diff: None, shard.handle)
-    poller.save(RUN, True)
-    async with asyncio.timeout(30):
-        await shard.over.wait()
-    assert shard.orders == [245] * 3
-    assert poller.order(RUN, "u") == CheckpointOrder(245)
+@pytest.mark.parametrize(("failures", "shards"), [(2, 1), (0, 2)])
+async def test_shard_0_alone_is_asked_to_save_until_a_checkpoint_holds_everything(
+    failures: int, shards: int
+) -> None:
+    shard = Shard(failures, shards)
+    async with polled(shard.handle, shards=shards) as poller:
+        poller.save(RUN, True)
+        await asyncio.wait_for(shard.over.wait(), 30)
+        assert shard.orders == [245] * (failures + 1)
+        assert poller.order(RUN, "u") == CheckpointOrder(245)
+        assert poller.state(RUN, "u").serving_since is not None and shard.paths == {"/0"}
 
 
-async def test_a_checkpoint_while_training_is_asked_for_until_nobody_wants_it_any_more(poll: Any) -> None:
+async def test_a_checkpoint_while_training_is_asked_for_until_nobody_wants_it_any_more() -> None:
     shard = Shard(failures=1)
 
     def changed(run: Key, diff: StatusDiff) -> None:
         if poller.state(run, "u").status.checkpoint.current:
             poller.request(run, None)
 
-    poller = await poll(changed, shard.handle)
-    poller.request(RUN, 240)
-    async with asyncio.timeout(30):
-        await shard.over.wait()
+    async with polled(shard.handle, changed) as poller:
+        poller.request(RUN, 240)
+        await asyncio.wait_for(shard.over.wait(), 30)
     assert shard.orders in ([240] * 2, [240] * 3), "the report says so with the next poll"
-
-
-async def test_of_several_shards_the_first_alone_is_asked(poll: Any) -> None:
-    first, asked = Shard(failures=0, shards=2), []
-
-    async def second(request: web.Request) -> web.Response:
-        asked.append(request.method)
-        return web.Response(status=500)
-
-    poller = await poll(lambda run, diff: None, first.handle, second)
-    poller.save(RUN, True)
-    async with asyncio.timeout(30):
-        await first.over.wait()
-    assert poller.state(RUN, "u").serving_since is not None and asked == []
