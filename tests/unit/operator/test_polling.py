@@ -128,7 +128,8 @@ class Answers:
 
 
 OTHER_RUN = SyncerStatus(run_uid="other", phase="Running")
-OTHER_SHARD = SyncerStatus(run_uid="u", phase="Running", shard=1, shards=2)
+OTHER_SHARD = SyncerStatus(run_uid="u", phase="Running", shard=1)
+OTHER_COUNT = SyncerStatus(run_uid="u", phase="Running", shards=2)
 AWAY, FOREIGN, MISPLACED = "SyncerUnavailable", "SyncerOfAnotherRun", "SyncerShardMismatch"
 
 
@@ -139,7 +140,7 @@ AWAY, FOREIGN, MISPLACED = "SyncerUnavailable", "SyncerOfAnotherRun", "SyncerSha
         pytest.param([200, 503, 503, 200], ["", AWAY, ""], [AWAY], id="two-in-a-row-fail"),
         pytest.param([503, 503, 200], [AWAY, ""], [], id="it-has-yet-to-come"),
         pytest.param([OTHER_RUN, 200], [FOREIGN, ""], [FOREIGN], id="another-run-answers-first"),
-        pytest.param([200, *[OTHER_SHARD] * 2, 200], ["", MISPLACED, ""], [MISPLACED], id="another-shard-answers"),
+        pytest.param([200, OTHER_SHARD, OTHER_COUNT, 200], ["", MISPLACED, ""], [MISPLACED], id="another-shard"),
     ],
 )  # fmt: skip
 async def test_a_syncer_is_unavailable_after_two_failed_polls_in_a_row_and_its_loss_is_a_warning(
