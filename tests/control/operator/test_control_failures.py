@@ -1,18 +1,14 @@
 """Failures in which the API server or a controller of Kubernetes has a part.
 
-These are eviction, forced deletion, admission, quota, node controller, taint eviction, pod garbage collection and the
-StatefulSet controller. All other failures are rows of the table in tests/support/operator/memory_failures.py.
+These are eviction, admission, quota and the StatefulSet controller; test_control_placement.py has the controllers that
+take pods from lost nodes. All other failures are rows of the table in tests/support/operator/memory_failures.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime
-import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +21,6 @@ pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 UNIT, VICTIM = "r-two-0", "r-two-0-1-1"
 IMPENDING = "cloud.google.com/impending-node-termination"
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-RENEWAL_SECONDS = 10.0
-"""As a kubelet does by default."""
 Object = dict[str, Any]
 Control = Callable[..., None]
 
@@ -180,21 +173,6 @@ def test_a_pod_that_vanishes_with_its_node_is_replaced_once(rack: Rack) -> None:
     assert (bench.unit(UNIT)["incarnation"], bench.unit(UNIT)["restartCount"]) == (2, 1)
 
 
-@pytest.mark.long
-def test_the_real_pod_garbage_collection_moves_a_unit_whose_operator_sees_no_nodes(
-    rack: Rack, control: Control, narrow: Path
-) -> None:
-    bench, (a, b, _) = rack.bench, rack.names
-    control("pod-garbage-collector-controller")
-    bench.operator(KUBECONFIG=str(narrow))
-    bench.run()
-    place_all_at_once(rack, 1, a, b)
-    bench.delete("Node", b)
-    bench.until("another gang", lambda: {"r-two-0-2-0", "r-two-0-2-1"} <= set(bench.pods(UNIT)), 120)
-    assert failure(bench)[:2] == ("NodeLost", VICTIM)
-    assert "DeletionByPodGC" in bench.unit(UNIT)["lastFailure"]["message"]
-
-
 def test_a_unit_leaves_a_host_before_its_maintenance_and_moves_without_cost(rack: Rack) -> None:
     bench, (a, b, c) = rack.bench, rack.names
     started(rack, maxRestarts=0)
@@ -210,76 +188,6 @@ def test_a_unit_leaves_a_host_before_its_maintenance_and_moves_without_cost(rack
     assert (status["phase"], failure(bench)[0], failure(bench)[2]) == ("Healing", "HostMaintenance", b)
     assert status["restarts"][0]["reason"] == "HostMaintenance"
     bench.until_condition("LearnerUnit", UNIT, "Draining", "False")
-
-
-@contextlib.contextmanager
-def heart(rack: Rack) -> Iterator[Callable[[str], None]]:
-    """Renew the Leases of the nodes as their kubelets would; the function that is given lets one die.
-
-    It returns when the node's next renewal is due, because the controller counts from the last one.
-    """
-    api, stop, alive, renewed = rack.bench.api, threading.Event(), set(rack.names), threading.Condition()
-
-    def spec(name: str) -> Object:
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        return {"spec": {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": now}}
-
-    def work() -> None:
-        while not stop.wait(RENEWAL_SECONDS):
-            with renewed:
-                for name in sorted(alive):
-                    api.call("PATCH", f"{LEASES}/{name}", spec(name), "application/merge-patch+json")
-                renewed.notify_all()
-
-    def die(name: str) -> None:
-        with renewed:
-            for _ in range(2):
-                assert renewed.wait(3 * RENEWAL_SECONDS)
-            alive.discard(name)  # the controller has heard of all by now
-            assert renewed.wait(3 * RENEWAL_SECONDS)
-
-    for name in rack.names:
-        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}}
-        api.call("POST", LEASES, {**lease, **spec(name)})
-    thread = threading.Thread(target=work, name="heart")
-    thread.start()
-    try:
-        yield die
-    finally:
-        stop.set()
-        thread.join(30)
-        for name in rack.names:
-            api.call("DELETE", f"{LEASES}/{name}")
-
-
-def place_all_at_once(rack: Rack, incarnation: int, *nodes: str) -> None:
-    """An operator that sees no nodes makes all hosts at once, without a leader."""
-    for host, node in enumerate(nodes):
-        name = f"{UNIT}-{incarnation}-{host}"
-        rack.bench.until("the host", lambda name=name: name in rack.bench.pods(UNIT), 90)
-        rack.place(name, node)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sees_nodes", [True, False])
-def test_with_kubernetes_own_time_outs_a_lost_node_is_replaced_within_a_minute(
-    rack: Rack, control: Control, narrow: Path, sees_nodes: bool
-) -> None:
-    bench, (a, b, c) = rack.bench, rack.names
-    control("node-lifecycle-controller", "taint-eviction-controller")
-    with heart(rack) as die:
-        bench.operator(**({} if sees_nodes else {"KUBECONFIG": str(narrow)}))
-        bench.run()
-        place_hosts = rack.gang if sees_nodes else partial(place_all_at_once, rack)
-        place_hosts(1, a, b)
-        die(b)
-        died = time.monotonic()
-        if sees_nodes:
-            rack.gang(2, a, c)
-        bench.until("the next gang", lambda: {"r-two-0-2-0", "r-two-0-2-1"} <= set(bench.pods(UNIT)), 90)
-        print(f"replaced {time.monotonic() - died:.1f} s after the node died")
-        assert time.monotonic() - died < 60
-        assert failure(bench)[:2] == ("NodeLost", VICTIM)
 
 
 LOSSES = [

@@ -14,20 +14,9 @@ from objects import RUN
 from atoll_local.controlplane import ControlPlane
 from atoll_local.kwok import Kwok
 
-pytestmark = [
-    pytest.mark.control,
-    pytest.mark.timeout(900),
-]  # the first call may have to build the API server
-LEFT = (
-    "TrainingRun",
-    "LearnerUnit",
-    "StatefulSet",
-    "Pod",
-    "Service",
-    "ConfigMap",
-    "Secret",
-    "PersistentVolumeClaim",
-)
+# The first call may have to build the API server
+pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]
+OWNED = ("LearnerUnit", "StatefulSet", "Pod", "Service", "ConfigMap", "Secret", "PersistentVolumeClaim")
 HELD = {"TrainingRun", "LearnerUnit"}
 
 
@@ -38,7 +27,7 @@ class World(Bench):
 
     def left(self) -> dict[str, set[str]]:
         """What a run may leave behind."""
-        found = {kind: self.names(kind) - {"kube-root-ca.crt"} for kind in LEFT}
+        found = {kind: self.names(kind) - {"kube-root-ca.crt"} for kind in ("TrainingRun", *OWNED)}
         return {kind: names for kind, names in found.items() if names}
 
     def apply(self) -> Any:

@@ -1,7 +1,10 @@
-"""Units that contend for node pools: the real scheduler, the operator with and without sight of nodes, kwok's nodes."""
+"""Units that contend for node pools and lose nodes: the real scheduler and controllers, the operator with and without
+sight of nodes, kwok's nodes.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -12,12 +15,15 @@ from objects import RUN
 
 from atoll_local.controlplane import ControlPlane
 from atoll_local.kubectl import kubectl
-from atoll_local.kwok import EXIT_CODE, Kwok, tpu_node
+from atoll_local.kwok import EXIT_CODE, LEASE_SECONDS, MANAGED, Kwok, tpu_node
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(400)]
 HOSTS = 4
 UNIT = "r-p-0"
 HOLDS = "atoll.dev/holds"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+RENEWAL_SECONDS = LEASE_SECONDS / 4
+"""A node may have been renewed just before it was lost."""
 NEW_GANGS = {"inPlace": False}
 """Each failure makes one."""
 
@@ -93,24 +99,14 @@ class Yard(Bench):
     def fail(self, name: str) -> None:
         self.patch("Pod", name, {"metadata": {"annotations": {EXIT_CODE: "1"}}})
 
+    def silence(self, node: str) -> None:
+        """Kwok leaves the node and its Lease, which somebody else holds, alone."""
+        self.patch("Node", node, {"metadata": {"annotations": dict.fromkeys(MANAGED)}})
+        held = {"spec": {"holderIdentity": "nobody", "leaseDurationSeconds": 3600}}
+        self.api.call("PATCH", f"{LEASES}/{node}", held, "application/merge-patch+json")
+
     def gang(self, unit: str = UNIT) -> int:
         return int(self.unit(unit).get("placement", 0))
-
-    def claim(self, name: str) -> None:
-        """A claim that many nodes may read, and its volume, which is on none of them."""
-        volume = f"{self.namespace}-{name}"
-        size, modes = {"storage": "1Gi"}, ["ReadOnlyMany"]
-        share = {"driver": "filestore.example", "volumeHandle": name, "readOnly": True}
-        spec: dict[str, Any] = {"capacity": size, "accessModes": modes, "csi": share, "storageClassName": ""}
-        self.api.call("POST", "/api/v1/persistentvolumes", {"metadata": {"name": volume}, "spec": spec})
-        spec = {
-            "resources": {"requests": size},
-            "accessModes": modes,
-            "volumeName": volume,
-            "storageClassName": "",
-        }
-        path = self.api.path("PersistentVolumeClaim", self.namespace)
-        self.api.call("POST", path, {"metadata": {"name": name}, "spec": spec})
 
 
 @pytest.fixture
@@ -204,29 +200,20 @@ def test_a_pod_whose_host_was_taken_meanwhile_has_its_gang_look_elsewhere(yard: 
 
 
 @pytest.mark.long
-def test_a_slice_goes_where_all_its_hosts_are(yard: Yard) -> None:
-    yard.add_pools("red", "green", "blue")
-    for pool in ("red", "blue"):
-        yard.delete("Node", f"{yard.namespace}-{pool}-0")
+@SIGHT
+@pytest.mark.parametrize("loss", ["silent", "gone"])
+def test_with_kubernetes_own_time_outs_a_lost_node_is_replaced_within_a_minute(yard: Yard, loss: str) -> None:
+    yard.add_pools("red", "green")
     yard.apply(units=1)
-    yard.until("it has the whole pool", lambda: yard.whole(1))
-    assert set(yard.places()[UNIT]) == {"green"}
-    yard.delete("Node", f"{yard.namespace}-green-1")
-    yard.until("the next gang's leader", lambda: yard.gang() == 2 and yard.places().get(UNIT))
-    yard.add_pools("amber")  # until now no pool had all its hosts
-    yard.until("it moves to the new one", lambda: yard.whole(1))
-    assert set(yard.places()[UNIT]) == {"amber"}
-    assert yard.unit(UNIT)["restartCount"] == 1
-
-
-def test_a_unit_says_which_claim_is_missing_and_has_its_hosts_once_it_exists(yard: Yard) -> None:
-    yard.add_pools("red")
-    volume = {"name": "corpus", "persistentVolumeClaim": {"claimName": "corpus", "readOnly": True}}
-    mount = {"name": "corpus", "mountPath": "/mnt/corpus"}
-    data = {**RUN["spec"]["data"], "uri": "file:///mnt/corpus/books"}
-    yard.apply(units=1, data=data, podTemplate={"volumes": [volume], "volumeMounts": [mount]})
-    yard.until("it waits", lambda: yard.waiting() == {UNIT})
-    assert 'persistentvolumeclaim "corpus" not found' in yard.unit(UNIT)["message"]
-    yard.claim("corpus")
-    yard.until("all hosts have the claim and a node", lambda: yard.whole(1) and not yard.waiting())
-    assert (yard.unit(UNIT)["restartCount"], yard.gang()) == (0, 1)
+    yard.until("it has a pool", lambda: yard.whole(1))
+    [victim, node] = min(yard.homes().items())
+    lost = time.monotonic()
+    if loss == "silent":
+        yard.silence(node)
+    else:
+        yard.delete("Node", node)
+    yard.until("another gang is whole", lambda: yard.gang() > 1 and yard.whole(1))
+    print(f"replaced {time.monotonic() - lost:.1f} s after the loss")
+    assert time.monotonic() - lost < 60 + RENEWAL_SECONDS
+    failure = yard.unit(UNIT)["lastFailure"]
+    assert (failure["reason"], failure["pod"]) == ("NodeLost", victim)

@@ -12,10 +12,8 @@ from apiserver import Refusal
 from control_bench import Bench
 from cryptography import x509
 
-pytestmark = [
-    pytest.mark.control,
-    pytest.mark.timeout(900),
-]  # the first call may have to build the API server
+# The first call may have to build the API server
+pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]
 SHARDS = ["r-syncer-0", "r-syncer-1"]
 
 

@@ -13,10 +13,8 @@ from control_bench import training_run
 
 from atoll_local.programs import find
 
-pytestmark = [
-    pytest.mark.control,
-    pytest.mark.timeout(900),  # the first call may have to build helm and kubectl
-]
+# The first call may have to build helm and kubectl
+pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]
 UNITS = ["r-one-0", "r-one-1", "r-two-0"]
 WAIT = 120
 """Seconds; a bound for a machine that others use too."""

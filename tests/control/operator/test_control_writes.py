@@ -32,13 +32,8 @@ async def cluster(operator_kubeconfig: Path) -> AsyncIterator[Cluster]:
 def unit(bench: Bench) -> dict[str, Any]:
     """One of no run, as the API server has it."""
     spec = TWO_HOSTS.model_dump(mode="json", by_alias=True, exclude_none=True)
-    body = {
-        "apiVersion": "atoll.dev/v1alpha1",
-        "kind": "LearnerUnit",
-        "metadata": {"name": "u"},
-        "spec": spec,
-    }
-    return bench.create(body)
+    kind = {"apiVersion": "atoll.dev/v1alpha1", "kind": "LearnerUnit"}
+    return bench.create({**kind, "metadata": {"name": "u"}, "spec": spec})
 
 
 async def test_a_status_is_written_whole_over_the_version_that_was_seen_alone(
@@ -71,9 +66,8 @@ async def test_another_object_of_the_same_name_is_not_annotated(bench: Bench, cl
             "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         }],
     }  # fmt: skip
-    uid = bench.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": pod})[
-        "metadata"
-    ]["uid"]
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": pod}
+    uid = bench.create(body)["metadata"]["uid"]
     with pytest.raises(Conflict):
         await cluster.patch_metadata("Pod", bench.namespace, "p", "another", annotations=told)
     with pytest.raises(NotFound):
