@@ -165,7 +165,7 @@ def bench(
     with contextlib.ExitStack() as held:
 
         def start(of: str, **changes: str) -> Operator:
-            own = f"https://127.0.0.1:{syncers.port}/{{namespace}}/{{run}}"
+            own = f"{syncers.address}/{{namespace}}/{{run}}"
             environment = {
                 **_environment(operator_kubeconfig, of, *held.enter_context(held_ports(1))),
                 "ATOLL_RUNTIME_ENV": '{"STORAGE_EMULATOR_HOST": "http://10.0.0.1:4443"}',

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-import threading
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import yaml
 from aiohttp import web
+from answering import answering
+from loop_thread import LoopThread
 from yarl import URL
 
 from atoll_local.pki import Pair
@@ -45,50 +46,32 @@ class IllGate:
         """ERROR events, and answers 503, so far."""
         text = kubeconfig.read_text()
         self._server: str = yaml.safe_load(text)["clusters"][0]["cluster"]["server"]
-        self._near = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._near.load_cert_chain(pair.cert, pair.key)
-        self._far = ssl.create_default_context(cadata=authority)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="gate")
-        self._thread.start()
-        port = self._wait(self._open())
-        through.write_text(text.replace(self._server, f"https://127.0.0.1:{port}"))
+        self._session: aiohttp.ClientSession
+        self._thread = LoopThread("gate")
+        address = self._thread.enter(self._open(pair, authority))
+        through.write_text(text.replace(self._server, address))
         self.kubeconfig = through
 
     def close(self) -> None:
-        self._wait(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(START_SECONDS)
-        self._loop.close()
+        self._thread.close()
 
-    async def _open(self) -> int:
-        connector = aiohttp.TCPConnector(limit=0, ssl=self._far)
+    @asynccontextmanager
+    async def _open(self, pair: Pair, authority: str) -> AsyncIterator[str]:
+        """Its address, while it is open."""
+        near = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        near.load_cert_chain(pair.cert, pair.key)
+        far = aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context(cadata=authority))
         time_out = aiohttp.ClientTimeout(total=None, connect=START_SECONDS)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=time_out, auto_decompress=False)
-        server = web.Server(self._carry, access_log=None)
-        self._runner = web.ServerRunner(server, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._near).start()
-        return int(self._runner.addresses[0][1])
-
-    async def _close(self) -> None:
-        await self._runner.cleanup()
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
-        await self._session.close()
-        await asyncio.sleep(0.1)  # connections over TLS end after their session
-
-    def _wait(self, work: Coroutine[None, None, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_SECONDS)
+        session = aiohttp.ClientSession(connector=far, timeout=time_out, auto_decompress=False)
+        async with session as self._session, answering(self._carry, near) as address:
+            yield address
 
     async def _silence(self) -> None:
         """Waits until it ends. A caller who goes meanwhile does not call back what it has sent."""
         while self.silent:
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _carry(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _carry(self, request: web.Request) -> web.StreamResponse:
         await self._silence()
         if self.ill:
             self.refused += 1
@@ -115,7 +98,7 @@ class IllGate:
                 request.transport.abort()
             return response
 
-    async def _parts(self, request: web.BaseRequest, answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    async def _parts(self, request: web.Request, answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         """The answer's body; looks at the attributes while nothing comes."""
         reading: asyncio.Task[bytes] | None = None
         watching = "watch" in request.query

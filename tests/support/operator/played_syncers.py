@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import ssl
-import tempfile
-import threading
 from typing import Any
 
 from aiohttp import web
+from answering import answering, pod_context
 from apiserver import Api, Object
+from loop_thread import LoopThread
 
 
 class Syncers:
@@ -28,35 +27,14 @@ class Syncers:
         """Paths of shards whose cuts come to nothing."""
         self.callers: dict[str, str] = {}
         """Path to the identity that the last caller's certificate showed."""
-        self.port = 0
-        self._loop = asyncio.new_event_loop()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(ready,), name="syncers")
-        self._thread.start()
-        assert ready.wait(10)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-
-    def _run(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
         base = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         base.verify_mode = ssl.CERT_REQUIRED
         base.sni_callback = self._choose
-        application = web.Application()
-        application.router.add_get("/{namespace}/{run}/{shard}", self._answer)
-        application.router.add_post("/{namespace}/{run}/{shard}", self._save)
-        runner = web.AppRunner(application, access_log=None)
-        self._loop.run_until_complete(runner.setup())
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=base)
-        self._loop.run_until_complete(site.start())
-        self.port = runner.addresses[0][1]
-        ready.set()
-        self._loop.run_forever()
-        self._loop.run_until_complete(runner.cleanup())
-        self._loop.run_until_complete(asyncio.sleep(0.05))
-        self._loop.close()
+        self._thread = LoopThread("syncers")
+        self.address = self._thread.enter(answering(self._handle, base))
+
+    def close(self) -> None:
+        self._thread.close()
 
     def _choose(self, connection: Any, name: str | None, _: ssl.SSLContext) -> int | None:
         context = self._contexts.get(name or "")
@@ -65,20 +43,16 @@ class Syncers:
         connection.context = context
         return None
 
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def _handle(self, request: web.Request) -> web.Response:
+        """The status; or an order to save a cut, carried out at once."""
         path = request.path.removeprefix("/")
         certificate = request.get_extra_info("peercert") or {}
         names = dict(certificate.get("subjectAltName", ()))
         self.callers[path] = names.get("URI", "")
-        status = self.statuses.get(path)
-        return web.json_response(status) if status is not None else web.Response(status=503)
-
-    async def _save(self, request: web.Request) -> web.Response:
-        """An order to save a cut, carried out at once."""
-        path = request.path.removeprefix("/")
-        status = self.statuses.get(path)
-        if status is None:
+        if (status := self.statuses.get(path)) is None:
             return web.Response(status=503)
+        if request.method == "GET":
+            return web.json_response(status)
         step = (await request.json())["cut"]
         self.orders.setdefault(path, []).append(step)
         if path not in self.reluctant:
@@ -102,12 +76,6 @@ class Syncers:
 
     def _serve(self, host: str, path: str, status: Object, namespace: str, secret: str) -> None:
         data = self._api.get("Secret", namespace, secret)["data"]
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(cadata=base64.b64decode(data["ca.crt"]).decode())
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(base64.b64decode(data["tls.crt"]) + b"\n" + base64.b64decode(data["tls.key"]))
-            file.flush()
-            context.load_cert_chain(file.name)
+        files = (base64.b64decode(data[name]) for name in ("ca.crt", "tls.crt", "tls.key"))
         self.statuses[path] = status
-        self._contexts[host] = context
+        self._contexts[host] = pod_context(*files)

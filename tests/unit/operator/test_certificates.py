@@ -9,6 +9,7 @@ import ssl
 from typing import Any
 
 import pytest
+from answering import pod_context
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_apiserver import Server, Weather
@@ -22,7 +23,6 @@ from atoll_operator.certificates.authority import (
     Authority,
     Life,
     client_context,
-    load_pair,
 )
 from atoll_operator.certificates.members import RunOwner, members
 from atoll_operator.certificates.secrets import RunCertificates
@@ -103,11 +103,7 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None
 
 def server_context(authorities: Authorities, trust: Authorities) -> ssl.SSLContext:
     pair = authorities.signer.issue("r-syncer", "spiffe://atoll.dev/x", ["r-syncer.ns.svc"], NOW)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(cadata=trust.bundle.decode())
-    load_pair(context, pair.certificate, pair.key)
-    return context
+    return pod_context(trust.bundle, pair.certificate, pair.key)
 
 
 def equipped(authorities: Authorities) -> ssl.SSLContext:

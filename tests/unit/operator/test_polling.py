@@ -15,9 +15,9 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from answering import answering
+from answering import answering, pod_context
 
-from atoll_operator.certificates.authority import Authorities, client_context, load_pair
+from atoll_operator.certificates.authority import Authorities, client_context
 from atoll_operator.kube.cache import Key
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.names import evaluator_host, shard_host
@@ -49,14 +49,10 @@ WAITING = EvaluatorStatus(run_uid="u", phase="Waiting")
 def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Of the pod and of the operator."""
     authorities = Authorities.of("r", (), NOW)
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.verify_mode = ssl.CERT_REQUIRED
-    server.load_verify_locations(cadata=authorities.bundle.decode())
     pair = authorities.signer.issue("r-syncer", "spiffe://atoll.dev/s", HOSTS, NOW)
-    load_pair(server, pair.certificate, pair.key)
     client = client_context()
     authorities.equip(client, authorities.signer.issue("operator", "spiffe://atoll.dev/o", (), NOW))
-    return server, client
+    return pod_context(authorities.bundle, pair.certificate, pair.key), client
 
 
 @asynccontextmanager
@@ -140,7 +136,9 @@ AWAY, FOREIGN, MISPLACED = "SyncerUnavailable", "SyncerOfAnotherRun", "SyncerSha
         pytest.param([200, 503, 503, 200], ["", AWAY, ""], [AWAY], id="two-in-a-row-fail"),
         pytest.param([503, 503, 200], [AWAY, ""], [], id="it-has-yet-to-come"),
         pytest.param([OTHER_RUN, 200], [FOREIGN, ""], [FOREIGN], id="another-run-answers-first"),
-        pytest.param([200, OTHER_SHARD, OTHER_COUNT, 200], ["", MISPLACED, ""], [MISPLACED], id="another-shard"),
+        pytest.param(
+            [200, OTHER_SHARD, OTHER_COUNT, 200], ["", MISPLACED, MISPLACED, ""], [MISPLACED], id="another-shard"
+        ),
     ],
 )  # fmt: skip
 async def test_a_syncer_is_unavailable_after_two_failed_polls_in_a_row_and_its_loss_is_a_warning(
