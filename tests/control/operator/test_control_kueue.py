@@ -26,11 +26,7 @@ SHAPE = {"accelerator": "tpu-v6e-slice", "topology": "2x4", "machineType": "ct6e
 @pytest.fixture(scope="module")
 def nodes(controlled: tuple[ControlPlane, Kwok]) -> tuple[ControlPlane, Kwok]:
     """A cluster with three slices of nodes; the real scheduler decides who gets which."""
-    kind = {
-        "accelerator": SHAPE["accelerator"],
-        "topology": SHAPE["topology"],
-        "machine": SHAPE["machineType"],
-    }
+    kind = {"machine": SHAPE["machineType"], **{key: SHAPE[key] for key in ("accelerator", "topology")}}
     names = [(pool, f"{pool}-{host}") for pool in ("red", "green", "blue") for host in range(2)]
     controlled[1].add(tpu_node(name, pool=pool, chips=4, **kind) for pool, name in names)
     return controlled

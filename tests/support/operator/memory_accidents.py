@@ -61,12 +61,8 @@ class Accidents:
     def disrupt(self, pod: Object, by: str, **status: Any) -> None:
         """Somebody says why the pod is to end."""
         known = self.server.get("Pod", pod["metadata"]["name"])["status"].get("conditions", [])
-        target = {
-            "type": "DisruptionTarget",
-            "status": "True",
-            "reason": by,
-            "message": status.get("message", by),
-        }
+        target = {"type": "DisruptionTarget", "status": "True", "reason": by}
+        target["message"] = status.get("message", by)
         self.report(pod, conditions=[*known, target], **status)
 
     def lose_node(self, pod: Object, gone: bool) -> None:

@@ -148,15 +148,9 @@ class PlayedCluster(Accidents):
                     "kind": "StatefulSet", "name": name, "uid": body["metadata"]["uid"], "controller": True,
                     "apiVersion": "apps/v1",
                 }  # fmt: skip
-                metadata = {
-                    **template["metadata"],
-                    "name": pod,
-                    "namespace": "ns",
-                    "ownerReferences": [owner],
-                }
-                self.server.create(
-                    {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**template["spec"]}}
-                )
+                own = {"name": pod, "namespace": "ns", "ownerReferences": [owner]}
+                pod_body = {"apiVersion": "v1", "kind": "Pod", **template}
+                self.server.create({**pod_body, "metadata": {**template["metadata"], **own}})
 
 
 def _unwanted_pools(pod: Object) -> set[str]:

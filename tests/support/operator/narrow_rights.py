@@ -21,15 +21,8 @@ RIGHTS = ("ServiceAccount", "Role", "RoleBinding")
 def narrow_kubeconfig(plane: ControlPlane, bench: Bench, path: Path) -> Path:
     """Installs the chart's rights for the bench's namespace alone, and writes a kubeconfig that has no others."""
     chart = str(source_root() / "charts" / "atoll")
-    command = [
-        str(find("helm")),
-        "template",
-        "atoll",
-        chart,
-        f"--namespace={NARROW}",
-        "--set=crds.enabled=false",
-    ]
-    command.append(f'--set-json=namespaces=["{bench.namespace}"]')
+    values = ("--set=crds.enabled=false", f'--set-json=namespaces=["{bench.namespace}"]')
+    command = [str(find("helm")), "template", "atoll", chart, f"--namespace={NARROW}", *values]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NARROW}}
     rights = [item for item in yaml.safe_load_all(done.stdout) if item and item["kind"] in RIGHTS]

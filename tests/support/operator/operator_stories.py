@@ -82,7 +82,7 @@ async def needless(world: World) -> list[str]:
     pod, act = world.random.choice(pods), world.random.choice(("fail pod", "delete pod", "fail container"))
     unit = pod["metadata"]["labels"][LABEL_UNIT]
     perform(world, act, pod)
-    if not await calm(world, loop_seconds() + LONGEST_SECONDS):
+    if not await calm(world, asyncio.get_running_loop().time() + LONGEST_SECONDS):
         return [f"never at rest after {act}"]
     spec = world.server.get("TrainingRun", "r")["spec"]
     alone = spec["recovery"]["inPlace"] and ("queueName" not in spec or act == "fail container")
@@ -96,10 +96,6 @@ async def needless(world: World) -> list[str]:
     gone = kept.keys() - {each["metadata"]["uid"] for each in world.pods()}
     found = [f"{act} of {pod['metadata']['name']} replaced {kept[uid]}" for uid in sorted(gone)]
     return [*found, *unwell(world)]
-
-
-def loop_seconds() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def perform(world: World, act: str, victim: dict[str, Any] | None = None) -> None:

@@ -176,9 +176,9 @@ class Scene(SceneCluster):
         """Processes of the last incarnation end for the current one."""
         for host in hosts:
             self.crash(host, EXIT_RESTART, "", of=self.status.incarnation - 1)
-
-        # What a test reads
         return self
+
+    # What a test reads
 
     def names(self) -> list[str]:
         """Pods without the unit's name, in order: `incarnation-host`."""

@@ -65,19 +65,14 @@ def differences(expected: Any, found: Any, path: str = "") -> Iterator[str]:
 def _of(body: Object, bodies: dict[str, Object]) -> Object:
     metadata = {key: body["metadata"][key] for key in METADATA if key in body["metadata"]}
     owners = [(owner["kind"], owner["uid"]) for owner in body["metadata"].get("ownerReferences", [])]
-    essence: Object = {
-        "metadata": metadata,
-        "owners": owners,
-        "going": "deletionTimestamp" in body["metadata"],
-    }
-    status = body.get("status", {})
+    status, going = body.get("status", {}), "deletionTimestamp" in body["metadata"]
+    essence: Object = {"metadata": metadata, "owners": owners, "going": going}
     match body["kind"]:
         case "Secret":
             return essence | _secret(body, bodies)
         case "Pod":
-            metadata["labels"] = {
-                key: value for key, value in metadata["labels"].items() if key != LABEL_HOLDS
-            }
+            metadata["labels"] = {**metadata["labels"]}
+            metadata["labels"].pop(LABEL_HOLDS, None)
             metadata.pop("generation")  # the scheduler's and Kueue's changes count too
             spec = {key: value for key, value in body["spec"].items() if key not in ("affinity", "nodeName")}
             spec["nodeSelector"] = {**spec.get("nodeSelector", {}), NODE_POOL: ""}
@@ -98,16 +93,8 @@ def _secret(body: Object, bodies: dict[str, Object]) -> Object:
     """Who trusts the very same authority, and whether it is time for another certificate."""
     data, now = body["data"], datetime.datetime.now(datetime.UTC)
     pem = base64.b64decode(data.get("tls.crt") or data["ca.crt"])
-    lives = [
-        Life(one.not_valid_before_utc, one.not_valid_after_utc)
-        for one in x509.load_pem_x509_certificates(pem)
-    ]
+    found = x509.load_pem_x509_certificates(pem)
+    due = [Life(one.not_valid_before_utc, one.not_valid_after_utc).due(now) for one in found]
     others = [each for each in bodies.values() if each["kind"] == "Secret"]
-    return {
-        "type": body["type"],
-        "keys": sorted(data),
-        "authority": sorted(
-            each["metadata"]["name"] for each in others if each["data"].get("ca.crt") == data.get("ca.crt")
-        ),
-        "due": [life.due(now) for life in lives],
-    }
+    same = [each["metadata"]["name"] for each in others if each["data"].get("ca.crt") == data.get("ca.crt")]
+    return {"type": body["type"], "keys": sorted(data), "authority": sorted(same), "due": due}
