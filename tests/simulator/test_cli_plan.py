@@ -225,6 +225,28 @@ def test_spot_capacity_without_a_figure_is_said_to_count_as_on_demand(
     assert plan_of(capsys, path, "--mtbi", "7d")["assumed"]["spot_as_on_demand"] == []
 
 
+def test_a_pools_link_tells_its_share_of_rounds_and_the_codec_that_would_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = yaml.safe_load(MIXED.read_text())
+    run["spec"]["pools"][0]["link"] = 0.6
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(run))
+    plan = plan_of(capsys, path)
+    slow, *others = [pool["link"] for pool in plan["pools"]]
+    assert others == [None, None]
+    rounds = math.ceil(slow["need_gbps"] / slow["link_gbps"])  # a member of one in so many, docs/protocol.md
+    assert slow["link_gbps"] == 0.6 and rounds == 2
+    assert 0.9 / rounds <= slow["member_share"] < 1.0
+    assert 0.9 / rounds <= slow["merged_share"] <= 1.0 and slow["hidden_share"] > 0.99
+    assert plan["choice"]["codec"] == "int4" and "within the 0.6 Gbit/s" in plan["choice"]["reason"]
+    told = plan_of(capsys, path, "--link-gbps", "100")
+    assert told["pools"][0]["link"]["link_gbps"] == 0.6  # a pool's own link counts
+    assert all(pool["link"]["member_share"] == 1.0 for pool in told["pools"][1:])
+    assert main(["simulate", "plan", str(path)]) == 0
+    assert "MEMBER OF ROUNDS" in capsys.readouterr().out
+
+
 def test_the_same_seed_gives_the_same_plan(capsys: pytest.CaptureFixture[str]) -> None:
     first, again, other = (
         plan_of(capsys, SHARDED, "--mtbi", "1d", "--seed", seed) for seed in ("1", "1", "2")

@@ -82,7 +82,7 @@ def answer(found: Values) -> Report:
     asked = Links(
         gbps=found["links"],
         params=found["params"],
-        step_seconds=found["step_time"],
+        step_seconds=[found["step_time"]] * len(found["links"]),
         fragments=found["fragments"],
         interval=interval,
         overlap=found["overlap"],
@@ -111,7 +111,7 @@ def answer(found: Values) -> Report:
     )
     title = (
         f"{len(rows)} units, {asked.params:.3g} parameters in {asked.fragments} fragments, {asked.codec}, "
-        f"H = {asked.interval}, steps of {asked.step_seconds:g} s, K = {asked.quorum}: "
+        f"H = {asked.interval}, steps of {found['step_time']:g} s, K = {asked.quorum}: "
         f"{asked.need_gbps:.3g} Gbit/s for every round"
     )
     return Report(

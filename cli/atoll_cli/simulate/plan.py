@@ -40,7 +40,8 @@ OPTIONS = (
     Option("--step-time", "[POOL=]TIME", _by_pool(0.0), "of an inner step, measured", many=True),
     Option("--mtbi", "[POOL=]TIME", _by_pool(LEAST_MTBI), "between interruptions of a chip (1y)", many=True),
     Option("--mfu", "SHARE", number(0, 1, above=True), "of the chips' peak that a step reaches (0.4)"),
-    Option("--link-gbps", "G", number(0, MOST_GBPS, above=True), "what a unit's link carries each way"),
+    Option("--link-gbps", "G", number(0, MOST_GBPS, above=True),
+           "of a unit's link each way, where pools[].link is not set"),
     Option("--seed-gbps", "G", number(0, MOST_GBPS, above=True),
            "at which a healing unit gets its state (checkpoint 32, peer 200)"),
     Option("--repair", "TIME", seconds, "until a lost slice stands again; 0: at once (10m)"),
@@ -53,6 +54,7 @@ def answer(found: Values) -> Report:
     from atoll_cli.simulate.planview import report
     from atoll_cli.simulate.runfile import planned_run, read_spec
     from atoll_runtime.simulate.planner.choices import choose
+    from atoll_runtime.simulate.planner.links import on_their_links
 
     name, spec = read_spec(found["file"])
     planned = planned_run(found["file"], name, spec)
@@ -66,6 +68,7 @@ def answer(found: Values) -> Report:
         assumed,
         prices_of(found["price"], planned),
         choose(planned, assumed),
+        on_their_links(planned, assumed),
         sorted(spot),
         too_small(spec.syncer, planned),
     )

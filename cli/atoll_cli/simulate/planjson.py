@@ -11,6 +11,7 @@ from atoll_runtime.simulate.fleet.setting import DAY
 from atoll_runtime.simulate.planner.choices import Choice
 from atoll_runtime.simulate.planner.estimate import Expectation, PoolEstimate
 from atoll_runtime.simulate.planner.heal import seed_gbps
+from atoll_runtime.simulate.planner.links import PoolOnLink
 from atoll_runtime.simulate.planner.run import Assumptions, Run
 from atoll_runtime.simulate.planner.syncer import syncer_need
 
@@ -21,6 +22,7 @@ def document(
     prices: Mapping[str, float] | None,
     rows: Sequence[Mapping[str, Any]],
     expected: Expectation,
+    links: Mapping[str, PoolOnLink],
     spot: Sequence[str],
     warnings: Sequence[str],
 ) -> dict[str, Any]:
@@ -52,7 +54,7 @@ def document(
         "tokens_per_second": expected.tokens_per_second,
         "seconds_to_target": finite(expected.seconds_to_target),
         "cost": costs(planned, expected, prices),
-        "pools": [pool_document(pool, link.gbps_link) for pool in expected.pools],
+        "pools": [pool_document(pool, link.gbps_link, links.get(pool.pool.name)) for pool in expected.pools],
         "choice": next(row for row in rows if row["best"]),
         "choices": list(rows),
         "assumed": {
@@ -63,7 +65,7 @@ def document(
     }
 
 
-def pool_document(pool: PoolEstimate, gbps_link: float) -> dict[str, Any]:
+def pool_document(pool: PoolEstimate, gbps_link: float, on_link: PoolOnLink | None) -> dict[str, Any]:
     """One pool as JSON."""
     return {
         "name": pool.pool.name,
@@ -80,6 +82,7 @@ def pool_document(pool: PoolEstimate, gbps_link: float) -> dict[str, Any]:
         "interval": list(pool.interval),
         "lost_chip_hours_per_day": dict(pool.lost_chip_hours),
         "gbps_link": pool.pool.units * gbps_link,
+        "link": None if on_link is None else dataclasses.asdict(on_link),
     }
 
 

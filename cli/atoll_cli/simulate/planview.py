@@ -12,6 +12,7 @@ from atoll_cli.text import amount, table
 from atoll_runtime.simulate.planner.choices import Choice
 from atoll_runtime.simulate.planner.estimate import Expectation
 from atoll_runtime.simulate.planner.heal import seed_gbps
+from atoll_runtime.simulate.planner.links import PoolOnLink
 from atoll_runtime.simulate.planner.run import Assumptions, Run
 from atoll_runtime.simulate.planner.syncer import syncer_need
 
@@ -29,12 +30,14 @@ def report(
     assumed: Assumptions,
     prices: Mapping[str, float] | None,
     choices: Sequence[Choice],
+    links: Mapping[str, PoolOnLink],
     spot: Sequence[str] = (),
     warnings: Sequence[str] = (),
 ) -> Report:
     """The run as it is above, and a row for each set of knobs that was tried.
 
     Args:
+        links: by pool, where its link is known.
         spot: pools of Spot capacity of which nobody said how often they are interrupted.
         warnings: what of the spec will not do.
     """
@@ -47,6 +50,7 @@ def report(
             *summary(planned, expected, prices),
             "",
             pool_table(expected),
+            *link_table(links),
             "",
             "What other knobs would do:",
         ),
@@ -58,8 +62,8 @@ def report(
             *(as_on_demand(pool) for pool in spot),
             *warnings,
         ),
-        draw=lambda figure: draw(figure, planned.name, choices, assumed.link_gbps),
-        document=document(planned, assumed, prices, rows, expected, spot, warnings),
+        draw=lambda figure: draw(figure, planned.name, choices, assumed.least_link(planned)),
+        document=document(planned, assumed, prices, rows, expected, links, spot, warnings),
     )
 
 
@@ -116,6 +120,17 @@ def pool_table(expected: Expectation) -> str:
         for each in expected.pools
     ]
     return table(head, rows)
+
+
+def link_table(links: Mapping[str, PoolOnLink]) -> list[str]:
+    """A line for each pool whose link is known."""
+    head = ("POOL", "LINK", "EVERY ROUND NEEDS", "MEMBER OF ROUNDS", "TOKENS MERGED", "TIME IN STEPS")
+    rows = [
+        (name, f"{each.link_gbps:.3g} Gbit/s", f"{each.need_gbps:.3g} Gbit/s",
+         *map(percent, (each.member_share, each.merged_share, each.hidden_share)))
+        for name, each in links.items()
+    ]  # fmt: skip
+    return ["", table(head, rows)] if rows else []
 
 
 def assumptions(planned: Run, assumed: Assumptions) -> str:

@@ -134,6 +134,7 @@ def _pool(pool: Pool, units: int, batch: int) -> planner.Pool:
         units=units,
         chips=slices * shape.hosts * shape.chips_per_host,
         batch=pool.batch or batch,
+        link_gbps=pool.link,
         sizes=tuple(
             sorted({count * chips_of(each) for each in generation.topologies() for count in (1, slices)})
         ),

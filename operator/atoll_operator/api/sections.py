@@ -146,6 +146,9 @@ class Pool(Section):
     """Slices of one unit, which form one mesh and fail together. More than one requires slices of several hosts."""
     batch: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
     """Sequences of one unit in one inner step. Defaults to `spec.inner.batch`."""
+    link: Annotated[float, Field(gt=0, le=100_000)] | None = None
+    """Gbit/s of a unit's link to the syncer, in each direction. The operator does not use it: `atoll simulate plan`
+    tells what it means for the run."""
     capacity: Literal["OnDemand", "Spot", "Reservation", "FlexStart"] = "OnDemand"
     """Capacity of the nodes. Spot nodes can be taken away at any time. Reservation uses `reservationName`. FlexStart
     nodes are waited for in the queue of GKE; only for slices of one host, and not for every accelerator."""

@@ -26,7 +26,8 @@ class Links:
     gbps: Sequence[float]
     """Of each unit's link, in each direction."""
     params: float
-    step_seconds: float
+    step_seconds: Sequence[float]
+    """Of each unit."""
     fragments: int
     interval: int
     overlap: int = 2
@@ -41,8 +42,8 @@ class Links:
 
     @property
     def need_gbps(self) -> float:
-        """Gbit/s with which a unit is a member of every round."""
-        return self.params * CODEC_BITS[self.codec] / (self.interval * self.step_seconds * GIGA)
+        """Gbit/s with which a unit is a member of every round. The slowest unit sets the syncer's clock."""
+        return self.params * CODEC_BITS[self.codec] / (self.interval * max(self.step_seconds) * GIGA)
 
     @property
     def fragment_seconds(self) -> tuple[float, ...]:
@@ -115,12 +116,14 @@ def _scenario(asked: Links, names: Sequence[str]) -> Scenario:
     lives = tuple(
         Life(
             name,
-            asked.step_seconds,
+            step,
             wire=Wire(seconds, seconds, asked.delay, tuple(asked.outages.get(i, ()))),
         )
-        for i, (name, seconds) in enumerate(zip(names, asked.fragment_seconds, strict=True))
+        for i, (name, step, seconds) in enumerate(
+            zip(names, asked.step_seconds, asked.fragment_seconds, strict=True)
+        )
     )
-    work = MERGE_STEPS * asked.step_seconds
+    work = MERGE_STEPS * max(asked.step_seconds)
     return Scenario(rules, lives, costs=Costs(merge=work, write=work))
 
 

@@ -87,13 +87,13 @@ def _values(knob: Knob, run: Run) -> Iterator[Run]:
 
 
 def _judged(knob: Knob, run: Run, assumed: Assumptions) -> Choice:
-    expected = expect(run, assumed)
+    expected, link = expect(run, assumed), assumed.least_link(run)
     return Choice(
         knob=knob,
         run=run,
         expected=expected,
         points_lost=points_lost(run),
-        fits_link=assumed.link_gbps is None or expected.link.gbps_link <= assumed.link_gbps,
+        fits_link=link is None or expected.link.gbps_link <= link,
         refusal=_refusal(run),
     )
 
@@ -130,9 +130,9 @@ def _reason(before: Choice, after: Choice, assumed: Assumptions) -> str:
     if after.points_lost:
         source = "the trend from M=8 to 16" if after.run.units > ABLATED_UNITS else "the published ablations"
         parts.append(f"{after.points_lost:.1f} points of quality are lost by {source}")
-    if assumed.link_gbps is not None:
+    if (link := assumed.least_link(after.run)) is not None:
         parts.append(
-            f"{'within' if after.fits_link else 'still more than'} the {assumed.link_gbps:g} Gbit/s that there are"
+            f"{'within' if after.fits_link else 'still more than'} the {link:g} Gbit/s that there are"
         )
     if after.refusal:
         parts.append(after.refusal)

@@ -48,7 +48,8 @@ def timeline(run: Run, step_seconds: float, assumed: Assumptions) -> Timeline:
         pull=PULL if assumed.repair_seconds else 0.0,
         start=usual.start,
         restore=seeding_seconds(run.parameters, rate, SEED_BYTES),
-        catch_up=stale / ((assumed.link_gbps or rate) * 1e9) + run.interval / run.fragments * step_seconds,
+        catch_up=stale / ((assumed.least_link(run) or rate) * 1e9)
+        + run.interval / run.fragments * step_seconds,
     )
 
 

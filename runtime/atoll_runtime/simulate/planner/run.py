@@ -24,6 +24,8 @@ class Pool:
     """Of one unit."""
     batch: int
     """Sequences of one unit in one inner step."""
+    link_gbps: float | None = None
+    """Gbit/s of a unit's link, in each direction; None: not known."""
     sizes: tuple[int, ...] = ()
     """Chips of the units that this accelerator's slices make, one or several; none: only as it is."""
     most_units: int = 256
@@ -134,7 +136,7 @@ class Assumptions:
     step_seconds: Mapping[str, float] = field(default_factory=dict)
     """Seconds of an inner step by pool, where it was measured."""
     link_gbps: float | None = None
-    """What one unit's link carries in each direction; None: whatever is needed."""
+    """Of a unit in a pool whose link the run does not tell."""
     seed_gbps: float | None = None
     """At which a healing unit gets its state; None: as the fleet's simulation assumes of the bucket and of a peer."""
     repair_seconds: float = 600.0
@@ -142,6 +144,14 @@ class Assumptions:
     minutes. 0: the host is healthy, or a spare slice waits."""
     seed: int = 0
     """Of the random numbers."""
+
+    def link_of(self, pool: Pool) -> float | None:
+        """Gbit/s of a unit's link, in each direction; None: not known."""
+        return self.link_gbps if pool.link_gbps is None else pool.link_gbps
+
+    def least_link(self, run: Run) -> float | None:
+        """Gbit/s of the slowest link that is known."""
+        return min(filter(None, map(self.link_of, run.pools)), default=None)
 
     def mtbi_of(self, pool: Pool) -> float:
         """Of one chip of `pool`."""
