@@ -59,7 +59,6 @@ class App:
         self._metrics = Metrics()
         self._inventory = Inventory()
         self._dispatcher = Dispatcher(self._inventory)
-        self._cluster = Cluster(credentials, self._metrics, may_write=self._may_write)
         try_seconds = settings.lease_seconds / LEASE_TRIES
         time_out = aiohttp.ClientTimeout(total=try_seconds)
         self._lease_cluster = Cluster(credentials, self._metrics, time_out=time_out, longest_wait=try_seconds)
@@ -71,14 +70,13 @@ class App:
             seconds=settings.lease_seconds,
             labels=LABELS,
         )
-        self._controller: Controller | None = None
-        """None while this operator stands by."""
+        self._cluster = Cluster(credentials, self._metrics, may_write=self._leadership.leads)
         self._feed: Feed | None = None
         self._metrics.registry.register(RunCollector(self._inventory, self._leads))
         self._metrics.leader.set_function(self._leads)
         self._metrics.queue_age.set_function(self._oldest)
         self._metrics.queue_depth.set_function(
-            lambda: self._controller.queue.depth if self._controller else 0
+            lambda: queue.depth if (queue := self._dispatcher.queue) else 0
         )
 
     async def run(self) -> None:
@@ -108,25 +106,22 @@ class App:
 
     async def _lead(self, feed: Feed) -> None:
         await feed.filled.wait()
-        await (self._leadership.hold(self._work) if self._settings.lease_namespace else self._work())
+        await self._leadership.hold(self._work)
 
     async def _work(self) -> None:
-        parts = self._settings, self._cluster, self._inventory, self._metrics
-        controller = self._controller = Controller(*parts)
+        controller = Controller(self._settings, self._cluster, self._inventory, self._metrics)
         self._dispatcher.queue = controller.queue
         try:
             await controller.run(self._inventory.keys("TrainingRun", "LearnerUnit"))
         finally:
-            self._controller = self._dispatcher.queue = None
-
-    def _may_write(self) -> bool:
-        return not self._settings.lease_namespace or self._leadership.leads()
+            self._dispatcher.queue = None
 
     def _leads(self) -> bool:
-        return self._controller is not None
+        return self._dispatcher.queue is not None
 
     def _oldest(self) -> float:
-        return 0.0 if self._controller is None else self._controller.queue.oldest_seconds()
+        queue = self._dispatcher.queue
+        return 0.0 if queue is None else queue.oldest_seconds()
 
     def _alive(self) -> tuple[bool, str]:
         age = self._oldest()

@@ -71,7 +71,7 @@ class KopfThread:
 
     def _registry(self, session: aiohttp.ClientSession) -> kopf.OperatorRegistry:
         registry, feed, resources = kopf.OperatorRegistry(), self._feed, self._feed.client.resources
-        watches = {scope.watch for scope in feed.scopes.values()}
+        kinds = {watch.kind: watch.selector for watch in feed.watches.values()}
 
         @kopf.on.startup(registry=registry)
         async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
@@ -85,10 +85,9 @@ class KopfThread:
             settings.networking.connect_timeout = 5
             settings.networking.error_backoffs = itertools.repeat(RETRY_SECONDS)
             settings.watching.server_timeout = WATCH_SECONDS
-            for watch in watches:
-                if watch.selector:
-                    group, version, plural = resources[watch.kind]
-                    settings.watching.label_selectors[group, version, plural] = watch.selector
+            for kind, selector in kinds.items():
+                if selector:
+                    settings.watching.label_selectors[*resources[kind]] = selector
 
         @kopf.on.cleanup(registry=registry)
         async def end(**_: Any) -> None:
@@ -101,8 +100,8 @@ class KopfThread:
         async def handle(event: Any, resource: kopf.Resource, **_: Any) -> None:
             feed.post(feed.event, resource.kind, event["type"] == "DELETED", event["object"])
 
-        for watch in watches:
-            kopf.on.event(*resources[watch.kind], registry=registry)(handle)
+        for kind in kinds:
+            kopf.on.event(*resources[kind], registry=registry)(handle)
         return registry
 
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from atoll_operator.kube.cache import Object
@@ -22,7 +22,7 @@ Names = set[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A kind to watch."""
+    """A kind to watch, in the cluster or in one namespace."""
 
     kind: str
     selector: str = ""
@@ -30,15 +30,7 @@ class Watch:
     metadata: bool = False
     """Only the metadata of the objects is asked for."""
     cluster_scoped: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """One collection: a kind in one namespace, or in the cluster where that is empty."""
-
-    watch: Watch
-    namespace: str
-    path: str
+    namespace: str = ""
 
 
 class Sink(Protocol):
@@ -63,18 +55,18 @@ class Feed:
         self, client: ApiClient, watches: Iterable[Watch], namespaces: Collection[str], sink: Sink
     ) -> None:
         self.client, self.namespaces, self._sink = client, namespaces, sink
-        self.scopes = {
-            path: Scope(watch, namespace, path)
+        self.watches = {
+            client.resources[watch.kind].path(namespace): replace(watch, namespace=namespace)
             for watch in watches
             for namespace in ([""] if watch.cluster_scoped else namespaces or [""])
-            for path in [client.resources[watch.kind].path(namespace)]
         }
+        """By path."""
         self.filled = asyncio.Event()
         """Set when every collection has been listed once."""
         self._main = asyncio.get_running_loop()
         self._buffer: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._draining = False
-        self._listed: set[str] = set()
+        self._listed: set[Watch] = set()
         self._problems: dict[str, tuple[str, str]] = {}
         """By path: status code and message."""
 
@@ -93,12 +85,12 @@ class Feed:
             name = f"{kind} {metadata.get('namespace', '')}/{metadata.get('name', '')}"
             tell(logging.ERROR, f"cannot be read: {type(error).__name__}: {error}", object=name)
 
-    def listed(self, scope: Scope, bodies: Iterable[Object], version: int) -> None:
+    def listed(self, watch: Watch, bodies: Iterable[Object], version: int) -> None:
         """After the events of a list: what it did not have was deleted."""
         names = {(body["metadata"].get("namespace", ""), body["metadata"]["name"]) for body in bodies}
-        self._sink.listed(scope.watch.kind, scope.namespace, names, version)
-        self._listed.add(scope.path)
-        if len(self._listed) == len(self.scopes):
+        self._sink.listed(watch.kind, watch.namespace, names, version)
+        self._listed.add(watch)
+        if len(self._listed) == len(self.watches):
             self.filled.set()
 
     def outcome(self, path: str, code: str, text: str) -> None:

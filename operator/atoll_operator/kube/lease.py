@@ -30,8 +30,6 @@ LOOK_SECONDS = 1.0
 """Between two reads of another operator's lease, which may be released before it expires."""
 QUICK_SECONDS = 0.1
 """Until the next try after a renewal failed."""
-LONGEST_SECONDS = 120
-"""Longest duration that is accepted in another holder's lease."""
 RELEASE_SECONDS = 2.0
 """Time-out for releasing the lease. If that fails, it expires."""
 
@@ -52,6 +50,7 @@ class Leadership:
 
     Args:
         client: of its own, because a renewal must wait neither for a connection nor for a long time-out.
+        namespace: empty: this operator leads without asking.
         labels: of the Lease.
     """
 
@@ -77,7 +76,7 @@ class Leadership:
 
     def leads(self) -> bool:
         """Whether this operator may write now."""
-        return self._clock() < self._until
+        return not self._metadata["namespace"] or self._clock() < self._until
 
     async def hold(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """Waits for the lease, runs `work` while it is ours, and cancels it when it is lost; until cancelled.
@@ -86,17 +85,11 @@ class Leadership:
             Refused: we have no rights to the lease.
             Exception: of `work`.
         """
+        if not self._metadata["namespace"]:
+            return await work()
         try:
             while True:
-                told = ""
-                while not await self._take():
-                    if self._is_anothers and told != self._holder:
-                        told = self._holder
-                        self._tell(logging.INFO, "stands by", holder=told)
-                    left = self._since + self._duration - self._clock()
-                    wait = min(left, LOOK_SECONDS) if self._is_anothers else LOOK_SECONDS
-                    await asyncio.sleep(max(wait, 0.0) + random.uniform(0.0, QUICK_SECONDS))
-                self._tell(logging.INFO, "leads", identity=self._identity)
+                await self._acquire()
                 try:
                     await until_first(work(), self._renew())
                 finally:
@@ -105,19 +98,28 @@ class Leadership:
         finally:
             await self._release()
 
+    async def _acquire(self) -> None:
+        told = ""
+        while not await self._take():
+            if self._is_anothers and told != self._holder:
+                told = self._holder
+                self._tell(logging.INFO, "stands by", holder=told)
+            left = self._since + self._duration - self._clock()
+            wait = min(left, LOOK_SECONDS) if self._is_anothers else LOOK_SECONDS
+            await asyncio.sleep(max(wait, 0.0) + random.uniform(0.0, QUICK_SECONDS))
+        self._tell(logging.INFO, "leads", identity=self._identity)
+
     async def _renew(self) -> None:
         """Returns when another operator has the lease, or it could not be renewed in time."""
-        wait = RENEW_SHARE * self._seconds
-        while (left := self._until - self._clock()) > 0:
-            await asyncio.sleep(min(wait * random.uniform(0.9, 1.1), left))
-            wait = QUICK_SECONDS
+        ours = True
+        while not self._is_anothers and (left := self._until - self._clock()) > 0:
+            wait = RENEW_SHARE * self._seconds * random.uniform(0.9, 1.1) if ours else QUICK_SECONDS
+            await asyncio.sleep(min(wait, left))
+            ours = False
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(self._until - self._clock(), 0.0)):
-                    if await self._take():
-                        wait = RENEW_SHARE * self._seconds
-            if self._is_anothers:
-                self._until = float("-inf")  # the work must not write while it ends
-                return
+                    ours = await self._take()
+        self._until = float("-inf")  # the work must not write while it ends
 
     @property
     def _holder(self) -> str:
@@ -125,7 +127,7 @@ class Leadership:
 
     @property
     def _duration(self) -> float:
-        return min(self._spec.get("leaseDurationSeconds") or self._seconds, LONGEST_SECONDS)
+        return float(self._spec.get("leaseDurationSeconds") or self._seconds)
 
     @property
     def _is_anothers(self) -> bool:
@@ -140,23 +142,22 @@ class Leadership:
             body = await self._look()
             if self._is_anothers:
                 return False
-            old = self._spec
-            spec = {**old, "holderIdentity": self._identity, "leaseDurationSeconds": self._seconds}
+            spec = {**self._spec, "holderIdentity": self._identity, "leaseDurationSeconds": self._seconds}
             spec["renewTime"] = moment
             if self._holder != self._identity:
-                transitions = old.get("leaseTransitions", 0) + bool(old)
-                spec |= {"acquireTime": moment, "leaseTransitions": transitions}
+                spec["acquireTime"] = moment
+                spec["leaseTransitions"] = self._spec.get("leaseTransitions", 0) + bool(self._spec)
             if body is None:
                 new = {"apiVersion": API_VERSION, "kind": "Lease", "metadata": self._metadata, "spec": spec}
-                self._spec = (await self._client.create(new))["spec"]
+                body = await self._client.create(new)
             else:
-                self._spec = (await self._client.replace({**body, "spec": spec}))["spec"]
+                body = await self._client.replace({**body, "spec": spec})
         except (Conflict, AlreadyExists):
             return False  # another operator was quicker
         except (Unreachable, NotFound) as error:  # NotFound: of the namespace
             self._tell(logging.WARNING, "cannot take or renew the lease", error=str(error))
             return False
-        self._since, self._until = sent, sent + DEADLINE_SHARE * self._seconds
+        self._spec, self._since, self._until = body["spec"], sent, sent + DEADLINE_SHARE * self._seconds
         return True
 
     async def _look(self) -> Object | None:

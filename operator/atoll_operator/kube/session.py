@@ -23,7 +23,7 @@ class KopfSession:
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self.asked = dict.fromkeys(feed.scopes, time.monotonic())
+        self.asked = dict.fromkeys(feed.watches, time.monotonic())
         """When each collection was asked for last, by path."""
 
     def open(self) -> aiohttp.ClientSession:
@@ -41,11 +41,11 @@ class KopfSession:
     async def _send(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        path, scope = request.url.path, self._feed.scopes.get(request.url.path)
-        if scope is not None and scope.watch.metadata:
+        path, watch = request.url.path, self._feed.watches.get(request.url.path)
+        if watch is not None and watch.metadata:
             request.headers["Accept"] = METADATA if "watch" in request.url.query else METADATA_LIST
         while True:
-            if scope is not None:
+            if watch is not None:
                 self.asked[path] = time.monotonic()
             request.headers.update(self._feed.client.credentials.headers())
             try:
@@ -68,13 +68,13 @@ class KopfSession:
 
     def _read(self, url: yarl.URL, content: bytes) -> Any:
         """Reports lists: kopf does not tell its handlers of an empty one, or where one ends."""
-        answer, scope, feed = decode(content), self._feed.scopes.get(url.path), self._feed
-        if scope is None or "items" not in answer:
+        answer, watch, feed = decode(content), self._feed.watches.get(url.path), self._feed
+        if watch is None or "items" not in answer:
             return answer
         bodies = answer["items"] = answer["items"] or []  # an empty list of metadata is null
         for body in bodies:  # kopf would do this later, while the main loop reads the body
             body.setdefault("kind", answer["kind"].removesuffix("List"))
             body.setdefault("apiVersion", answer["apiVersion"])
-            feed.post(feed.event, scope.watch.kind, False, body)
-        feed.post(feed.listed, scope, bodies, version_of(answer["metadata"]))
+            feed.post(feed.event, watch.kind, False, body)
+        feed.post(feed.listed, watch, bodies, version_of(answer["metadata"]))
         return answer

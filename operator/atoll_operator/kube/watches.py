@@ -60,12 +60,11 @@ async def _end_of(kopf: KopfThread) -> str:
 async def _resync(feed: Feed, seconds: float) -> None:
     while True:
         await asyncio.sleep(seconds * random.uniform(0.9, 1.1))
-        for path, scope in feed.scopes.items():
-            kind, selector = scope.watch.kind, scope.watch.selector
+        for path, each in feed.watches.items():
             try:
-                listed = await feed.client.list(kind, scope.namespace, selector, metadata=True)
+                listed = await feed.client.list(each.kind, each.namespace, each.selector, metadata=True)
             except (ApiError, Unreachable) as error:
                 feed.outcome(path, str(getattr(error, "status", "unreachable")), str(error))
             else:
                 feed.outcome(path, "", "")
-                feed.listed(scope, *listed)
+                feed.listed(each, *listed)
