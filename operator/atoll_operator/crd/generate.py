@@ -134,21 +134,16 @@ def main() -> int:
     """Returns 1 when `--check` finds a file that differs."""
     parser = argparse.ArgumentParser(prog="python -m atoll_operator.crd.generate", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file differs")
-    parser.add_argument("--root", type=Path, default=REPOSITORY, help="the repository")
     arguments = parser.parse_args()
-    stale = []
-    for name, content in files().items():
-        path = arguments.root / name
-        if path.exists() and path.read_text() == content:
-            continue
-        stale.append(name)
-        if not arguments.check:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
+    wanted = {REPOSITORY / name: content for name, content in files().items()}
+    stale = [path for path, content in wanted.items() if not path.exists() or path.read_text() != content]
+    names = ", ".join(str(path.relative_to(REPOSITORY)) for path in stale)
     if stale and arguments.check:
-        print(f"{', '.join(stale)}: differs from the models; run `make crds`", file=sys.stderr)
+        print(f"{names}: differs from the models; run `make crds`", file=sys.stderr)
         return 1
-    print(f"{'wrote ' + ', '.join(stale) if stale else 'nothing to do'}")
+    for path in stale:
+        path.write_text(wanted[path])
+    print(f"wrote {names}" if stale else "nothing to do")
     return 0
 
 

@@ -6,7 +6,7 @@ The finest label is the run, never a pod or a unit. A series disappears with its
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily
@@ -36,34 +36,34 @@ class RunCollector(Collector):
         self._inventory, self._leads = inventory, leads
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
+        if not self._leads():
+            return
         runs, units = (list(self._inventory.cache.values(kind)) for kind in ("TrainingRun", "LearnerUnit"))
-        return _families(runs, units) if self._leads() else iter(())
-
-
-def _families(runs: Collection[Object], units: Collection[Object]) -> Iterator[GaugeMetricFamily]:
-    phases = GaugeMetricFamily("atoll_runs", "TrainingRuns by phase.", labels=("phase",))
-    for phase, count in Counter(_phase(run) for run in runs).items():
-        phases.add_metric((phase,), count)
-    yield phases
-    conditions = GaugeMetricFamily(
-        "atoll_run_condition", "1 while the condition is True.", labels=(*RUN, "condition", "reason")
-    )
-    for run in runs:
-        for item in run.get("status", {}).get("conditions", ()):
-            told = (*_name(run), item["type"], item["reason"])
-            conditions.add_metric(told, item["status"] == "True")
-    yield conditions
-    members = GaugeMetricFamily("atoll_run_units", "LearnerUnits of a run by phase.", labels=(*RUN, "phase"))
-    counts = Counter((unit["metadata"]["namespace"], unit["spec"]["run"], _phase(unit)) for unit in units)
-    for labels, count in counts.items():
-        members.add_metric(labels, count)
-    yield members
-    for name, (path, text) in FIGURES.items():
-        figure = GaugeMetricFamily(f"atoll_run_{name}", text, labels=RUN)
+        phases = GaugeMetricFamily("atoll_runs", "TrainingRuns by phase.", labels=("phase",))
+        for phase, count in Counter(_phase(run) for run in runs).items():
+            phases.add_metric((phase,), count)
+        yield phases
+        conditions = GaugeMetricFamily(
+            "atoll_run_condition", "1 while the condition is True.", labels=(*RUN, "condition", "reason")
+        )
         for run in runs:
-            if (value := _at(run, path)) is not None:
-                figure.add_metric(_name(run), value)
-        yield figure
+            for item in run.get("status", {}).get("conditions", ()):
+                told = (*_name(run), item["type"], item["reason"])
+                conditions.add_metric(told, item["status"] == "True")
+        yield conditions
+        members = GaugeMetricFamily(
+            "atoll_run_units", "LearnerUnits of a run by phase.", labels=(*RUN, "phase")
+        )
+        counts = Counter((unit["metadata"]["namespace"], unit["spec"]["run"], _phase(unit)) for unit in units)
+        for labels, count in counts.items():
+            members.add_metric(labels, count)
+        yield members
+        for name, (path, text) in FIGURES.items():
+            figure = GaugeMetricFamily(f"atoll_run_{name}", text, labels=RUN)
+            for run in runs:
+                if (value := _at(run, path)) is not None:
+                    figure.add_metric(_name(run), value)
+            yield figure
 
 
 def _at(body: Object, path: str) -> float | None:
