@@ -40,6 +40,8 @@ def show_ledger(options: argparse.Namespace) -> int:
         print(json.dumps(document(options.run, ledgers, rest, run, balanced=not wrong)))
     else:
         print(ledger_table(ledgers, rest, run))
+        for line in waiting(ledgers):
+            print(line)
         print(verdict(wrong))
     return 1 if wrong else 0
 
@@ -95,6 +97,15 @@ def ledger_table(ledgers: Mapping[str, LedgerView], rest: LedgerView, run: Ledge
     return table(head, rows)
 
 
+def waiting(ledgers: Mapping[str, LedgerView]) -> list[str]:
+    """A line for each fragment of a unit whose tokens wait for its link."""
+    return [
+        f"{name}: {wait['tokens']:,} tokens of fragment {wait['fragment']} since step {wait['since']}: {wait['what']}"
+        for name, ledger in sorted(ledgers.items())
+        for wait in ledger.waits
+    ]
+
+
 def tokens(figure: int, fragments: int) -> str:
     """Token-fragments as tokens: `12,288`, or `12,288.5` if only some fragments of a token count."""
     if not fragments:
@@ -121,7 +132,9 @@ def document(
     return {
         "run": run,
         "balanced": balanced,
-        "units": {name: _figures(ledger) for name, ledger in sorted(ledgers.items())},
+        "units": {
+            name: _figures(ledger) | {"waits": list(ledger.waits)} for name, ledger in sorted(ledgers.items())
+        },
         "gone": _figures(rest),
         "total": _figures(own),
     }

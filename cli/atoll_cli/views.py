@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -97,6 +97,8 @@ class LedgerView:
     in_flight: int = 0
     discarded: Mapping[str, int] = field(default_factory=dict)
     """By reason."""
+    waits: Sequence[Mapping[str, Any]] = ()
+    """Of a unit, tokens in flight that wait for its link: `fragment`, `tokens`, `since`, `what`."""
 
     @property
     def balance(self) -> int:
@@ -170,6 +172,7 @@ def ledgers_of(run: str, items: Iterable[Mapping[str, Any]]) -> dict[str, Ledger
                 merged=ledger.get("merged", 0),
                 in_flight=ledger.get("inFlight", 0),
                 discarded=dict(ledger.get("discarded", {})),
+                waits=tuple(ledger.get("waits", ())),
             )
     return found
 

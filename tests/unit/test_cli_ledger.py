@@ -91,10 +91,21 @@ def test_json_is_exact(ledger) -> None:
     found = json.loads(out)
     assert status == 0
     assert (found["run"], found["balanced"], set(found["units"])) == ("demo", True, {"demo-a-0", "demo-b-0"})
-    assert found["units"]["demo-a-0"] == large | {"balance": 0}
+    assert found["units"]["demo-a-0"] == large | {"balance": 0, "waits": []}
     assert found["total"]["trained"] == huge + 80_000_000
     assert found["total"]["merged"] == huge - 1 + 80_000_000
     assert found["gone"]["trained"] == 0
+
+
+def test_tokens_that_wait_for_a_link_are_listed_with_what_they_wait_for_and_since_when(ledger) -> None:
+    wait = {"fragment": 3, "tokens": 4096, "since": 57, "what": "its link carries the contribution"}
+    items = listing({**ONE, "waits": [wait]})
+    status, out, _ = ledger(items, "demo")
+    assert status == 0
+    assert out.splitlines()[4] == (
+        "demo-a-0: 4,096 tokens of fragment 3 since step 57: its link carries the contribution"
+    )
+    assert json.loads(ledger(items, "demo", "--json")[1])["units"]["demo-a-0"]["waits"] == [wait]
 
 
 def test_tokens_of_units_that_are_gone_stay_in_the_total(ledger) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from atoll_runtime.contract import Report, Section
+from atoll_runtime.contract import Report, Section, WaitReport
 from atoll_runtime.contract.rules import Rule, checked, rule
 
 Name = Annotated[str, Field(min_length=1, max_length=253)]
@@ -119,6 +119,7 @@ def slice_rules(slices: str) -> tuple[Rule, ...]:
     )
 
 
+MAX_WAITS = 64
 MAX_REASONS = 16
 """Largest number of reasons in a ledger or a cost."""
 
@@ -163,6 +164,8 @@ class LedgerStatus(Report):
     """Trained, but neither merged nor discarded yet."""
     discarded: Annotated[dict[str, int], Field(max_length=MAX_REASONS)] = Field(default_factory=dict)
     """Discarded, by reason, such as `Overwritten` or `Replaced`."""
+    waits: Annotated[tuple[WaitReport, ...], Field(max_length=MAX_WAITS)] = ()
+    """Of a unit: those in flight that wait for its link, by fragment; the first 64."""
 
 
 RUN_CONDITIONS = ("Ready", "Progressing", "Degraded", "Suspended", "Complete", "Failed", "Stalled")

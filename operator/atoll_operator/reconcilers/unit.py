@@ -168,6 +168,9 @@ class UnitReconciler(Reconciler[UnitMemory]):
             self._syncers.poke(run_key)
         report, answering_since = syncer.report_of(key.name), syncer.serving_since
         own = status.ledger.get(key.name) if status is not None else None
+        shown = (
+            ledger.shown(own, status.fragments, report) if status is not None and own is not None else None
+        )
         memory.pace = follow(memory.pace, report, answering_since, now)
         return UnitObserved(
             now=now,
@@ -183,7 +186,7 @@ class UnitReconciler(Reconciler[UnitMemory]):
             finishing=status is not None and finishing(status),
             report=report,
             share=ledger.share(own, syncer.merged),
-            ledger=ledger.shown(own, status.fragments) if status is not None and own is not None else None,
+            ledger=shown,
             answering_since=answering_since,
             heard=syncer.heard,
             pace=memory.pace,

@@ -41,10 +41,12 @@ class WaitReport(Report):
     """Tokens of one fragment that wait for a unit's link."""
 
     fragment: int
+    """Number of the fragment."""
     tokens: int
+    """Tokens of it."""
     since: int
     """Global step of the round that has passed them by, or that they are on their way to."""
-    what: str
+    what: Annotated[str, Field(max_length=128)]
     """What they wait for."""
 
 

@@ -14,7 +14,7 @@ from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.plan import cost, ledger
 from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.run.syncer_state import SyncerState, heard
-from atoll_runtime.contract import LedgerReport, SyncerStatus
+from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport, WaitReport
 
 HEAL = cost.of_heal(0.1, chips=4, step_seconds=0.1)
 
@@ -161,3 +161,10 @@ def test_ledger_adds_up_the_smallest_reasons_that_have_no_room() -> None:
     assert len(shown.discarded) == MAX_REASONS
     assert sum(shown.discarded.values()) + shown.in_flight == shown.trained == 500
     assert (shown.discarded["R30"], shown.discarded["Other"]) == (30, sum(range(1, 16)))
+
+
+def test_a_units_ledger_lists_the_first_of_the_tokens_that_wait_for_its_link() -> None:
+    waits = [WaitReport(fragment=p, tokens=8, since=p, what="its link") for p in range(100)]
+    unit = UnitReport(incarnation=1, hosts=1, state="Learning", waits=waits)
+    assert ledger.shown(LedgerReport(), 4, unit).waits == tuple(waits[:64])
+    assert ledger.shown(LedgerReport(), 4).waits == ()
