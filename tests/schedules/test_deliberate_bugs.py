@@ -13,7 +13,7 @@ from sim_disk import Mount
 from soak import schedule
 
 from atoll_runtime.learner.proposal import Proposal
-from atoll_runtime.sync import anchors
+from atoll_runtime.sync import anchors, claims
 from atoll_runtime.sync.contributions import Contributions
 from atoll_runtime.sync.cuts import Cuts
 from atoll_runtime.sync.events import (
@@ -24,9 +24,10 @@ from atoll_runtime.sync.events import (
     Remember,
     SendOrders,
 )
-from atoll_runtime.sync.ledger import Account
+from atoll_runtime.sync.ledger import REFUSED, Account
 from atoll_runtime.sync.link import Link
 from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.norms import Norms
 from atoll_runtime.sync.progress import Progress
 from atoll_runtime.sync.roster import Roster
 from atoll_runtime.sync.rounds import Rounds
@@ -381,6 +382,38 @@ def a_round_is_merged_without_the_bodies_of_its_members(patch: Patch) -> None:
 def a_unit_takes_versions_that_lack_its_work(patch: Patch) -> None:
     real = Link.announced
     patch.setattr(Link, "announced", lambda self, p, version, needed: real(self, p, version, True))
+
+
+@bug
+def claims_are_not_checked(patch: Patch) -> None:
+    patch.setattr(claims, "impossible", lambda *facts, **more: "")
+
+
+@bug
+def norms_are_not_compared(patch: Patch) -> None:
+    patch.setattr(Norms, "outliers", lambda self, found, units: {})
+
+
+@bug
+def a_refused_contribution_counts_for_the_quorum(patch: Patch) -> None:
+    real = Rounds._refuse
+
+    def refuse(self: Rounds, held: Any, name: str, anchor: int, why: str) -> None:
+        if name not in held.contributions.members:
+            real(self, held, name, anchor, why)
+
+    patch.setattr(Rounds, "_refuse", refuse)
+
+
+@bug
+def refused_tokens_are_written_off_and_merged_as_well(patch: Patch) -> None:
+    real = Account.refuse
+
+    def refuse(self: Account, p: int) -> None:
+        real(self, p)
+        self._discard(REFUSED, self.position - self.settled.get(p, 0))
+
+    patch.setattr(Account, "refuse", refuse)
 
 
 @pytest.mark.timeout(600)

@@ -25,9 +25,10 @@ from atoll_runtime.sync.events import (
     Orders,
     Part,
     Publish,
+    Received,
     RecordCut,
 )
-from atoll_runtime.sync.ledger import MISSED, OVERWRITTEN, Account
+from atoll_runtime.sync.ledger import MISSED, OVERWRITTEN, REFUSED, Account
 from atoll_runtime.sync.rules import COORDINATOR
 from atoll_runtime.sync.waiting import why
 from atoll_runtime.sync.weights import weight
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from sim_unit import UnitProcess
     from sim_world import World
 
+LOUD = 5.0
+"""Level of a norm that no honest unit's reaches."""
 Mark = tuple[CutId, int, tuple[Value, ...]]
 """A cut at which an incarnation recorded itself, the tokens trained and the versions held at that moment."""
 
@@ -63,6 +66,8 @@ class Checks:
         self._ended: dict[int, tuple[Value, ...]] = {}
         self._turns: dict[tuple[ShardProcess, Part], float] = {}
         """Of each header that a shard has taken, the most that it knew of the unit's link when that came."""
+        self._refused: set[tuple[int, int, Incarnation]] = set()
+        """Shard, fragment and incarnation of every contribution that was refused for what it is."""
         self.lost_volumes = 0
 
     # shards
@@ -102,8 +107,8 @@ class Checks:
     def handled(self, process: ShardProcess, event: Event, effects: Sequence[Effect]) -> None:
         """An event was taken in; its effects are not carried out yet."""
         machine, s = process.machine, process.number
-        if isinstance(event, Offered | Part):
-            part = event.part if isinstance(event, Offered) else event
+        if isinstance(event, Offered | Received):
+            part = event.part
             held = machine.rounds.held.get(part.round)
             if held is not None and held.contributions.header(part.unit, part.host) == part:
                 turn = machine.units[part.unit].turn
@@ -154,6 +159,11 @@ class Checks:
             raise Violation(f"{merge.round}: members {names}")
         if len(names) < machine.rules.quorum:
             raise Violation(f"{merge.round}: {len(names)} members are below the quorum")
+        known = [level for levels in machine.rounds.norms[p].merges for level in levels]
+        lied = any(self._world.lie_of(name) == "norm" for name in names)
+        # Of what was merged before anything could be told, the norms may be the liar's.
+        if lied and len(names) >= 3 and max(known, default=0.0) < LOUD:
+            raise Violation(f"{merge.round}: a member's norm is ten thousand times the others': {names}")
         for member in merge.members:
             unit, who = machine.units[member.unit], (member.unit, member.incarnation)
             mine = [delta for (name, _), delta in parts.items() if name == member.unit]
@@ -237,6 +247,9 @@ class Checks:
         """A decision for the tape: hosts of these units step together, so their parts always fit."""
         if entry["event"] == "dropped" and "disagree" in entry["why"]:
             raise Violation(f"{process}: {entry['unit']}: {entry['why']}")
+        if entry["event"] == "refused" and "fragment" in entry:
+            who = entry["unit"], process.machine.units[entry["unit"]].incarnation
+            self._refused.add((process.number, entry["fragment"], who))
 
     def suspended(self, process: ShardProcess, step: int) -> None:
         """The operator takes this cut for one that holds all of this shard."""
@@ -267,9 +280,12 @@ class Checks:
             raise Violation(f"{unit}: {value} replaces its work since {before}, which it could contribute")
 
     def _needed(self, unit: UnitProcess, before: Value, value: Value) -> bool:
-        """The value holds a contribution to what the unit held before; or the unit has none in that, or it is old."""
+        """The value holds a contribution to what the unit held before; or the unit has none in that, or it is old, or
+        was refused."""
         step = self._furthest.get(value.shard, 0)
         if self.lost_volumes or step - before.version > self._world.scenario.rules.oldest(1.0):
+            return True
+        if (value.shard, value.fragment, unit.who) in self._refused:
             return True
         here: Value | None = value
         while here is not None and here.version > before.version:
@@ -365,16 +381,19 @@ class Checks:
         for name, unit in process.machine.units.items():
             account = unit.account
             who = name, account.incarnation
-            said = account.merged, account.discarded.get(OVERWRITTEN, 0), account.discarded.get(MISSED, 0)
+            lost = [account.discarded.get(fate, 0) for fate in (OVERWRITTEN, MISSED, REFUSED)]
             merged = overwritten = missed = 0
             for value in process.memory:
                 merged += value.merged.get(name, 0)
                 overwritten += value.overwritten.get(name, 0)
                 missed += value.missed.get(name, 0)
             trained = self._trained[who].trained if who in self._trained else 0
-            if said != (merged, overwritten, missed):
-                true = merged, overwritten, missed
-                raise Violation(f"{process}: {name}: merged, overwritten, missed: {said}, in truth {true}")
+            true = merged, overwritten + missed
+            # What was refused would else have been overwritten or missed.
+            fits = lost[0] <= overwritten and lost[1] <= missed
+            if (account.merged, sum(lost)) != true or not fits:
+                said = f"merged {account.merged}, overwritten, missed, refused {lost}"
+                raise Violation(f"{process}: {name}: {said}, in truth {merged}, {overwritten}, {missed}")
             if (
                 min(account.discarded.values(), default=0) < 0
                 or account.in_flight < 0

@@ -62,6 +62,8 @@ class Island:
     """Seconds of a transfer of one fragment, besides the network's delay."""
     busy: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Every so many seconds, from this second on, others use the link for so many seconds."""
+    lie: str = ""
+    """What is wrong with all of its contributions: their `tokens`, or their `norm`."""
 
     def transfer(self, now: float, seconds: float) -> float:
         """How long it takes to send what takes so many seconds on a free link."""
@@ -171,7 +173,7 @@ def draw(seed: int) -> Scenario:
     )
     moments = sorted(rng.randrange(MOMENTS) for _ in range(rng.randint(0, 10)))
     last = sorted(rng.randrange(LAST_MOMENTS) for _ in range(rng.choice((0, 0, 1, 3))))
-    return Scenario(
+    drawn = Scenario(
         seed,
         rules,
         layout(rng, shards, fragments),
@@ -182,6 +184,17 @@ def draw(seed: int) -> Scenario:
         rng.choice((1 << 20, 60_000, 30_000)),
         rng.choice((1 << 20, 60 * len(islands) * rules.overlap)),
     )
+    return guarded(drawn, rng) if rng.random() < 0.6 else drawn
+
+
+def guarded(scenario: Scenario, rng: random.Random) -> Scenario:
+    """The same with the guard on; where the others are enough for a quorum and for a median, one unit may lie."""
+    first, *others = scenario.islands
+    batches = {island.name: (island.tokens,) for island in scenario.islands}
+    rules = replace(scenario.rules, guard=True, step_tokens=batches)
+    if len(others) >= max(2, rules.quorum):
+        first = replace(first, lie=rng.choice(("", "tokens", "norm")))
+    return replace(scenario, rules=rules, islands=(first, *others))
 
 
 def layout(rng: random.Random, shards: int, fragments: int) -> tuple[tuple[int, ...], ...]:

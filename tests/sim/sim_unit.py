@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.simulate.network import Party
 from atoll_runtime.sync.fragments import part_bounds
-from atoll_runtime.sync.progress import Progress
+from atoll_runtime.sync.progress import Offer, Progress
 
 if TYPE_CHECKING:
     from sim_world import World
@@ -176,6 +176,8 @@ class Host(NumberlessIsland):
         self.client = SyncerClient(run, contract, layout, self.bounds, self.padded, self.networks, clock)
         versions = [value.version for value in self.anchors]
         self.client.connect(versions, cut.step, "", cut.lineages)
+        if unit.island.lie == "tokens":
+            self._contribute, self.client.contribute = self.client.contribute, self._overstate  # type: ignore[method-assign]
 
     def train(self, start: Any) -> None:
         """The training loop; this object is its inner step, its fragments, its data and its snapshots."""
@@ -189,6 +191,13 @@ class Host(NumberlessIsland):
     @property
     def tokens(self) -> int:
         return self.unit.island.tokens
+
+    def _overstate(self, number: int, ask: Any, values: Any, offer: Offer, cursor: int) -> None:
+        """A contribution that claims a thousand times its tokens."""
+        many = 1000 * offer.tokens
+        self._contribute(
+            number, ask, values, replace(offer, tokens=many, trained=offer.trained + many), cursor
+        )
 
     # as `Fragments`
 

@@ -210,7 +210,8 @@ class SymbolicArrays:
 
     def read(self, fragment: Any, header: Any, body: memoryview) -> HostPart:
         finite = not self._world.chance(self._world.weather.merges)
-        return HostPart(header.part.start, body, Scan(finite, (1.0,) * len(fragment.pieces)))
+        square = 1e8 if self._world.lie_of(header.part.unit) == "norm" else 1.0
+        return HostPart(header.part.start, body, Scan(finite, (square,) * len(fragment.pieces)))
 
     def merge(
         self, fragment: Any, step: int, members: Any, parts: Mapping[Any, Any], old: Version

@@ -289,6 +289,10 @@ class World:
         mean = self.weather.latency * 2 * self.rng.random()
         return mean * 50 * self.rng.random() if self.chance(self.weather.slow) else mean
 
+    def lie_of(self, unit: str) -> str:
+        """See `Island.lie`."""
+        return next(island.lie for island in self.scenario.islands if island.name == unit)
+
     def initial(self, shard: int, p: int) -> Value:
         """The initial model's part."""
         return self._initial.setdefault((shard, p), Value(shard, p, "initial", 0))

@@ -27,6 +27,7 @@ from atoll_runtime.sync.events import (
     Orders,
     Part,
     Persisted,
+    Received,
     RecordCut,
     Remember,
     RememberStep,
@@ -80,7 +81,8 @@ class Shard:
         return [each.entry.get("why") for each in self.effects if isinstance(each, Note)]
 
     def merge(self) -> Shard:
-        return self.tell(part(self.round, NO_CUT), Merged(self.round, 0.0), Persisted(self.round))
+        received = Received(part(self.round, NO_CUT), 1.0)
+        return self.tell(received, Merged(self.round, 0.0), Persisted(self.round))
 
     def again(self, rules: Rules) -> Shard:
         """The next process on the same volume."""
@@ -100,7 +102,7 @@ Telling = Callable[[Part], Event]
 
 @pytest.mark.parametrize(
     "telling",
-    [lambda part: part, Offered, lambda part: Declined(part, "")],
+    [lambda part: Received(part, 1.0), Offered, lambda part: Declined(part, "")],
     ids=["part", "header", "declined"],
 )
 @pytest.mark.parametrize("rules", [FIRST, SECOND], ids=["shard-0", "another"])
@@ -130,7 +132,7 @@ def test_a_cut_that_a_learner_knows_and_shard_0_has_lost_with_its_volume_is_over
     (cut,) = shard.recorded
     assert cut > forgotten and cut.number == STARTED
     assert shard.machine.admit(part(shard.round, forgotten)) == ""
-    shard.tell(Marked("a", 1, 0, forgotten, 20), part(shard.round, forgotten))
+    shard.tell(Marked("a", 1, 0, forgotten, 20), Received(part(shard.round, forgotten), 1.0))
     assert shard.recorded == [cut], "no second one for the same"
 
 

@@ -12,6 +12,7 @@ from atoll_runtime.sync.events import (
     Part,
     Persist,
     Persisted,
+    Received,
     Reported,
     RoundId,
 )
@@ -60,7 +61,7 @@ def test_an_incarnation_that_is_started_again_gets_no_token_merged_twice() -> No
     """Its count begins anew; it is taken again once it is where the first one was."""
     shard = Shard()
     shard.step(3)
-    shard.tell(shard.part(3, shard.trained))
+    shard.tell(Received(shard.part(3, shard.trained), 1.0))
     account = shard.machine.units["a"].account
     assert (account.merged, account.settled) == (300, {0: 300})
     shard.trained = 0
@@ -69,10 +70,10 @@ def test_an_incarnation_that_is_started_again_gets_no_token_merged_twice() -> No
     assert shard.machine.admit(shard.part(2, 200)) == (
         "tokens: [0, 200) begin before 300, where each has its fate already"
     )
-    shard.tell(shard.part(2, 200))
+    shard.tell(Received(shard.part(2, 200), 1.0))
     shard.step(2)
-    shard.tell(shard.part(2, 400))
+    shard.tell(Received(shard.part(2, 400), 1.0))
     assert account.merged == 300 and account.balanced and min(account.discarded.values(), default=0) >= 0
     shard.step(1)
-    shard.tell(shard.part(2, 500))
+    shard.tell(Received(shard.part(2, 500), 1.0))
     assert account.merged == 500 and account.balanced and account.discarded == {}

@@ -27,6 +27,7 @@ from atoll_runtime.sync.events import (
     Orders,
     Part,
     Persisted,
+    Received,
     RecordCut,
     Remember,
     RememberJoin,
@@ -123,7 +124,7 @@ def test_a_shard_knows_of_a_unit_what_it_has_merged_of_it_and_not_what_it_heard_
     story = Story(Syncer.begin(replace(RULES, shard=1, shards=2), SIZES, [0]))
     story.tell(joined("a"), Ordered(Orders(1)))
     (round_id,) = story.machine.rounds.held
-    story.tell(part(round_id, 3), Tick())
+    story.tell(Received(part(round_id, 3), 1.0), Tick())
     assert any(isinstance(effect, Merge) for effect in story.effects)
     final = CutId(50, 50, True)
     assert story.tell(Ordered(Orders(1, ending=True, cut=final)), Offered(part(round_id, 5))).cuts() == []
@@ -258,7 +259,7 @@ def test_a_unit_of_which_one_host_connects_anew_in_a_round_is_in_it_with_what_al
     story, round_id = collecting(RULES, hosts=2)
     story.tell(joined("a", host=1, hosts=2))
     assert [effect.round for effect in story.effects if isinstance(effect, SendPull)] == [round_id]
-    events = [part(round_id, step, host=host, hosts=2) for host, step in answers]
+    events = [Received(part(round_id, step, host=host, hosts=2), 1.0) for host, step in answers]
     story.tell(reported("a", 4), reported("a", 5), *events, Tick())
     merges = [effect for effect in story.effects if isinstance(effect, Merge)]
     assert [(member.unit, member.trained) for merge in merges for member in merge.members] == [("a", 50)]

@@ -22,6 +22,7 @@ from atoll_runtime.sync.events import (
     Marked,
     Merge,
     Part,
+    Received,
     Release,
     Reported,
     RoundId,
@@ -352,8 +353,8 @@ def collecting(hosts: int = 1) -> tuple[Syncer, RoundId]:
 def test_hosts_that_disagree_are_dropped_and_counted() -> None:
     machine, round_id = collecting(hosts=2)
     part = Part("a", 1, 0, 2, round_id, 0, 3, 30, 3, 3, 0, 6, 12, 30)
-    machine.handle(part, 20.0)
-    effects = machine.handle(replace(part, host=1, start=6, stop=12, steps=4), 20.0)
+    machine.handle(Received(part, 1.0), 20.0)
+    effects = machine.handle(Received(replace(part, host=1, start=6, stop=12, steps=4), 1.0), 20.0)
     assert Release(round_id, "a") in effects
     assert machine.units["a"].dropped == 1 and not any(isinstance(each, Merge) for each in effects)
 
@@ -366,8 +367,8 @@ def test_a_unit_whose_hosts_always_disagree_is_asked_less_and_less() -> None:
         effects: list[Effect] = []
         for round_id in asked:
             part = Part("a", 1, 0, 2, round_id, 0, 3, 30, 3, 3, 0, 6, 12, 30)
-            effects += machine.handle(part, now)
-            effects += machine.handle(replace(part, host=1, start=6, stop=12, steps=4), now)
+            effects += machine.handle(Received(part, 1.0), now)
+            effects += machine.handle(Received(replace(part, host=1, start=6, stop=12, steps=4), 1.0), now)
         effects += machine.handle(Reported("a", 1, 0, tenth, tenth, 10 * tenth, 1.0, 1.0, tenth), now)
         asked = [each.round for each in effects if isinstance(each, SendPull)]
         attempts += [round_id.attempt for round_id in asked]
@@ -399,8 +400,8 @@ def test_a_part_that_does_not_count_is_refused_with_the_reason(change: dict[str,
 def test_a_part_that_comes_twice_or_late_is_counted_and_not_merged_again() -> None:
     machine, round_id = collecting()
     part = Part("a", 1, 0, 1, round_id, 0, 3, 30, 3, 3, 0, 12, 12, 30)
-    first = machine.handle(part, 20.0)
-    again = machine.handle(part, 20.1)
+    first = machine.handle(Received(part, 1.0), 20.0)
+    again = machine.handle(Received(part, 1.0), 20.1)
     assert sum(isinstance(each, Merge) for each in first + again) == 1
     assert machine.units["a"].dropped == 1
 

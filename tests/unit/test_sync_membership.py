@@ -21,6 +21,7 @@ from atoll_runtime.sync.events import (
     Part,
     Persisted,
     Publish,
+    Received,
     Release,
     Reported,
     RoundId,
@@ -100,7 +101,7 @@ class Shard:
                 return
             for each in held if serve else ():
                 for unit in self.units:
-                    self.feed(self.part(unit, each.fragment))
+                    self.feed(Received(self.part(unit, each.fragment), 1.0))
             self.run(1)
         raise AssertionError(f"no round of fragment {p}")
 
@@ -110,10 +111,10 @@ def test_headers_make_the_quorum_and_the_round_waits_for_the_bodies_of_its_membe
     shard.until_open(1)
     quick, slow = shard.offer("a", 1, 0.5), shard.offer("b", 1, 3.0)
     assert shard.machine.rounds.held[quick.round].stage == "Receiving"
-    shard.feed(quick)
+    shard.feed(Received(quick, 1.0))
     shard.run(3)
     assert 1 not in shard.merged
-    shard.feed(slow)
+    shard.feed(Received(slow, 1.0))
     assert shard.merged[1] == ("a", "b")
 
 
@@ -121,29 +122,29 @@ def test_other_rounds_are_opened_and_merged_while_one_waits_for_a_slow_link() ->
     shard = Shard(replace(RULES, overlap=1))
     shard.until_open(1)
     slow = shard.offer("a", 1, 3.0)
-    shard.feed(shard.offer("b", 1, 0.1))
+    shard.feed(Received(shard.offer("b", 1, 0.1), 1.0))
     for p in (2, 3):
         shard.until_open(p)
-        shard.feed(shard.part("b", p))
+        shard.feed(Received(shard.part("b", p), 1.0))
         shard.run(1)
         assert shard.merged[p] == ("b",)
     assert 1 not in shard.merged
-    shard.feed(slow)
+    shard.feed(Received(slow, 1.0))
     assert "a" in shard.merged[1]
 
 
 def test_units_that_are_no_members_are_told_at_once_and_need_not_fetch_what_lacks_their_work() -> None:
     shard = Shard()
     shard.until_open(1)
-    shard.feed(shard.part("a", 1))
-    shard.feed(shard.part("b", 1))
+    shard.feed(Received(shard.part("a", 1), 1.0))
+    shard.feed(Received(shard.part("b", 1), 1.0))
     assert shard.merged[1] == ("a", "b")
     shard.until_open(1, serve=True)
     told = len(shard.told)
     part = shard.offer("a", 1, 0.5)
     shard.run(3)
     assert Exclude(part.round, ("a",)) in shard.told[told:]
-    shard.feed(part)
+    shard.feed(Received(part, 1.0))
     assert shard.merged[1] == ("a",)
     assert [each.needed for each in shard.told[told:] if isinstance(each, Publish)] == [("a",)]
 
@@ -155,7 +156,7 @@ def test_a_member_whose_body_does_not_come_is_dropped_and_the_others_are_merged(
     shard = Shard(replace(RULES, patience=5.0))
     shard.until_open(1)
     lost, quick = shard.offer("a", 1, 4.0), shard.offer("b", 1, 0.5)
-    shard.feed(quick)
+    shard.feed(Received(quick, 1.0))
     match happening:
         case "it leaves":
             shard.feed(Left("a", 1, 0))
@@ -177,7 +178,7 @@ def test_below_its_quorum_a_round_is_discarded_when_a_member_does_not_come() -> 
     shard = Shard(replace(RULES, quorum=2))
     shard.until_open(1)
     shard.offer("a", 1, 4.0)
-    shard.feed(shard.offer("b", 1, 0.5))
+    shard.feed(Received(shard.offer("b", 1, 0.5), 1.0))
     shard.feed(Left("a", 1, 0))
     assert 1 not in shard.merged and shard.round(1).attempt == 1
 
@@ -186,15 +187,15 @@ def test_a_link_that_takes_longer_than_an_interval_is_a_member_only_where_the_qu
     shard = Shard()
     shard.until_open(1)
     shard.offer("a", 1, 2.0 * P)
-    shard.feed(shard.offer("b", 1, 0.5))
+    shard.feed(Received(shard.offer("b", 1, 0.5), 1.0))
     shard.feed(Tick())
     assert shard.merged[1] == ("b",)
     shard = Shard(replace(RULES, quorum=2))
     shard.until_open(1)
     slow = shard.offer("a", 1, 2.0 * P)
-    shard.feed(shard.offer("b", 1, 0.5))
+    shard.feed(Received(shard.offer("b", 1, 0.5), 1.0))
     shard.run(P)
-    shard.feed(slow)
+    shard.feed(Received(slow, 1.0))
     assert shard.merged[1] == ("a", "b")
 
 
@@ -202,9 +203,9 @@ def test_a_host_of_which_nothing_is_measured_may_take_as_long_as_any_transfer() 
     shard = Shard(replace(RULES, quorum=2, transfer=100.0))
     shard.until_open(1)
     first = shard.offer("a", 1, 0.0)
-    shard.feed(shard.offer("b", 1, 0.5))
+    shard.feed(Received(shard.offer("b", 1, 0.5), 1.0))
     shard.run(90)
-    shard.feed(first)
+    shard.feed(Received(first, 1.0))
     assert shard.merged[1] == ("a", "b")
 
 
@@ -218,14 +219,14 @@ def test_a_round_is_not_opened_where_there_is_no_memory_for_it_beyond_those_at_w
     shard.run(4)
     assert {held.fragment for held in shard.machine.rounds.held} == {1, 2}
     for part in waiting:
-        shard.feed(part)
+        shard.feed(Received(part, 1.0))
     shard.until_open(3)
 
 
 def test_tokens_that_wait_for_a_link_are_listed_with_what_they_wait_for_and_since_when() -> None:
     shard = Shard()
     shard.until_open(1)
-    shard.feed(shard.offer("b", 1, 0.5))
+    shard.feed(Received(shard.offer("b", 1, 0.5), 1.0))
     shard.run(2)
     assert shard.merged[1] == ("b",)
     a, b = (shard.machine.units[name] for name in "ab")
@@ -235,8 +236,8 @@ def test_tokens_that_wait_for_a_link_are_listed_with_what_they_wait_for_and_sinc
     assert not [each for each in waits(shard.machine, b) if each.fragment == 1]
     shard.until_open(1, serve=True)
     sending = shard.offer("a", 1, 3.0)
-    shard.feed(shard.offer("b", 1, 0.5))
+    shard.feed(Received(shard.offer("b", 1, 0.5), 1.0))
     (carried,) = [each for each in waits(shard.machine, a) if each.fragment == 1]
     assert carried.since == sending.round.step and "its link" in carried.what
-    shard.feed(sending)
+    shard.feed(Received(sending, 1.0))
     assert not [each for each in waits(shard.machine, a) if each.fragment == 1]

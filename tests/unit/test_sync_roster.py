@@ -22,6 +22,7 @@ from atoll_runtime.sync.events import (
     Part,
     Persist,
     Persisted,
+    Received,
     Reported,
     RoundId,
     SendPull,
@@ -140,7 +141,11 @@ def test_after_every_event_what_is_kept_is_what_a_walk_finds(
             case "part" if name in pulls:
                 k = max(steps[name], 1)
                 anchor = machine.versions[pulls[name].fragment]
-                feed(Part(name, n, 0, 1, pulls[name], anchor, k, 10 * k, k, k, 0, 12, 12, 10 * k))
+                feed(
+                    Received(
+                        Part(name, n, 0, 1, pulls[name], anchor, k, 10 * k, k, k, 0, 12, 12, 10 * k), 1.0
+                    )
+                )
             case _:
                 feed(Tick())
 

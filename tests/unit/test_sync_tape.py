@@ -39,6 +39,7 @@ from atoll_runtime.sync.events import (
     Persist,
     Persisted,
     Publish,
+    Received,
     RecordCut,
     Reported,
     RoundId,
@@ -194,7 +195,7 @@ class Shard:
             if not self.machine.admit(part):
                 held = self.parts.setdefault(round_id, {})
                 held[unit.name, host] = start, wire[2 * start : 2 * stop]
-            self.feed(part)
+            self.feed(Received(part, 1.0))
 
     def feed(self, event: Event) -> None:
         self.events.append(event)

@@ -12,6 +12,7 @@ from atoll_runtime.contract.orders import (
     RunContract,
     SeedSource,
     SyncerAddress,
+    SyncerContract,
     TapeDepth,
     UnitContract,
     VersionMismatch,
@@ -19,6 +20,7 @@ from atoll_runtime.contract.orders import (
     dump,
     parse_evaluation,
     parse_run,
+    parse_syncer,
     parse_unit,
 )
 from atoll_runtime.contract.pod import (
@@ -29,6 +31,7 @@ from atoll_runtime.contract.pod import (
     ENV_LOCK_MEMORY,
     ENV_RUN_FILE,
     ENV_SHARD,
+    ENV_SYNCER,
     ENV_TLS_DIR,
     ENV_UNIT,
     EXIT_FENCED,
@@ -96,6 +99,7 @@ __all__ = [
     "ENV_LOCK_MEMORY",
     "ENV_RUN_FILE",
     "ENV_SHARD",
+    "ENV_SYNCER",
     "ENV_TLS_DIR",
     "ENV_UNIT",
     "EXIT_FENCED",
@@ -144,6 +148,7 @@ __all__ = [
     "SeedSource",
     "ShortName",
     "SyncerAddress",
+    "SyncerContract",
     "SyncerStatus",
     "TapeDepth",
     "TargetSpec",
@@ -157,5 +162,6 @@ __all__ = [
     "identity",
     "parse_evaluation",
     "parse_run",
+    "parse_syncer",
     "parse_unit",
 ]

@@ -6,7 +6,14 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from atoll_runtime.contract.pod import ENV_EVALUATION, ENV_UNIT, HEALTH_PORT, STATUS_PORT, SYNCER_PORT
+from atoll_runtime.contract.pod import (
+    ENV_EVALUATION,
+    ENV_SYNCER,
+    ENV_UNIT,
+    HEALTH_PORT,
+    STATUS_PORT,
+    SYNCER_PORT,
+)
 from atoll_runtime.contract.section import Section, ShortName
 from atoll_runtime.contract.specs import (
     CheckpointSpec,
@@ -78,6 +85,15 @@ class UnitContract(Section):
     streams: Annotated[int, Field(ge=1)]
 
 
+class SyncerContract(Section):
+    """What a syncer's pod is told besides (`ATOLL_SYNCER`)."""
+
+    batches: dict[ShortName, Annotated[tuple[int, ...], Field(min_length=1)]] = Field(default_factory=dict)
+    """Sequences of one step: of a unit, or, by the part of their names before the number, of a pool's units. More than
+    one while a change of a pool's batch is under way. Claims of units that are not named here are not checked against
+    it."""
+
+
 class EvaluationContract(EvaluationSpec):
     """What the evaluator's pod is told besides (`ATOLL_EVALUATION`)."""
 
@@ -118,6 +134,11 @@ def parse_run(text: str | bytes) -> RunContract:
 def parse_evaluation(text: str | bytes) -> EvaluationContract:
     """Raises `VersionMismatch` naming each field that cannot be read."""
     return _parse(EvaluationContract, ENV_EVALUATION, text)
+
+
+def parse_syncer(text: str | bytes) -> SyncerContract:
+    """Raises `VersionMismatch` naming each field that cannot be read."""
+    return _parse(SyncerContract, ENV_SYNCER, text)
 
 
 def parse_unit(text: str | bytes) -> UnitContract:

@@ -27,6 +27,8 @@ ENV_SHARD = "ATOLL_SHARD"
 """Index of a syncer's pod among `RunContract.shards`; 0 where it is not set."""
 ENV_LOCK_MEMORY = "ATOLL_LOCK_MEMORY"
 """`true`: a learner's container may lock as much memory as it wants, and its process raises the limit."""
+ENV_SYNCER = "ATOLL_SYNCER"
+"""JSON of `SyncerContract`, in the syncer's pods."""
 ENV_EVALUATION = "ATOLL_EVALUATION"
 """JSON of `EvaluationContract`, in the evaluator's pod."""
 

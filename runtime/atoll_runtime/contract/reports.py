@@ -69,6 +69,8 @@ class UnitReport(Report):
     step_seconds: float = 0.0
     contributions: int = 0
     """Merges of this incarnation."""
+    refused: int = 0
+    """Contributions of all incarnations that were refused for what they claim, or for their norm."""
     staleness: int = 0
     """Global steps since its last merge."""
     seeded_step: int | None = None
@@ -101,7 +103,7 @@ class LedgerReport(Report):
     trained: int = 0
     merged: int = 0
     discarded: dict[str, int] = {}
-    """By reason: `Overwritten`, `Missed`, `Replaced`, `Finished`; see `atoll_runtime.sync.ledger`."""
+    """By reason: `Overwritten`, `Missed`, `Refused`, `Replaced`, `Finished`; see `atoll_runtime.sync.ledger`."""
     in_flight: int = 0
 
     @classmethod

@@ -147,8 +147,9 @@ class OuterSpec(Section):
     """How outer gradients of units are merged, weighted by tokens. RDA: mean direction with the mean length, tensor by
     tensor. Mean: plain mean."""
     guard: bool = True
-    """Bounds how much one unit may count: in a merge of three or more units no norm of a tensor counts for more than
-    four times the median, and a unit whose steps take more than four times the median does not set the run's pace."""
+    """Bounds how much one unit may count: a contribution is refused whose tokens or steps cannot be, or whose norm is
+    far above those that were merged; in a merge of three or more units no norm of a tensor counts for more than four
+    times the median; and a unit whose steps take more than four times the median does not set the run's pace."""
     codec: Codec = "bf16"
     """Encoding of fragments on the network. int4: four bits an element in blocks of 64 with a scale. Units then push
     their outer gradients and fetch the change of each version; the first version comes as bf16."""

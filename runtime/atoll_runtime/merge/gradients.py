@@ -35,6 +35,11 @@ class Scan:
     squares: tuple[float, ...]
     """Σ v² over the part's elements of each piece of the fragment, float64."""
 
+    @property
+    def square(self) -> float:
+        """Of all pieces; infinite where an element is not finite."""
+        return math.fsum(self.squares) if self.finite else math.inf
+
 
 @dataclass(frozen=True)
 class HostPart:

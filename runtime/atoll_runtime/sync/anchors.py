@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def unusable(anchor: int, step: int, history: Sequence[int], latest: int | None, oldest: int) -> str:
+def unusable(
+    anchor: int, step: int, history: Sequence[int], latest: int | None, oldest: int, refused: int
+) -> str:
     """Why a contribution to the round of `step` with this anchor does not count; empty when it does.
 
     Args:
         latest: the version that holds this incarnation's newest merged contribution; None where none was merged.
         oldest: steps. An anchor of more is too old, unless nothing newer was merged.
+        refused: the newest version against which a contribution of this incarnation was refused; -1 where none was.
     """
     current = history[-1]
     if anchor not in history:
@@ -19,12 +22,14 @@ def unusable(anchor: int, step: int, history: Sequence[int], latest: int | None,
         return f"a new incarnation counts from the current version {current}, not from {anchor}"
     if latest is not None and anchor < latest:
         return f"the work since version {anchor} was merged already"
+    if anchor != current and anchor <= refused:
+        return f"the work since version {anchor} was refused, and {current} is newer"
     if anchor != current and step - anchor > oldest:
         return f"anchor {anchor} is {step - anchor} steps old, more than {oldest}"
     return ""
 
 
-def least(step: int, history: Sequence[int], latest: int | None, oldest: int) -> int:
+def least(step: int, history: Sequence[int], latest: int | None, oldest: int, refused: int) -> int:
     """The oldest usable anchor; the next version to come when there is none."""
-    usable = (anchor for anchor in history if not unusable(anchor, step, history, latest, oldest))
+    usable = (anchor for anchor in history if not unusable(anchor, step, history, latest, oldest, refused))
     return min(usable, default=history[-1] + 1)

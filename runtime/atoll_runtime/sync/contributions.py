@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from atoll_runtime.sync import norms
 from atoll_runtime.sync.events import Member, Part
 from atoll_runtime.sync.weights import weight
 
@@ -16,8 +18,8 @@ class Contributions:
     parts: dict[str, dict[int, Part]] = field(default_factory=dict)
     members: dict[str, Member] = field(default_factory=dict)
     """Units of which every host's header is in."""
-    bodies: set[tuple[str, int]] = field(default_factory=set)
-    """(unit, host) of each part whose body is here."""
+    bodies: dict[tuple[str, int], float] = field(default_factory=dict)
+    """(unit, host) of each part whose body is here, with Σ v² of its elements."""
 
     @property
     def units(self) -> list[str]:
@@ -37,6 +39,17 @@ class Contributions:
             for name in sorted(self.members)
             if any((name, host) not in bodies for host in self.parts[name])
         ]
+
+    @property
+    def levels(self) -> dict[str, float]:
+        """The norm of each member, as `norms` compares it. All bodies must be here."""
+        squares = {
+            name: [self.bodies[name, host] for host in sorted(self.parts[name])] for name in self.members
+        }
+        return {
+            name: norms.level(math.sqrt(math.fsum(each)), self.members[name].steps)
+            for name, each in squares.items()
+        }
 
     def outrun(self, part: Part) -> bool:
         """A host of the unit has answered again, at a later step: this host will, too."""
@@ -99,7 +112,7 @@ class Contributions:
     def drop(self, unit: str) -> bool:
         """Forgets a unit; false when nothing of it was in."""
         self.members.pop(unit, None)
-        self.bodies = {body for body in self.bodies if body[0] != unit}
+        self.bodies = {body: square for body, square in self.bodies.items() if body[0] != unit}
         return self.parts.pop(unit, None) is not None
 
 

@@ -47,6 +47,8 @@ class Orders:
     """The run's clock: rounds up to this step are opened."""
     seconds: float = 0.0
     """Of an inner step of the slowest live unit."""
+    fastest: float = 0.0
+    """Seconds of the shortest step of a live unit."""
     ending: bool = False
     """The target is reached: the clock stands."""
     cut: CutId = NO_CUT
@@ -108,8 +110,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Part:
-    """One host's share of its unit's contribution: [start, stop) of the padded fragment. As an event: its body is here,
-    and its header with it where that has not come yet."""
+    """One host's share of its unit's contribution: [start, stop) of the padded fragment."""
 
     unit: str
     incarnation: int
@@ -192,6 +193,15 @@ class Offered:
 
 
 @dataclass(frozen=True)
+class Received:
+    """A part's body is here, and its header with it where that has not come yet."""
+
+    part: Part
+    square: float
+    """Σ v² of its elements; not finite where one of them is not."""
+
+
+@dataclass(frozen=True)
 class Declined:
     """A part was not taken."""
 
@@ -241,8 +251,8 @@ Event = (
     | Ordered
     | ShardTold
     | ShardLeft
-    | Part
     | Offered
+    | Received
     | Declined
     | Merged
     | MergeFailed

@@ -16,6 +16,8 @@ OVERWRITTEN = "Overwritten"
 MISSED = "Missed"
 """Replaced by a version to which the unit did not contribute: before its first contribution, or when it was away for so
 long that its anchor is too old."""
+REFUSED = "Refused"
+"""Of a contribution that was refused (its norm, its claims), and replaced by a newer version since."""
 REPLACED = "Replaced"
 """In flight when the incarnation was replaced."""
 FINISHED = "Finished"
@@ -50,6 +52,8 @@ class Account:
     discarded: dict[str, int] = field(default_factory=dict)
     settled: dict[int, int] = field(default_factory=dict)
     """For each fragment, the position before which every token of this incarnation has its fate."""
+    refused: dict[int, int] = field(default_factory=dict)
+    """For each fragment, the position up to which work was refused that has no fate yet."""
     frozen: dict[int, Span] = field(default_factory=dict)
     """For each fragment, the span in a merge that is being computed."""
 
@@ -97,8 +101,14 @@ class Account:
         if span.incarnation != self.incarnation:
             return  # what lay before it was written off when the incarnation was replaced
         before = self.settled.get(p, 0)
-        self._discard(OVERWRITTEN if kept_up else MISSED, span.start - before)
+        refused = min(max(self.refused.pop(p, 0), before), span.start)
+        self._discard(REFUSED, refused - before)
+        self._discard(OVERWRITTEN if kept_up else MISSED, span.start - refused)
         self.settled[p] = span.stop
+
+    def refuse(self, p: int) -> None:
+        """What the unit has trained so far was refused for fragment `p`."""
+        self.refused[p] = self.position
 
     def thaw(self, p: int) -> None:
         """The merge came to nothing: the span is in flight again, if its incarnation lives."""
@@ -113,6 +123,7 @@ class Account:
         self.past += self.position
         self.incarnation, self.position = incarnation, 0
         self.settled.clear()
+        self.refused.clear()
 
     def finish(self) -> None:
         """The run is complete: nothing is merged any more."""
@@ -132,6 +143,7 @@ class Account:
             "merged": self.merged,
             "discarded": discarded,
             "settled": list(self.settled.items()),
+            "refused": list(self.refused.items()),
         }
 
     @classmethod
@@ -145,6 +157,7 @@ class Account:
             record["merged"],
             dict(record["discarded"]),
             {int(p): int(position) for p, position in record["settled"]},
+            {int(p): int(position) for p, position in record.get("refused", ())},
         )
 
     def _discard(self, reason: str, tokens: int) -> None:

@@ -28,6 +28,7 @@ from atoll_runtime.sync.events import (
     Orders,
     Part,
     Persisted,
+    Received,
     RecordCut,
     Remember,
     RememberJoin,
@@ -159,15 +160,15 @@ class Syncer:
                 self._shard_told(shard, standing)
             case ShardLeft(shard):
                 self.shards.pop(shard, None)
-            case Part():
-                self._part(event, now)
+            case Received():
+                self._received(event, now)
             case Offered():
                 self._offered(event, now)
             case Declined():
                 self._heed(event.part.cut)
                 self.rounds.decline(event.part, event.why)
             case Merged():
-                held = self.rounds.merged(event)
+                held = self.rounds.merged(event, now)
                 self.rounds.write(held, self.record())
             case MergeFailed():
                 self.rounds.discard(event.round, event.reason)
@@ -206,6 +207,7 @@ class Syncer:
             "versions": list(self.versions),
             "history": [list(versions) for versions in self.rounds.history],
             "merges": self.rounds.merges,
+            "norms": [[norms.merges, norms.refused] for norms in self.rounds.norms],
             "last_quorum": self.rounds.last_quorum,
             "final": self.final,
             "cut": [self.cuts.newest.number, self.cuts.newest.step, self.cuts.newest.final],
@@ -277,7 +279,8 @@ class Syncer:
             self._begin_cut(max(step, self.step))
 
     def _take_orders(self, orders: Orders) -> None:
-        self.orders, self.rounds.seconds = orders, orders.seconds
+        self.orders = orders
+        self.rounds.seconds, self.rounds.quickest = orders.seconds, orders.fastest
         if orders.final and not self.final:
             self._finished(orders.final)
 
@@ -294,12 +297,12 @@ class Syncer:
         else:
             self.rounds.offer(event, now)
 
-    def _part(self, part: Part, now: float) -> None:
-        unheard = self._heed(part.cut)
+    def _received(self, event: Received, now: float) -> None:
+        unheard = self._heed(event.part.cut)
         if unheard:
-            self.rounds.decline(part, unheard)
+            self.rounds.decline(event.part, unheard)
         else:
-            self.rounds.take(part, now)
+            self.rounds.take(event, now)
 
     def _heed(self, cut: CutId) -> str:
         """A learner has recorded itself for this cut: why that is not believed, else empty."""
@@ -359,7 +362,8 @@ class Syncer:
 
     def _set_clock(self, step: int) -> None:
         if step > self.orders.step:
-            self.orders = replace(self.orders, step=step, seconds=self.rounds.slowest)
+            rounds = self.rounds
+            self.orders = replace(self.orders, step=step, seconds=rounds.slowest, fastest=rounds.fastest)
             if self.rules.shards > 1:
                 self.rounds.effects.append(RememberStep(step))
 
@@ -435,9 +439,9 @@ class Syncer:
 def subject(event: Event) -> str:
     """The unit whose event it is, where that says whether the unit lives, or is waited for; else empty."""
     match event:
-        case Joined() | Left() | Reported() | Part():
+        case Joined() | Left() | Reported():
             return event.unit
-        case Declined(part) | Offered(part):
+        case Declined(part) | Offered(part) | Received(part):
             return part.unit
     return ""
 

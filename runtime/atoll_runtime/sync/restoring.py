@@ -10,7 +10,7 @@ from atoll_runtime.sync import ledger
 from atoll_runtime.sync.events import CutId, Orders
 from atoll_runtime.sync.machine import Syncer, owned
 from atoll_runtime.sync.rules import Rules
-from atoll_runtime.sync.units import Unit
+from atoll_runtime.sync.units import BY_FRAGMENT, Unit
 
 
 def restore(rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any]) -> Syncer:
@@ -19,6 +19,8 @@ def restore(rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any]) -> 
     rounds = machine.rounds
     rounds.history = [list(versions) for versions in record["history"]]
     rounds.merges, rounds.last_quorum = record["merges"], record["last_quorum"]
+    for norms, (merges, refused) in zip(rounds.norms, record.get("norms", ()), strict=False):
+        norms.merges, norms.refused = [list(levels) for levels in merges], list(refused)
     rounds.units = {name: Unit.restore(name, owned(sizes), state) for name, state in record["units"].items()}
     machine.final = record["final"]
     machine.cuts.newest = CutId(*record["cut"])
@@ -57,8 +59,11 @@ def continued(
     record["final"], record["cut"] = uri if final else "", [number, step, final]
     record["cut_merges"] = record["merges"]
     # Every unit receives every fragment anew, so none holds its own contributions.
-    record["units"] = {name: {**unit, "marks": [], "joined": []} for name, unit in record["units"].items()}
+    record["units"] = {
+        name: {**unit, **dict.fromkeys(BY_FRAGMENT, ())} for name, unit in record["units"].items()
+    }
     if not same:
+        record["norms"] = ()
         count = len(owned(sizes))
         for name, unit in record["units"].items():
             accounts = [each["units"][name]["account"] for each in machines if name in each["units"]]

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from atoll_runtime.sync.events import RoundId
 from atoll_runtime.sync.ranking import Ranking
 from atoll_runtime.sync.round import Round
-from atoll_runtime.sync.rules import Rules
+from atoll_runtime.sync.rules import FAST_FACTOR, Rules
 from atoll_runtime.sync.units import Unit
 
 
@@ -29,6 +29,8 @@ class Roster:
         self._ends = Ranking()
         self._steady, self._new = Ranking(), Ranking()
         """Step times. Newcomers are asked where nobody is steady; who is, stays so while it lives."""
+        self._least = Ranking()
+        """The shortest step of each."""
         for unit in units:
             self.look(unit, -math.inf)
         for held in collecting:
@@ -40,6 +42,13 @@ class Roster:
         than `Rules.slow_factor` times the median keeps its own. A newcomer counts once its pace is steady."""
         paces = self._steady if len(self._steady) else self._new
         return paces.largest(self._slow_factor * paces.median)
+
+    @property
+    def fastest(self) -> float:
+        """Seconds of the shortest step of a live unit, by its own report: `FAST_FACTOR` below the median's at most, so
+        that none alone decides it. 0 where none is known."""
+        first = self._least.first()
+        return max(first[0], self._least.median / FAST_FACTOR) if first else 0.0
 
     @property
     def ends(self) -> float:
@@ -62,6 +71,8 @@ class Roster:
         self._ends.set(unit.name, until)
         paces = self._steady if unit.pace.steady else self._new
         paces.set(unit.name, unit.pace.value or 0.0)
+        if math.isfinite(unit.pace.least):
+            self._least.set(unit.name, unit.pace.least)
         for round_id, held in self._collecting.items():
             if held.answered(unit.name):
                 self.awaited[round_id].discard(unit.name)
@@ -81,7 +92,7 @@ class Roster:
     def _leave(self, name: str) -> None:
         if self.live.pop(name, None) is None:
             return
-        for values in (self._ends, self._steady, self._new):
+        for values in (self._ends, self._steady, self._new, self._least):
             values.drop(name)
         for awaited in self.awaited.values():
             awaited.discard(name)

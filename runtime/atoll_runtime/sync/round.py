@@ -25,6 +25,8 @@ class Round:
     grace_until: float | None = None
     """Set when the quorum is met."""
     members: tuple[Member, ...] = ()
+    levels: dict[str, float] = field(default_factory=dict)
+    """Norms of the members, as `norms` compares them."""
     frozen: float = 0.0
     """When the merge began."""
     pulled: set[tuple[str, int]] = field(default_factory=set)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from atoll_runtime.sync import anchors, membership, quorum
+from atoll_runtime.sync import anchors, claims, membership, quorum
 from atoll_runtime.sync.events import (
     Effect,
     Exclude,
@@ -20,11 +20,13 @@ from atoll_runtime.sync.events import (
     Part,
     Persist,
     Publish,
+    Received,
     Release,
     RoundId,
     SendPull,
 )
 from atoll_runtime.sync.grace import Ema, Timing, grace
+from atoll_runtime.sync.norms import Norms
 from atoll_runtime.sync.roster import Roster
 from atoll_runtime.sync.round import Round
 from atoll_runtime.sync.rules import Rules
@@ -61,6 +63,12 @@ class Rounds:
     """The target is reached: no new rounds."""
     seconds: float = 0.0
     """Of an inner step of the slowest live unit, as shard 0 tells a shard to which units do not report."""
+    quickest: float = 0.0
+    """The same of the shortest one."""
+    norms: list[Norms] = field(default_factory=list)
+    """Of each fragment: those merged lately."""
+    since: list[dict[int, float]] = field(default_factory=list)
+    """Of each fragment: when its versions were merged, where that was in this process."""
     effects: list[Effect] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -70,6 +78,8 @@ class Rounds:
             )
         self.history = self.history or [[version] for version in self.versions]
         self.widths = self.widths or list(self.sizes)
+        self.norms = self.norms or [Norms() for _ in self.sizes]
+        self.since = self.since or [{} for _ in self.sizes]
 
     @cached_property
     def roster(self) -> Roster:
@@ -81,6 +91,11 @@ class Rounds:
     def slowest(self) -> float:
         """Seconds of an inner step of the slowest live unit that sets the pace of the run."""
         return self.roster.slowest or self.seconds
+
+    @property
+    def fastest(self) -> float:
+        """Seconds of the shortest step of a live unit; 0 while it is not known."""
+        return self.roster.fastest or self.quickest
 
     @property
     def interval_seconds(self) -> float:
@@ -187,9 +202,7 @@ class Rounds:
     def _refusal(self, held: Round, unit: Unit, part: Part) -> str:
         """Why a header is not taken while headers are collected; empty when it is."""
         p = part.round.fragment
-        stale = anchors.unusable(
-            part.anchor, part.round.step, self.history[p], unit.latest(p), self.rules.oldest(unit.turn)
-        )
+        stale = anchors.unusable(part.anchor, part.round.step, self.history[p], *self._limits(unit, p))
         if stale:
             return f"fragment {p}: {stale}"
         if part.hosts != unit.hosts_wanted or part.padded < self.sizes[p]:
@@ -205,6 +218,10 @@ class Rounds:
         refusal = self.admit(part)
         if held is None or refusal:
             self.decline(part, refusal)
+            return
+        impossible = self._impossible(part, now)
+        if impossible:
+            self._refuse(held, part.unit, part.anchor, impossible)
             return
         disagreement = held.contributions.add(part)
         if disagreement:
@@ -228,15 +245,19 @@ class Rounds:
         if unit is not None and event.part.incarnation == unit.incarnation and event.seconds and interval:
             unit.turn = event.seconds * self.rules.fragments / interval
 
-    def take(self, part: Part, now: float) -> None:
+    def take(self, event: Received, now: float) -> None:
         """A body is here; declined when it is not wanted any more."""
+        part = event.part
         refusal, held = self.admit(part), self.held.get(part.round)
         if held is None or refusal:
             self.decline(part, refusal)
             return
+        if not math.isfinite(event.square):
+            self._refuse(held, part.unit, part.anchor, "norm: the outer gradient is not finite")
+            return
         self.offer(Offered(part), now)
         if held.contributions.header(part.unit, part.host) == part:
-            held.contributions.bodies.add((part.unit, part.host))
+            held.contributions.bodies[part.unit, part.host] = event.square
 
     def decline(self, part: Part, why: str) -> None:
         """Counts a part that is not taken; its unit goes on without this round."""
@@ -267,12 +288,44 @@ class Rounds:
             if (event.unit, event.host) not in held.contributions.bodies:
                 held.pulled.discard((event.unit, event.incarnation))
 
-    def merged(self, event: Merged) -> Round:
+    def _impossible(self, part: Part, now: float) -> str:
+        """Why what a header claims cannot be; empty when it can, or is not looked at."""
+        if not self.rules.guard:
+            return ""
+        return claims.impossible(
+            part.steps,
+            part.tokens,
+            step_tokens=claims.step_tokens(self.rules.step_tokens, part.unit),
+            elapsed=now - self.since[part.round.fragment].get(part.anchor, -math.inf),
+            fastest=self.fastest,
+        )
+
+    def _screen(self, held: Round) -> None:
+        """Refuses members whose norms are outliers."""
+        if not self.rules.guard:
+            return
+        contributions = held.contributions
+        units = len({*self.roster.live, *contributions.members})
+        for name, why in self.norms[held.id.fragment].outliers(contributions.levels, units).items():
+            self._refuse(held, name, contributions.members[name].anchor, why)
+
+    def _refuse(self, held: Round, name: str, anchor: int, why: str) -> None:
+        """A contribution is wrong in itself: its unit goes on without this round, from the next version."""
+        self.units[name].refuse(held.id.fragment, anchor)
+        self.effects.append(
+            note("refused", unit=name, fragment=held.id.fragment, round=str(held.id), why=why)
+        )
+        self._exclude(held, name, why)
+
+    def merged(self, event: Merged, now: float) -> Round:
         """Books a merge that is computed. It counts once it is durable."""
         held, p = self.held[event.round], event.round.fragment
         before = self.versions[p]
         self.versions[p] = event.round.step
         self.history[p] = [*self.history[p], event.round.step][-HISTORY:]
+        self.since[p] = {version: at for version, at in self.since[p].items() if version in self.history[p]}
+        self.since[p][event.round.step] = now
+        self.norms[p].accept(list(held.levels.values()))
         self.merges += 1
         for member in held.members:
             steps = self.units[member.unit].merged(event.round, member, event.time)
@@ -319,7 +372,11 @@ class Rounds:
 
     def least(self, unit: Unit, p: int, step: int) -> int:
         """The oldest version of fragment `p` that a contribution of this unit at `step` may be taken against."""
-        return anchors.least(step, self.history[p], unit.latest(p), self.rules.oldest(unit.turn))
+        return anchors.least(step, self.history[p], *self._limits(unit, p))
+
+    def _limits(self, unit: Unit, p: int) -> tuple[int | None, int, int]:
+        """What bounds a unit's anchors of fragment `p`."""
+        return unit.latest(p), self.rules.oldest(unit.turn), unit.spoiled.get(p, -1)
 
     def leasts(self, unit: Unit, step: int) -> tuple[int, ...]:
         """The same of every fragment."""
@@ -358,6 +415,8 @@ class Rounds:
                 self._exclude(held, name, "it has left or is silent, and its body is not here")
             elif now >= held.deadlines[name]:
                 self._exclude(held, name, f"its body was expected within {held.expected[name]:.0f} s")
+        if len(contributions.members) >= self.rules.quorum and not contributions.lacking:
+            self._screen(held)
         if len(contributions.members) < self.rules.quorum:
             if now >= held.rests:
                 self._again(held, quorum.short(len(contributions.members), self.rules.quorum), now)
@@ -384,7 +443,7 @@ class Rounds:
         self.effects.append(note("dropped", unit=name, round=str(round_id), why=why))
 
     def _freeze(self, held: Round, now: float) -> None:
-        held.stage, held.frozen = "Merging", now
+        held.stage, held.frozen, held.levels = "Merging", now, held.contributions.levels
         members = held.contributions.members
         held.members = tuple(members[name] for name in sorted(members))
         self.last_quorum = f"{len(held.members)}/{len(self.units)} (K={self.rules.quorum})"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from atoll_runtime.contract import RunContract
 
@@ -15,8 +17,12 @@ TRANSFER_SECONDS = 600.0
 
 SLOW_FACTOR = 4.0
 """Generations of chips differ by less; where they do not, the pace of the many is the better one to keep."""
+FAST_FACTOR = 16.0
+"""A unit is believed to step so many times faster than the median."""
 STALE_INTERVALS, MOST_STALE_INTERVALS = 8, 64
 """An anchor may be `STALE_INTERVALS` old; on a link that carries one round in x, 2·x, but never more than the most."""
+
+NO_BATCHES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,10 @@ class Rules:
 
     slow_factor: float = math.inf
     """A unit whose steps take more than so many times the median of the live units does not set the clock's pace."""
+    guard: bool = False
+    """Contributions are refused whose claims cannot be, or whose norm is an outlier."""
+    step_tokens: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Tokens of a step of each unit, or of each pool's units; see `claims.step_tokens`."""
     stale_intervals: int = STALE_INTERVALS
     """An anchor may be so many intervals old, or more on a slow link."""
 
@@ -66,8 +76,10 @@ class Rules:
         return self.silence if self.shard == COORDINATOR else math.inf
 
     @classmethod
-    def of(cls, run: RunContract, shard: int = 0) -> Rules:
-        """Raises `ValueError` naming the field that does not fit."""
+    def of(
+        cls, run: RunContract, shard: int = 0, batches: Mapping[str, tuple[int, ...]] = NO_BATCHES
+    ) -> Rules:
+        """`batches`: see `SyncerContract`. Raises `ValueError` naming the field that does not fit."""
         if not 0 <= shard < len(run.shards):
             raise ValueError(f"ATOLL_SHARD: {shard} must be within 0 … {len(run.shards) - 1}")
         outer = run.outer
@@ -94,4 +106,9 @@ class Rules:
             shard=shard,
             shards=len(run.shards),
             slow_factor=SLOW_FACTOR if outer.guard else math.inf,
+            guard=outer.guard,
+            step_tokens={
+                name: tuple(batch * run.data.sequence_length for batch in each)
+                for name, each in batches.items()
+            },
         )

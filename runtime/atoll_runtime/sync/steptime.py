@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 FACTOR = 0.25
@@ -19,9 +20,12 @@ class StepTime:
     value: float | None = None
     steady: bool = False
     """Two samples are in. The first alone, which may hold more than a step, says that the unit steps, not how fast."""
+    least: float = math.inf
+    """The shortest sample."""
 
     def add(self, sample: float) -> None:
         """Of the first two the shorter counts: nothing else is known yet to tell which of them is odd."""
+        self.least = min(self.least, sample)
         if self.value is None:
             self.value = sample
         elif not self.steady:

@@ -22,7 +22,7 @@ from atoll_runtime.sync.events import Effect, Event, Member, RoundId
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.sync.machine import Syncer
 
-FORMAT = 5
+FORMAT = 6
 MAGIC = b"ATT1"
 FRAME = struct.Struct("<4sIIQ")
 """Magic, crc32c of all that follows it, bytes of the head, bytes of the body."""

@@ -31,9 +31,12 @@ DURABLE = (
     "seeded_step",
     "seed_message",
     "dropped",
+    "refused",
     "turn",
 )
 """Fields that survive a restart of the syncer as they are."""
+BY_FRAGMENT = ("marks", "joined", "spoiled")
+"""So do these."""
 
 
 @dataclass
@@ -74,12 +77,16 @@ class Unit:
     seed_message: str = ""
     dropped: int = 0
     """Contributions that were refused or discarded."""
+    refused: int = 0
+    """Contributions that were refused for what they are."""
     turn: float = 1.0
     """Rounds of a fragment of which the unit's link carries one, by its newest header."""
     marks: dict[int, int] = field(default_factory=dict)
     """For each fragment the inner step of its last merged contribution."""
     joined: dict[int, list[int]] = field(default_factory=dict)
     """For each fragment the newest versions that hold a contribution of this incarnation, oldest first."""
+    spoiled: dict[int, int] = field(default_factory=dict)
+    """For each fragment the newest version against which a contribution of this incarnation was refused."""
 
     @classmethod
     def new(cls, name: str, owned: tuple[int, ...]) -> Unit:
@@ -122,6 +129,7 @@ class Unit:
             self.addresses.clear()
             self.marks.clear()
             self.joined.clear()
+            self.spoiled.clear()
         self.hosts_wanted = event.hosts
         self.hosts.add(event.host)
         self.addresses[event.host] = event.address
@@ -153,6 +161,13 @@ class Unit:
     def latest(self, p: int) -> int | None:
         """The newest version of fragment `p` that holds a contribution of this incarnation."""
         return self.joined[p][-1] if p in self.joined else None
+
+    def refuse(self, p: int, anchor: int) -> None:
+        """A contribution is refused for what it is: its work since that version counts only until there is a newer
+        one."""
+        self.refused += 1
+        self.spoiled[p] = max(anchor, self.spoiled.get(p, anchor))
+        self.account.refuse(p)
 
     def disputed(self, part: Part) -> str:
         """Why the part cannot hold the tokens that it says; empty when it can: none that have their fate already."""
@@ -188,7 +203,7 @@ class Unit:
     def record(self) -> dict[str, Any]:
         """Durable state, JSON types only."""
         state: dict[str, Any] = {name: getattr(self, name) for name in DURABLE}
-        for name in ("marks", "joined"):
+        for name in BY_FRAGMENT:
             state[name] = list(getattr(self, name).items())
         return state | {"account": self.account.record()}
 
@@ -196,7 +211,8 @@ class Unit:
     def restore(cls, name: str, owned: tuple[int, ...], record: Mapping[str, Any]) -> Unit:
         """The unit as it was, with no host connected."""
         account = Account.restore(owned, record["account"])
-        unit = cls(name, account, **{key: record[key] for key in DURABLE})
-        for field_name in ("marks", "joined"):
-            setattr(unit, field_name, dict(record[field_name]))
+        # A record of an older version may lack some.
+        unit = cls(name, account, **{key: record[key] for key in DURABLE if key in record})
+        for field_name in BY_FRAGMENT:
+            setattr(unit, field_name, dict(record.get(field_name, ())))
         return unit

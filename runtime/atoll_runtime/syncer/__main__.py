@@ -14,6 +14,7 @@ from atoll_runtime.contract import (
     ENV_JOURNAL_DIR,
     ENV_RUN_FILE,
     ENV_SHARD,
+    ENV_SYNCER,
     ENV_TLS_DIR,
     EXIT_OK,
     EXIT_TERMINAL,
@@ -25,6 +26,7 @@ from atoll_runtime.contract import (
     RunContract,
     VersionMismatch,
     parse_run,
+    parse_syncer,
 )
 from atoll_runtime.interfaces import Bucket
 from atoll_runtime.merge.rda import warm
@@ -81,7 +83,8 @@ def contract() -> tuple[RunContract, Layout, Rules]:
         run = parse_run(path.read_bytes())
         layout = build_layout(describe(run.model), run.outer.fragments, len(run.shards))
         check(run.model, run.data.sequence_length, run.data.packing)
-        return run, layout, Rules.of(run, int(os.environ.get(ENV_SHARD, "0")))
+        batches = parse_syncer(os.environ.get(ENV_SYNCER, "{}")).batches
+        return run, layout, Rules.of(run, int(os.environ.get(ENV_SHARD, "0")), batches)
     except OSError as error:
         raise Terminal("ContractInvalid", f"{path}: {error}") from error
     except (ModelError, LayoutError) as error:

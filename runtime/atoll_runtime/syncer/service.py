@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 
-from atoll_runtime.sync.events import Declined, Left, Offered
+from atoll_runtime.sync.events import Declined, Left, Offered, Received
 from atoll_runtime.sync.fragments import MOST_PADDING
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.beginnings import Beginnings
@@ -146,13 +146,13 @@ class Service:
         held = await asyncio.to_thread(self.driver.arrays.read, fragment, header, pushed)
         if not parts.reserved(header):
             return "the push was begun anew"
-        refusal = self.machine.admit(part) if held.scan.finite else "the outer gradient is not finite"
+        refusal = self.machine.admit(part)
         if refusal:
             self.driver.feed(Declined(part, refusal))
         else:
             parts.hold(header, held)
-            self.driver.feed(part)
-        return refusal
+            self.driver.feed(Received(part, held.scan.square))
+        return refusal or ("" if held.scan.finite else "the outer gradient is not finite")
 
     def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview] | str:
         """See `Endpoint`."""

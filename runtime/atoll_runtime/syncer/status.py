@@ -120,6 +120,7 @@ def unit_report(machine: Syncer, unit: Unit, beginning: Beginning | None) -> Uni
         tokens_per_second=unit.tokens_per_second,
         step_seconds=unit.pace.value or 0.0,
         contributions=unit.contributions,
+        refused=unit.refused,
         staleness=max(0, machine.step - unit.last_merge),
         seeded_step=unit.seeded_step,
         seed_message=unit.seed_message,
@@ -160,7 +161,7 @@ def metrics(report: SyncerStatus) -> str:
         "tokens_per_second": report.tokens_per_second,
     }
     lines = prometheus(PREFIX, run)
-    for name in ("step", "tokens", "contributions", "step_seconds", "staleness"):
+    for name in ("step", "tokens", "contributions", "refused", "step_seconds", "staleness"):
         lines.append(f"# TYPE {PREFIX}_unit_{name} gauge")
         for unit, each in report.units.items():
             lines.append(f'{PREFIX}_unit_{name}{{unit="{unit}"}} {getattr(each, name)}')

@@ -96,6 +96,7 @@ def _unit(own: UnitReport, name: str, shards: Sequence[SyncerStatus]) -> UnitRep
         update={
             "hosts": hosts,
             "contributions": contributions,
+            "refused": sum(report.refused for report in seen),
             "state": "Gone" if gone else joined,
             "staleness": max((report.staleness for report in seen), default=own.staleness),
             "first_merge_time": max(merged) if known and len(merged) == len(reports) else None,

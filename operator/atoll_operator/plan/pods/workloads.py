@@ -17,7 +17,7 @@ from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods import template
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_runtime import contract
-from atoll_runtime.contract import EvaluationContract, EvaluationSpec, EvaluatorStatus
+from atoll_runtime.contract import EvaluationContract, EvaluationSpec, EvaluatorStatus, SyncerContract
 
 SYNCER_PORTS = {
     "sync": contract.SYNCER_PORT, "status": contract.STATUS_PORT, "health": contract.HEALTH_PORT
@@ -26,6 +26,7 @@ EVALUATOR_PORTS = {"status": contract.STATUS_PORT, "health": contract.HEALTH_POR
 POD_INDEX = "apps.kubernetes.io/pod-index"
 """Label of a StatefulSet's pods (Kubernetes 1.28)."""
 UNAVAILABLE = "EvaluatorUnavailable"
+NO_BATCHES = SyncerContract()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ def syncer_objects(
     replicas: int,
     layout: int,
     digest: str = "",
+    told: SyncerContract = NO_BATCHES,
 ) -> tuple[Object, Object]:
     """Service and StatefulSet. Scaling it to 0 keeps the journals (suspended, failed); deleting it deletes them
     (finished).
@@ -56,6 +58,7 @@ def syncer_objects(
         digest: see `_workload`.
     """
     environment = {
+        contract.ENV_SYNCER: contract.brief(told),
         contract.ENV_JOURNAL_DIR: f"{contract.JOURNAL_DIR}/layout-{layout}",
         # A restart does not compile the merge again.
         "NUMBA_CACHE_DIR": f"{contract.JOURNAL_DIR}/compiled",

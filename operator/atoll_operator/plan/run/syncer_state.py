@@ -27,8 +27,8 @@ RUN_FIGURES = (
 )  # fmt: skip
 """Fields of a `SyncerStatus` that can wait, or that are compared by themselves."""
 UNIT_FIGURES = (
-    "step", "inner_steps", "tokens", "loss", "tokens_per_second", "step_seconds", "contributions", "staleness",
-    "waits",
+    "step", "inner_steps", "tokens", "loss", "tokens_per_second", "step_seconds", "contributions", "refused",
+    "staleness", "waits",
 )  # fmt: skip
 """Fields of a `UnitReport` that can wait. That a unit has a loss for the first time cannot."""
 

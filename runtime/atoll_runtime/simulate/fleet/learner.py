@@ -9,7 +9,7 @@ from typing import Protocol
 
 from atoll_runtime.simulate.fleet.scenario import Life, Scenario, Wire
 from atoll_runtime.simulate.fleet.speeds import Drift
-from atoll_runtime.sync.events import NO_CUT, Event, Offered, Part, Reported, RoundId
+from atoll_runtime.sync.events import NO_CUT, Event, Offered, Part, Received, Reported, RoundId
 from atoll_runtime.sync.link import Errand, Link
 from atoll_runtime.sync.linkshare import LinkShare
 from atoll_runtime.sync.machine import Syncer
@@ -185,7 +185,7 @@ class Learner:
             return
         self._pushing = None
         self.share.pushed(part.round.fragment, self.world.now - self._begun)
-        self._later(self.world.feed, part)
+        self._later(self.world.feed, Received(part, 1.0))
         self._push()
 
     def _receive(self) -> None:

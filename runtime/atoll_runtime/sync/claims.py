@@ -1,0 +1,42 @@
+"""What a contribution may say of the work in it: tokens against its unit's batch, steps against the time that passed.
+
+Both decide how much it counts. A unit that counts wrong (a counter that overflowed, an altered image) would otherwise
+take over every merge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+FASTER = 4.0
+"""A unit's steps since its anchor may on average be so many times shorter than the shortest reported step of a live
+unit: not every step is reported, and clocks differ."""
+SPARE = 16
+"""Steps besides: those of a unit that has just joined, and has not told its pace."""
+
+
+def step_tokens(known: Mapping[str, Sequence[int]], unit: str) -> Sequence[int]:
+    """Tokens of one step of this unit: as told by its name, else by that of its pool's units; empty where not known.
+
+    More than one while a pool's units change their batch one after the other.
+    """
+    pool, _, number = unit.rpartition("-")
+    return known.get(unit) or (known.get(pool, ()) if number.isdigit() else ())
+
+
+def impossible(steps: int, tokens: int, *, step_tokens: Sequence[int], elapsed: float, fastest: float) -> str:
+    """Why a unit cannot have made so many steps on so many tokens since its anchor was merged; empty when it can.
+
+    Args:
+        step_tokens: of one step of the unit; empty where not known.
+        elapsed: seconds since the anchor was merged; infinite where this process does not know.
+        fastest: seconds of the shortest step of a live unit; 0 where none is known.
+    """
+    if step_tokens and all(tokens != steps * each for each in step_tokens):
+        wanted = " or ".join(str(steps * each) for each in step_tokens)
+        return f"tokens: {tokens} in {steps} steps, in which a unit of its batch trains on {wanted}"
+    most = SPARE + FASTER * elapsed / fastest if fastest > 0 else math.inf
+    if steps > most:
+        return f"steps: {steps} in the {elapsed:.3g} s since its anchor was merged, which has time for {most:.0f}"
+    return ""
