@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pydantic import BaseModel
 from atoll_operator.api.group import GROUP, VERSION
 from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.trainingrun import TrainingRun
-from atoll_operator.crd.schema import Schema, drop_defaults_in_lists, structural
+from atoll_operator.crd.schema import Schema, structural
 
 REPOSITORY = Path(__file__).parents[3]
 FOLDERS = ("crds", "charts/atoll/files/crds")
@@ -79,10 +78,6 @@ RESOURCES = (
 
 def definition(resource: Resource) -> dict[str, Any]:
     """The CustomResourceDefinition of one kind."""
-    schema = structural(resource.model)
-    for part in PARTS:
-        tell(schema["properties"][part])
-    drop_defaults_in_lists(schema["properties"]["spec"])
     kind = resource.model.__name__
     version = {
         "name": VERSION,
@@ -90,7 +85,7 @@ def definition(resource: Resource) -> dict[str, Any]:
         "storage": True,
         "subresources": {"status": {}, **({"scale": dict(resource.scale)} if resource.scale else {})},
         "additionalPrinterColumns": list(resource.columns),
-        "schema": {"openAPIV3Schema": schema},
+        "schema": {"openAPIV3Schema": structural(resource.model)},
     }
     names = {
         "kind": kind,
@@ -147,18 +142,6 @@ def main() -> int:
     return 0
 
 
-NOTHING: tuple[object, ...] = (None, "", {}, [])
-"""Defaults that are not worth telling: the field is absent."""
-
-
-def tell(schema: Schema) -> None:
-    """Add limits and default to each description below `schema`, in place: `kubectl explain` shows only that, a field's
-    type, and whether it is required."""
-    for _, field, _ in fields(schema):
-        parts = field.get("description", ""), limits(field), default(field)
-        field["description"] = " ".join(part for part in parts if part)
-
-
 def fields(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema, bool]]:
     """Each field below `schema`, outer fields first: its path such as `pools[].name`, its schema, whether it is
     required."""
@@ -170,31 +153,8 @@ def fields(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema, bool]]
             yield from fields(field["items"], f"{here}[]")
 
 
-def limits(field: Schema) -> str:
-    """Limits of a number or a list as a sentence; empty if there are none."""
-    if field.get("type") == "array":
-        return f"At most {field['maxItems']}." if "maxItems" in field else ""
-    if field.get("type") not in ("integer", "number") or "minimum" not in field:
-        return ""
-    low, above = _plain(field["minimum"]), field.get("exclusiveMinimum")
-    if "maximum" not in field:
-        return f"Above {low}." if above else f"{low} or more."
-    begins, high = f"{'Above' if above else 'From'} {low}", _plain(field["maximum"])
-    if field.get("exclusiveMaximum"):
-        return f"{begins}, below {high}."
-    return f"{begins}, up to {high}." if above else f"{begins} to {high}."
-
-
-def default(field: Schema) -> str:
-    """The default as a sentence; empty if there is none, or if the fields below have it."""
-    value = _beyond(field.get("default"), field.get("properties", {}))
-    if value in NOTHING:
-        return ""
-    return f"Default: {value if isinstance(value, str) else json.dumps(value)}."
-
-
 def table(schema: Schema) -> list[str]:
-    """Lines of a Markdown table of the fields below `schema`, with the descriptions that `tell` made."""
+    """Lines of a Markdown table of the fields below `schema`, with their descriptions."""
     lines = ["| field | type | meaning |", "|---|---|---|"]
     for path, field, required in fields(schema):
         meaning = field["description"].replace("|", "\\|")
@@ -212,22 +172,6 @@ def _kind(field: Schema) -> str:
     if "additionalProperties" in field:
         return f"map to {_kind(field['additionalProperties'])}"
     return str(field["type"])
-
-
-def _plain(number: float) -> str:
-    return str(int(number)) if number == int(number) else str(number)
-
-
-def _beyond(value: Any, children: Mapping[str, Schema]) -> Any:
-    """The part of a default that the defaults of the fields below do not say."""
-    if not isinstance(value, dict) or not children:
-        return value
-    found = {}
-    for name, item in value.items():
-        rest = _beyond(item, children[name].get("properties", {}))
-        if rest not in NOTHING and item != children[name].get("default"):
-            found[name] = rest
-    return found
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -29,27 +30,17 @@ UNSEEN = {"observedGeneration": -1}
 def structural(model: type[BaseModel]) -> Schema:
     """The schema of `model` with references inlined. The API server prunes unknown fields.
 
+    Descriptions also have limits and default: `kubectl explain` shows only them, a field's type, and whether it is
+    required.
+
     Raises:
         TypeError: a construct that a structural schema cannot express; the message names its place.
     """
     schema = model.model_json_schema(by_alias=True)
     result = _convert(schema, schema.get("$defs", {}), model.__name__)
     if "status" in result["properties"]:
-        _drop_defaults(result["properties"]["status"])
         result["properties"]["status"]["default"] = UNSEEN
     return result
-
-
-def drop_defaults_in_lists(schema: Schema) -> None:
-    """Removes the defaults of fields in list items, in place; the reader of an item fills them in.
-
-    GitOps tools compare lists of a custom resource as a whole. A default that the API server adds to an item would be a
-    difference that no sync removes.
-    """
-    for child in schema.get("properties", {}).values():
-        drop_defaults_in_lists(child)
-    if "items" in schema:
-        _drop_defaults(schema["items"])
 
 
 def _convert(node: Schema, definitions: dict[str, Schema], place: str) -> Schema:
@@ -64,10 +55,10 @@ def _convert(node: Schema, definitions: dict[str, Schema], place: str) -> Schema
     if "prefixItems" in node:
         raise TypeError(f"{place}: a tuple of fixed length cannot be expressed in a structural schema")
     result: Schema = {key: node[key] for key in _KEPT if key in node}
-    if "default" in result:
+    if ".status" in place:  # the operator writes what it knows; the API server must not fill in the rest
+        result.pop("default", None)
+    elif "default" in result:
         result["default"] = _without_nulls(result["default"])
-    if "description" in result:
-        result["description"] = " ".join(result["description"].split())
     if "const" in node:
         result["enum"] = [node["const"]]
     for bound in ("Minimum", "Maximum"):
@@ -87,6 +78,13 @@ def _convert(node: Schema, definitions: dict[str, Schema], place: str) -> Schema
             result["maxProperties"] = most
     if "items" in node:
         result["items"] = _convert(node["items"], definitions, f"{place}[]")
+    if "description" in result:
+        text = " ".join(result["description"].split())
+        result["description"] = " ".join(filter(None, (text, limits(result), default(result))))
+    if "[]" in place:
+        # GitOps tools compare lists of a custom resource as a whole. A default that the API server adds to an item
+        # would be a difference that no sync removes. The reader of an item fills it in.
+        result.pop("default", None)
     return result
 
 
@@ -103,14 +101,47 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _drop_defaults(schema: Schema) -> None:
-    """The operator writes what it knows; the API server must not fill in the rest."""
-    schema.pop("default", None)
-    for child in schema.get("properties", {}).values():
-        _drop_defaults(child)
-    for inner in ("items", "additionalProperties"):
-        if inner in schema:
-            _drop_defaults(schema[inner])
+NOTHING: tuple[object, ...] = (None, "", {}, [])
+"""Defaults that are not worth telling: the field is absent."""
+
+
+def limits(field: Schema) -> str:
+    """Limits of a number or a list as a sentence; empty if there are none."""
+    if field.get("type") == "array":
+        return f"At most {field['maxItems']}." if "maxItems" in field else ""
+    if field.get("type") not in ("integer", "number") or "minimum" not in field:
+        return ""
+    low, above = _plain(field["minimum"]), field.get("exclusiveMinimum")
+    if "maximum" not in field:
+        return f"Above {low}." if above else f"{low} or more."
+    begins, high = f"{'Above' if above else 'From'} {low}", _plain(field["maximum"])
+    if field.get("exclusiveMaximum"):
+        return f"{begins}, below {high}."
+    return f"{begins}, up to {high}." if above else f"{begins} to {high}."
+
+
+def default(field: Schema) -> str:
+    """The default as a sentence; empty if there is none, or if the fields below have it."""
+    value = _beyond(field.get("default"), field.get("properties", {}))
+    if value in NOTHING:
+        return ""
+    return f"Default: {value if isinstance(value, str) else json.dumps(value)}."
+
+
+def _plain(number: float) -> str:
+    return str(int(number)) if number == int(number) else str(number)
+
+
+def _beyond(value: Any, children: Mapping[str, Schema]) -> Any:
+    """The part of a default that the defaults of the fields below do not say."""
+    if not isinstance(value, dict) or not children:
+        return value
+    found = {}
+    for name, item in value.items():
+        rest = _beyond(item, children[name].get("properties", {}))
+        if rest not in NOTHING and item != children[name].get("default"):
+            found[name] = rest
+    return found
 
 
 KERNEL_PATHS = ("/proc", "/sys")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,25 +10,24 @@ import pytest
 from refusals import SCHEMAS
 
 from atoll_operator.api.common import ACCELERATORS
-from atoll_operator.crd.generate import PAGE, RESOURCES, default, fields, files, limits, tell
-from atoll_operator.crd.schema import structural
+from atoll_operator.crd.generate import PAGE, PARTS, RESOURCES, fields, files
+from atoll_operator.crd.schema import default, limits, structural
 from atoll_operator.plan.pods.topology import GENERATIONS
 
 
 @pytest.mark.parametrize("resource", RESOURCES, ids=lambda each: each.plural)
 def test_every_field_has_a_meaning_and_a_spec_also_says_limits_and_defaults(resource) -> None:
-    plain, told = (structural(resource.model)["properties"] for _ in range(2))
-    tell(told["spec"])
-    seen = {path: field["description"] for path, field, _ in fields(told["spec"])}
-    for path, field, _ in fields(plain["spec"]):
-        assert field.get("description"), f"{path} has no docstring"
-        assert default(field) in seen[path] and limits(field) in seen[path]
-        if field.get("default") not in (None, "", {}, []) and "properties" not in field:
-            assert default(field)
-    section = files()[PAGE].split(f"## {resource.model.__name__}.status\n")[1].split("\n\n")[0]
-    for path, field, required in fields(plain["status"]):
-        assert field.get("description"), f"{path} has no docstring"
-        assert f"| `{path}`{' *' if required else ''} | " in section
+    parts = structural(resource.model)["properties"]
+    page = files()[PAGE]
+    for part in PARTS:
+        section = page.split(f"## {resource.model.__name__}.{part}\n")[1].split("\n\n")[0]
+        for path, field, required in fields(parts[part]):
+            told, said = field["description"], (limits(field), default(field))
+            assert all(text in told for text in said)
+            assert functools.reduce(lambda left, text: left.replace(text, ""), said, told).strip(), path
+            if field.get("default") not in (None, "", {}, []) and "properties" not in field:
+                assert default(field)
+            assert f"| `{path}`{' *' if required else ''} | " in section
 
 
 def test_items_of_a_list_have_no_defaults_but_their_descriptions_say_them() -> None:
