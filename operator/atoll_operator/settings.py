@@ -12,8 +12,6 @@ from atoll_operator.api.podtemplate import MAX_VALUE, MAX_VARIABLES
 
 SYNCER_URL = "https://{run}-syncer-{shard}.{run}-syncer.{namespace}.svc:7401/status"
 EVALUATOR_URL = "https://{run}-evaluator-0.{run}-evaluator.{namespace}.svc:7401/status"
-NAMES = {"runtime_environment": "ATOLL_RUNTIME_ENV", "pull_policy": "ATOLL_RUNTIME_PULL_POLICY"}
-"""Environment variables whose name differs from that of the field."""
 
 
 class SettingsError(Exception):
@@ -46,22 +44,20 @@ class Settings(BaseModel):
     """All that the operator can be told."""
 
     model_config = ConfigDict(
-        frozen=True,
-        populate_by_name=True,
-        alias_generator=lambda name: NAMES.get(name, f"ATOLL_{name.upper()}"),
+        frozen=True, populate_by_name=True, alias_generator=lambda name: f"ATOLL_{name.upper()}"
     )
 
     runtime_image: str
     """Of learners and syncers."""
     namespaces: Annotated[tuple[str, ...], BeforeValidator(_split)] = ()
     """Empty: the whole cluster."""
-    runtime_environment: Annotated[
+    runtime_env: Annotated[
         dict[str, Annotated[str, Field(max_length=MAX_VALUE)]],
         Field(max_length=MAX_VARIABLES),  # as many as the status of a run keeps
         BeforeValidator(_parse),
     ] = {}
     """Added to every runtime pod."""
-    pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    runtime_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     health_port: int = Field(8080, ge=0, le=65535)
     log_format: Literal["json", "text"] = "json"
     resync_seconds: float = Field(300.0, ge=1, le=86_400)

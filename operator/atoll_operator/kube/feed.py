@@ -10,14 +10,12 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from atoll_operator.kube.cache import Object
+from atoll_operator.kube.cache import Key, Object, key_of
 from atoll_operator.kube.client import ApiClient
 from atoll_operator.kube.logs import tell
 
 BATCH = 500
 """Events that are handled in one turn of the main loop."""
-Names = set[tuple[str, str]]
-"""Namespace and name of objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class Sink(Protocol):
     def event(self, kind: str, deleted: bool, body: Object) -> None:
         """The object has this state, or was deleted in this state."""
 
-    def listed(self, kind: str, namespace: str, names: Names, version: int) -> None:
+    def listed(self, kind: str, namespace: str, present: Collection[Key], version: int) -> None:
         """A list of a namespace, or of the cluster, had these objects at this resource version."""
 
 
@@ -87,8 +85,8 @@ class Feed:
 
     def listed(self, watch: Watch, bodies: Iterable[Object], version: int) -> None:
         """After the events of a list: what it did not have was deleted."""
-        names = {(body["metadata"].get("namespace", ""), body["metadata"]["name"]) for body in bodies}
-        self._sink.listed(watch.kind, watch.namespace, names, version)
+        present = {key_of(watch.kind, body) for body in bodies}
+        self._sink.listed(watch.kind, watch.namespace, present, version)
         self._listed.add(watch)
         if len(self._listed) == len(self.watches):
             self.filled.set()

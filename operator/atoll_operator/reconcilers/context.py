@@ -45,7 +45,7 @@ class ControllerContext:
     def pod_settings(self, run: str, spec: TrainingRunSpec, held: RuntimeStatus | None) -> PodSettings:
         """See `pod_settings`; the defaults are this operator's."""
         own = self.settings
-        environment, policy = own.runtime_environment, own.pull_policy
+        environment, policy = own.runtime_env, own.runtime_pull_policy
         return pod_settings(
             run, spec, held, image=own.runtime_image, environment=environment, pull_policy=policy
         )

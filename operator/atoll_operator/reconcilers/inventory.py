@@ -85,11 +85,8 @@ class Inventory:
         """The object was deleted; returns None where it was not known."""
         return self._note(self.cache.delete(kind, body))
 
-    def keep(
-        self, kind: str, namespace: str, names: Collection[tuple[str, str]], version: int
-    ) -> list[Change]:
+    def keep(self, kind: str, namespace: str, present: Collection[Key], version: int) -> list[Change]:
         """Deletes what a fresh list of a namespace, or of the cluster, did not have at this resource version."""
-        present = {Key(kind, *name) for name in names}
         changes = self.cache.prune(self.cache.keys(kind, namespace), present, version)
         return [change for change in map(self._note, changes) if change is not None]
 

@@ -102,8 +102,8 @@ class Dispatcher:
     def event(self, kind: str, deleted: bool, body: Object) -> None:
         self._pass_on(self._inventory.drop(kind, body) if deleted else self._inventory.put(kind, body))
 
-    def listed(self, kind: str, namespace: str, names: Collection[tuple[str, str]], version: int) -> None:
-        for change in self._inventory.keep(kind, namespace, names, version):
+    def listed(self, kind: str, namespace: str, present: Collection[Key], version: int) -> None:
+        for change in self._inventory.keep(kind, namespace, present, version):
             self._pass_on(change)
         if self.queue is not None:  # the API server answers again
             self.queue.retry_failed()

@@ -225,7 +225,7 @@ async def another_operator_restarts_nothing_until_the_user_names_another_image(w
         return main["image"], any(each["name"] == "A" for each in main["env"])
 
     before = uids()
-    world.operate(runtime_image="image:new", runtime_environment={"A": "1"})
+    world.operate(runtime_image="image:new", runtime_env={"A": "1"})
     await asyncio.sleep(60)
     assert uids() == before
     world.cluster.fail_pod(world.pods(UNIT)[1], 137)

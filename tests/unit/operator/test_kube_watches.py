@@ -7,7 +7,7 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from aiohttp import web
 from answering import answering
 
 from atoll_operator.kube import events, watches
+from atoll_operator.kube.cache import Key
 from atoll_operator.kube.client import ApiClient, Resource
 from atoll_operator.kube.feed import Feed, Watch
 from atoll_operator.kube.login import Credentials
@@ -92,8 +93,8 @@ class World:
             raise KeyError("spec")
         (self.known.discard if deleted else self.known.add)(name)
 
-    def listed(self, kind: str, namespace: str, names: set[tuple[str, str]], version: int) -> None:
-        self.known &= {name for _, name in names}
+    def listed(self, kind: str, namespace: str, present: Collection[Key], version: int) -> None:
+        self.known &= {key.name for key in present}
 
     def _login(self) -> str:
         if self.hangs and threading.current_thread().name == "kopf":

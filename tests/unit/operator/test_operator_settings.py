@@ -25,7 +25,7 @@ def test_settings_have_defaults_for_all_but_the_image() -> None:
 
 def test_settings_are_read() -> None:
     read = settings.read(LEAST | {"ATOLL_NAMESPACES": "a, b", "ATOLL_RUNTIME_ENV": '{"X": "1"}'})
-    assert (read.namespaces, read.runtime_environment) == (("a", "b"), {"X": "1"})
+    assert (read.namespaces, read.runtime_env) == (("a", "b"), {"X": "1"})
 
 
 @pytest.mark.parametrize(

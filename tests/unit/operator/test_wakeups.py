@@ -61,8 +61,9 @@ class World:
     def drop(self, kind: str, version: int, **more: Any) -> dict[Key, float]:
         return self._woken(self.inventory.drop(kind, thing(kind, version, **more)))
 
-    def keep(self, kind: str, names: set[tuple[str, str]], version: int) -> dict[Key, float]:
-        return self._woken(*self.inventory.keep(kind, "", names, version))
+    def keep(self, kind: str, names: set[str], version: int) -> dict[Key, float]:
+        present = {Key(kind, "", name) for name in names}
+        return self._woken(*self.inventory.keep(kind, "", present, version))
 
     def pods(self) -> tuple[PodView, ...]:
         return self.inventory.pods_of(UNIT, "unit")
@@ -89,8 +90,8 @@ def test_a_deleted_node_is_remembered_until_one_of_its_name_comes_back() -> None
     world = World()
     for name in ("n1", "n2"):
         world.put("Node", 1, name)
-    assert world.keep("Node", {("", "n1"), ("", "n2")}, 9) == {}
-    assert world.keep("Node", {("", "n2")}, 9) == AT_ONCE
+    assert world.keep("Node", {"n1", "n2"}, 9) == {}
+    assert world.keep("Node", {"n2"}, 9) == AT_ONCE
     assert world.inventory.nodes_of(world.pods())["n1"].gone
     assert world.put("Node", 10, metadata={"uid": "new"})
     assert not world.inventory.nodes_of(world.pods())["n1"].gone
