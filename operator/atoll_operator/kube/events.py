@@ -105,9 +105,8 @@ class KopfThread:
         return registry
 
 
-logging.getLogger("kopf").setLevel(
-    logging.CRITICAL
-)  # the feed tells of failed requests, the supervisor of an end
+# The feed tells of failed requests, and the supervisor of an end.
+logging.getLogger("kopf").setLevel(logging.CRITICAL)
 
 
 class _NoDiffBase(kopf.DiffBaseStorage):
