@@ -45,12 +45,6 @@ class World(Bench):
             assert set(self.left()) == kinds
             time.sleep(0.1)
 
-    def delete_namespace(self) -> None:
-        self.api.delete("Namespace", "", self.namespace)
-
-    def until_namespace_is_gone(self) -> None:
-        self.until("the namespace is gone", lambda: self.namespace not in self.names("Namespace"))
-
     def hold(self, *finalizers: str) -> None:
         for kind, name in (("LearnerUnit", "r-p-0"), ("LearnerUnit", "r-p-1"), ("TrainingRun", "r")):
             self.patch(kind, name, {"metadata": {"finalizers": list(finalizers)}})
@@ -90,21 +84,15 @@ def test_a_run_that_is_over_deletes_itself_and_all_that_it_had(world: World) -> 
     world.stays(set(), 2)
 
 
-def test_a_namespace_that_is_deleted_goes_without_errors(world: World) -> None:
-    world.apply()
-    world.delete_namespace()
-    world.until_namespace_is_gone()
-    assert not [line for line in world.log() if '"level": "error"' in line]
-
-
-def test_in_a_namespace_that_cannot_go_yet_nothing_is_tried_again_and_again(world: World) -> None:
+def test_in_a_namespace_that_ends_late_nothing_is_an_error_or_tried_again_and_again(world: World) -> None:
     """Something else holds it back by a finalizer, and so it holds the run."""
     world.apply()
     world.hold("example.com/hold")
-    world.delete_namespace()
+    world.api.delete("Namespace", "", world.namespace)
     world.until("only what is held is left", lambda: set(world.left()) == HELD)
     before = len(world.log())
     world.stays(HELD, 7)  # a refused object is tried again after 5 s
     assert len(world.log()) - before <= 2, "a loop would write many lines"
     world.hold()
-    world.until_namespace_is_gone()
+    world.until("the namespace is gone", lambda: world.namespace not in world.names("Namespace"))
+    assert not [line for line in world.log() if '"level": "error"' in line]

@@ -59,20 +59,13 @@ def test_a_variable_of_the_run_beats_that_of_the_installation_and_gives_way_to_t
     assert platforms == {"learner": "run", "syncer": "cpu", "evaluator": "cpu"}, "these have no accelerator"
 
 
-@pytest.mark.parametrize(
-    ("accelerator", "machine", "topology"),
-    [
-        pytest.param(generation.accelerator, machine.name, machine.topologies[0], id=machine.name)
-        for generation in GENERATIONS
-        for machine in generation.machines
-    ],
-)
-def test_a_learner_is_told_of_as_many_chips_as_its_container_is_given(
-    accelerator: str, machine: str, topology: str
-) -> None:
-    pod = all_pods(learner_unit(accelerator=accelerator, machine_type=machine, topology=topology))[0]
-    told = parse_unit(values(pod)[ENV_UNIT])
-    assert str(told.chips) == container(pod)["resources"]["limits"][TPU]
+def test_a_learner_is_told_of_as_many_chips_as_its_container_is_given() -> None:
+    machines = [(each.accelerator, machine) for each in GENERATIONS for machine in each.machines]
+    for accelerator, machine in machines:
+        kind = {"accelerator": accelerator, "machine_type": machine.name, "topology": machine.topologies[0]}
+        pod = all_pods(learner_unit(**kind))[0]
+        told = parse_unit(values(pod)[ENV_UNIT])
+        assert str(told.chips) == container(pod)["resources"]["limits"][TPU], machine.name
 
 
 def rights(pod: Object) -> Object:
