@@ -403,21 +403,6 @@ def test_a_pod_that_the_platform_took_first_is_part_of_the_maintenance(disruptio
     assert (scene.reason, scene.numbers, scene.condition("Draining")[0]) == (reason, (2, 2), "False")
 
 
-def test_a_requested_restart_keeps_the_hosts_costs_no_budget_and_happens_once() -> None:
-    scene = learning(recovery={"max_restarts": 0}).set(annotations={"atoll.dev/heal": "1"}).rest()
-    assert (scene.numbers, scene.reason, scene.told()) == ((2, 1), "RestartRequested", {"2"})
-    scene.make_room(0, 1, 2, 3).hear(step=100)
-    assert (scene.status.phase, scene.numbers) == ("Learning", (2, 1))
-
-
-def test_a_requested_drain_gives_the_hosts_back_between_two_steps_and_happens_once() -> None:
-    scene = learning().set(annotations={"atoll.dev/drain": "1"}).once()
-    assert scene.condition("Draining")[:2] == ("True", "HostMaintenance")
-    assert [removal.grace_seconds for removal in scene.look().remove] == [60] * 4
-    scene.rest().place("blue").hear(step=100)
-    assert (scene.status.phase, scene.numbers) == ("Learning", (2, 2))
-
-
 @pytest.mark.parametrize("value", ["0", "2", "", "x"])
 def test_a_request_for_another_incarnation_does_nothing(value: str) -> None:
     scene = learning().set(annotations={"atoll.dev/heal": value, "atoll.dev/drain": value})
