@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
+from pod_kinds import workloads
 
 from atoll_local.programs import find
 from atoll_operator.api.group import LABEL_RUN
-from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
-from atoll_operator.plan.pods import workloads
-from atoll_operator.plan.pods.template import PodSettings
 from atoll_runtime.contract import ENV_LOCK_MEMORY, HEALTH_PORT
 
 pytestmark = [
@@ -245,13 +243,10 @@ def test_monitoring_comes_when_asked_for_as_it_is_in_its_files() -> None:
 def test_the_pod_monitor_selects_the_pods_that_serve_metrics_and_gives_them_their_run() -> None:
     key = ("PodMonitor", "atoll-system", "atoll-runs")
     spec = template("--set=podMonitor.enabled=true")[key]["spec"]
-    settings = PodSettings(run="r", image="i", pull_policy="Always", service_account=None, environment={})
-    syncer_set = workloads.syncer_objects(settings, "n", [], SyncerSpec(), 1, 0)[1]
-    evaluator_set = workloads.evaluator_objects(settings, "n", [], EvaluatorSpec(), 1)[1]
     (wanted,) = spec["selector"]["matchExpressions"]
     (endpoint,) = spec["podMetricsEndpoints"]
     (relabelled,) = endpoint["relabelings"]
-    for made in (syncer_set, evaluator_set):
+    for made in workloads().values():
         pod = made["spec"]["template"]
         assert spec["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
         assert pod["metadata"]["labels"][wanted["key"]] in wanted["values"]

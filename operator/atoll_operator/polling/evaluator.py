@@ -13,7 +13,7 @@ from atoll_operator.kube.gather import back_off
 from atoll_operator.kube.logs import tell
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.names import evaluator_host
-from atoll_operator.plan.pods.workloads import EvaluatorState
+from atoll_operator.plan.run.observed import EvaluatorState
 from atoll_operator.polling.poller import Poll, Poller, PollFailed, fetch
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import EvaluatorStatus

@@ -109,8 +109,6 @@ class RunReconciler(Reconciler[RunMemory]):
             order=self._syncers.order(key, uid),
             evaluator=self._evaluators.state(key, uid),
             evaluator_pods=evaluator_pods,
-            evaluator_exists=inventory.get(Key("StatefulSet", key.namespace, evaluator(key.name)))
-            is not None,
         )
 
     async def _exists(self, key: Key, uid: str) -> bool:
@@ -125,11 +123,8 @@ class RunReconciler(Reconciler[RunMemory]):
         """Carry out the plan in its order, but for the evaluator and the status. Raises Refused."""
         await self._poll(key, run, plan, certificates)
         await self._apply(plan.apply)
-        for pod in plan.replace_pods:
-            tell(logging.INFO, "replaces an outdated pod", object=str(key), pod=pod.name)
-            with contextlib.suppress(NotFound, Conflict):
-                await self._cluster.delete(pod.kind, key.namespace, pod.name, pod.uid)
-        for removal in plan.release_pods:
+        for removal in plan.remove_pods:
+            tell(logging.INFO, "replaces a pod", object=str(key), pod=removal.name)
             await self._context.remove_pod(key.namespace, removal)
             self._queue.add(key)  # the watch has nothing new to report
         certified = certificates if plan.poll_syncer else None

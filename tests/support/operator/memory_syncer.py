@@ -8,7 +8,7 @@ from typing import Any
 from memory_cluster import PlayedCluster
 
 from atoll_operator.api.group import LABEL_UNIT
-from atoll_operator.plan.pods.workloads import EvaluatorState
+from atoll_operator.plan.run.observed import EvaluatorState
 from atoll_operator.plan.run.syncer_state import (
     UNAVAILABLE,
     CheckpointOrder,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from objects import TWO_HOSTS
+from run_scene import RunScene
 
 from atoll_operator.api.group import EVALUATOR, LEARNER, SYNCER, Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
@@ -12,7 +14,7 @@ from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods import gang
 from atoll_operator.plan.pods.template import PodSettings
-from atoll_operator.plan.pods.workloads import evaluator_objects, syncer_objects
+from atoll_operator.plan.run.workloads import evaluator_objects, syncer_objects
 from atoll_operator.plan.unit.unit import UnitObserved
 
 
@@ -47,11 +49,10 @@ def all_pods(unit: UnitObserved) -> tuple[Object, ...]:
 
 def workloads(which: PodSettings | None = None, **fields: Any) -> dict[str, Object]:
     """The StatefulSets; `fields` are of both sections of the spec."""
-    given: tuple[PodSettings, str, list[Object]] = (which or settings(), "ns", [])
-    return {
-        SYNCER: syncer_objects(*given, SyncerSpec(**fields), 1, 0, "c")[1],
-        EVALUATOR: evaluator_objects(*given, EvaluatorSpec(**fields), 1, "c")[1],
-    }
+    run = RunScene().run(settings=which or settings())
+    update = {"syncer": SyncerSpec(**fields), "evaluation": EvaluatorSpec(**fields)}
+    run = replace(run, spec=run.spec.model_copy(update=update))
+    return {SYNCER: syncer_objects(run, 1, 0)[1], EVALUATOR: evaluator_objects(run, 1)[1]}
 
 
 def kinds(which: PodSettings | None = None, **changes: Any) -> dict[str, Object]:

@@ -154,3 +154,8 @@ def replicas(plan: RunPlan, name: str = "r-syncer") -> int | None:
         if (body["kind"], body["metadata"]["name"]) == ("StatefulSet", name)
     ]
     return int(sets[0]["spec"]["replicas"]) if sets else None
+
+
+def deleted(plan: RunPlan, name: str) -> set[str]:
+    """Kinds of the objects of this name that the plan deletes."""
+    return {item.kind for item in plan.delete if item.name == name}

@@ -13,7 +13,8 @@ from atoll_operator.api.common import EVALUATED, RUN_CONDITIONS
 from atoll_operator.api.trainingrun import EvaluationStatus
 from atoll_operator.plan.conditions import find
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.pods.workloads import UNAVAILABLE, EvaluatorState
+from atoll_operator.plan.run.evaluation import UNAVAILABLE
+from atoll_operator.plan.run.observed import EvaluatorState
 from atoll_operator.plan.run.plan import RunPlan
 from atoll_runtime.contract import EvaluationReport, EvaluatorStatus, parse_evaluation
 
@@ -45,8 +46,8 @@ def wanted(plan: RunPlan) -> int | None:
     return replicas(plan, "r-evaluator")
 
 
-def deleted(plan: RunPlan) -> list[tuple[str, str]]:
-    return [(item.kind, item.name) for item in plan.delete]
+def deleted(plan: RunPlan) -> set[tuple[str, str]]:
+    return {(item.kind, item.name) for item in plan.delete}
 
 
 def test_pod_has_the_contract_and_the_place_of_the_spec_and_other_pods_do_not_depend_on_it() -> None:
@@ -133,16 +134,16 @@ def test_suspended_run_has_no_evaluator_and_a_resumed_one_has_it_again() -> None
     assert wanted(scene.change(suspend=False).plan(1)) == 1
 
 
-def test_evaluator_that_is_not_wanted_any_more_is_deleted_its_statefulset_last() -> None:
-    plan = evaluated_run(evaluator_exists=True).change(evaluation=None).plan()
-    assert deleted(plan) == [("Service", "r-evaluator"), ("StatefulSet", "r-evaluator")]
-    failed = evaluated_run(evaluator_exists=True).syncer("Failed")
+def test_evaluator_that_is_not_wanted_any_more_is_deleted() -> None:
+    plan = evaluated_run().change(evaluation=None).plan()
+    assert deleted(plan) == {("Service", "r-evaluator"), ("StatefulSet", "r-evaluator")}
+    failed = evaluated_run().syncer("Failed")
     assert condition(failed.step().status, EVALUATED)[:2] == ("False", "RunFailed")
     assert deleted(failed.plan()) == deleted(plan)
 
 
 def test_run_completes_at_once_and_its_evaluator_stays_until_the_final_checkpoint_is_evaluated() -> None:
-    scene = complete(evaluator=reports(RESULT), evaluator_exists=True)
+    scene = complete(evaluator=reports(RESULT))
     assert scene.status.phase == "Complete"
     waiting = scene.plan(10)
     assert condition(waiting.status, EVALUATED)[:2] == ("False", "EvaluatesFinal")
@@ -158,7 +159,7 @@ def test_run_completes_at_once_and_its_evaluator_stays_until_the_final_checkpoin
 
 
 def test_wait_for_the_final_result_has_a_limit_and_says_why_there_is_none() -> None:
-    scene = complete({"finalSeconds": 60}, evaluator=reports(RESULT), evaluator_exists=True)
+    scene = complete({"finalSeconds": 60}, evaluator=reports(RESULT))
     scene.see(evaluator=REFUSED, evaluator_pods=(CRASHING,))
     assert wanted(scene.plan(59)) == 1
     plan = scene.step(60)

@@ -13,7 +13,8 @@ from run_scene import NOW, RunScene, replicas, specs
 from atoll_operator.api.trainingrun import RuntimeStatus
 from atoll_operator.plan.pods.settings import outdated
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.run.objects import contract, syncer_digest
+from atoll_operator.plan.run.objects import contract
+from atoll_operator.plan.run.workloads import syncer_digest
 from atoll_runtime.contract import EXIT_VERSION, VersionMismatch, brief, parse_run
 
 OLD: dict[str, Any] = {"image": "runtime:1", "environment": {"A": "1"}, "pull_policy": "IfNotPresent"}
@@ -136,15 +137,15 @@ def test_run_replaces_its_pods_for_a_new_image_but_not_while_it_is_suspended() -
     scene.step()
     scene.operator = NEW
     scene.see(syncer_pods=(syncer,), evaluator_pods=(evaluator,))
-    assert scene.plan().replace_pods == ()
+    assert scene.plan().remove_pods == ()
     named = scene.change(image="runtime:2").plan()
-    assert [each.name for each in named.replace_pods] == ["r-syncer-0", "r-evaluator-0"]
+    assert [each.name for each in named.remove_pods] == ["r-syncer-0", "r-evaluator-0"]
     assert named.status.runtime == RuntimeStatus(
         image="runtime:2", asked="runtime:2", environment={"A": "2", "B": "3"}
     )
     suspended = scene.change(suspend=True).unknown()
     suspended.status = suspended.status.model_copy(update={"global_step": 0})
-    assert (replicas(suspended.plan()), suspended.plan().replace_pods) == (0, ())
+    assert (replicas(suspended.plan()), suspended.plan().remove_pods) == (0, ())
 
 
 def test_syncer_that_cannot_read_its_contract_does_not_fail_the_run_but_says_why() -> None:

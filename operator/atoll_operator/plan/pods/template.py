@@ -22,6 +22,8 @@ VOLUMES = ("run", "tls", "tmp", "pod", "journal")
 """Names of the volumes that the operator defines."""
 PATHS = (RUN_DIR, TLS_DIR, "/tmp", POD_DIR, JOURNAL_DIR, TERMINATION_LOG)
 """Their mount paths, and the path at which the kubelet mounts a file."""
+GRACE_SECONDS = 30
+"""Time from SIGTERM to SIGKILL for pods of syncer and evaluator."""
 LEAVE_SECONDS = 30
 """`tolerationSeconds` for a lost node. Kubernetes' default of 300 s would dominate a heal."""
 DRAIN_SECONDS = 60
@@ -99,7 +101,7 @@ def pod_spec(settings: PodSettings, member: str, main: Object) -> Object:
     spec: Object = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 30,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER,

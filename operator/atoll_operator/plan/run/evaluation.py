@@ -11,11 +11,11 @@ from atoll_operator.api.trainingrun import EvaluationStatus
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import Notice, State, find, state
 from atoll_operator.plan.pods.names import evaluator
-from atoll_operator.plan.pods.workloads import UNAVAILABLE
 from atoll_operator.plan.run.observed import RunObserved
 from atoll_operator.plan.unit.waiting import hindrance, hindrances
 from atoll_runtime.contract import EvaluationReport
 
+UNAVAILABLE = "EvaluatorUnavailable"
 BROKEN = ("EvaluatorFailed", "EvaluationFailed", "LossNotFinite", "FinalNotEvaluated")
 """Reasons for which an Event is created, once each."""
 
@@ -26,8 +26,6 @@ class EvaluationPlan:
 
     replicas: int | None = None
     """Of its StatefulSet; None: its objects are not wanted."""
-    remove: bool = False
-    """Its objects exist and are not wanted."""
     status: EvaluationStatus | None = None
     states: Mapping[str, State] = field(default_factory=dict)
     """The condition `Evaluated`; empty for a run that is not to be evaluated."""
@@ -40,7 +38,7 @@ def plan_evaluation(
 ) -> EvaluationPlan:
     """Plan the evaluation; `over`: how the run ended, in this pass or before."""
     if run.spec.evaluation is None:
-        return EvaluationPlan(remove=run.evaluator_exists)
+        return EvaluationPlan()
     status, verdict, wake = _status(run), state(False, "RunFailed"), None
     replicas: int | None = None
     if over == "Complete":
@@ -50,7 +48,6 @@ def plan_evaluation(
     _, reason, message = verdict
     return EvaluationPlan(
         replicas=replicas,
-        remove=replicas is None and run.evaluator_exists,
         status=status,
         states={EVALUATED: verdict},
         notices=(Notice("Warning", reason, message),) if reason in BROKEN else (),

@@ -12,10 +12,10 @@ from atoll_operator.plan.conditions import find, is_true
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.pods.workloads import EvaluatorState
 from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE
 from atoll_operator.plan.unit.waiting import QUEUED
+from atoll_runtime.contract import EvaluatorStatus
 
 PLACED_PHASES = ("Scheduling", "Starting", "Joining", "Learning")
 """Phases of a unit that has pods, or is about to."""
@@ -76,6 +76,16 @@ class UnitFacts:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluatorState:
+    """The evaluator's last good answer, and whether it answers now."""
+
+    status: EvaluatorStatus | None = None
+    reason: str = ""
+    """Why the last poll failed; empty after a good one."""
+    message: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunObserved:
     """One run as it is."""
@@ -100,8 +110,6 @@ class RunObserved:
     """The checkpoint that the syncer was asked to save before the run is suspended."""
     evaluator: EvaluatorState = field(default_factory=EvaluatorState)
     evaluator_pods: tuple[PodView, ...] = ()
-    evaluator_exists: bool = False
-    """Whether the evaluator's StatefulSet exists."""
 
     @property
     def own_units(self) -> dict[str, UnitFacts]:

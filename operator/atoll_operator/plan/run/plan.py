@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from atoll_operator.api.group import UNIT_KIND, Object
+from atoll_operator.api.group import ANNOTATION_CONTRACT, UNIT_KIND, Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.clock import earliest, format_time
@@ -13,16 +13,18 @@ from atoll_operator.plan.conditions import Notice, is_true
 from atoll_operator.plan.nodes import of_lost_nodes
 from atoll_operator.plan.pods.names import evaluator, syncer
 from atoll_operator.plan.pods.settings import outdated, runtime_status
+from atoll_operator.plan.pods.template import GRACE_SECONDS
 from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.run import completion
 from atoll_operator.plan.run.completion import Outcome, plan_completion
 from atoll_operator.plan.run.elastic import run_streams, unit_body, unit_specs
 from atoll_operator.plan.run.evaluation import EvaluationPlan, plan_evaluation
-from atoll_operator.plan.run.objects import evaluator_digest, evaluator_objects, objects, syncer_digest
+from atoll_operator.plan.run.objects import config_map
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.rollout import of_another_kind, plan_rollout
 from atoll_operator.plan.run.status import RunFacts, describe
 from atoll_operator.plan.run.suspension import plan_suspension
+from atoll_operator.plan.run.workloads import evaluator_objects, syncer_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +50,12 @@ class RunPlan:
     """Have the syncer save a checkpoint of this global step or a later one while it trains."""
     apply: tuple[Object, ...] = ()
     """Objects of the run and its syncer."""
-    replace_pods: tuple[Reference, ...] = ()
-    """Pods made of an older template, to be deleted so that their StatefulSet creates them again."""
-    release_pods: tuple[Removal, ...] = ()
-    """Pods on lost nodes, which block their successors."""
+    remove_pods: tuple[Removal, ...] = ()
+    """Pods of an older template, and pods on lost nodes, so that their StatefulSet creates them again."""
     apply_units: tuple[Object, ...] = ()
     """LearnerUnits to create, or to change to a new spec."""
     delete: tuple[Reference, ...] = ()
-    """Objects that the run does not need any more."""
+    """Objects that the run does not need, as far as they exist."""
     delete_units: tuple[Reference, ...] = ()
     apply_evaluator: tuple[Object, ...] = ()
     """Objects of the evaluator. They come last because training does not depend on them."""
@@ -68,14 +68,6 @@ class RunPlan:
 
 
 def plan_run(run: RunObserved, now: float) -> RunPlan:
-    recovery = run.spec.recovery
-    pods = (*run.syncer_pods, *run.evaluator_pods)
-    release, wake = of_lost_nodes(pods, run.nodes, recovery.node_lost_seconds, recovery.force_delete, now)
-    plan = _plan(run, now)
-    return replace(plan, release_pods=release, wake=earliest(plan.wake, wake))
-
-
-def _plan(run: RunObserved, now: float) -> RunPlan:
     spec, old, units, streams = run.spec, run.status, run.own_units, run_streams(run)
     wanted = unit_specs(run, streams)
     expected = wanted.keys() | {name for name, unit in units.items() if unit.by_hand}
@@ -109,31 +101,29 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
         "suspended_seconds": completion.suspended_seconds(spec, old, now),
         "quorum_lost_time": lost.since if lost is not None else None,
     }
-    status = describe(facts, outcome, changes, now)
+    plan = _both_workloads(run, evaluation, describe(facts, outcome, changes, now), now)
     if outcome is not None:
-        return _ended(run, outcome, status, evaluation, now)
+        return _ended(run, outcome, plan, now)
     stopped = suspended and suspension is not None and suspension.written
-    shards, checkpoint = 0 if stopped else spec.syncer.shards, wanted_checkpoint(run)
-    return RunPlan(
+    syncer_set = syncer_objects(run, 0 if stopped else spec.syncer.shards, _layout(run))
+    checkpoint = wanted_checkpoint(run)
+    return replace(
+        plan,
         poll_syncer=not stopped,
-        poll_evaluator=bool(evaluation.replicas),
         save_checkpoint=suspension is not None and suspension.save,
         wanted_checkpoint=checkpoint,
-        apply=tuple(objects(run, shards, _layout(run))),
-        replace_pods=_outdated(run.syncer_pods, syncer_digest(run), shards)
-        + _old_evaluators(run, evaluation),
+        apply=(config_map(run), *syncer_set),
+        remove_pods=(*_outdated(run.syncer_pods, syncer_set), *plan.remove_pods),
         apply_units=tuple(
             unit_body(run, name, unit)
             for name, unit in wanted.items()
             if name not in run.units or (name in rollout.now and not of_another_kind(run.units[name], unit))
         ),
-        delete=_unwanted_evaluator(run, evaluation),
         delete_units=tuple(_surplus(units, wanted)),
-        apply_evaluator=tuple(evaluator_objects(run, evaluation.replicas)),
-        status=status,
-        notices=(*notices(old, status, checkpoint), *evaluation.notices),
+        notices=(*notices(old, plan.status, checkpoint), *plan.notices),
         again=suspended and not stopped,
         wake=earliest(
+            plan.wake,
             completion.deadline_end(spec, old, now),
             suspension.wake if suspension is not None else None,
             starts_until,
@@ -142,30 +132,41 @@ def _plan(run: RunObserved, now: float) -> RunPlan:
     )
 
 
-def _ended(
-    run: RunObserved, outcome: Outcome, status: TrainingRunStatus, evaluation: EvaluationPlan, now: float
+def _both_workloads(
+    run: RunObserved, evaluation: EvaluationPlan, status: TrainingRunStatus, now: float
 ) -> RunPlan:
-    """The end is written before anything is deleted. A failed run keeps its journals, a complete one does not."""
-    failed, name = outcome.phase == "Failed", syncer(run.name)
-    if not outcome.known:
-        notice = Notice("Warning" if failed else "Normal", outcome.reason, outcome.message)
-        return RunPlan(
-            status=status, notices=(notice, *evaluation.notices), poll_evaluator=bool(evaluation.replicas)
-        )
-    deleted_at = completion.deletion_time(run, status, now)
-    if deleted_at is not None and deleted_at <= now:
-        return RunPlan(status=status, delete_run=True)
-    syncer_objects = () if failed else (Reference("StatefulSet", name), Reference("Service", name))
+    """The plan for the evaluator, and for pods on lost nodes, whatever becomes of the run."""
+    pods, recovery = (*run.syncer_pods, *run.evaluator_pods), run.spec.recovery
+    lost, wake = of_lost_nodes(pods, run.nodes, recovery.node_lost_seconds, recovery.force_delete, now)
+    evaluator_set = evaluator_objects(run, evaluation.replicas)
     return RunPlan(
         poll_evaluator=bool(evaluation.replicas),
-        apply=tuple(objects(run, 0, _layout(run))) if failed else (),
-        replace_pods=_old_evaluators(run, evaluation),
-        delete=(*syncer_objects, *_unwanted_evaluator(run, evaluation)),
-        apply_evaluator=tuple(evaluator_objects(run, evaluation.replicas)),
+        remove_pods=(*lost, *_outdated(run.evaluator_pods, evaluator_set)),
+        delete=() if evaluator_set else _workload(evaluator(run.name)),
+        apply_evaluator=evaluator_set,
         status=status,
         notices=evaluation.notices,
-        wake=earliest(deleted_at, evaluation.wake),
+        wake=earliest(evaluation.wake, wake),
     )
+
+
+def _ended(run: RunObserved, outcome: Outcome, plan: RunPlan, now: float) -> RunPlan:
+    """The end is written before the syncer is touched. A failed run keeps its journals, a complete one does not."""
+    failed = outcome.phase == "Failed"
+    if not outcome.known:
+        notice = Notice("Warning" if failed else "Normal", outcome.reason, outcome.message)
+        return replace(plan, notices=(notice, *plan.notices))
+    deleted_at = completion.deletion_time(run, plan.status, now)
+    if deleted_at is not None and deleted_at <= now:
+        return RunPlan(status=plan.status, delete_run=True)
+    plan = replace(plan, wake=earliest(deleted_at, plan.wake))
+    if failed:
+        return replace(plan, apply=(config_map(run), *syncer_objects(run, 0, _layout(run))))
+    return replace(plan, delete=(*_workload(syncer(run.name)), *plan.delete))
+
+
+def _workload(name: str) -> tuple[Reference, ...]:
+    return Reference("StatefulSet", name), Reference("Service", name)
 
 
 def _surplus(units: Mapping[str, UnitFacts], wanted: Mapping[str, LearnerUnitSpec]) -> Iterator[Reference]:
@@ -180,18 +181,12 @@ def _layout(run: RunObserved) -> int:
     return run.status.syncer_layout + (run.status.syncer_shards not in (0, run.spec.syncer.shards))
 
 
-def _outdated(pods: Sequence[PodView], digest: str, replicas: int) -> tuple[Reference, ...]:
-    return tuple(Reference("Pod", pod.name, pod.uid) for pod in outdated(pods, digest, replicas))
-
-
-def _old_evaluators(run: RunObserved, evaluation: EvaluationPlan) -> tuple[Reference, ...]:
-    return _outdated(run.evaluator_pods, evaluator_digest(run), evaluation.replicas or 0)
-
-
-def _unwanted_evaluator(run: RunObserved, evaluation: EvaluationPlan) -> tuple[Reference, ...]:
-    """The StatefulSet comes last, because its existence shows that the rest may exist."""
-    name = evaluator(run.name)
-    return (Reference("Service", name), Reference("StatefulSet", name)) if evaluation.remove else ()
+def _outdated(pods: Sequence[PodView], workload: Iterable[Object]) -> Iterator[Removal]:
+    """Pods to delete now because they were made of an older template than their StatefulSet's."""
+    for spec in (body["spec"] for body in workload if body["kind"] == "StatefulSet"):
+        made_of = spec["template"]["metadata"]["annotations"][ANNOTATION_CONTRACT]
+        for pod in outdated(pods, made_of, spec["replicas"]):
+            yield Removal(pod.name, pod.uid, GRACE_SECONDS)
 
 
 CHECKPOINT = "atoll.dev/checkpoint"

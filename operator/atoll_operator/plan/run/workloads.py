@@ -8,16 +8,17 @@ the bucket.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from atoll_operator.api import group
 from atoll_operator.api.group import EVALUATOR, SYNCER, Object
 from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
 from atoll_operator.plan.pods import template
-from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.settings import digest, said
+from atoll_operator.plan.run.objects import batches, metadata
+from atoll_operator.plan.run.observed import RunObserved
 from atoll_runtime import contract
-from atoll_runtime.contract import EvaluationContract, EvaluationSpec, EvaluatorStatus, SyncerContract
+from atoll_runtime.contract import EvaluationContract, EvaluationSpec, SyncerContract
 
 SYNCER_PORTS = {
     "sync": contract.SYNCER_PORT, "status": contract.STATUS_PORT, "health": contract.HEALTH_PORT
@@ -25,40 +26,19 @@ SYNCER_PORTS = {
 EVALUATOR_PORTS = {"status": contract.STATUS_PORT, "health": contract.HEALTH_PORT}
 POD_INDEX = "apps.kubernetes.io/pod-index"
 """Label of a StatefulSet's pods (Kubernetes 1.28)."""
-UNAVAILABLE = "EvaluatorUnavailable"
-NO_BATCHES = SyncerContract()
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluatorState:
-    """The evaluator's last good answer, and whether it answers now."""
-
-    status: EvaluatorStatus | None = None
-    reason: str = ""
-    """Why the last poll failed; empty after a good one."""
-    message: str = ""
-
-
-def syncer_objects(
-    settings: PodSettings,
-    namespace: str,
-    owners: list[Object],
-    spec: SyncerSpec,
-    replicas: int,
-    layout: int,
-    digest: str = "",
-    told: SyncerContract = NO_BATCHES,
-) -> tuple[Object, Object]:
+def syncer_objects(run: RunObserved, replicas: int, layout: int) -> tuple[Object, Object]:
     """Service and StatefulSet. Scaling it to 0 keeps the journals (suspended, failed); deleting it deletes them
     (finished).
 
     Args:
         layout: number of changes of `spec.shards`. Each layout has its own folder on the volumes, because a journal of
             an older layout may have the same number of shards but an abandoned history. A shard removes older folders.
-        digest: see `_workload`.
     """
+    spec = run.spec.syncer
     environment = {
-        contract.ENV_SYNCER: contract.brief(told),
+        contract.ENV_SYNCER: contract.brief(SyncerContract(batches=batches(run))),
         contract.ENV_JOURNAL_DIR: f"{contract.JOURNAL_DIR}/layout-{layout}",
         # A restart does not compile the merge again.
         "NUMBA_CACHE_DIR": f"{contract.JOURNAL_DIR}/compiled",
@@ -67,7 +47,7 @@ def syncer_objects(
         "MALLOC_TRIM_THRESHOLD_": "262144",
         "JAX_PLATFORMS": "cpu",  # JAX writes checkpoints here; the image's libtpu would look for chips
     }
-    main = template.container(settings, "atoll_runtime.syncer", environment, spec.resources)
+    main = template.container(run.settings, "atoll_runtime.syncer", environment, spec.resources)
     field = {"apiVersion": "v1", "fieldPath": f"metadata.labels['{POD_INDEX}']"}
     main["env"].append({"name": contract.ENV_SHARD, "valueFrom": {"fieldRef": field}})
     main["volumeMounts"].append({"name": "journal", "mountPath": contract.JOURNAL_DIR})
@@ -75,33 +55,38 @@ def syncer_objects(
     if spec.storage_class_name is not None:
         claim["storageClassName"] = spec.storage_class_name
     return _workload(
-        settings, SYNCER, namespace, owners, spec, main, SYNCER_PORTS, replicas, digest,
+        run, SYNCER, spec, main, SYNCER_PORTS, replicas, syncer_digest(run),
         persistentVolumeClaimRetentionPolicy={"whenDeleted": "Delete", "whenScaled": "Retain"},
         volumeClaimTemplates=[{"metadata": {"name": "journal"}, "spec": claim}],
     )  # fmt: skip
 
 
-def evaluator_objects(
-    settings: PodSettings,
-    namespace: str,
-    owners: list[Object],
-    spec: EvaluatorSpec,
-    replicas: int,
-    digest: str = "",
-) -> tuple[Object, Object]:
-    """Service and StatefulSet; for `digest` see `_workload`."""
+def syncer_digest(run: RunObserved) -> str:
+    """Hash of everything that may change and that the syncer's pods are made of, or read at their start."""
+    spec, own = run.spec, run.spec.syncer
+    pod = said(own, "resources", "shards", "storage", "storage_class_name")
+    read = said(spec.quorum), said(spec.target), said(spec.checkpoint)
+    # Of pools that set none, nothing: their batch does not change.
+    own_batches = {pool.name: pool.batch for pool in spec.pools if pool.batch is not None}
+    return digest(run.settings, pod, said(own.resources), *read, *([own_batches] if own_batches else []))
+
+
+def evaluator_objects(run: RunObserved, replicas: int | None) -> tuple[Object, ...]:
+    """Service and StatefulSet; nothing if `replicas` is None."""
+    spec = run.spec.evaluation
+    if spec is None or replicas is None:
+        return ()
     told = EvaluationContract(**{name: getattr(spec, name) for name in EvaluationSpec.model_fields})
     environment = {contract.ENV_EVALUATION: contract.brief(told), "JAX_PLATFORMS": "cpu"}
-    main = template.container(settings, "atoll_runtime.evaluator", environment, spec.resources)
+    main = template.container(run.settings, "atoll_runtime.evaluator", environment, spec.resources)
     main["image"] = spec.image or main["image"]
-    return _workload(settings, EVALUATOR, namespace, owners, spec, main, EVALUATOR_PORTS, replicas, digest)
+    made_of = digest(run.settings, said(spec, "resources", "final_seconds"), said(spec.resources))
+    return _workload(run, EVALUATOR, spec, main, EVALUATOR_PORTS, replicas, made_of)
 
 
 def _workload(
-    settings: PodSettings,
+    run: RunObserved,
     component: str,
-    namespace: str,
-    owners: list[Object],
     spec: SyncerSpec | EvaluatorSpec,
     main: Object,
     ports: Mapping[str, int],
@@ -115,10 +100,10 @@ def _workload(
         digest: of what the pods are made of and read at their start. A pod with another one is replaced.
         more: further fields of the StatefulSet's spec.
     """
-    name = f"{settings.run}-{component}"
-    selector = {group.LABEL_RUN: settings.run, group.LABEL_COMPONENT: component}
+    settings, name = run.settings, f"{run.name}-{component}"
+    selector = {group.LABEL_RUN: run.name, group.LABEL_COMPONENT: component}
     labels = {group.LABEL_MANAGER: group.MANAGER, **selector}
-    metadata = {"name": name, "namespace": namespace, "labels": labels, "ownerReferences": owners}
+    named = {**metadata(run, name), "labels": labels}
     main["ports"] = template.container_ports(ports)
     main |= {
         "startupProbe": _probe("/healthz", period=2, failures=150),  # it may take 5 min to start
@@ -139,8 +124,8 @@ def _workload(
         "template": {"metadata": pod_metadata, "spec": pod},
         **more,
     }
-    stateful_set = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": set_spec}
-    return template.headless(dict(metadata), selector, ports), stateful_set
+    stateful_set = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": named, "spec": set_spec}
+    return template.headless(dict(named), selector, ports), stateful_set
 
 
 def _probe(path: str, period: int, failures: int) -> Object:
