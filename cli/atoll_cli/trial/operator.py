@@ -22,7 +22,7 @@ from atoll_operator.plan.pods.names import syncer
 from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import plan_run
-from atoll_operator.plan.run.syncer_state import UNAVAILABLE, SyncerState, finishing, heard, missed
+from atoll_operator.plan.run.syncer_state import UNAVAILABLE, SyncerState, finishing
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.unit import Pace, UnitObserved
@@ -146,7 +146,7 @@ class Operator:
                 settings=self._observed().settings,
                 report=report,
                 answering_since=answering_since,
-                heard=state.heard,
+                heard=state.heard_at,
                 pace=unit.pace,
             )
         )
@@ -167,8 +167,8 @@ class Operator:
             with urllib.request.urlopen(url, timeout=ANSWER_SECONDS, context=self._tls) as answer:
                 status = SyncerStatus.model_validate_json(answer.read())
         except (OSError, ValidationError) as error:
-            return missed(old, UNAVAILABLE, f"the syncer does not answer: {error}")
-        return heard(old, status, time.time(), time.monotonic())
+            return old.missed(UNAVAILABLE, f"the syncer does not answer: {error}")
+        return old.heard(status, time.time(), time.monotonic())
 
     def _certify(self, name: str, uri: str, hosts: tuple[str, ...]) -> Path:
         """Folder of a certificate, which is written once."""

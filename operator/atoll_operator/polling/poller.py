@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import aiohttp
 from pydantic import ValidationError
 
 from atoll_operator.kube.cache import Key
+from atoll_operator.kube.logs import tell
 from atoll_operator.metrics.process import Metrics
+from atoll_operator.plan.run import evaluation, syncer_state
+from atoll_operator.plan.run.observed import EvaluatorState
+from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import EvaluatorStatus, SyncerStatus
 
@@ -20,11 +26,11 @@ TIME_OUT = aiohttp.ClientTimeout(total=5, connect=3)
 BODY_LIMIT = 8 * 2**20
 """Bytes of a report. A unit with the longest name takes 795 with all figures and its ledger (2026-11-22): 3.3 MB for
 the 4,096 units that a run can have; deleted units leave their ledgers."""
+UNAVAILABLE = (syncer_state.UNAVAILABLE, evaluation.UNAVAILABLE)
 CERTIFICATE_ERRORS = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError, ssl.SSLError)
 
+S = TypeVar("S", SyncerState, EvaluatorState)
 R = TypeVar("R", SyncerStatus, EvaluatorStatus)
-S = TypeVar("S")
-P = TypeVar("P", bound="Poll[Any]")
 
 
 class PollFailed(Exception):
@@ -44,19 +50,30 @@ class Poll(Generic[S]):
     shards: int
     state: S
     """What the polls have shown."""
+    wanted: CheckpointOrder | None = None
+    """A checkpoint that the syncer is asked for."""
     task: asyncio.Task[None] | None = None
     """None once polling has stopped."""
     poked: asyncio.Event = field(default_factory=asyncio.Event)
-    failures: int = 0
-    """Polls in a row without an answer."""
 
 
-class Poller(Generic[P]):
-    """Keeps one poll for each run. Subclasses say how to make a poll and what one round of it does."""
+class Poller(Generic[S, R]):
+    """Keeps one poll for each run. Subclasses say what an answer means, and when to ask again.
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        self._settings, self._metrics = settings, metrics
-        self._polls: dict[Key, P] = {}
+    Args:
+        url: of a report, with `{run}` and `{namespace}`, and perhaps `{shard}`, in it.
+        host: the name in the certificate of a pod, by run and namespace.
+    """
+
+    kind: type[R]
+    unknown: S
+    """The state before the first poll."""
+
+    def __init__(
+        self, settings: Settings, metrics: Metrics, url: str, host: Callable[[str, str], str]
+    ) -> None:
+        self._settings, self._metrics, self._url, self._host = settings, metrics, url, host
+        self._polls: dict[Key, Poll[S]] = {}
 
     def ensure(self, run: Key, uid: str, shards: int, context: ssl.SSLContext) -> None:
         """Start polling, unless the same pods are polled already."""
@@ -64,8 +81,13 @@ class Poller(Generic[P]):
         if poll is not None and poll.shards == shards and poll.task is not None and not poll.task.done():
             return
         self.forget(run)
-        poll = self._polls[run] = self._new(run, uid, shards)
+        poll = self._polls[run] = Poll(run, uid, shards, self.unknown)
         poll.task = asyncio.create_task(self._follow(poll, context), name=f"{type(self).__name__} {run}")
+
+    def state(self, run: Key, uid: str) -> S:
+        """What is known."""
+        poll = self._find(run, uid)
+        return poll.state if poll is not None else self.unknown
 
     def stop(self, run: Key) -> None:
         """Stop polling. The last state stays known: it holds the last figures of the run's units."""
@@ -91,28 +113,56 @@ class Poller(Generic[P]):
             self.forget(run)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _find(self, run: Key, uid: str) -> P | None:
+    def _find(self, run: Key, uid: str) -> Poll[S] | None:
         poll = self._polls.get(run)
         return poll if poll is not None and poll.uid == uid else None
 
-    def _new(self, run: Key, uid: str, shards: int) -> P:
+    def _address(self, run: Key) -> tuple[str, str]:
+        """The URL of the report, and the host name in the pod's certificate."""
+        url = self._url.format(run=run.name, namespace=run.namespace, shard=0)
+        return url, self._host(run.name, run.namespace)
+
+    async def _heard(self, poll: Poll[S], report: R, session: aiohttp.ClientSession) -> S:
+        """The state after a report. Raises PollFailed if it is not what was asked for."""
         raise NotImplementedError
 
-    async def _round(self, poll: P, session: aiohttp.ClientSession) -> float:
-        """Poll once, keep the new state and report changes; returns the seconds until the next round."""
+    def _changed(self, run: Key, old: S, new: S) -> None:
+        """Report what is new."""
         raise NotImplementedError
 
-    async def _follow(self, poll: P, context: ssl.SSLContext) -> None:
+    def _seconds(self, poll: Poll[S]) -> float:
+        """Until the next poll."""
+        raise NotImplementedError
+
+    async def _follow(self, poll: Poll[S], context: ssl.SSLContext) -> None:
         """Run until cancelled."""
         connector = aiohttp.TCPConnector(ssl=context, limit=poll.shards)
         async with aiohttp.ClientSession(connector=connector, timeout=TIME_OUT) as session:
             while True:
-                seconds = await self._round(poll, session)
+                old = poll.state
+                poll.state = await self._poll(poll, session)
+                self._changed(poll.run, old, poll.state)
                 try:
-                    await asyncio.wait_for(poll.poked.wait(), seconds * random.uniform(0.9, 1.1))
+                    await asyncio.wait_for(poll.poked.wait(), self._seconds(poll) * random.uniform(0.9, 1.1))
                 except TimeoutError:
                     continue
                 poll.poked.clear()
+
+    async def _poll(self, poll: Poll[S], session: aiohttp.ClientSession) -> S:
+        try:
+            return await self._heard(poll, await self._fetch(poll, session), session)
+        except PollFailed as error:
+            old, new = poll.state, poll.state.missed(error.reason, str(error))
+            self._metrics.poll_errors.labels(error.reason).inc()
+            if old.reason != new.reason:
+                starting = old.status is None and new.reason in UNAVAILABLE  # its pod may not run yet
+                level = logging.INFO if starting else logging.WARNING
+                fields = {"object": str(poll.run), "url": self._address(poll.run)[0], "reason": new.reason}
+                tell(level, str(error), **fields)
+            return new
+
+    async def _fetch(self, poll: Poll[S], session: aiohttp.ClientSession) -> R:
+        return await fetch(session, *self._address(poll.run), poll.uid, self.kind)
 
 
 async def fetch(session: aiohttp.ClientSession, url: str, host: str, uid: str, kind: type[R]) -> R:

@@ -106,7 +106,6 @@ class RunReconciler(Reconciler[RunMemory]):
             nodes=inventory.nodes_of((*syncer_pods, *evaluator_pods)),
             syncer=self._syncers.state(key, uid),
             seen=seen,
-            order=self._syncers.order(key, uid),
             evaluator=self._evaluators.state(key, uid),
             evaluator_pods=evaluator_pods,
         )
@@ -148,8 +147,7 @@ class RunReconciler(Reconciler[RunMemory]):
         await certificates.ensure(everybody, _now())
         if plan.poll_syncer:
             self._syncers.ensure(key, run.uid, shards, certificates.context)
-            self._syncers.save(key, plan.save_checkpoint)
-            self._syncers.request(key, plan.wanted_checkpoint)
+            self._syncers.order(key, plan.checkpoint)
         if plan.poll_evaluator:
             self._evaluators.ensure(key, run.uid, 1, certificates.context)
 

@@ -188,7 +188,7 @@ class UnitReconciler(Reconciler[UnitMemory]):
             share=ledger.share(own, syncer.merged),
             ledger=shown,
             answering_since=answering_since,
-            heard=syncer.heard,
+            heard=syncer.heard_at,
             pace=memory.pace,
             nodes=self._inventory.nodes_of(pods),
             sees_nodes=self._inventory.sees_nodes,

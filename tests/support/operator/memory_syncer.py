@@ -8,16 +8,11 @@ from typing import Any
 from memory_cluster import PlayedCluster
 
 from atoll_operator.api.group import LABEL_UNIT
-from atoll_operator.plan.run.observed import EvaluatorState
-from atoll_operator.plan.run.syncer_state import (
-    UNAVAILABLE,
-    CheckpointOrder,
-    SyncerState,
-    heard,
-    missed,
-    next_checkpoint_step,
-)
+from atoll_operator.plan.run.evaluation import UNAVAILABLE as EVALUATOR_UNAVAILABLE
+from atoll_operator.plan.run.syncer_state import UNAVAILABLE as SYNCER_UNAVAILABLE
+from atoll_operator.plan.run.syncer_state import CheckpointOrder
 from atoll_operator.polling.evaluator import EvaluatorPoller
+from atoll_operator.polling.poller import PollFailed
 from atoll_operator.polling.syncer import SyncerPoller
 from atoll_runtime.contract import (
     BeginningReport,
@@ -109,22 +104,22 @@ def pollers(syncer: PlayedSyncer) -> dict[str, Any]:
     """The operator's pollers, but for the network."""
 
     class Heard(SyncerPoller):
-        async def _poll(self, poll: Any, session: Any) -> SyncerState:
-            old, status = poll.state, syncer.say(poll.uid)
-            if status is None:
-                return missed(old, UNAVAILABLE, "nobody answers")
-            return heard(old, status, time.time(), time.monotonic())
+        async def _fetch(self, poll: Any, session: Any) -> SyncerStatus:
+            if (status := syncer.say(poll.uid)) is None:
+                raise PollFailed(SYNCER_UNAVAILABLE, "nobody answers")
+            return status
 
-        async def _order(self, poll: Any, session: Any, report: SyncerStatus) -> None:
-            step = next_checkpoint_step(report, poll.order)
-            poll.order, syncer.saved = CheckpointOrder(step), step
+        async def _ask(self, run: Any, wanted: CheckpointOrder, session: Any) -> CheckpointOrder:
+            syncer.saved = wanted.step
+            return wanted
 
     class Evaluated(EvaluatorPoller):
-        async def _round(self, poll: Any, session: Any) -> float:
-            new = EvaluatorState(status=syncer.evaluate(poll.uid))
-            if new != poll.state:
-                poll.state = new
-                self._changed(poll.run)
+        async def _fetch(self, poll: Any, session: Any) -> EvaluatorStatus:
+            if (status := syncer.evaluate(poll.uid)) is None:
+                raise PollFailed(EVALUATOR_UNAVAILABLE, "nobody answers")
+            return status
+
+        def _seconds(self, poll: Any) -> float:
             return TICK_SECONDS
 
     return {"SyncerPoller": Heard, "EvaluatorPoller": Evaluated}

@@ -14,7 +14,7 @@ from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import RunPlan, plan_run
-from atoll_operator.plan.run.syncer_state import SyncerState
+from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState
 from atoll_runtime.contract import SyncerStatus
 
 NOW = 1_700_000_000.0
@@ -78,6 +78,13 @@ class RunScene:
         """The syncer answers with this report."""
         status = SyncerStatus(**({"run_uid": "u", "phase": phase, "global_step": 25, "down": down} | report))
         return self.see(syncer=SyncerState(status=status, answering_since=since))
+
+    def ordered(self, refused: str = "") -> RunScene:
+        """The syncer was asked for the checkpoint before a suspension when it answered last."""
+        state: SyncerState = self.observed["syncer"]
+        step = state.status.global_step if state.status is not None else 0
+        order = CheckpointOrder(step, last=True, refused=refused)
+        return self.see(syncer=replace(state, order=order))
 
     def silent(self, reason: str = "SyncerUnavailable", message: str = "no route") -> RunScene:
         """The syncer does not answer; its last report stays known."""

@@ -13,7 +13,7 @@ from atoll_operator.api.common import MAX_REASONS, Cost, CostStatus
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.plan import cost, ledger
 from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.run.syncer_state import SyncerState, heard
+from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport, WaitReport
 
 HEAL = cost.of_heal(0.1, chips=4, step_seconds=0.1)
@@ -26,7 +26,7 @@ def report(time: float, received: int, sent: int = 0, down: str = "") -> SyncerS
 def after(*reports: SyncerStatus) -> SyncerState:
     state = SyncerState()
     for each in reports:
-        state = heard(state, each, each.time, each.time)
+        state = state.heard(each, each.time, each.time)
     return state
 
 
@@ -34,16 +34,16 @@ def test_traffic_is_a_mean_of_a_steady_rate() -> None:
     state = after(*(report(2.0 * i, 500_000_000 * i, 250_000_000 * i) for i in range(120)))
     assert (state.traffic.into, state.traffic.out) == (pytest.approx(2, rel=0.01), pytest.approx(1, rel=0.01))
     before = after(report(0, 0), report(2, 10**9))
-    assert heard(before, report(4, 10), 4, 4).traffic == before.traffic, "it counts from zero again"
-    assert heard(before, report(2, 10**9), 3, 3).traffic == before.traffic, "the same report"
-    partial = heard(before, report(4, 10**10, down="shard 1"), 4, 4)
+    assert before.heard(report(4, 10), 4, 4).traffic == before.traffic, "it counts from zero again"
+    assert before.heard(report(2, 10**9), 3, 3).traffic == before.traffic, "the same report"
+    partial = before.heard(report(4, 10**10, down="shard 1"), 4, 4)
     assert partial.traffic == before.traffic, "a shard more or less is no traffic"
-    assert heard(partial, report(6, 2 * 10**10, down="shard 1"), 6, 6).traffic.into > before.traffic.into
+    assert partial.heard(report(6, 2 * 10**10, down="shard 1"), 6, 6).traffic.into > before.traffic.into
 
 
 def test_shares_are_of_the_tokens_that_were_merged() -> None:
     one, two = LedgerReport(trained=90, merged=30), LedgerReport(trained=90, merged=60)
-    state = heard(SyncerState(), report(1, 0).model_copy(update={"ledger": {"a": one, "b": two}}), 0.0, 0.0)
+    state = SyncerState().heard(report(1, 0).model_copy(update={"ledger": {"a": one, "b": two}}), 0.0, 0.0)
     assert ledger.share(two, state.merged) == pytest.approx(2 / 3)
     assert ledger.share(None, state.merged) is None
     assert ledger.share(LedgerReport(trained=5, merged=0), 0) is None

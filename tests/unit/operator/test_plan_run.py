@@ -14,7 +14,6 @@ from atoll_operator.plan.clock import format_time
 from atoll_operator.plan.conditions import document, find, refused, state, transition
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.plan import RunPlan
-from atoll_operator.plan.run.syncer_state import CheckpointOrder
 from atoll_runtime.contract import LedgerReport, parse_run
 
 TERMINAL = PodView(name="r-syncer-1", exit_code=64, exit_message="LayoutMismatch: no")
@@ -200,7 +199,7 @@ def resumed_run() -> RunScene:
     run.step(-7200)
     for name in UNITS:
         run.unit(name, unit_status(False))
-    run.change(suspend=True).see(order=CheckpointOrder(25, "it refuses"), seen=NOW - 7200).step(-3600)
+    run.change(suspend=True).ordered("it refuses").see(seen=NOW - 7200).step(-3600)
     assert (run.status.phase, run.status.global_step) == ("Suspended", 25)
     return run.change(suspend=False).see(order=None).unknown()
 

@@ -14,7 +14,6 @@ from atoll_operator.plan.run.syncer_state import (
     SyncerState,
     compare,
     finishing,
-    heard,
 )
 from atoll_runtime.contract import BeginningReport, CheckpointReport, LedgerReport, SyncerStatus, UnitReport
 
@@ -89,8 +88,8 @@ def test_all_units_are_due_if_the_syncer_comes_goes_or_changes_its_phase(other: 
 def test_a_syncer_answers_since_now_where_the_clock_was_set_and_no_unit_looks_hung(
     later: float, since: float
 ) -> None:
-    first = heard(SyncerState(), STATUS, 1000.0, 0.0)
-    assert heard(first, STATUS, 1000.0 + later, 60.0).answering_since == since
+    first = SyncerState().heard(STATUS, 1000.0, 0.0)
+    assert first.heard(STATUS, 1000.0 + later, 60.0).answering_since == since
 
 
 def test_the_syncer_serves_since_the_last_of_its_shards_came() -> None:
@@ -103,10 +102,10 @@ def test_the_syncer_serves_since_the_last_of_its_shards_came() -> None:
         (1006.0, away),
         (1008.0, STATUS),
     ):
-        state = heard(state, report, second, second)
+        state = state.heard(report, second, second)
         seen.append((state.answers, state.serving_since))
     assert seen == [(True, 1000.0), (True, 1000.0), (True, None), (True, None), (True, 1008.0)]
-    again = heard(state, SyncerStatus(run_uid="u", phase="Starting"), 1010.0, 1010.0)
+    again = state.heard(SyncerStatus(run_uid="u", phase="Starting"), 1010.0, 1010.0)
     assert (again.status.global_step, again.status.units, again.serving_since) == (5, {}, None)
 
 

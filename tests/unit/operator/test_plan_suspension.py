@@ -10,6 +10,8 @@ from run_scene import RunScene, condition, replicas, unit_status
 from atoll_operator.plan.run.syncer_state import CheckpointOrder, next_checkpoint_step
 from atoll_runtime.contract import CheckpointReport, SyncerStatus
 
+ORDER = CheckpointOrder(42, last=True)
+
 
 def suspending(pods: bool = False, **checkpoint: Any) -> RunScene:
     """A run of one unit at step 42."""
@@ -22,30 +24,28 @@ def suspending(pods: bool = False, **checkpoint: Any) -> RunScene:
 
 def test_nothing_is_saved_while_a_unit_may_still_contribute() -> None:
     plan = suspending(pods=True).plan()
-    assert (plan.save_checkpoint, plan.poll_syncer, replicas(plan)) == (False, True, 1)
+    assert (plan.checkpoint, plan.poll_syncer, replicas(plan)) == (None, True, 1)
     assert "r-a-0" in condition(plan.status, "Suspended")[2]
     scene = suspending()
-    assert scene.plan().save_checkpoint
-    assert scene.unit("r-b-0", run="another").plan().save_checkpoint
+    assert scene.plan().checkpoint == ORDER
+    assert scene.unit("r-b-0", run="another").plan().checkpoint == ORDER
 
 
 def test_syncer_stops_once_the_status_names_a_checkpoint_that_holds_everything() -> None:
-    older = suspending(newestStep=42, current=False).see(order=CheckpointOrder(42))
+    older = suspending(newestStep=42, current=False).ordered()
     assert (replicas(older.plan()), older.plan().status.phase) == (1, "Suspending")
-    scene = suspending(newestStep=42, current=True).see(order=CheckpointOrder(42))
+    scene = suspending(newestStep=42, current=True).ordered()
     plan = scene.step()
     assert (replicas(plan), plan.status.phase, plan.poll_syncer, plan.again) == (1, "Suspended", True, True)
     assert plan.status.checkpoint.step == plan.status.global_step == 42
-    after = scene.unknown().see(order=None).plan(9)
+    after = scene.unknown().plan(9)
     assert (replicas(after), after.status, after.poll_syncer, after.again) == (0, plan.status, False, False)
 
 
 @pytest.mark.parametrize(
     ("act", "later", "message"),
     [
-        pytest.param(
-            lambda s: s.see(order=CheckpointOrder(42, "it answers 405 to the order")), 0, "it answers 405", id="refuses"
-        ),
+        pytest.param(lambda s: s.ordered("it answers 405"), 0, "it answers 405", id="refuses"),
         pytest.param(lambda s: s.silent(), 180, "no route", id="no-syncer"),
     ],
 )  # fmt: skip
@@ -65,7 +65,7 @@ def test_syncer_that_cannot_save_does_not_delay_the_suspension_for_ever(
 def test_run_that_never_began_is_suspended_at_once_and_starts_again() -> None:
     scene = RunScene({"a": 1}, suspend=True).unknown()
     plan = scene.step()
-    assert (replicas(plan), plan.status.phase, plan.save_checkpoint) == (0, "Suspended", False)
+    assert (replicas(plan), plan.status.phase, plan.checkpoint) == (0, "Suspended", None)
     assert condition(plan.status, "Ready")[:2] == ("True", "Suspended"), "it is as its spec says, for kstatus"
     plan = scene.change(suspend=False).plan(60)
     assert [condition(plan.status, name)[1] for name in ("Ready", "Suspended")] == [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
@@ -12,7 +12,7 @@ from atoll_operator.plan.conditions import find, is_true
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState
+from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE
 from atoll_operator.plan.unit.waiting import QUEUED
 from atoll_runtime.contract import EvaluatorStatus
@@ -84,6 +84,12 @@ class EvaluatorState:
     reason: str = ""
     """Why the last poll failed; empty after a good one."""
     message: str = ""
+    misses: int = field(default=0, compare=False)
+    """Failed polls in a row."""
+
+    def missed(self, reason: str, message: str) -> EvaluatorState:
+        """The state after a failed poll."""
+        return replace(self, reason=reason, message=message, misses=self.misses + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +112,6 @@ class RunObserved:
     syncer: SyncerState = field(default_factory=SyncerState)
     seen: float | None = None
     """Unix seconds when this operator saw the run first; None: now."""
-    order: CheckpointOrder | None = None
-    """The checkpoint that the syncer was asked to save before the run is suspended."""
     evaluator: EvaluatorState = field(default_factory=EvaluatorState)
     evaluator_pods: tuple[PodView, ...] = ()
 

@@ -24,6 +24,7 @@ from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.rollout import of_another_kind, plan_rollout
 from atoll_operator.plan.run.status import RunFacts, describe
 from atoll_operator.plan.run.suspension import plan_suspension
+from atoll_operator.plan.run.syncer_state import CheckpointOrder
 from atoll_operator.plan.run.workloads import evaluator_objects, syncer_objects
 
 
@@ -44,10 +45,8 @@ class RunPlan:
     """Its time to live after the end is over."""
     poll_syncer: bool = False
     poll_evaluator: bool = False
-    save_checkpoint: bool = False
-    """Have the syncer save a checkpoint that holds everything merged."""
-    wanted_checkpoint: int | None = None
-    """Have the syncer save a checkpoint of this global step or a later one while it trains."""
+    checkpoint: CheckpointOrder | None = None
+    """A checkpoint that the syncer is to save."""
     apply: tuple[Object, ...] = ()
     """Objects of the run and its syncer."""
     remove_pods: tuple[Removal, ...] = ()
@@ -106,12 +105,11 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         return _ended(run, outcome, plan, now)
     stopped = suspended and suspension is not None and suspension.written
     syncer_set = syncer_objects(run, 0 if stopped else spec.syncer.shards, _layout(run))
-    checkpoint = wanted_checkpoint(run)
+    checkpoint = suspension.checkpoint if suspension is not None else wanted_checkpoint(run)
     return replace(
         plan,
         poll_syncer=not stopped,
-        save_checkpoint=suspension is not None and suspension.save,
-        wanted_checkpoint=checkpoint,
+        checkpoint=checkpoint,
         apply=(config_map(run), *syncer_set),
         remove_pods=(*_outdated(run.syncer_pods, syncer_set), *plan.remove_pods),
         apply_units=tuple(
@@ -194,17 +192,19 @@ CHECKPOINT = "atoll.dev/checkpoint"
 DIGITS = 15
 
 
-def wanted_checkpoint(run: RunObserved) -> int | None:
-    """The global step of which, or of a later one, a checkpoint has yet to be saved; None if nobody asks."""
+def wanted_checkpoint(run: RunObserved) -> CheckpointOrder | None:
+    """A checkpoint that a user wants and that does not stand yet."""
     text, report = run.annotations.get(CHECKPOINT, ""), run.syncer.status
-    if run.spec.suspend or report is None or not text.isdecimal() or len(text) > DIGITS:
+    if report is None or not text.isdecimal() or len(text) > DIGITS:
         return None
-    newest = report.checkpoint.newest_step
-    return int(text) if newest is None or newest < int(text) else None
+    order = CheckpointOrder(int(text))
+    return None if order.stands(report) else order
 
 
-def notices(old: TrainingRunStatus, new: TrainingRunStatus, wanted: int | None) -> Iterator[Notice]:
-    """Events for what a user has changed between two statuses, and for a checkpoint that is wanted."""
+def notices(
+    old: TrainingRunStatus, new: TrainingRunStatus, wanted: CheckpointOrder | None
+) -> Iterator[Notice]:
+    """Events for what a user has changed between two statuses, and for a checkpoint that a user wants."""
     if old.suspend_time is None and new.suspend_time is not None:
         yield Notice("Normal", "SuspendRequested", "spec.suspend is true", new.suspend_time)
     if old.suspend_time is not None and new.suspend_time is None:
@@ -212,6 +212,6 @@ def notices(old: TrainingRunStatus, new: TrainingRunStatus, wanted: int | None) 
     if old.observed_generation > 0 and old.units_wanted != new.units_wanted:
         change = f"{new.units_wanted} units are wanted, {old.units_wanted} were"
         yield Notice("Normal", "Scaled", change, f"{new.observed_generation}")
-    if wanted is not None:
-        text = f"a checkpoint of global step {wanted} or later is wanted"
-        yield Notice("Normal", "CheckpointRequested", text, f"{wanted}")
+    if wanted is not None and not wanted.last:
+        text = f"a checkpoint of global step {wanted.step} or later is wanted"
+        yield Notice("Normal", "CheckpointRequested", text, f"{wanted.step}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.conditions import find, is_true
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
+from atoll_operator.plan.run.syncer_state import CheckpointOrder, next_checkpoint_step
 
 LIMIT_SECONDS = 180.0
 """For the whole suspension: a pod's grace period, the removal of a lost pod, and a checkpoint of some gigabytes. The
@@ -29,8 +30,8 @@ class Suspension:
     written: bool = True
     """The status says that it is done, or it follows from the status. Otherwise the syncer stops only after the status
     is written: another operator would not know of the checkpoint and would start the syncer for a new one."""
-    save: bool = False
-    """Have the syncer save a checkpoint that holds everything."""
+    checkpoint: CheckpointOrder | None = None
+    """A checkpoint that the syncer is to save."""
     reason: str = "Suspended"
     """Of the condition once it is done."""
     message: str = ""
@@ -41,7 +42,8 @@ def plan_suspension(run: RunObserved, now: float) -> Suspension | None:
     """None if the run is not to be suspended."""
     if not run.spec.suspend:
         return None
-    old, order, report = run.status, run.order, run.syncer.status
+    old, report = run.status, run.syncer.status
+    order = run.syncer.order if run.syncer.order is not None and run.syncer.order.last else None
     since, known = old.suspend_time or format_time(now), find(old.conditions, "Suspended")
     if known is not None and known.status == "True":
         return Suspension(since=since, done=True, reason=known.reason, message=known.message)
@@ -51,20 +53,23 @@ def plan_suspension(run: RunObserved, now: float) -> Suspension | None:
     if order is not None and order.refused:
         message = f"{kept}; the syncer saved no checkpoint of the last step: {order.refused}"
         return Suspension(since=since, done=True, written=False, reason=NOT_SAVED, message=message)
-    saved = report.checkpoint.newest_step if report is not None and report.checkpoint.current else None
-    if order is not None and order.step == saved:
-        message = f"{kept}, checkpoint of step {order.step}"
+    if order is not None and report is not None and order.stands(report):
+        message = f"{kept}, checkpoint of step {report.checkpoint.newest_step}"
         return Suspension(since=since, done=True, written=False, message=message)
     staying = [name for name, unit in run.own_units.items() if not _stopped(unit)]
-    waits = f"saves a checkpoint of global step {order.step if order is not None else old.global_step}"
     if staying:
-        waits = f"waits until the pods of {', '.join(staying[:4])} are gone"
+        wanted, waits = None, f"waits until the pods of {', '.join(staying[:4])} are gone"
+    else:
+        wanted = (
+            CheckpointOrder(next_checkpoint_step(report, order), last=True) if report is not None else None
+        )
+        waits = f"saves a checkpoint of global step {wanted.step if wanted is not None else old.global_step}"
     end = parse_time(since) + LIMIT_SECONDS
     if end <= now:
         why = run.syncer.message or (report.checkpoint.error if report is not None else "")
         message = f"{kept}; no checkpoint of the last step after {LIMIT_SECONDS:.0f} s ({waits}) {why}"
         return Suspension(since=since, done=True, reason=NOT_SAVED, message=message.rstrip())
-    return Suspension(since=since, done=False, save=not staying, message=waits, wake=end)
+    return Suspension(since=since, done=False, checkpoint=wanted, message=waits, wake=end)
 
 
 def _has_merges(run: RunObserved) -> bool:

@@ -35,11 +35,18 @@ UNIT_FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOrder:
-    """A checkpoint that shard 0 was asked for."""
+    """A checkpoint that shard 0 is, or was, asked for."""
 
     step: int
+    """Global step; a later one is as good."""
+    last: bool = False
+    """It holds everything that was merged."""
     refused: str = ""
-    """Why it refuses; if it does not answer it is asked again."""
+    """Why shard 0 refuses; if it does not answer it is asked again."""
+
+    def stands(self, report: SyncerStatus) -> bool:
+        newest = report.checkpoint.newest_step
+        return report.checkpoint.current if self.last else newest is not None and newest >= self.step
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,9 @@ class SyncerState:
     answering_since: float | None = None
     """Unix seconds; None while it does not answer."""
     traffic: Traffic = Traffic()
-    heard: float | None = field(default=None, compare=False)
+    order: CheckpointOrder | None = None
+    """The checkpoint that it was asked for when it answered last."""
+    heard_at: float | None = field(default=None, compare=False)
     """Unix seconds of the last valid report."""
     clock: float | None = field(default=None, compare=False)
     """Wall clock minus monotonic clock at the last valid report, in seconds."""
@@ -106,6 +115,34 @@ class SyncerState:
         """What it says of a unit now; None while it does not answer."""
         return self.status.units.get(unit) if self.status is not None and self.answers else None
 
+    def heard(self, status: SyncerStatus, now: float, monotonic: float) -> SyncerState:
+        """State after a valid report.
+
+        A syncer that starts again has no figures yet, so its last ones are kept. If the wall clock was set since the
+        last report, times noted before cannot be compared with now: the syncer then answers since now. So it does once
+        all shards serve again.
+        """
+        clock = now - monotonic
+        was_set = self.clock is not None and abs(clock - self.clock) > CLOCK_STEP_SECONDS
+        if status.phase == "Starting" and self.status is not None:
+            change = {"phase": status.phase, "message": status.message, "units": {}}
+            status = self.status.model_copy(update=change)
+        return SyncerState(
+            status=status,
+            answering_since=now if was_set or self.down else self.answering_since or now,
+            heard_at=now,
+            clock=clock,
+            traffic=self.traffic.next(self.status, status) if self.status is not None else self.traffic,
+            merged=ledger.merged(status.ledger.values()),
+        )
+
+    def missed(self, reason: str, message: str) -> SyncerState:
+        """State after a failed poll. A wrong answer counts at once, no answer only the second time."""
+        misses = self.misses + 1
+        if reason == UNAVAILABLE and misses < MISSES and not self.reason:
+            return replace(self, misses=misses)
+        return replace(self, reason=reason, message=message, answering_since=None, misses=misses)
+
     def awaited(self, since: float | None, now: float) -> bool:
         """No poll has had a result yet, good or bad, and it is too early to report that.
 
@@ -131,36 +168,6 @@ class StatusDiff:
         return self.run
 
 
-def heard(old: SyncerState, status: SyncerStatus, now: float, monotonic: float) -> SyncerState:
-    """State after a valid report.
-
-    A syncer that starts again has no figures yet, so its last ones are kept. If the wall clock was set since the last
-    report, times noted before cannot be compared with now: the syncer then answers since now. So it does once all
-    shards serve again.
-    """
-    clock = now - monotonic
-    was_set = old.clock is not None and abs(clock - old.clock) > CLOCK_STEP_SECONDS
-    if status.phase == "Starting" and old.status is not None:
-        change = {"phase": status.phase, "message": status.message, "units": {}}
-        status = old.status.model_copy(update=change)
-    return SyncerState(
-        status=status,
-        answering_since=now if was_set or old.down else old.answering_since or now,
-        heard=now,
-        clock=clock,
-        traffic=old.traffic.next(old.status, status) if old.status is not None else old.traffic,
-        merged=ledger.merged(status.ledger.values()),
-    )
-
-
-def missed(old: SyncerState, reason: str, message: str) -> SyncerState:
-    """State after a failed poll. A wrong answer counts at once, no answer only the second time."""
-    misses = old.misses + 1
-    if reason == UNAVAILABLE and misses < MISSES and not old.reason:
-        return replace(old, misses=misses)
-    return replace(old, reason=reason, message=message, answering_since=None, misses=misses)
-
-
 def compare(old: SyncerState, new: SyncerState) -> StatusDiff:
     """From one state to the next. All units are due if the syncer or a shard comes, goes or changes its phase."""
     if _serving(old) != _serving(new):
@@ -179,7 +186,7 @@ def _run(state: SyncerState) -> object:
     status = state.status
     if status is not None:
         status = status.model_copy(update=dict.fromkeys(RUN_FIGURES))
-    return state.reason, state.message, status
+    return state.reason, state.message, state.order, status
 
 
 def _units(status: SyncerStatus | None) -> dict[str, UnitReport]:
