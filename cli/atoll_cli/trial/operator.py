@@ -20,9 +20,10 @@ from atoll_operator.certificates.authority import Authority
 from atoll_operator.certificates.members import RunOwner, members
 from atoll_operator.plan.pods.names import syncer
 from atoll_operator.plan.pods.settings import pod_settings
+from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import plan_run
-from atoll_operator.plan.run.syncer_state import UNAVAILABLE, SyncerState, finishing
+from atoll_operator.plan.run.syncer_state import UNAVAILABLE, SyncerState
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.unit import Pace, UnitObserved
@@ -54,7 +55,7 @@ class Operator:
         self.units: dict[str, Unit] = {}
         self.syncer = SyncerState()
         self.pods = Pods(folder / "pods", folder / "run.json", folder / "certificates")
-        self._folder, self._seen = folder, time.time()
+        self._folder = folder
         self._owner = RunOwner(NAMESPACE, name, str(uuid.uuid4()))
         port = self.pods.port
         self._addresses = tuple(
@@ -103,12 +104,13 @@ class Operator:
             spec=self.spec,
             status=self.status,
             settings=pod_settings(
-                self.name, self.spec, self.status.runtime, image="none", environment={}, pull_policy="Never"
+                PodSettings(run=self.name, image="none", pull_policy="Never", environment={}),
+                self.spec,
+                self.status.runtime,
             ),
             units=facts,
             syncer_pods=tuple(pod for pod in pods if not pod.unit),
             syncer=self.syncer,
-            seen=self._seen,
         )
 
     def _apply(self, body: Object, now: float) -> None:
@@ -127,8 +129,7 @@ class Operator:
     def _look_at_unit(self, name: str, now: float) -> bool:
         """Whether the plan changed what the next pass sees, which therefore should follow at once."""
         unit, state = self.units[name], self.syncer
-        report, answering_since = state.report_of(name), state.serving_since
-        unit.pace = follow(unit.pace, report, answering_since, now)
+        unit.pace = follow(unit.pace, state.report_of(name), state.serving_since, now)
         plan = plan_unit(
             UnitObserved(
                 now=now,
@@ -140,13 +141,10 @@ class Operator:
                 status=unit.status,
                 pods=tuple(pod.view for pod in self.pods.of_unit(name)),
                 stop="Finished" if self.status.phase in ("Complete", "Failed") else "",
-                finishing=state.status is not None and finishing(state.status),
                 recovery=self.spec.recovery,
                 begun=self.status.global_step > 0,
                 settings=self._observed().settings,
-                report=report,
-                answering_since=answering_since,
-                heard=state.heard_at,
+                syncer=state,
                 pace=unit.pace,
             )
         )

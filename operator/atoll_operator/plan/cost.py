@@ -37,29 +37,24 @@ def total(costs: Iterable[CostStatus], known: Collection[str]) -> CostStatus:
             if reason not in named and len(named) < MAX_REASONS - 1 and reason != OTHER:
                 named.add(reason)
             parts.setdefault(reason if reason in named else OTHER, []).append(part)
-    return _status({reason: _each(_sum, *parts[reason]) for reason in sorted(parts)})
+    return _status({reason: _each(sum, *parts[reason]) for reason in sorted(parts)})
 
 
 def carried(total: CostStatus, deleted: CostStatus, present: CostStatus) -> CostStatus:
     """Cost of deleted units: what `total` had and `present` does not explain, and never less than `deleted`."""
-
-    def rest(reason: str, part: Cost) -> Cost:
-        before, now = (each.by_reason.get(reason, Cost()) for each in (deleted, present))
-        return _each(lambda whole, before, now: max(before, whole - now), part, before, now)
-
-    return _status({reason: rest(reason, part) for reason, part in total.by_reason.items()})
+    rest = dict[str, Cost]()
+    for reason in total.by_reason:
+        costs = (each.by_reason.get(reason, Cost()) for each in (total, deleted, present))
+        rest[reason] = _each(lambda values: max(values[1], values[0] - values[2]), *costs)
+    return _status(rest)
 
 
 def _status(parts: Mapping[str, Cost]) -> CostStatus:
     kept = {reason: part for reason, part in parts.items() if part != Cost()}
-    return CostStatus(**_each(_sum, *kept.values()).model_dump(), by_reason=kept)
+    return CostStatus(**_each(sum, *kept.values()).model_dump(), by_reason=kept)
 
 
-def _each(rule: Callable[..., float], *costs: Cost) -> Cost:
+def _each(rule: Callable[[list[float]], float], *costs: Cost) -> Cost:
     """Apply the rule field by field."""
     fields = {name: [getattr(cost, name) for cost in costs] for name in Cost.model_fields}
-    return Cost.model_validate({name: round(rule(*values), 2) for name, values in fields.items()})
-
-
-def _sum(*values: float) -> float:
-    return sum(values)
+    return Cost.model_validate({name: round(rule(values), 2) for name, values in fields.items()})

@@ -15,11 +15,6 @@ def merged(reports: Iterable[LedgerReport]) -> int:
     return sum(report.merged for report in reports)
 
 
-def share(report: LedgerReport | None, merged: int) -> float | None:
-    """A unit's share of all merged token-fragments, 0 to 1; None without a ledger or without merges."""
-    return report.merged / merged if merged and report is not None else None
-
-
 def shown(report: LedgerReport, fragments: int, unit: UnitReport | None = None) -> LedgerStatus:
     """The ledger for a status. If there are too many reasons, the smallest are summed as `Other`.
 

@@ -153,19 +153,13 @@ def of_lost_nodes(
     service. If the node is only silent for longer than `seconds`, it is deleted when it is stuck and `force` is set. A
     volume with a single attachment keeps the successor from writing beside a process that still runs.
     """
-    certain: list[Removal] = []
-    silent: list[PodView] = []
-    suspicion: float | None = None
-    for pod in pods:
-        node = nodes.get(pod.node)
-        if node is None:
-            continue
-        if node.off:
-            certain.append(Removal(pod.name, pod.uid, 0))
-        elif force and node.silent_since is not None:
-            if node.silent_since + seconds <= now:
-                silent.append(pod)
-            else:
-                suspicion = earliest(suspicion, node.silent_since + seconds)
-    told, stuck = removals(silent, LOST_GRACE_SECONDS, True, now)
-    return (*certain, *told), earliest(suspicion, stuck)
+    found = [(pod, nodes[pod.node]) for pod in pods if pod.node in nodes]
+    certain = [Removal(pod.name, pod.uid, 0) for pod, node in found if node.off]
+    silent = [
+        (pod, node.silent_since + seconds)
+        for pod, node in found
+        if force and not node.off and node.silent_since is not None
+    ]
+    late = [pod for pod, end in silent if end <= now]
+    told, stuck = removals(late, LOST_GRACE_SECONDS, True, now)
+    return (*certain, *told), earliest(stuck, *(end for _, end in silent if end > now))

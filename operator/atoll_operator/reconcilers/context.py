@@ -43,12 +43,10 @@ class ControllerContext:
     applier: Applier
 
     def pod_settings(self, run: str, spec: TrainingRunSpec, held: RuntimeStatus | None) -> PodSettings:
-        """See `pod_settings`; the defaults are this operator's."""
         own = self.settings
         environment, policy = own.runtime_env, own.runtime_pull_policy
-        return pod_settings(
-            run, spec, held, image=own.runtime_image, environment=environment, pull_policy=policy
-        )
+        defaults = PodSettings(run=run, image=own.runtime_image, pull_policy=policy, environment=environment)
+        return pod_settings(defaults, spec, held)
 
     async def remove_pod(self, namespace: str, removal: Removal) -> None:
         """Deletes that very pod, and no other of its name, and has the inventory know at once. Without a grace period

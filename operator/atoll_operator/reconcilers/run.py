@@ -6,14 +6,13 @@ import contextlib
 import datetime
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pydantic import ValidationError
 
 from atoll_operator.api.common import EVALUATED
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitStatus
-from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.certificates.members import RunOwner, members, unit_member
 from atoll_operator.certificates.secrets import RunCertificates
@@ -34,24 +33,8 @@ from atoll_operator.reconcilers.unit import Memory, Reconciler
 from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS
 
 
-@dataclass(slots=True, kw_only=True)
-class RunMemory(Memory):
-    """What is remembered of one run."""
-
-    seen: float
-    """Unix seconds of the first pass."""
-    certificates: RunCertificates
-    orders: tuple[bool, bool, RecoverySpec] | None = None
-    """What its units were woken for last: whether it is over, whether it is suspended, how units recover."""
-
-
-class RunReconciler(Reconciler[RunMemory]):
+class RunReconciler(Reconciler):
     """Reconciles TrainingRuns."""
-
-    def _remember(self, key: Key, uid: str, now: float) -> RunMemory:
-        owner = RunOwner(key.namespace, key.name, uid)
-        certificates = RunCertificates(self._cluster, self._inventory.cache, owner)
-        return RunMemory(uid=uid, seen=now, certificates=certificates)
 
     def _deleted(self, key: Key) -> None:
         """The garbage collector deletes its objects. Units of users stay without pods."""
@@ -60,13 +43,13 @@ class RunReconciler(Reconciler[RunMemory]):
         for unit in self._inventory.unit_keys(key):
             self._queue.add(unit)
 
-    async def _reconcile(self, key: Key, body: Body, memory: RunMemory, now: float) -> None:
+    async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
         old = TrainingRunStatus.model_validate(body.get("status", {}))
         try:
-            run = self._observe(key, body, old, memory.seen)
+            run = self._observe(key, body, old)
         except ValidationError as error:
             status = invalid(old, body["metadata"]["generation"], _problems(error), now)
-            return await self._status.write(key, body, document(status), memory)
+            return await self._write(key, body, document(status), memory)
         plan = plan_run(run, now)
         if plan.delete_run:
             with contextlib.suppress(NotFound):
@@ -74,6 +57,9 @@ class RunReconciler(Reconciler[RunMemory]):
             return
         if plan.apply_units and not await self._exists(key, run.uid):
             return
+        if memory.certificates is None:
+            owner = RunOwner(key.namespace, key.name, run.uid)
+            memory.certificates = RunCertificates(self._cluster, self._inventory.cache, owner)
         refusal = await refusal_of(self._act(key, run, plan, memory.certificates))
         evaluator_refusal = await refusal_of(self._apply(plan.apply_evaluator))
         for condition, message in (("Degraded", refusal), (EVALUATED, evaluator_refusal)):
@@ -84,7 +70,7 @@ class RunReconciler(Reconciler[RunMemory]):
         if refusal or evaluator_refusal:
             raise Retry(REFUSED_SECONDS, refusal or evaluator_refusal)
 
-    def _observe(self, key: Key, body: Body, status: TrainingRunStatus, seen: float) -> RunObserved:
+    def _observe(self, key: Key, body: Body, status: TrainingRunStatus) -> RunObserved:
         """Raises ValidationError if this version cannot read the spec."""
         inventory, metadata, spec = self._inventory, body["metadata"], body.run_spec
         uid = metadata["uid"]
@@ -105,7 +91,6 @@ class RunReconciler(Reconciler[RunMemory]):
             syncer_pods=syncer_pods,
             nodes=inventory.nodes_of((*syncer_pods, *evaluator_pods)),
             syncer=self._syncers.state(key, uid),
-            seen=seen,
             evaluator=self._evaluators.state(key, uid),
             evaluator_pods=evaluator_pods,
         )
@@ -170,7 +155,7 @@ class RunReconciler(Reconciler[RunMemory]):
         with contextlib.suppress(NotFound, Conflict):
             await self._cluster.delete("LearnerUnit", run.namespace, unit.name, unit.uid)
 
-    def _wake(self, key: Key, run: RunObserved, plan: RunPlan, memory: RunMemory) -> None:
+    def _wake(self, key: Key, run: RunObserved, plan: RunPlan, memory: Memory) -> None:
         """Enqueue the run and its units for what comes next: the units now if the run is first seen, stops, resumes,
         ends, or changes how units recover; while the syncer is polled, all after a while for progress figures."""
         units, over = self._inventory.unit_keys(key), plan.status.phase in ("Complete", "Failed")
@@ -180,7 +165,7 @@ class RunReconciler(Reconciler[RunMemory]):
             self._queue.add(unit)
         for each in (key, *units) if plan.poll_syncer else ():
             self._queue.add_after(each, FIGURES_SECONDS[each.kind])
-        if plan.again or (changed and over):
+        if plan.again:
             self._queue.add(key)
 
 

@@ -6,81 +6,50 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object
 from atoll_operator.api.trainingrun import RuntimeStatus
-from atoll_operator.cluster import LABELS, Cluster
+from atoll_operator.certificates.secrets import RunCertificates
+from atoll_operator.cluster import LABELS
 from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Key, controller_uid
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Retry
 from atoll_operator.kube.gather import gather_bounded
-from atoll_operator.kube.queue import WorkQueue
-from atoll_operator.plan import ledger
 from atoll_operator.plan.conditions import document, only_figures, refused
 from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.run.plan import RunPlan
-from atoll_operator.plan.run.syncer_state import finishing
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.unit import Pace, UnitObserved, UnitPlan
 from atoll_operator.reconcilers.context import REFUSED_SECONDS, ControllerContext, refusal_of
-from atoll_operator.reconcilers.inventory import Body, Inventory, parent_key
+from atoll_operator.reconcilers.inventory import Body, parent_key
 from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS, RUN_SECONDS
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Memory:
     """What a reconciler remembers of one object; dropped with it."""
 
     uid: str
     figures_due: float = float("-inf")
     """Monotonic seconds from which figures alone are written to its status again."""
+    pace: Pace | None = None
+    """How a unit has stepped, for the detection of hangs."""
+    certificates: RunCertificates | None = None
+    """Of a run."""
+    orders: object = None
+    """What a run's units were woken for last: whether it is over, whether it is suspended, how units recover."""
 
 
-@dataclass(frozen=True, slots=True)
-class StatusWriter:
-    """Writes a status once per pass, not without a change, and only over the version that the plan saw."""
-
-    cluster: Cluster
-    inventory: Inventory
-    queue: WorkQueue[Key]
-
-    async def write(self, key: Key, body: Object, status: Object, memory: Memory) -> None:
-        """Puts a write of progress figures off where it is not due.
-
-        Raises:
-            Conflict: the object changed meanwhile; the watch tells how.
-            NotFound: it was deleted.
-        """
-        old = body.get("status", {})
-        if status == old:
-            return
-        figures, now = only_figures(old, status), time.monotonic()
-        if figures and now < memory.figures_due:
-            self.queue.add_after(key, memory.figures_due - now)
-            return
-        answer = await self.cluster.write_status(body, status)
-        # With jitter, because many units begin to train together.
-        memory.figures_due = now + FIGURES_SECONDS[key.kind] * random.uniform(0.8, 1.0)
-        self.inventory.put(key.kind, answer)
-        # The watch tells nothing new about a write of our own.
-        if not figures and (run := parent_key(key.kind, body)) is not None:
-            self.queue.add(run, RUN_SECONDS)
-
-
-M = TypeVar("M", bound=Memory)
-
-
-class Reconciler(Generic[M]):
+class Reconciler:
     """The work queue calls it with the key of an object, never twice at the same time for one key."""
 
     def __init__(self, context: ControllerContext) -> None:
         self._context, self._metrics = context, context.metrics
         self._syncers, self._evaluators = context.syncers, context.evaluators
         self._cluster, self._inventory, self._queue = context.cluster, context.inventory, context.queue
-        self._status = StatusWriter(context.cluster, context.inventory, context.queue)
-        self._memory: dict[Key, M] = {}
+        self._memory: dict[Key, Memory] = {}
 
     async def __call__(self, key: Key) -> None:
         body, now = self._inventory.live(key), time.time()
@@ -91,46 +60,56 @@ class Reconciler(Generic[M]):
             return
         uid = body["metadata"]["uid"]
         if (memory := self._memory.get(key)) is None or memory.uid != uid:
-            memory = self._memory[key] = self._remember(key, uid, now)
+            memory = self._memory[key] = Memory(uid)
         await self._reconcile(key, body, memory, now)
-
-    def _remember(self, key: Key, uid: str, now: float) -> M:
-        raise NotImplementedError
 
     def _deleted(self, key: Key) -> None:
         """The object was deleted, or is being deleted."""
 
-    async def _reconcile(self, key: Key, body: Body, memory: M, now: float) -> None:
+    async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
         """One pass over an object."""
         raise NotImplementedError
 
-    async def _conclude(self, key: Key, body: Body, memory: M, plan: RunPlan | UnitPlan, now: float) -> None:
+    async def _write(self, key: Key, body: Object, status: Object, memory: Memory) -> None:
+        """Writes a status once per pass, not without a change, and only over the version that the plan saw. Puts a
+        write of progress figures off where it is not due.
+
+        Raises:
+            Conflict: the object changed meanwhile; the watch tells how.
+            NotFound: it was deleted.
+        """
+        old = body.get("status", {})
+        if status == old:
+            return
+        figures, now = only_figures(old, status), time.monotonic()
+        if figures and now < memory.figures_due:
+            self._queue.add_after(key, memory.figures_due - now)
+            return
+        answer = await self._cluster.write_status(body, status)
+        # With jitter, because many units begin to train together.
+        memory.figures_due = now + FIGURES_SECONDS[key.kind] * random.uniform(0.8, 1.0)
+        self._inventory.put(key.kind, answer)
+        # The watch tells nothing new about a write of our own.
+        if not figures and (run := parent_key(key.kind, body)) is not None:
+            self._queue.add(run, RUN_SECONDS)
+
+    async def _conclude(
+        self, key: Key, body: Body, memory: Memory, plan: RunPlan | UnitPlan, now: float
+    ) -> None:
         """Writes the status, then the Events, and sees to the next pass."""
-        await self._status.write(key, body, document(plan.status), memory)
+        await self._write(key, body, document(plan.status), memory)
         self._context.recorder.tell(body, plan.notices, now)
         if plan.wake is not None:
             self._queue.add_after(key, plan.wake - now)
 
 
-@dataclass(slots=True, kw_only=True)
-class UnitMemory(Memory):
-    """With how the unit has stepped, for the detection of hangs."""
-
-    pace: Pace | None = None
-
-
-class UnitReconciler(Reconciler[UnitMemory]):
+class UnitReconciler(Reconciler):
     """Reconciles LearnerUnits."""
 
-    def _remember(self, key: Key, uid: str, now: float) -> UnitMemory:
-        return UnitMemory(uid=uid)
-
-    async def _reconcile(self, key: Key, body: Body, memory: UnitMemory, now: float) -> None:
+    async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
         unit = self._observe(key, body, memory, now)
         plan = plan_unit(unit)
-        if (
-            plan.advance and plan.doubtful
-        ):  # a watch that lags behind another operator must cost no incarnation
+        if plan.advance and plan.doubtful:  # a watch that lags behind must cost no incarnation
             pods, _ = await self._cluster.list("Pod", key.namespace, f"{LABEL_UNIT}={key.name}")
             self._inventory.replace_pods(key, pods)
             plan = plan_unit(self._observe(key, body, memory, now))
@@ -156,22 +135,17 @@ class UnitReconciler(Reconciler[UnitMemory]):
         if refusal:
             raise Retry(REFUSED_SECONDS, refusal)
 
-    def _observe(self, key: Key, body: Body, memory: UnitMemory, now: float) -> UnitObserved:
+    def _observe(self, key: Key, body: Body, memory: Memory, now: float) -> UnitObserved:
         unit, metadata = body.unit, body["metadata"]
         run_key = Key("TrainingRun", key.namespace, unit.spec.run)
         run = self._inventory.live(run_key)
         if run is not None and controller_uid(body) not in ("", run["metadata"]["uid"]):
             run = None  # a unit of an earlier run of this name, on its way out
         syncer = self._syncers.state(run_key, run["metadata"]["uid"] if run is not None else "")
-        status, pods = syncer.status, self._inventory.pods_of(key, metadata["uid"])
+        pods = self._inventory.pods_of(key, metadata["uid"])
         if any(pod.exit_code == 0 for pod in pods):
             self._syncers.poke(run_key)
-        report, answering_since = syncer.report_of(key.name), syncer.serving_since
-        own = status.ledger.get(key.name) if status is not None else None
-        shown = (
-            ledger.shown(own, status.fragments, report) if status is not None and own is not None else None
-        )
-        memory.pace = follow(memory.pace, report, answering_since, now)
+        memory.pace = follow(memory.pace, syncer.report_of(key.name), syncer.serving_since, now)
         return UnitObserved(
             now=now,
             name=key.name,
@@ -183,12 +157,7 @@ class UnitReconciler(Reconciler[UnitMemory]):
             pods=pods,
             annotations=metadata.get("annotations", {}),
             **self._wishes(run),
-            finishing=status is not None and finishing(status),
-            report=report,
-            share=ledger.share(own, syncer.merged),
-            ledger=shown,
-            answering_since=answering_since,
-            heard=syncer.heard_at,
+            syncer=syncer,
             pace=memory.pace,
             nodes=self._inventory.nodes_of(pods),
             sees_nodes=self._inventory.sees_nodes,

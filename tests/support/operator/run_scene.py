@@ -11,6 +11,7 @@ from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.conditions import find, state, transition
 from atoll_operator.plan.pods.settings import pod_settings
+from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import RunPlan, plan_run
@@ -111,9 +112,10 @@ class RunScene:
 
     def run(self, **changes: Any) -> RunObserved:
         """What the operator observes."""
+        own = PodSettings(run="r", **self.operator)
         values: dict[str, Any] = {
             "name": "r", "namespace": "ns", "uid": "u", "generation": self.generation, "spec": self.spec,
-            "status": self.status, "settings": pod_settings("r", self.spec, self.status.runtime, **self.operator),
+            "status": self.status, "settings": pod_settings(own, self.spec, self.status.runtime),
             "units": dict(self.units),
         }  # fmt: skip
         return RunObserved(**(values | self.observed | changes))

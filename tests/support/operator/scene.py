@@ -11,7 +11,6 @@ from typing import Any, Self
 from objects import TWO_HOSTS
 from scene_cluster import NOW, SceneCluster
 
-from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.group import ANNOTATION_INCARNATION
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, Restart
 from atoll_operator.api.sections import RecoverySpec
@@ -19,18 +18,18 @@ from atoll_operator.plan.conditions import find
 from atoll_operator.plan.nodes import sound_chips
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import view
+from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.unit import Pace, UnitObserved, UnitPlan
-from atoll_runtime.contract import EXIT_RESTART, LastWords, UnitReport
+from atoll_runtime.contract import EXIT_RESTART, LastWords, LedgerReport, SyncerStatus, UnitReport
 
 UNIT = "r-two-0"
 FOUR_HOSTS = TWO_HOSTS.model_copy(update={"topology": "4x4", "machine_type": None})
 TWO_SLICES = TWO_HOSTS.model_copy(update={"slices": 2})
 SETTINGS = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={})
 TOLD = (
-    "now", "name", "generation", "spec", "status", "annotations", "finishing", "recovery", "settings", "begun",
-    "ledger", "answering_since", "heard", "sees_nodes",
+    "now", "name", "generation", "spec", "status", "annotations", "recovery", "settings", "begun", "sees_nodes",
 )  # fmt: skip
 """Fields of a scene that the operator observes as they are."""
 
@@ -63,7 +62,7 @@ class Scene(SceneCluster):
         self.answering_since: float | None = NOW - 9000
         self.heard: float | None = None
         self.report: UnitReport | None = None
-        self.ledger: LedgerStatus | None = None
+        self.ledger: LedgerReport | None = None
         self.pace: Pace | None = None
         self.plan: UnitPlan
 
@@ -80,11 +79,20 @@ class Scene(SceneCluster):
             uid=f"{self.name}-uid",
             pods=views,
             stop=self.stop,  # type: ignore[arg-type]
-            report=self.report if self.answering_since is not None else None,
+            syncer=self.syncer(),
             pace=self.pace,
             nodes={pod.node: seen[pod.node] for pod in views if pod.node in seen},
             sound_chips=sound_chips(seen.values()).get(kind, {}),
         )
+
+    def syncer(self) -> SyncerState:
+        status = SyncerStatus(
+            run_uid="u", phase="Finishing" if self.finishing else "Running", fragments=4,
+            units={self.name: self.report} if self.report is not None else {},
+            ledger={self.name: self.ledger} if self.ledger is not None else {},
+        )  # fmt: skip
+        since = self.answering_since
+        return SyncerState(status=status, answering_since=since, heard_at=self.heard, merged=240)
 
     def look(self, after: float = 0.0) -> UnitPlan:
         """The plan of now, or of so much later, that nobody carries out."""

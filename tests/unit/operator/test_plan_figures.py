@@ -41,14 +41,6 @@ def test_traffic_is_a_mean_of_a_steady_rate() -> None:
     assert partial.heard(report(6, 2 * 10**10, down="shard 1"), 6, 6).traffic.into > before.traffic.into
 
 
-def test_shares_are_of_the_tokens_that_were_merged() -> None:
-    one, two = LedgerReport(trained=90, merged=30), LedgerReport(trained=90, merged=60)
-    state = SyncerState().heard(report(1, 0).model_copy(update={"ledger": {"a": one, "b": two}}), 0.0, 0.0)
-    assert ledger.share(two, state.merged) == pytest.approx(2 / 3)
-    assert ledger.share(None, state.merged) is None
-    assert ledger.share(LedgerReport(trained=5, merged=0), 0) is None
-
-
 def test_the_cost_of_failures_adds_up_by_reason_and_reasons_without_room_are_one() -> None:
     first, second = cost.of_heal(30.0, 16, step_seconds=0.5), cost.of_heal(10.0, 16, step_seconds=0.0)
     assert first == Cost(failures=1, seconds=30.0, chip_seconds=480.0, steps=60)

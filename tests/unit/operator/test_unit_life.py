@@ -17,7 +17,7 @@ from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.clock import format_time, parse_time
 from atoll_operator.plan.pods import names
 from atoll_operator.plan.unit.incarnation import budget_of, jitter
-from atoll_runtime.contract import EXIT_VERSION, INCARNATION_FILE, UnitReport
+from atoll_runtime.contract import EXIT_VERSION, INCARNATION_FILE, LedgerReport, UnitReport
 from atoll_runtime.learner.incarnation import MEMORY_FILE
 
 QUEUED = {"queue_name": "team"}
@@ -246,9 +246,10 @@ def test_a_unit_that_a_peer_may_have_seeded_says_what_it_was_told() -> None:
 
 def test_the_ledger_covers_all_incarnations_and_is_final_when_the_run_is() -> None:
     scene = learning()
-    scene.set(ledger=LedgerStatus(fragments=4, trained=80, merged=60, discarded={"Finished": 20}))
+    scene.set(ledger=LedgerReport(trained=80, merged=60, discarded={"Finished": 20}))
     scene.set(stop="Finished").rest()
-    assert scene.status.ledger == scene.ledger
+    assert scene.status.ledger == LedgerStatus(fragments=4, trained=80, merged=60, discarded={"Finished": 20})
+    assert scene.status.share_percent == 25.0, "of the tokens that were merged"
     scene.set(ledger=None)
     assert scene.rest().status.ledger is not None
 

@@ -21,9 +21,10 @@ from atoll_operator.metrics.process import Metrics
 from atoll_operator.operator import Controller
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.syncer_state import StatusDiff
+from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
-from atoll_operator.reconcilers.unit import Memory, StatusWriter, UnitReconciler
+from atoll_operator.reconcilers.unit import Memory, UnitReconciler
 from atoll_operator.reconcilers.wakeups import (
     FIGURES_SECONDS,
     RUN_SECONDS,
@@ -169,11 +170,12 @@ class OneUnit:
         self.server = Server(random.Random(0))
         metadata = {"name": "u", "namespace": "ns"}
         body = {"apiVersion": "v", "kind": "LearnerUnit", "metadata": metadata, "spec": {"run": "r"}}
-        self.inventory, self.memory = Inventory(), Memory(uid="u")
+        self.inventory, self.memory = Inventory(), Memory("u")
         self.inventory.put("LearnerUnit", self.server.create(body))
         self.passes: list[tuple[str, float]] = []
         self.queue: WorkQueue[Key] = WorkQueue(self._note)
-        self.writer = StatusWriter(MemoryCluster(self.server), self.inventory, self.queue)
+        parts: Any = Settings(runtime_image="i"), MemoryCluster(self.server), self.inventory, self.queue
+        self.reconciler = UnitReconciler(ControllerContext(*parts, *(None,) * 5))
 
     async def _note(self, key: Key) -> None:
         self.passes.append((key.kind, asyncio.get_running_loop().time()))
@@ -183,7 +185,7 @@ class OneUnit:
         key = Key("LearnerUnit", "ns", "u")
         body = self.inventory.get(key)
         assert body is not None
-        await self.writer.write(key, body, status, self.memory)
+        await self.reconciler._write(key, body, status, self.memory)
         return self.server.get("LearnerUnit", "u").get("status") == status
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from pydantic import BaseModel
 
@@ -20,34 +21,20 @@ from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView
 
 
-def pod_settings(
-    name: str,
-    spec: TrainingRunSpec,
-    held: RuntimeStatus | None,
-    *,
-    image: str,
-    environment: Mapping[str, str],
-    pull_policy: str,
-) -> PodSettings:
+def pod_settings(own: PodSettings, spec: TrainingRunSpec, held: RuntimeStatus | None) -> PodSettings:
     """The settings for every pod of a run.
 
     Args:
+        own: the operator's defaults.
         held: image and variables in the run's status; None before its first reconciliation.
-        image, environment: the operator's default, for a run that names none, and its variables.
     """
+    image, environment = spec.image or own.image, own.environment
     if held is not None and held.asked == (spec.image or ""):
-        image, environment = held.image, held.environment
-    else:
-        image = spec.image or image
-        environment = held.environment if held is not None and held.image == image else environment
-    return PodSettings(
-        run=name,
-        image=image,
-        pull_policy=pull_policy,
-        environment=environment,
-        service_account=spec.service_account_name,
-        template=spec.pod_template,
-    )
+        image = held.image
+    if held is not None and held.image == image:
+        environment = held.environment
+    account, template = spec.service_account_name, spec.pod_template
+    return replace(own, image=image, environment=environment, service_account=account, template=template)
 
 
 def runtime_status(spec: TrainingRunSpec, settings: PodSettings) -> RuntimeStatus:

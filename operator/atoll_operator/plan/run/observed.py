@@ -110,8 +110,6 @@ class RunObserved:
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
     """Nodes of the syncer's and the evaluator's pods, if the operator may watch nodes."""
     syncer: SyncerState = field(default_factory=SyncerState)
-    seen: float | None = None
-    """Unix seconds when this operator saw the run first; None: now."""
     evaluator: EvaluatorState = field(default_factory=EvaluatorState)
     evaluator_pods: tuple[PodView, ...] = ()
 

@@ -61,7 +61,7 @@ class RunPlan:
     status: TrainingRunStatus
     notices: tuple[Notice, ...] = ()
     again: bool = False
-    """Plan again once the status is written: the syncer can then be stopped."""
+    """Plan again once the status is written: what runs can then be stopped."""
     wake: float | None = None
     """Unix seconds when the time alone changes the plan."""
 
@@ -153,7 +153,7 @@ def _ended(run: RunObserved, outcome: Outcome, plan: RunPlan, now: float) -> Run
     failed = outcome.phase == "Failed"
     if not outcome.known:
         notice = Notice("Warning" if failed else "Normal", outcome.reason, outcome.message)
-        return replace(plan, notices=(notice, *plan.notices))
+        return replace(plan, notices=(notice, *plan.notices), again=True)
     deleted_at = completion.deletion_time(run, plan.status, now)
     if deleted_at is not None and deleted_at <= now:
         return RunPlan(status=plan.status, delete_run=True)

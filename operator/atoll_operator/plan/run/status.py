@@ -44,7 +44,7 @@ def describe(
     elif facts.suspension is not None:
         phase, states = "Suspended" if facts.suspension.done else "Suspending", _suspended(facts.suspension)
     else:
-        phase, states = _phase(facts), _running(facts, run.syncer.awaited(run.seen, now))
+        phase, states = _phase(facts), _running(facts)
     states |= facts.evaluation.states
     if outcome is None:
         problems = [states[name] for name in ("Ready", "Degraded")]
@@ -99,20 +99,17 @@ def _phase(facts: RunFacts) -> RunPhase:
     return "Starting"
 
 
-def _running(facts: RunFacts, awaited: bool) -> dict[str, State]:
+def _running(facts: RunFacts) -> dict[str, State]:
     """The states of a run that is neither over nor suspended.
 
     A new operator must not report a sound run as degraded: what depends on the syncer stays as last written.
-
-    Args:
-        awaited: this operator has just started to poll the syncer.
     """
     report, ready, old = facts.run.syncer.status, _ready(facts), facts.run.status
     merging = ready[0] == "True" and facts.wanted > 0
     text = facts.rollout.message or (report.message if report else "")
     progressing = state(merging, "Merging" if merging else ready[1], text)
     states = _states("", Ready=ready, Progressing=progressing, Degraded=_degraded(facts))
-    if awaited and old.phase not in ("Suspending", "Suspended"):
+    if facts.run.syncer.awaited and old.phase not in ("Suspending", "Suspended"):
         known = states_of(old.conditions)
         states |= {name: known[name] for name in ("Ready", "Progressing", "Degraded") if name in known}
     return states

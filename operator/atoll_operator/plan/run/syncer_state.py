@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from atoll_operator.plan import ledger
 from atoll_runtime.contract import SyncerStatus, UnitReport
@@ -15,22 +16,18 @@ from atoll_runtime.contract import SyncerStatus, UnitReport
 UNAVAILABLE = "SyncerUnavailable"
 TRAFFIC_SECONDS = 30.0
 """Time constant of the moving mean: a few rounds of the slowest fragments."""
-AWAITED_SECONDS = 30.0
-"""An operator that has just started may know nothing of a syncer for this long: two polls that time out take 15 s."""
 MISSES = 2
 """Failed polls in a row after which the syncer counts as unavailable; a single one may be a lost packet."""
 CLOCK_STEP_SECONDS = 1.0
 """If the wall clock moves by more than this against the monotonic one between two polls, somebody has set it."""
-RUN_FIGURES = (
-    "message", "global_step", "tokens", "loss", "tokens_per_second", "quorum", "rounds", "real_interval", "bytes_in",
-    "bytes_out", "units", "ledger", "time",
+RUN_NEWS = (
+    "run_uid", "target_steps", "restarts", "shard", "shards", "fragments", "checkpoint", "final_checkpoint", "down",
 )  # fmt: skip
-"""Fields of a `SyncerStatus` that can wait, or that are compared by themselves."""
-UNIT_FIGURES = (
-    "step", "inner_steps", "tokens", "loss", "tokens_per_second", "step_seconds", "contributions", "refused",
-    "staleness", "waits",
+"""Fields of a `SyncerStatus` whose change is acted on at once, besides its phase and its units."""
+UNIT_NEWS = (
+    "incarnation", "hosts", "state", "seeded_step", "seed_message", "first_merge_time", "beginning"
 )  # fmt: skip
-"""Fields of a `UnitReport` that can wait. That a unit has a loss for the first time cannot."""
+"""The same of a `UnitReport`, besides that it has a loss for the first time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +108,17 @@ class SyncerState:
         """Unix seconds since when all shards serve; None if any does not."""
         return self.answering_since if self.serves and not self.down else None
 
+    @property
+    def finishing(self) -> bool:
+        """The target is reached and the syncer does the rest: pods may end, and none is replaced.
+
+        Of several shards one may still have rounds to merge, so they need the units until the last one has finished.
+        """
+        status = self.status
+        return status is not None and (
+            status.phase == "Finished" or (status.phase == "Finishing" and status.shards == 1)
+        )
+
     def report_of(self, unit: str) -> UnitReport | None:
         """What it says of a unit now; None while it does not answer."""
         return self.status.units.get(unit) if self.status is not None and self.answers else None
@@ -143,14 +151,10 @@ class SyncerState:
             return replace(self, misses=misses)
         return replace(self, reason=reason, message=message, answering_since=None, misses=misses)
 
-    def awaited(self, since: float | None, now: float) -> bool:
-        """No poll has had a result yet, good or bad, and it is too early to report that.
-
-        Args:
-            since: when this operator first saw the run; None: now.
-        """
-        unknown = self.status is None and not self.answers and not self.reason
-        return unknown and (since is None or now < since + AWAITED_SECONDS)
+    @property
+    def awaited(self) -> bool:
+        """No poll has had a result yet, good or bad."""
+        return self.status is None and not self.answers and not self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,26 +186,14 @@ def _serving(state: SyncerState) -> tuple[bool, bool, str]:
 
 
 def _run(state: SyncerState) -> object:
-    """The state of the run without its figures."""
-    status = state.status
-    if status is not None:
-        status = status.model_copy(update=dict.fromkeys(RUN_FIGURES))
-    return state.reason, state.message, state.order, status
+    news = state.status and attrgetter(*RUN_NEWS)(state.status)
+    return state.reason, state.message, state.order, news
 
 
-def _units(status: SyncerStatus | None) -> dict[str, UnitReport]:
-    """The reports of units without their figures."""
-    still = dict.fromkeys(UNIT_FIGURES)
+def _units(status: SyncerStatus | None) -> dict[str, object]:
+    news = attrgetter(*UNIT_NEWS)
     reports = status.units.items() if status is not None else ()
-    return {name: report.model_copy(update=still | {"loss": report.loss is None}) for name, report in reports}
-
-
-def finishing(status: SyncerStatus) -> bool:
-    """Whether the syncer needs no unit any more.
-
-    Of several shards one may still have rounds to merge, so they need the units until the last one has finished.
-    """
-    return status.phase == "Finished" or (status.phase == "Finishing" and status.shards == 1)
+    return {name: (news(report), report.loss is None) for name, report in reports}
 
 
 def next_checkpoint_step(report: SyncerStatus, old: CheckpointOrder | None) -> int:

@@ -97,7 +97,7 @@ def _not_connected(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
     A restarted pod has started once: a kubelet that holds its container back gets no longer than that.
     """
     since, seconds = unit.restarted_at, unit.recovery.startup_seconds
-    moments = [unit.answering_since, *(pod.started_at or since for pod in pods)]
+    moments = [unit.syncer.serving_since, *(pod.started_at or since for pod in pods)]
     if None in moments:
         return NOTHING
     after = "the pods started" if since is None else "the order to restart"
@@ -125,7 +125,8 @@ def _hangs(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
 
 def _told(unit: UnitObserved, moment: float, cause: Cause) -> Finding:
     """A deadline that is judged by the syncer's reports. A report from before the deadline proves nothing."""
-    if moment <= unit.now and unit.heard is not None and unit.heard < moment:
+    heard = unit.syncer.heard_at
+    if moment <= unit.now and heard is not None and heard < moment:
         return None, unit.now + AGAIN_SECONDS
     return _due(unit, moment, cause)
 

@@ -56,7 +56,8 @@ def carry_out(unit: UnitObserved, budget: incarnation.Budget) -> UnitPlan:
         until = format_time(budget.not_before)
         message = f"{HOST_MAINTENANCE}: the hosts are given back; the unit comes back at {until}"
         return UnitPlan(status=_written(unit, unit.status, message), wake=budget.not_before)
-    return incarnation.for_maintenance(unit, budget)
+    charged = incarnation.charged(unit, unit.status, budget, HOST_MAINTENANCE)
+    return incarnation.raise_incarnation(unit, charged)
 
 
 def _written(unit: UnitObserved, status: LearnerUnitStatus, message: str) -> LearnerUnitStatus:

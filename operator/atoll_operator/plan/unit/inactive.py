@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from atoll_operator.plan import nodes
 from atoll_operator.plan.clock import earliest, parse_time
-from atoll_operator.plan.conditions import find, state
+from atoll_operator.plan.conditions import state, states_of
 from atoll_operator.plan.pods import gang
 from atoll_operator.plan.pods.template import DRAIN_SECONDS
 from atoll_operator.plan.pods.view import removals
@@ -37,7 +37,7 @@ def inactive(unit: UnitObserved) -> UnitPlan | None:
         gang.check(unit)
     except ValueError as error:
         return _idle(unit, "SpecInvalid", str(error))
-    silent = unit.report is None and unit.answering_since is None
+    silent = unit.report is None and unit.syncer.serving_since is None
     if unit.status.incarnation == 0 and unit.begun and silent:
         why = "the syncer does not answer: it may know incarnations of an earlier unit of this name"
         # The syncer's answer wakes nobody for a unit that it does not know.
@@ -68,12 +68,11 @@ def _stopped(unit: UnitObserved) -> UnitPlan:
         return UnitPlan(status=unit.status, remove=remove, wake=wake)
     found = [nodes.lost(pod, unit.nodes.get(pod.node), recovery.node_lost_seconds, now) for pod in unit.pods]
     draining = any(cause is None for cause, _ in found)
-    seeded = find(unit.status.conditions, "Seeded")
+    before = states_of(unit.status.conditions)
     states = {
         **{name: state(False, phase) for name in ("Scheduled", "PodsReady", "Seeded", "Learning", "Healing")},
+        **{name: before[name] for name in ("Seeded",) if name in before},
         "Draining": state(draining, "Stopping" if draining else phase),
     }
-    if seeded is not None:
-        states["Seeded"] = seeded.status, seeded.reason, seeded.message
     status = unit.written(ended_heal(with_ledger(unit, unit.status), now)[0], phase, "", states)
     return UnitPlan(status=status, remove=remove, wake=earliest(wake, *(check for _, check in found)))

@@ -90,7 +90,7 @@ def without_failure(unit: UnitObserved, budget: Budget) -> UnitPlan | None:
             status = status.model_copy(update={"restarts": ()})
         return raise_incarnation(unit, status)
     if failed:  # the budget was raised
-        return raise_incarnation(unit, _charged(unit, status, budget, last_reason(status)))
+        return raise_incarnation(unit, charged(unit, status, budget, last_reason(status)))
     # The syncer may know an earlier unit of this name, and fences this one then.
     return raise_incarnation(unit, status) if unit.known_incarnation > status.incarnation else None
 
@@ -110,7 +110,7 @@ def after_failure(
     if not _may_stay(unit):
         action = Action.LEAVE_PLACE
     stays = action < Action.LEAVE_PLACE
-    status = _charged(unit, status, budget, cause.reason, in_place=stays, replaced=replaced if stays else 0)
+    status = charged(unit, status, budget, cause.reason, in_place=stays, replaced=replaced if stays else 0)
     plan = raise_incarnation(unit, status, action, replaced)
     return replace(plan, notices=(notice, *plan.notices))
 
@@ -122,11 +122,6 @@ def for_capacity(unit: UnitObserved, why: str, budget: Budget) -> UnitPlan:
     message = f"looks for another place: {why}"
     notice = Notice("Normal", CAPACITY_UNAVAILABLE, message, f"{unit.status.placement}")
     return replace(plan, notices=(notice,), doubtful=True)
-
-
-def for_maintenance(unit: UnitObserved, budget: Budget) -> UnitPlan:
-    """The unit has left its hosts before they are taken away."""
-    return raise_incarnation(unit, _charged(unit, unit.status, budget, HOST_MAINTENANCE))
 
 
 def raise_incarnation(
@@ -185,7 +180,7 @@ def _may_stay(unit: UnitObserved) -> bool:
     return unit.recovery.in_place and max(without_merge, remembered) < LIMIT
 
 
-def _charged(
+def charged(
     unit: UnitObserved, status: LearnerUnitStatus, budget: Budget, reason: str, **how: Any
 ) -> LearnerUnitStatus:
     """The status with one more restart."""

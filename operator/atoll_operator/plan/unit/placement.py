@@ -67,14 +67,14 @@ def _place_slice(
     at_once = unit.spec.queue_name is not None or not unit.sees_nodes
     if at_once or (here and leader is None):
         return dict.fromkeys(hosts, PodPlacement(holds=True, near=True))
-    avoid = (*_crowded(unit, stale), *unit.poor_pools)[:AVOIDED]
+    avoid = tuple(sorted(_short_pools(unit, stale)))[:AVOIDED]
     return {hosts[0]: PodPlacement(holds=True, avoid=avoid)}
 
 
-def _crowded(unit: UnitObserved, stale: Pods) -> list[str]:
-    """Pools in which old pods of the unit still run."""
-    known = (unit.nodes.get(pod.node) for pod in stale if not pod.ended)
-    return sorted({node.pool for node in known if node is not None and node.pool})
+def _short_pools(unit: UnitObserved, stale: Pods) -> set[str]:
+    """Node pools of the unit's kind that lack hosts: too few are sound, or an old pod of the unit still has one."""
+    taken = {unit.pool_of(pod) for pod in stale if pod.node and not pod.ended}
+    return {*unit.poor_pools, *(taken & unit.sound_chips.keys())}
 
 
 def _gives_way_until(unit: UnitObserved) -> float:
@@ -93,12 +93,12 @@ def overdue(unit: UnitObserved, kept: Pods, stale: Pods) -> tuple[str, float | N
     """
     way = _gives_way_until(unit)
     wake = way if unit.now < way else None
-    size, kinds = unit.slice.hosts, len(unit.sound_chips)
+    size = unit.slice.hosts
     placed = [pod for pod in kept if pod.node]
     bound = {pod.host // size for pod in placed}
     held = max((pod.scheduled_at or 0.0 for pod in placed), default=0.0)
     ours = NODE_POOL not in unit.spec.node_selector  # else the user chose the pool
-    crowded = _crowded(unit, stale)
+    short = _short_pools(unit, stale)
     for pod in kept:
         if (since := pod.unschedulable_since) is None:
             continue
@@ -107,11 +107,8 @@ def overdue(unit: UnitObserved, kept: Pods, stale: Pods) -> tuple[str, float | N
         replaces = pod.made_for > pod.placement or (host == 0 and pod.pool)
         if replaces and (number in bound or (pod.pool and ours)):
             end, why = since + RETURN_SECONDS, "its host is not available any more"
-        elif host and ours and pod.pool in unit.poor_pools and len(unit.poor_pools) < kinds:
+        elif host and ours and pod.pool in short and len(short) < len(unit.sound_chips):
             end, why = since + HOSTS_SECONDS, f"node pool {pod.pool} lacks hosts, and another one does not"
-        elif host and ours and kinds > 1 and pod.pool in crowded:
-            end = since + HOSTS_SECONDS
-            why = f"an old pod of the unit still has a host of node pool {pod.pool}"
         elif host == 0 and bound - {number}:
             why = f"{len(bound)} of {unit.spec.slices} slices have a place and are given back"
             # By unit, so that two units that wait for each other do not give up together.

@@ -54,9 +54,9 @@ def plan_unit(unit: UnitObserved) -> UnitPlan:
     slots = observe(unit)
     wake = earliest(*(slot.wake for slot in slots))
     pods = [slot.pod for slot in slots if slot.pod is not None]
-    move = None if unit.finishing else drain.asked(unit) or nodes.leaving(pods, unit.nodes)
+    move = None if unit.syncer.finishing else drain.asked(unit) or nodes.leaving(pods, unit.nodes)
     cause = failure.first(slot.cause for slot in slots if slot.cause is not None)
-    if cause is None and not unit.finishing:
+    if cause is None and not unit.syncer.finishing:
         cause, deadline = deadlines.overdue(unit, pods)
         wake = earliest(wake, deadline)
     if cause is not None:
@@ -92,7 +92,7 @@ def _reconcile(unit: UnitObserved, kept: Pods, outgoing: Pods, stale: Pods) -> U
     return replace(
         describe(unit, kept),
         service=gang.service(unit),
-        create=() if unit.finishing else gang.pods(unit, places),
+        create=() if unit.syncer.finishing else gang.pods(unit, places),
         remove=remove,
         renew=tuple(pod for pod in kept if pod.incarnation < unit.status.incarnation and not pod.leaves),
         wake=stuck,
@@ -106,7 +106,7 @@ def observe(unit: UnitObserved) -> tuple[Slot, ...]:
     for pod in sorted(unit.pods, key=lambda pod: pod.made_for):
         if pod.placement == unit.status.placement and pod.host < hosts:
             newest[pod.host] = nodes.told_by_host(pod, unit.nodes)
-    if unit.finishing:  # pods may end
+    if unit.syncer.finishing:  # pods may end
         return tuple(Slot(host, newest.get(host), Action.SERVING) for host in range(hosts))
     replaceable = _may_replace(unit, tuple(newest.values()))
     return tuple(judge(unit, host, newest.get(host), replaceable) for host in range(hosts))

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from atoll_operator.api.learnerunit import Heal, HealStages, LearnerUnitStatus, UnitPhase
-from atoll_operator.plan import cost
+from atoll_operator.plan import cost, ledger
 from atoll_operator.plan.clock import format_time, parse_time
-from atoll_operator.plan.conditions import Notice, State, find, state
+from atoll_operator.plan.conditions import Notice, State, find, state, states_of
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.unit import waiting
 from atoll_operator.plan.unit.unit import BACK_OFF, UnitObserved, UnitPlan
@@ -82,10 +82,10 @@ def _progress(unit: UnitObserved) -> dict[str, State]:
     report = unit.report
     if report is None or report.incarnation != unit.status.incarnation:
         unknown = state(False, "NotConnected", "the syncer has not heard of this incarnation yet")
-        if unit.answering_since is not None:
+        if unit.syncer.serving_since is not None:
             return {"Seeded": unknown, "Learning": unknown}
         unknown = state(False, "SyncerUnavailable", "the syncer does not answer yet")
-        known = {item.type: (item.status, item.reason, item.message) for item in unit.status.conditions}
+        known = states_of(unit.status.conditions)
         return {name: known.get(name, unknown) for name in ("Seeded", "Learning")}
     learning = {
         "Learning": state(True, "Merged", f"{report.contributions} contributions merged"),
@@ -106,12 +106,14 @@ def _seeded(unit: UnitObserved, report: UnitReport) -> State:
 
 def with_ledger(unit: UnitObserved, status: LearnerUnitStatus) -> LearnerUnitStatus:
     """The status with ledger and share as last known. They cover all incarnations."""
-    update: dict[str, Any] = {}
-    if unit.share is not None:
-        update["share_percent"] = round(100 * unit.share, 1)
-    if unit.ledger is not None:
-        update["ledger"] = unit.ledger
-    return status.model_copy(update=update)
+    report, merged = unit.syncer.status, unit.syncer.merged
+    own = report.ledger.get(unit.name) if report is not None else None
+    if report is None or own is None:
+        return status
+    share = round(100 * own.merged / merged, 1) if merged else status.share_percent
+    return status.model_copy(
+        update={"ledger": ledger.shown(own, report.fragments, unit.report), "share_percent": share}
+    )
 
 
 def _with_figures(status: LearnerUnitStatus, report: UnitReport | None) -> LearnerUnitStatus:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import HealStages, LearnerUnitSpec, LearnerUnitStatus, UnitPhase
 from atoll_operator.api.sections import RecoverySpec
@@ -18,6 +17,7 @@ from atoll_operator.plan.pods.settings import digest
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.topology import Slice, slice_of
 from atoll_operator.plan.pods.view import PodView, Removal
+from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_runtime.contract import UnitReport
 
 RUN_NOT_FOUND = "RunNotFound"
@@ -56,24 +56,12 @@ class UnitObserved:
     # What its run wants
 
     stop: Literal["", "Suspended", "Finished", "RunNotFound"] = ""
-    finishing: bool = False
-    """The target is reached and the syncer does the rest: pods may end, and none is replaced."""
     recovery: RecoverySpec = field(default_factory=RecoverySpec)
     settings: PodSettings = _NO_SETTINGS
     begun: bool = False
     """Something was merged, so that the syncer may know incarnations of an earlier unit of the same name."""
 
-    # What the syncer says
-
-    report: UnitReport | None = None
-    """None when the syncer knows no such unit or does not answer."""
-    ledger: LedgerStatus | None = None
-    share: float | None = None
-    """Share of all merged tokens, 0 to 1, as last known."""
-    answering_since: float | None = None
-    """Since when all of the syncer answers; None while any of it does not."""
-    heard: float | None = None
-    """When it answered last, with `report`; None: now."""
+    syncer: SyncerState = field(default_factory=SyncerState)
     pace: Pace | None = None
 
     # The cluster
@@ -83,6 +71,11 @@ class UnitObserved:
     sees_nodes: bool = False
     sound_chips: Mapping[str, int] = field(default_factory=dict)
     """By node pool of the unit's accelerator and topology, the chips of its sound nodes."""
+
+    @property
+    def report(self) -> UnitReport | None:
+        """None when the syncer knows no such unit or does not answer."""
+        return self.syncer.report_of(self.name)
 
     @cached_property
     def pod_settings(self) -> PodSettings:
