@@ -25,7 +25,7 @@ from atoll_operator.plan.conditions import document, refused
 from atoll_operator.plan.pods.names import evaluator, syncer, tls_secret
 from atoll_operator.plan.run.elastic import certified_units, places
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
-from atoll_operator.plan.run.plan import Reference, RunPlan, plan_run
+from atoll_operator.plan.run.plan import RunPlan, plan_run
 from atoll_operator.plan.run.status import invalid
 from atoll_operator.reconcilers.context import REFUSED_SECONDS, refusal_of
 from atoll_operator.reconcilers.inventory import Body
@@ -113,8 +113,8 @@ class RunReconciler(Reconciler):
             self._queue.add(key)  # the watch has nothing new to report
         certified = certificates if plan.poll_syncer else None
         await gather_bounded((self._apply_unit(body, certified) for body in plan.apply_units), AT_ONCE)
-        for each in plan.delete:
-            await self._context.applier.remove(run.uid, Key(each.kind, key.namespace, each.name))
+        for kind, name in plan.delete:
+            await self._context.applier.remove(run.uid, Key(kind, key.namespace, name))
         await gather_bounded((self._delete_unit(run, unit) for unit in plan.delete_units), AT_ONCE)
 
     async def _poll(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> None:
@@ -148,7 +148,7 @@ class RunReconciler(Reconciler):
         self._inventory.put("LearnerUnit", unit)
         self._queue.add(key_of("LearnerUnit", unit))
 
-    async def _delete_unit(self, run: RunObserved, unit: Reference) -> None:
+    async def _delete_unit(self, run: RunObserved, unit: UnitFacts) -> None:
         """Its certificate goes first, because the unit's existence shows that it may exist. The garbage collector
         deletes pods and Service."""
         await self._context.applier.remove(run.uid, Key("Secret", run.namespace, tls_secret(unit.name)))

@@ -120,7 +120,7 @@ class UnitReconciler(Reconciler):
             if plan.status.restart_count > unit.status.restart_count and plan.status.last_failure is not None:
                 self._metrics.restarts.labels(plan.status.last_failure.reason).inc()
             return
-        refusal = await self._act(key, plan)
+        refusal = await refusal_of(self._act(key, plan))
         if not refusal and (plan.create or self._any_gone(key, unit.uid, plan.remove)):
             self._queue.add(key)  # the next pass says in one write what has come of it
             return
@@ -179,19 +179,14 @@ class UnitReconciler(Reconciler):
             ),
         }
 
-    async def _act(self, key: Key, plan: UnitPlan) -> str:
-        """Creates and deletes at the same time, then tells; returns why the API server refused, or nothing."""
-        refusal = await refusal_of(self._change_pods(key, plan))
-        renewals = (self._renew(key, pod, plan.status.incarnation) for pod in plan.renew)
-        unheard = await refusal_of(gather_bounded(renewals))
-        return refusal or unheard
-
-    async def _change_pods(self, key: Key, plan: UnitPlan) -> None:
+    async def _act(self, key: Key, plan: UnitPlan) -> None:
+        """Carries out the plan for the Service, then that for the pods, all at the same time. Raises Refused."""
         if plan.service is not None:
             # A Service holds nothing of its unit, so a new unit of the name need not wait for the collector.
             await self._context.applier.apply(plan.service, inherit=True)
         removes = (self._context.remove_pod(key.namespace, removal) for removal in plan.remove)
-        await gather_bounded((*map(self._create, plan.create), *removes))
+        renewals = (self._renew(key, pod, plan.status.incarnation) for pod in plan.renew)
+        await gather_bounded((*map(self._create, plan.create), *removes, *renewals))
 
     def _any_gone(self, key: Key, uid: str, removals: Sequence[Removal]) -> bool:
         """Whether one of these pods is gone for good by now: no watch tells of what the store knows already."""

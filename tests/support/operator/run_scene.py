@@ -167,4 +167,4 @@ def replicas(plan: RunPlan, name: str = "r-syncer") -> int | None:
 
 def deleted(plan: RunPlan, name: str) -> set[str]:
     """Kinds of the objects of this name that the plan deletes."""
-    return {item.kind for item in plan.delete if item.name == name}
+    return {kind for kind, found in plan.delete if found == name}

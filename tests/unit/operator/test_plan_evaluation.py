@@ -47,7 +47,7 @@ def wanted(plan: RunPlan) -> int | None:
 
 
 def deleted(plan: RunPlan) -> set[tuple[str, str]]:
-    return {(item.kind, item.name) for item in plan.delete}
+    return set(plan.delete)
 
 
 def test_pod_has_the_contract_and_the_place_of_the_spec_and_other_pods_do_not_depend_on_it() -> None:

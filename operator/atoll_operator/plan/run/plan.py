@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from atoll_operator.api.group import ANNOTATION_CONTRACT, UNIT_KIND, Object
-from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.api.group import ANNOTATION_CONTRACT, Object
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.clock import earliest, format_time
 from atoll_operator.plan.conditions import Notice, is_true
@@ -28,15 +27,6 @@ from atoll_operator.plan.run.syncer_state import CheckpointOrder
 from atoll_operator.plan.run.workloads import evaluator_objects, syncer_objects
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """An object to delete if it exists, and only the one with this uid, if it is known."""
-
-    kind: str
-    name: str
-    uid: str = ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
     """What to do for a run: delete it, or carry out the other fields in their order."""
@@ -53,9 +43,9 @@ class RunPlan:
     """Pods of an older template, and pods on lost nodes, so that their StatefulSet creates them again."""
     apply_units: tuple[Object, ...] = ()
     """LearnerUnits to create, or to change to a new spec."""
-    delete: tuple[Reference, ...] = ()
-    """Objects that the run does not need, as far as they exist."""
-    delete_units: tuple[Reference, ...] = ()
+    delete: tuple[tuple[str, str], ...] = ()
+    """Kinds and names of objects that the run does not need, as far as they exist."""
+    delete_units: tuple[UnitFacts, ...] = ()
     apply_evaluator: tuple[Object, ...] = ()
     """Objects of the evaluator. They come last because training does not depend on them."""
     status: TrainingRunStatus
@@ -117,7 +107,11 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
             for name, unit in wanted.items()
             if name not in run.units or (name in rollout.now and not of_another_kind(run.units[name], unit))
         ),
-        delete_units=tuple(_surplus(units, wanted)),
+        delete_units=tuple(
+            unit
+            for name, unit in units.items()
+            if unit.owned and (name not in wanted or of_another_kind(unit, wanted[name]))
+        ),
         notices=(*notices(old, plan.status, checkpoint), *plan.notices),
         again=suspended and not stopped,
         wake=earliest(
@@ -163,15 +157,8 @@ def _ended(run: RunObserved, outcome: Outcome, plan: RunPlan, now: float) -> Run
     return replace(plan, delete=(*_workload(syncer(run.name)), *plan.delete))
 
 
-def _workload(name: str) -> tuple[Reference, ...]:
-    return Reference("StatefulSet", name), Reference("Service", name)
-
-
-def _surplus(units: Mapping[str, UnitFacts], wanted: Mapping[str, LearnerUnitSpec]) -> Iterator[Reference]:
-    """Units that are not wanted, or of whose name a unit on another kind of slice is wanted."""
-    for name, unit in units.items():
-        if unit.owned and (name not in wanted or of_another_kind(unit, wanted[name])):
-            yield Reference(UNIT_KIND, name, unit.uid)
+def _workload(name: str) -> tuple[tuple[str, str], ...]:
+    return ("StatefulSet", name), ("Service", name)
 
 
 def _layout(run: RunObserved) -> int:

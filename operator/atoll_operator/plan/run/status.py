@@ -47,12 +47,8 @@ def describe(
         phase, states = _phase(facts), _running(facts)
     states |= facts.evaluation.states
     if outcome is None:
-        problems = [states[name] for name in ("Ready", "Degraded")]
-        texts = [
-            text
-            for (status, _, text), sound in zip(problems, ("True", "False"), strict=True)
-            if status != sound
-        ]
+        sound = {"Ready": "True", "Degraded": "False"}
+        texts = [states[name][2] for name, status in sound.items() if states[name][0] != status]
         report = run.syncer.status
         message = "; ".join(dict.fromkeys(filter(None, texts))) or (report.message if report else "")
     conditions = transition(old.conditions, states, run.generation, now)

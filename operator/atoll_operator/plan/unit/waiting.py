@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -36,9 +37,10 @@ def waiting(pods: Sequence[PodView], seconds: float, now: float) -> tuple[str, s
             return CAPACITY_UNAVAILABLE, f"{pod.name}: {pod.unschedulable}"
     stopped = [pod for pod in pods if pod.waiting and pod.waiting not in _CREATION]
     for pod in sorted(stopped, key=lambda pod: pod.waiting not in _IMAGE):
+        message = f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
         if pod.waiting in _IMAGE:
-            return IMAGE_PULL, f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
-        return re.sub(r"[^A-Za-z0-9]", "", pod.waiting) or "Waiting", f"{pod.name}: {pod.waiting_message}"
+            return IMAGE_PULL, message
+        return re.sub(r"[^A-Za-z0-9]", "", pod.waiting) or "Waiting", message
     for pod in pods:
         if in_creation(pod) and pod.scheduled_at is not None and pod.scheduled_at + seconds <= now:
             message = f"not started {seconds:g} s after it got node {pod.node}; the pod's Events say why"
@@ -64,14 +66,11 @@ def hindrance(pod: PodView) -> str:
     """What keeps a pod of a StatefulSet from running, in words; empty when nothing is known to be wrong."""
     if pod.started_at is not None:  # an earlier end does not matter any more
         return ""
-    if pod.unschedulable:
-        return f"{pod.name}: {pod.unschedulable}"
     if pod.exit_code:
         reason, message = terminated(pod)
         return f"{pod.name} ended: {reason}: {message}"
-    if pod.waiting and pod.waiting not in _CREATION:
-        return f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
-    return ""
+    _, message = waiting([pod], math.inf, 0.0) or ("", "")
+    return message
 
 
 def hindrances(name: str, replicas: int, pods: Sequence[PodView]) -> str:
