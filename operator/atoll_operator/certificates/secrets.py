@@ -74,7 +74,7 @@ class RunCertificates:
             stored = Authorities.load(_value(secret, "ca.crt"), _value(secret, "ca.key"))
         except ValueError as error:
             problem = f"holds no authority of the run: {error}; delete it to have a new one created"
-            raise Refused(422, "Invalid", f"Secret {name!r} {problem}") from error
+            raise Refused(f"Secret {name!r} {problem}") from error
         authorities = Authorities.of(run.name, stored, now)
         if authorities.bundle != _value(secret, "ca.crt"):
             new = body(authorities)

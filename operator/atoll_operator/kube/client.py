@@ -151,7 +151,7 @@ class ApiClient:
             return await self._call(Request("PATCH", path, body, self._manager, content_type))
         except Refused as error:
             if "metadata.uid" in str(error):  # the API server calls a patch with another uid invalid
-                raise Conflict(error.status, error.reason, str(error)) from error
+                raise Conflict(str(error)) from error
             raise
 
     async def write_status(self, body: Object, status: Object) -> Object:

@@ -6,10 +6,6 @@ from __future__ import annotations
 class ApiError(Exception):
     """The API server's answer; the message is its own."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.reason = status, reason
-
 
 class NotFound(ApiError):
     """404: there is no such object."""
@@ -59,4 +55,4 @@ def of_status(status: int, reason: str, message: str, cause: str = "") -> ApiErr
         kind = AlreadyExists
     elif cause == "NamespaceTerminating":
         kind = NamespaceEnding
-    return kind(status, reason, message)
+    return kind(message)

@@ -65,14 +65,13 @@ class Feed:
         self._buffer: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._draining = False
         self._listed: set[Watch] = set()
-        self._problems: dict[str, tuple[str, str]] = {}
-        """By path: status code and message."""
+        self._problems: dict[str, tuple[str, bool]] = {}
+        """By path: the message, and whether the API server refuses."""
 
     @property
     def refusal(self) -> str:
         """The watches that the API server refuses, in its words; empty where it refuses none."""
-        problems = self._problems.items()
-        return "; ".join(f"{path}: {text}" for path, (code, text) in problems if code in ("401", "403"))
+        return "; ".join(f"{path}: {text}" for path, (text, refused) in self._problems.items() if refused)
 
     def event(self, kind: str, deleted: bool, body: Object) -> None:
         """Skips an object that cannot be read, because anybody may create one."""
@@ -91,13 +90,13 @@ class Feed:
         if len(self._listed) == len(self.watches):
             self.filled.set()
 
-    def outcome(self, path: str, code: str, text: str) -> None:
-        """Logs each problem of a path once. Without an answer the code is `unreachable`, after a success empty."""
-        if not code:
+    def outcome(self, path: str, problem: str = "", refused: bool = False) -> None:
+        """Logs each problem of a path once; empty: the request succeeded."""
+        if not problem:
             self._problems.pop(path, None)
-        elif self._problems.get(path) != (code, text):
-            self._problems[path] = code, text
-            tell(logging.WARNING, "a watch is down and will be tried again", path=path, error=text)
+        elif self._problems.get(path) != (problem, refused):
+            self._problems[path] = problem, refused
+            tell(logging.WARNING, "a watch is down and will be tried again", path=path, error=problem)
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
         """Calls the function in the main loop, from kopf's thread; calls keep their order."""

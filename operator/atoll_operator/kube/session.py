@@ -51,20 +51,19 @@ class KopfSession:
             try:
                 response = await handler(request)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                self._tell(path, "unreachable", f"{type(error).__name__}: {error}")
+                self._failed(path, "unreachable", f"{type(error).__name__}: {error}")
                 raise
             if response.status < 400:
-                self._tell(path, "", "")
+                self._feed.post(self._feed.outcome, path)
                 return response
-            self._tell(path, str(response.status), decode(await response.read()).get("message", ""))
+            self._failed(path, str(response.status), decode(await response.read()).get("message", ""))
             if response.status != 401:
                 return response
             await asyncio.sleep(RETRY_SECONDS)  # kopf would log in and try again at once
 
-    def _tell(self, path: str, code: str, text: str) -> None:
-        if code:
-            self._feed.client.count_error(code)
-        self._feed.post(self._feed.outcome, path, code, text)
+    def _failed(self, path: str, code: str, text: str) -> None:
+        self._feed.client.count_error(code)
+        self._feed.post(self._feed.outcome, path, text or code, code in ("401", "403"))
 
     def _read(self, url: yarl.URL, content: bytes) -> Any:
         """Reports lists: kopf does not tell its handlers of an empty one, or where one ends."""

@@ -11,7 +11,7 @@ import logging
 import random
 import time
 
-from atoll_operator.kube.errors import ApiError, Unreachable
+from atoll_operator.kube.errors import ApiError, Refused, Unreachable
 from atoll_operator.kube.events import WATCH_SECONDS, KopfThread
 from atoll_operator.kube.feed import Feed
 from atoll_operator.kube.gather import back_off
@@ -64,7 +64,7 @@ async def _resync(feed: Feed, seconds: float) -> None:
             try:
                 listed = await feed.client.list(each.kind, each.namespace, each.selector, metadata=True)
             except (ApiError, Unreachable) as error:
-                feed.outcome(path, str(getattr(error, "status", "unreachable")), str(error))
+                feed.outcome(path, str(error), isinstance(error, Refused))
             else:
-                feed.outcome(path, "", "")
+                feed.outcome(path)
                 feed.listed(each, *listed)
