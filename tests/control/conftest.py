@@ -139,12 +139,8 @@ def settle(tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[An
         kubeconfig = with_token(plane, api, tmp_path / "kubeconfig", account)
         with held_ports(1) as [port]:
             operator = Operator(_environment(kubeconfig, namespace, port), tmp_path / "operator.log")
-            operator.start()
-            try:
+            with operator:
                 yield kind(api, namespace, operator=lambda _: operator)
-            finally:
-                operator.kill()
-                print(operator.log.read_text()[-6000:])
         assert "Traceback" not in operator.log.read_text()
 
     return settled
@@ -161,7 +157,6 @@ def bench(
     api.create(body, "")
     api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}, namespace)
     kubelet.namespaces.add(namespace)
-    started: list[Operator] = []
     with contextlib.ExitStack() as held:
 
         def start(of: str, **changes: str) -> Operator:
@@ -174,23 +169,15 @@ def bench(
                 "ATOLL_EVALUATOR_URL": f"{own}/evaluator",
                 **changes,
             }
-            operator = Operator(environment, tmp_path / f"{namespace}-operator-{len(started)}.log")
-            started.append(operator)
-            operator.start()
-            return operator
+            log = tmp_path / f"{namespace}-operator-{next(NUMBERS)}.log"
+            return held.enter_context(Operator(environment, log))
 
-        try:
-            yield Bench(api, namespace, kubelet, syncers, start)
-        finally:
-            for operator in started:
-                if operator.alive:
-                    operator.kill()
-                print(operator.log.read_text()[-6000:])
-            kubelet.namespaces.discard(namespace)
-            for kind in ("TrainingRun", "LearnerUnit", "StatefulSet", "Pod"):
-                for item in api.list(kind, namespace):
-                    with contextlib.suppress(Refusal):
-                        api.delete(kind, namespace, item["metadata"]["name"], 0 if kind == "Pod" else None)
+        yield Bench(api, namespace, kubelet, syncers, start)
+    kubelet.namespaces.discard(namespace)
+    for kind in ("TrainingRun", "LearnerUnit", "StatefulSet", "Pod"):
+        for item in api.list(kind, namespace):
+            with contextlib.suppress(Refusal):
+                api.delete(kind, namespace, item["metadata"]["name"], 0 if kind == "Pod" else None)
 
 
 @pytest.fixture

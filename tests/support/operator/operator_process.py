@@ -8,6 +8,7 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Self
 
 
 class Operator:
@@ -17,6 +18,16 @@ class Operator:
         self.environment = environment
         self.log = log
         self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill it, and show the end of its log."""
+        if self.alive:
+            self.kill()
+        print(self.log.read_text()[-6000:])
 
     def page(self, path: str) -> tuple[int, str]:
         """What it serves to probes and Prometheus; (0, "") while it does not listen."""

@@ -61,12 +61,8 @@ def test_units_that_lost_the_syncer_are_not_all_changed_at_once() -> None:
 
 def test_unit_without_hosts_blocks_a_rollout_for_ten_minutes_and_a_failed_one_for_good() -> None:
     capacity = state(False, "CapacityUnavailable")
-    waits = unit_status(
-        phase="Scheduling",
-        incarnation=2,
-        observed_generation=2,
-        conditions=transition((), {"Scheduled": capacity, "Learning": capacity}, 2, NOW),
-    )
+    conditions = transition((), {"Scheduled": capacity, "Learning": capacity}, 2, NOW)
+    waits = unit_status(phase="Scheduling", incarnation=2, observed_generation=2, conditions=conditions)
     scene = changed(quorum=1)
     scene.step()
     scene.unit("r-a-0", waits)
