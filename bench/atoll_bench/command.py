@@ -10,6 +10,7 @@ from atoll_bench.parity import command as parity
 from atoll_cli.errors import lacking
 
 BATCH = ("--batch", "16", "sequences of a step; default %(default)s")
+ATTACKS = "none,nan,scale,bits,tokens,replay,slow,sign,noise"
 LENGTH = ("--length", "128", "tokens of a sequence; default %(default)s")
 Figure = tuple[Callable[[argparse.Namespace], None], str, str, Sequence[tuple[str, str | None, str]]]
 """The function, a description, the extras of pyproject.toml that it needs, and options with default and help."""
@@ -74,6 +75,17 @@ FIGURES: dict[str, Figure] = {
                 None,
                 "requests a second of kube-scheduler; its default of 50 bounds (a) and (c), their limit included",
             ),
+        ),
+    ),
+    "attacks": (
+        measures.attacks,
+        "held-out loss while one of eight learners sends wrong contributions; some twenty minutes",
+        "runtime,simulate",
+        (
+            ("--attack", ATTACKS, "default %(default)s"),
+            ("--seed", "0,1,2", "default %(default)s"),
+            ("--size", "30k", "of the sizes of `parity`; default %(default)s"),
+            ("--steps", "160", "of data-parallel training with the same tokens; default %(default)s"),
         ),
     ),
     "step": (

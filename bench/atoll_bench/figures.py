@@ -15,8 +15,10 @@ def spread(samples: Sequence[float]) -> tuple[float, float, float]:
 
 
 def line(figure: str, values: Mapping[str, object]) -> str:
-    """`{"figure": …}` on one line; floats to six digits."""
-    return json.dumps({"figure": figure} | {name: _short(value) for name, value in values.items()})
+    """`{"figure": …}` on one line; floats to six digits. Without a name, the values alone."""
+    return json.dumps(
+        ({"figure": figure} if figure else {}) | {name: _short(value) for name, value in values.items()}
+    )
 
 
 def _short(value: object) -> object:

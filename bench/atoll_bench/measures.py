@@ -6,6 +6,8 @@ Each function raises `UsageError` when an option's value cannot be used, `Comman
 from __future__ import annotations
 
 import argparse
+import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
@@ -57,6 +59,28 @@ def merge(options: argparse.Namespace) -> None:
         "PEAK": lambda figure: amount(figure.peak_bytes, "B"),
     }
     _print("merge_bytes_per_second", found, columns, options.json)
+
+
+def attacks(options: argparse.Namespace) -> None:
+    from atoll_bench.attacks import outcomes
+    from atoll_bench.parity.sizes import SIZES
+    from atoll_runtime.simulate.training.attacks import ATTACKS
+
+    chosen = [choice("--attack", text, tuple(ATTACKS)) for text in options.attack.split(",")]
+    seeds = [count("--seed", text, least=0, most=2**31 - 1) for text in options.seed.split(",")]
+    size = choice("--size", options.size, tuple(SIZES))
+    steps = count("--steps", options.steps, most=10**6)
+    columns: Columns = {
+        "ATTACK": lambda outcome: outcome.attack,
+        "SEED": lambda outcome: str(outcome.seed),
+        "LOSS": lambda outcome: "none" if outcome.loss is None else f"{outcome.loss:.4f}",
+        "CLEAN": lambda outcome: "none" if outcome.clean_loss is None else f"{outcome.clean_loss:.4f}",
+        "REFUSED": lambda outcome: str(outcome.refused),
+        "FALSE REFUSALS": lambda outcome: str(outcome.false_refusals),
+    }
+    logging.disable(logging.WARNING)  # a line for each refusal
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # models so small are slower on more cores
+    _print("", outcomes(chosen, seeds, size, steps), columns, options.json)
 
 
 def learner(options: argparse.Namespace) -> None:
@@ -184,7 +208,8 @@ def step(options: argparse.Namespace) -> None:
 
 
 def _print(name: str, found: Iterable[Any], columns: Columns, as_json: bool) -> None:
-    """Prints a JSON line for each figure as soon as it is measured, or a table at the end."""
+    """Prints a JSON line for each figure as soon as it is measured, or a table at the end; an empty name stands in no
+    line."""
     from atoll_bench.figures import line
 
     figures = []

@@ -41,6 +41,7 @@ class Island:
     drift: Drift
     keeps: bool
     """A new incarnation gets the moments of the last save."""
+    client: type[SyncerClient] = SyncerClient
     moments: Moments | None = None
     incarnations: int = 0
     tokens: int = 0
@@ -115,7 +116,7 @@ class Learner(Party):
         )
         clock = self.loop.time
         way = Way(self, self._shard, self._setting.costs)
-        client = SyncerClient(run, contract, layout, fragments.bounds, fragments.padded, [way], clock)
+        client = island.client(run, contract, layout, fragments.bounds, fragments.padded, [way], clock)
         client.connect(cut.versions, cut.step, "", cut.meta["lineages"])
         while not client.answered:
             await asyncio.sleep(LOOK_SECONDS)

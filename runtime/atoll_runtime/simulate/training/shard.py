@@ -13,7 +13,7 @@ from atoll_runtime.simulate.eventloop import SimLoop
 from atoll_runtime.simulate.fleet.scenario import Costs
 from atoll_runtime.simulate.network import Server
 from atoll_runtime.simulate.storage import MemoryBucket, ScratchDisk
-from atoll_runtime.sync.events import Member, RoundId
+from atoll_runtime.sync.events import Declined, Effect, Event, Member, Note, Offered, Received, RoundId
 from atoll_runtime.sync.fragments import Array, Layout
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import Rules
@@ -92,15 +92,24 @@ class WarmingArrays(NumpyArrays):
 
 
 class Tally(Tape):
-    """Keeps the members of each merge, and writes nothing."""
+    """Keeps the members of each merge and what was refused, and writes nothing."""
 
     def __init__(self) -> None:
         super().__init__(Path("/tape"), "Decisions")
         self.merges: dict[RoundId, tuple[Member, ...]] = {}
+        self.refused: dict[str, set[RoundId]] = {}
+        """By unit: rounds in which its contribution was refused for what it is, or had been merged before."""
         self._frozen: dict[RoundId, tuple[Member, ...]] = {}
 
     def begin(self, facts: object, snapshot: object) -> None:
         """See `Tape`."""
+
+    def event(self, event: Event, now: float, effects: Sequence[Effect]) -> None:
+        """See `Tape`."""
+        part = event.part if isinstance(event, Offered | Received | Declined) else None
+        for effect in effects if part is not None else ():
+            if isinstance(effect, Note) and refuses(effect.entry) and part is not None:
+                self.refused.setdefault(str(effect.entry["unit"]), set()).add(part.round)
 
     def contributions(self, round_id: RoundId, members: tuple[Member, ...], parts: object) -> None:
         """See `Tape`."""
@@ -109,6 +118,14 @@ class Tally(Tape):
     def merged(self, round_id: RoundId, theta: object, momentum: object) -> None:
         """See `Tape`."""
         self.merges[round_id] = self._frozen.pop(round_id)
+
+
+def refuses(entry: Mapping[str, Any]) -> bool:
+    """A contribution is refused for what it is, or because its work is merged already."""
+    again = entry["event"] == "dropped" and any(
+        reason in entry["why"] for reason in ("was merged already", "has its fate already")
+    )
+    return again or entry["event"] == "refused"
 
 
 @dataclass(frozen=True)

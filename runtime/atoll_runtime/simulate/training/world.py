@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.simulate.eventloop import SimLoop
 from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS, Drift
 from atoll_runtime.simulate.training.learner import Island, Learner
@@ -27,15 +28,22 @@ class Stalled(RuntimeError):
 class World:
     """One training. Call `train` once."""
 
-    def __init__(self, setting: Setting, seed: int) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        seed: int,
+        last: type[SyncerClient] = SyncerClient,
+        programs: Programs | None = None,
+    ) -> None:
+        """`last`: the client of the last learner. `programs`: of the same setting and seed, where they are there."""
         self.setting = setting
         # What no program of the pods calls is missing from it.
         self.loop = SimLoop(WorkSeconds(setting.costs))  # type: ignore[abstract]
         run = setting.run(seed)
-        self.programs = Programs(run, setting.batch)
-        rules = replace(
-            Rules.of(run), silence=UNLIMITED
-        )  # one that computes is never silent in simulated time
+        self.programs = programs or Programs(run, setting.batch)
+        names = [f"u{number}" for number in range(setting.learners)]
+        rules = Rules.of(run, batches=dict.fromkeys(names, (setting.batch,)))
+        rules = replace(rules, silence=UNLIMITED)  # one that computes is never silent in simulated time
         layout, first = self.programs.layout, self.programs.first
         self.shard = Shard(self.loop, run, rules, layout, first, setting.warmup)
         self.losses = 0
@@ -43,9 +51,10 @@ class World:
         paces, self._chances = (rng.spawn(setting.learners) for rng in np.random.default_rng(seed).spawn(2))
         keeps = setting.failures is not None and setting.failures.moments
         self.islands = [
-            Island(f"u{number}", number, Drift(pace, setting.jitter, DRIFT_STEPS, rng), keeps)
-            for number, (pace, rng) in enumerate(zip(setting.paces, paces, strict=True))
+            Island(name, number, Drift(pace, setting.jitter, DRIFT_STEPS, rng), keeps)
+            for number, (name, pace, rng) in enumerate(zip(names, setting.paces, paces, strict=True))
         ]
+        self.islands[-1].client = last
 
     def train(self) -> Result:
         """To the end of the run.

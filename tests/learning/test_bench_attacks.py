@@ -1,0 +1,89 @@
+"""One of several learners attacks, in simulated time: what the syncer refuses, and that the others' work goes on."""
+
+import json
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from atoll_bench import attacks, command
+from atoll_runtime.contract import Dimensions, GraceSpec, InnerSpec, ModelSpec, OuterSpec, QuorumSpec
+from atoll_runtime.data import write_text
+from atoll_runtime.simulate.training.attacks import ATTACKS
+from atoll_runtime.simulate.training.setting import Setting
+
+pytestmark = pytest.mark.timeout(600)
+WORDS = ("island", "merges", "what", "the", "learners", "sent", "and", "trains", "on", "its", "own", "clock")
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory) -> Setting:
+    """Four learners of which two are enough, a model of 6 thousand parameters, 40 steps."""
+    folder, rng = tmp_path_factory.mktemp("text"), np.random.default_rng(0)
+    documents = []
+    for number in range(100):
+        path = folder / f"{number}.txt"
+        path.write_text(" ".join(rng.choice(WORDS, 100)))
+        documents.append((path.name, path))
+    write_text(uri := f"file://{folder}/data", documents)
+    return Setting(
+        model=ModelSpec(dimensions=Dimensions(layers=1, width=16, heads=2, kv_heads=1, hidden=32)),
+        inner=InnerSpec(learning_rate=1e-2, warmup_steps=5),
+        outer=OuterSpec(fragments=4, interval=4),
+        quorum=QuorumSpec(min=2, grace=GraceSpec()),
+        data=uri,
+        length=16,
+        sequences=16,
+        steps=40,
+        paces=(1.0,) * 4,
+    )
+
+
+@pytest.fixture(scope="module")
+def clean(setting) -> float:
+    loss, refused, false = attacks.train(setting, "none", 0)
+    assert loss is not None and (refused, false) == (0, 0), "nobody is refused who does nothing wrong"
+    return loss
+
+
+@pytest.mark.parametrize("attack", ["nan", "scale", "tokens", "replay"])
+def test_what_one_learner_sends_wrong_is_refused_and_costs_no_more_than_its_work(
+    attack, setting, clean
+) -> None:
+    loss, refused, false = attacks.train(setting, attack, 0)
+    assert refused >= 10 and false == 0
+    assert loss == pytest.approx(clean, rel=0.1)
+
+
+def test_without_the_guard_the_attack_shows(setting, clean) -> None:
+    """The measure can tell: the same attack, nothing refused."""
+    open_to_all = replace(setting, outer=setting.outer.model_copy(update={"guard": False}))
+    loss, refused, _ = attacks.train(open_to_all, "scale", 0)
+    assert refused == 0
+    assert loss is None or loss > 1.02 * clean
+
+
+def test_a_learner_that_reports_steps_of_hours_holds_up_nobody(setting, clean) -> None:
+    loss, _, false = attacks.train(setting, "slow", 0)
+    assert loss == pytest.approx(clean, rel=0.1) and false == 0
+
+
+def test_each_line_has_the_keys_that_scripts_read(setting, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(attacks, "setting", lambda *_: replace(setting, steps=8))
+    monkeypatch.setattr(attacks, "write_stdlib", lambda _: None)
+    monkeypatch.setattr(
+        logging.root.manager, "disable", 0
+    )  # put back afterwards: other tests look at the log
+    monkeypatch.setattr("os.sched_setaffinity", lambda *_: None)  # and use all cores
+    command.main(["attacks", "--json", "--attack", "noise,none", "--seed", "3"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [list(line) for line in lines] == [
+        ["attack", "seed", "loss", "clean_loss", "refused", "false_refusals"]
+    ] * 2
+    assert [(line["attack"], line["seed"]) for line in lines] == [("noise", 3), ("none", 3)]
+    assert lines[1]["loss"] == lines[1]["clean_loss"] == lines[0]["clean_loss"]
+
+
+def test_every_attack_of_the_command_line_is_there() -> None:
+    assert command.ATTACKS.split(",") == list(ATTACKS)
