@@ -390,6 +390,12 @@ def claims_are_not_checked(patch: Patch) -> None:
 
 
 @bug
+def honest_steps_are_taken_for_impossible(patch: Patch) -> None:
+    patch.setattr(claims, "SPARE", 0)
+    patch.setattr(claims, "FASTER", 0.2)
+
+
+@bug
 def norms_are_not_compared(patch: Patch) -> None:
     patch.setattr(Norms, "outliers", lambda self, found, units: {})
 

@@ -250,6 +250,9 @@ class Checks:
         if entry["event"] == "refused" and "fragment" in entry:
             who = entry["unit"], process.machine.units[entry["unit"]].incarnation
             self._refused.add((process.number, entry["fragment"], who))
+            honest = not self._world.lie_of(entry["unit"])
+            if honest and "not finite" not in entry["why"]:
+                raise Violation(f"{process}: {who} is refused, and does nothing wrong: {entry['why']}")
 
     def suspended(self, process: ShardProcess, step: int) -> None:
         """The operator takes this cut for one that holds all of this shard."""
