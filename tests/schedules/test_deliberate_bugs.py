@@ -348,6 +348,11 @@ def a_silent_unit_is_waited_for_as_long_as_it_is_connected(patch: Patch) -> None
 
 
 @bug
+def a_shard_waits_for_a_unit_that_shard_0_says_is_silent(patch: Patch) -> None:
+    patch.setattr(Rounds, "hush", lambda self, silent, now: None)
+
+
+@bug
 def a_learner_counts_on_when_a_fragment_is_overwritten(patch: Patch) -> None:
     def adopt(self: Progress, number: int, version: int) -> None:
         self.counters[number].version = version

@@ -27,6 +27,7 @@ from atoll_runtime.sync.events import (
     Publish,
     Received,
     RecordCut,
+    SendPull,
 )
 from atoll_runtime.sync.ledger import MISSED, OVERWRITTEN, REFUSED, Account
 from atoll_runtime.sync.rules import COORDINATOR
@@ -68,6 +69,8 @@ class Checks:
         """Of each header that a shard has taken, the most that it knew of the unit's link when that came."""
         self._refused: set[tuple[int, int, Incarnation]] = set()
         """Shard, fragment and incarnation of every contribution that was refused for what it is."""
+        self._silent: dict[ShardProcess, set[Incarnation]] = {}
+        """Units that shard 0 has told this process to be silent."""
         self.lost_volumes = 0
 
     # shards
@@ -113,8 +116,15 @@ class Checks:
             if held is not None and held.contributions.header(part.unit, part.host) == part:
                 turn = machine.units[part.unit].turn
                 self._turns[process, part] = max(turn, self._turns.get((process, part), 0.0))
+        if isinstance(event, Ordered):
+            self._silent[process] = set(event.orders.silent)
         for effect in effects:
             match effect:
+                case SendPull(round_id, unit):
+                    if (unit, machine.units[unit].incarnation) in self._silent.get(process, ()):
+                        raise Violation(
+                            f"{process}: {round_id} waits for {unit}, which shard 0 says is silent"
+                        )
                 case Merge():
                     self.frozen(process, effect)
                 case Publish(p, version):
@@ -299,8 +309,9 @@ class Checks:
 
     def left(self, unit: UnitProcess) -> None:
         """A unit ends: whatever the syncer did meanwhile, it has stepped at its own pace."""
-        steps = (self._world.now - unit.began) / unit.island.pace
-        if unit.begun and not steps - 1.001 <= unit.steps <= steps + 0.001:
+        steps = (self._world.now - unit.began - unit.hung) / unit.island.pace
+        hangs = unit.slot.hung_until > self._world.now
+        if unit.begun and not hangs and not steps - 1.001 <= unit.steps <= steps + 0.001:
             raise Violation(f"{unit}: {unit.steps} steps in the time of {steps:.1f}")
 
     # cuts

@@ -16,6 +16,7 @@ FAULTS = (
     "kill unit",
     "kill unit",
     "replace unit",
+    "hang unit",
     "break link",
     "break link",
     "cut off shard",

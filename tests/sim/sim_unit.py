@@ -46,6 +46,7 @@ class UnitSlot:
     stopped: bool = False
     """An incarnation has left because the run was finished."""
     cut_off_until: float = 0.0
+    hung_until: float = 0.0
 
     @property
     def name(self) -> str:
@@ -77,7 +78,8 @@ class UnitProcess(Party):
         self.hosts: list[Host] = []
         self.begun, self.began = False, 0.0
         """It trains, and since when."""
-        self.steps = 0
+        self.steps, self.hung = 0, 0.0
+        """Inner steps, and the seconds in which it has made none because it hung."""
 
     def __str__(self) -> str:
         return f"{self.slot.name}.{self.incarnation}"
@@ -123,11 +125,19 @@ class UnitProcess(Party):
         world.checks.begun(self)
         while (ending := self._begin()) is Ending.NONE:
             await asyncio.sleep(self.island.pace)
+            await self._hang()
             for host in self.hosts:
                 host.loop.finish(1.0, host.cursor)
             self.steps += 1
         self.slot.stopped = self.slot.stopped or ending is Ending.STOPPED
         self.end()
+
+    async def _hang(self) -> None:
+        """The step in which it hangs takes so much longer; its client serves its sessions meanwhile."""
+        seconds = self.slot.hung_until - self.world.now
+        if seconds > 0:
+            await asyncio.sleep(seconds)
+            self.hung += seconds
 
     def _begin(self) -> Ending:
         """What all hosts can do now, and the step after it."""

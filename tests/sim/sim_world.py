@@ -35,6 +35,8 @@ from atoll_runtime.sync.fragments import Layout, Piece, fingerprint, lay
 RESTART_SECONDS = 20.0
 """A shard or unit that was killed is there again within this time."""
 CUT_OFF_SECONDS = 15.0
+HANG_SECONDS = 40.0
+"""A unit that hangs, with its sessions open, trains on within this time."""
 CRASH_SECONDS = 5.0
 """A shard that crashes while the run is being suspended does so within this time."""
 STORM_SECONDS = 300.0
@@ -212,6 +214,8 @@ class World:
             self.cut_off(shard, rng.random() * CUT_OFF_SECONDS)
         elif fault == "part shards":
             self.part(rng.choice(self.shards[1:] or self.shards), rng.random() * CUT_OFF_SECONDS)
+        elif fault == "hang unit":
+            unit.hung_until = self.now + rng.random() * HANG_SECONDS
         elif fault == "cut off unit":
             self.cut_off(unit, rng.random() * CUT_OFF_SECONDS)
         else:

@@ -54,6 +54,11 @@ def walked(machine: Syncer, now: float) -> dict[str, Any]:
         "live": [unit.name for unit in live],
         "slowest": max((unit.pace.value or 0.0 for unit in steady or live), default=0.0),
         "ends": min((unit.until(machine.rules.silent_after) or 0.0 for unit in live), default=math.inf),
+        "silent": {
+            unit.name: unit.incarnation
+            for unit in machine.units.values()
+            if (until := unit.until(machine.rules.silent_after)) is not None and until < now
+        },
         "tokens": sum(unit.account.merged for unit in machine.units.values()),
         "awaited": {
             held.id: set(machine.rounds.awaited(held, now))
@@ -70,6 +75,7 @@ def kept(machine: Syncer) -> dict[str, Any]:
         "live": sorted(roster.live),
         "slowest": roster.slowest,
         "ends": roster.ends,
+        "silent": roster.silent,
         "tokens": machine.rounds.tokens,
         "awaited": dict(roster.awaited),
     }

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from lone_shard import LONE
 
 from atoll_runtime.sync import clocks, ledger
-from atoll_runtime.sync.events import Joined, Ordered, Orders, ShardTold, Standing, Tick
+from atoll_runtime.sync.events import (
+    Joined,
+    Left,
+    Ordered,
+    Orders,
+    Reported,
+    SendOrders,
+    ShardTold,
+    Standing,
+    Tick,
+)
 from atoll_runtime.sync.fragments import LayoutError, TensorInfo, build_layout, translate
 from atoll_runtime.sync.ledger import FINISHED, MISSED, OVERWRITTEN, REPLACED, Account, Span
 from atoll_runtime.sync.machine import Syncer
@@ -83,6 +93,37 @@ def test_a_shard_that_was_away_skips_to_an_interval_behind_the_clock_and_takes_t
 def test_no_round_is_opened_while_shard_0_is_away() -> None:
     machine = follower()
     assert steps(machine, 10.0**6) == [3] and not machine.rounds.held
+
+
+def test_a_shard_waits_for_no_unit_that_shard_0_says_is_silent_until_it_is_back_or_replaced() -> None:
+    machine = follower()
+    machine.handle(Ordered(Orders(step=3, silent=(("a", 1), ("b", 7)))), 4.0)
+    assert machine.live(4.0) == []
+    machine.handle(Joined("b", 7, 0, 1, 0, ""), 5.0)
+    machine.handle(Ordered(Orders(step=100, silent=(("a", 1), ("b", 7)))), 6.0)
+    assert steps(machine, 6.0) == [3], "K = 1 unit is needed"
+    machine.handle(Ordered(Orders(step=100, silent=(("b", 7),))), 7.0)
+    assert steps(machine, 7.0)[-1] == 100
+    (held,) = machine.rounds.held.values()
+    assert held.pulled == {("a", 1)}
+    machine.handle(Joined("b", 8, 0, 1, 0, ""), 8.0)
+    assert [unit.name for unit in machine.live(8.0)] == ["a", "b"]
+    assert held.pulled == {("a", 1), ("b", 8)}
+
+
+def test_shard_0_tells_who_is_connected_and_silent_and_when_it_is_back() -> None:
+    machine = Syncer.begin(replace(LONE, shards=2), (10,), [3], 3)
+    machine.handle(Joined("a", 1, 0, 1, 0, ""), 0.0)
+    for step in (1, 2):
+        machine.handle(Reported("a", 1, 0, step, step, 10 * step, 1.0, 1.0, step), float(step))
+    machine.handle(Tick(), 32.0)
+    assert machine.orders.silent == ()
+    assert SendOrders(replace(machine.orders, silent=(("a", 1),))) in machine.handle(Tick(), 32.1)
+    machine.handle(Reported("a", 1, 0, 3, 3, 30, 1.0, 1.0, 3), 50.0)
+    assert machine.orders.silent == ()
+    machine.handle(Tick(), 90.0)
+    machine.handle(Left("a", 1, 0), 91.0)
+    assert machine.orders.silent == (), "who is not connected is not waited for anyway"
 
 
 def test_shard_0_that_lost_its_volume_goes_on_from_the_clock_that_it_had_told_the_others() -> None:

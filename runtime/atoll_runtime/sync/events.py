@@ -49,6 +49,9 @@ class Orders:
     """Of an inner step of the slowest live unit."""
     fastest: float = 0.0
     """Seconds of the shortest step of a live unit."""
+    silent: tuple[tuple[str, int], ...] = ()
+    """Units, with their incarnations, that are connected and have told of no step for too long: no shard waits for
+    them."""
     ending: bool = False
     """The target is reached: the clock stands."""
     cut: CutId = NO_CUT

@@ -75,5 +75,5 @@ class Watch:
 
 def silent(unit: Unit, now: float, least: float) -> bool:
     """Connected and once heard of, but not lately."""
-    known = unit.complete and unit.reported is not None and unit.pace.value is not None
-    return known and not unit.live(now, least)
+    until = unit.until(least)
+    return until is not None and now > until

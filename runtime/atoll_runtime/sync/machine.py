@@ -155,7 +155,7 @@ class Syncer:
             case Reported():
                 self._reported(event, now)
             case Ordered(orders):
-                self._take_orders(orders)
+                self._take_orders(orders, now)
             case ShardTold(shard, standing):
                 self._shard_told(shard, standing)
             case ShardLeft(shard):
@@ -223,6 +223,7 @@ class Syncer:
             self.rounds.effects.append(Evict(event.unit, unit.incarnation))
             return
         renewed = unit.join(event, self.step)
+        unit.hushed = not self.coordinates and (unit.name, unit.incarnation) in self.orders.silent
         self.rounds.joined(event, renewed)
         if renewed:
             self.rounds.effects += [Evict(event.unit, event.incarnation), RememberJoin()]
@@ -278,9 +279,11 @@ class Syncer:
         else:
             self._begin_cut(max(step, self.step))
 
-    def _take_orders(self, orders: Orders) -> None:
-        self.orders = orders
+    def _take_orders(self, orders: Orders, now: float) -> None:
+        before, self.orders = self.orders, orders
         self.rounds.seconds, self.rounds.quickest = orders.seconds, orders.fastest
+        if orders.silent != before.silent:
+            self.rounds.hush(dict(orders.silent), now)
         if orders.final and not self.final:
             self._finished(orders.final)
 
@@ -329,7 +332,8 @@ class Syncer:
 
     def _advance(self, now: float, name: str) -> None:
         if self.coordinates:
-            self.orders = replace(self.orders, ending=self._reached())
+            silent = tuple(sorted(self.rounds.roster.silent.items()))
+            self.orders = replace(self.orders, ending=self._reached(), silent=silent)
         self.rounds.ending = self.finishing
         self.rounds.progress(now, name)
         if self._clock_due(now):

@@ -24,6 +24,8 @@ class Roster:
         """Units that can contribute now, in no order."""
         self.awaited: dict[RoundId, set[str]] = {}
         """Of each collecting round: the live units that may still contribute."""
+        self.silent: dict[str, int] = {}
+        """Incarnations of connected units that have reported, but not lately."""
         self._silence, self._slow_factor = rules.silent_after, rules.slow_factor
         self._collecting: dict[RoundId, Round] = {}
         self._ends = Ranking()
@@ -59,13 +61,17 @@ class Roster:
     def expire(self, now: float) -> None:
         """Time has come so far: units that were silent for too long live no more."""
         while (first := self._ends.first()) is not None and first[0] < now:
+            self.silent[first[1]] = self.live[first[1]].incarnation
             self._leave(first[1])
 
     def look(self, unit: Unit, now: float) -> None:
         """Something of the unit has changed, or of what a round has of it."""
         until = unit.until(self._silence)
+        self.silent.pop(unit.name, None)
         if until is None or until < now:
             self._leave(unit.name)
+            if until is not None:
+                self.silent[unit.name] = unit.incarnation
             return
         self.live[unit.name] = unit
         self._ends.set(unit.name, until)

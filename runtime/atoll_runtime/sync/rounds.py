@@ -122,6 +122,15 @@ class Rounds:
         if unit is not None:
             self.roster.look(unit, now)
 
+    def hush(self, silent: Mapping[str, int], now: float) -> None:
+        """Shard 0 tells which units are silent: nothing is awaited of them. Those that are back are asked."""
+        for name, unit in self.units.items():
+            unit.hushed = silent.get(name) == unit.incarnation
+            self.roster.look(unit, now)
+        for held in self.held.values():
+            if held.stage == "Collecting":
+                self._pull(held, (unit for _, unit in sorted(self.roster.live.items())))
+
     def room(self, p: int) -> bool:
         """A round of fragment `p` may be opened: none in flight is of `p`, and fewer than τ are at work. One that only
         waits for its members' links is not; it takes memory."""

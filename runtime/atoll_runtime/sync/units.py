@@ -66,6 +66,8 @@ class Unit:
     """Seconds of an inner step."""
     reported: float | None = None
     """When host 0 last reported, in this connection."""
+    hushed: bool = False
+    """Shard 0 has told that it is silent: a shard to which units do not report knows by that alone."""
     merged_cursor: int = 0
     merged_step: int = 0
     """Data position and inner step of the newest merged contribution: where a new incarnation goes on."""
@@ -99,10 +101,10 @@ class Unit:
 
     def until(self, least: float) -> float | None:
         """When the unit, without another report, has been silent for too long to be waited for: after ten of its steps,
-        `least` seconds at least; infinite where it need not report. None where a host is missing or its pace is not
-        known."""
+        `least` seconds at least; infinite where it need not report. None where a host is missing, its pace is not
+        known, or shard 0 has told that it is silent."""
         if math.isinf(least) and self.complete:
-            return math.inf
+            return None if self.hushed else math.inf
         if not self.complete or self.pace.value is None or self.reported is None:
             return None
         return self.reported + max(least, 10 * self.pace.value)

@@ -54,6 +54,8 @@ def absent(machine: Syncer, now: float) -> str:
             continue
         if not unit.complete:
             reasons.append(f"{name}: {len(unit.hosts)} of {unit.hosts_wanted} hosts connected")
+        elif unit.hushed:
+            reasons.append(f"{name}: silent, as shard 0 tells")
         elif unit.pace.value is None or unit.reported is None:
             reasons.append(f"{name}: has not made two steps yet")
         else:

@@ -6,7 +6,7 @@ import msgspec
 
 from atoll_runtime.sync.events import NO_CUT, CutId, Orders, Part, RoundId, Standing
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Both ends must speak the same. What `Hello` and `Refused` have in common stays as it is: by them two versions find
 out."""
 
