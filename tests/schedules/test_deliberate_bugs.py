@@ -13,8 +13,9 @@ from sim_disk import Mount
 from soak import schedule
 
 from atoll_runtime.learner.proposal import Proposal
-from atoll_runtime.sync import anchors, claims
+from atoll_runtime.sync import anchors, claims, restoring
 from atoll_runtime.sync.contributions import Contributions
+from atoll_runtime.sync.coordinator import Coordinator
 from atoll_runtime.sync.cuts import Cuts
 from atoll_runtime.sync.events import (
     NO_CUT,
@@ -24,6 +25,7 @@ from atoll_runtime.sync.events import (
     Remember,
     SendOrders,
 )
+from atoll_runtime.sync.follower import Follower
 from atoll_runtime.sync.ledger import REFUSED, Account
 from atoll_runtime.sync.link import Link
 from atoll_runtime.sync.machine import Syncer
@@ -239,14 +241,14 @@ def a_stale_contribution_is_taken(patch: Patch) -> None:
 
 @bug
 def the_final_cut_begins_while_rounds_are_in_flight(patch: Patch) -> None:
-    real = Syncer._end
+    real = Coordinator._conclude
 
-    def end(self: Syncer) -> None:
+    def end(self: Coordinator) -> None:
         held, self.rounds.held = self.rounds.held, {}
         real(self)
         self.rounds.held = held
 
-    patch.setattr(Syncer, "_end", end)
+    patch.setattr(Coordinator, "_conclude", end)
 
 
 @bug
@@ -288,15 +290,15 @@ def a_shard_merges_on_after_the_final_cut(patch: Patch) -> None:
 
 @bug
 def a_shard_that_is_back_skips_its_part_of_a_cut(patch: Patch) -> None:
-    real = Syncer._follow_cut
+    real = Follower._conclude
 
-    def follow(self: Syncer) -> None:
+    def follow(self: Follower) -> None:
         if self.cuts.saving == NO_CUT and self.orders.cut.number > 0:  # the first since its start
             self.cuts.newest = max(self.cuts.newest, self.orders.cut)
             self.cuts.save()
         real(self)
 
-    patch.setattr(Syncer, "_follow_cut", follow)
+    patch.setattr(Follower, "_conclude", follow)
 
 
 @bug
@@ -306,7 +308,8 @@ def a_cut_that_shard_0_has_forgotten_is_never_overtaken(patch: Patch) -> None:
 
 @bug
 def a_shard_keeps_its_own_clock_when_shard_0_is_away(patch: Patch) -> None:
-    patch.setattr(Syncer, "coordinates", property(lambda self: True))
+    patch.setattr(restoring, "Follower", Coordinator)
+    patch.setattr(Syncer, "coordinates", True)
 
 
 @bug

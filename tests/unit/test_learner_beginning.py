@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from lone_shard import LONE
 
-from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.restoring import begin
 from atoll_runtime.sync.units import Unit
 from atoll_runtime.syncer.status import unit_report
 from atoll_runtime.transport.messages import Beginning, Report, decode
@@ -21,7 +21,7 @@ def test_a_learner_of_before_this_field_is_understood() -> None:
 
 
 def test_the_syncer_shows_it_of_a_unit() -> None:
-    machine, unit = Syncer.begin(LONE, (10,), [0]), Unit.new("a", (0,))
+    machine, unit = begin(LONE, (10,), [0]), Unit.new("a", (0,))
     shown = unit_report(machine, unit, BEGINNING).beginning
     assert shown is not None
     assert (shown.joined, shown.stepped, shown.compiling) == (10.0, 30.5, 12.25)

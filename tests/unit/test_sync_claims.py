@@ -23,7 +23,7 @@ from atoll_runtime.sync.events import (
     Reported,
     SendPull,
 )
-from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.restoring import begin
 
 KNOWN = {"run-v6e": (512, 1024), "extra": (64,), "run-a-b": (8,)}
 
@@ -96,7 +96,7 @@ class Shard:
         rules = replace(
             LONE, guard=True, step_tokens={name: (10,) for name in units}, quorum=quorum, grace_fraction=0.8
         )
-        self.machine, self.now = Syncer.begin(rules, (10,), [0]), 0.0
+        self.machine, self.now = begin(rules, (10,), [0]), 0.0
         self.pulls: list[SendPull] = []
         self.notes: list[dict[str, object]] = []
         self.members: list[tuple[str, ...]] = []

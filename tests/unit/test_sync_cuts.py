@@ -41,7 +41,6 @@ from atoll_runtime.sync.events import (
     Standing,
     Tick,
 )
-from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer import hosts
 
@@ -56,7 +55,7 @@ class Shard:
     """A machine at global step 1, in whose first round it waits for unit a; what it was told of cuts since."""
 
     def __init__(self, rules: Rules) -> None:
-        self.machine = Syncer.begin(rules, (10,), [0])
+        self.machine = restoring.begin(rules, (10,), [0])
         self.machine.cuts.started = STARTED
         self.effects: list[Effect] = []
         self.tell(

@@ -16,7 +16,7 @@ from atoll_runtime.sync.events import (
     Reported,
     RoundId,
 )
-from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.restoring import begin
 
 RULES = LONE
 TOKENS = 100
@@ -27,7 +27,7 @@ class Shard:
     """A machine that unit a alone contributes to; merges are computed and written at once."""
 
     def __init__(self) -> None:
-        self.machine, self.now, self.trained = Syncer.begin(RULES, (10,), [0]), 0.0, 0
+        self.machine, self.now, self.trained = begin(RULES, (10,), [0]), 0.0, 0
         self.tell(Joined("a", 1, 0, 1, 0, ""))
 
     def tell(self, event: Event) -> None:

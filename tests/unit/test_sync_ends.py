@@ -104,7 +104,7 @@ def part(round_id: RoundId, step: int, unit: str = "a", host: int = 0, hosts: in
 
 def collecting(rules: Rules, hosts: int = 1) -> tuple[Story, RoundId]:
     """A machine with an open round that waits for unit a."""
-    story = Story(Syncer.begin(rules, SIZES, [0]))
+    story = Story(restoring.begin(rules, SIZES, [0]))
     story.tell(*(joined("a", host=host, hosts=hosts) for host in range(hosts)))
     story.tell(reported("a", 1), reported("a", 2), reported("a", 3))
     return story, next(iter(story.machine.rounds.held))
@@ -121,7 +121,7 @@ def sent(story: Story) -> list[SendOrders]:
 
 def test_a_shard_knows_of_a_unit_what_it_has_merged_of_it_and_not_what_it_heard_of_later_steps() -> None:
     """A final cut is recorded when the merge that was under way is durable; the unit trains on meanwhile."""
-    story = Story(Syncer.begin(replace(RULES, shard=1, shards=2), SIZES, [0]))
+    story = Story(restoring.begin(replace(RULES, shard=1, shards=2), SIZES, [0]))
     story.tell(joined("a"), Ordered(Orders(1)))
     (round_id,) = story.machine.rounds.held
     story.tell(Received(part(round_id, 3), 1.0), Tick())
@@ -138,7 +138,7 @@ def test_a_shard_knows_of_a_unit_what_it_has_merged_of_it_and_not_what_it_heard_
 
 def at_its_end(rules: Rules = RULES) -> Story:
     """Shard 0 at its target."""
-    return Story(Syncer.begin(rules, SIZES, [20], 20)).tell(Tick())
+    return Story(restoring.begin(rules, SIZES, [20], 20)).tell(Tick())
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_the_final_cut_begins_once_every_other_shard_has_told_that_it_is_at_its_
 
 
 def test_another_shard_goes_on_when_shard_0_is_started_with_a_raised_target() -> None:
-    story = Story(Syncer.begin(replace(TWO, shard=1), SIZES, [20], 20))
+    story = Story(restoring.begin(replace(TWO, shard=1), SIZES, [20], 20))
     final = CutId(5, 21, True)
     story.tell(Ordered(Orders(20, ending=True)), Ordered(Orders(20, ending=True, cut=final)))
     assert named(story) == [(21, True)] and story.machine.standing.done
@@ -185,7 +185,7 @@ def test_another_shard_goes_on_when_shard_0_is_started_with_a_raised_target() ->
 
 
 def test_another_shard_is_finished_when_shard_0_tells_and_remembers_it() -> None:
-    story = Story(Syncer.begin(replace(TWO, shard=1), SIZES, [20], 20))
+    story = Story(restoring.begin(replace(TWO, shard=1), SIZES, [20], 20))
     story.tell(Ordered(Orders(20, ending=True, final="cut/21")))
     assert story.machine.final == "cut/21" == story.remembered()["final"]
     assert not any(isinstance(effect, StopAll) for effect in story.effects), "shard 0 stops the learners"

@@ -337,7 +337,7 @@ def test_a_restored_machine_goes_on_where_the_record_was_made() -> None:
 
 def collecting(hosts: int = 1) -> tuple[Syncer, RoundId]:
     """A machine with one unit and an open round, and what it wants."""
-    machine = Syncer.begin(RULES, (10,) * P, [0] * P)
+    machine = restoring.begin(RULES, (10,) * P, [0] * P)
     for host in range(hosts):
         machine.handle(Joined("a", 1, host, hosts, 0, ""), 0.0)
     pulls: list[Effect] = []

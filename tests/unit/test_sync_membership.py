@@ -28,7 +28,7 @@ from atoll_runtime.sync.events import (
     Tick,
     Wake,
 )
-from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.restoring import begin
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.waiting import waits
 
@@ -50,7 +50,7 @@ class Shard:
     """Steps when each fragment was merged last."""
 
     def __post_init__(self) -> None:
-        self.machine = Syncer.begin(self.rules, (10,) * P, [0] * P)
+        self.machine = begin(self.rules, (10,) * P, [0] * P)
         for unit in self.units:
             self.feed(Joined(unit, 1, 0, 1, 0, ""))
         self.run(2)

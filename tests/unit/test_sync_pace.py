@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from atoll_runtime.sync.events import Event, Joined, Left, Reported, Tick, Wake
-from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.restoring import begin
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.steptime import StepTime
 
@@ -28,7 +28,7 @@ class Clock:
     """A machine whose units a, b and c make a step a second from 0 s on; each makes another as it is told to."""
 
     def __init__(self) -> None:
-        self.machine, self.now, self.steps = Syncer.begin(RULES, (10,), [0]), 0.0, dict.fromkeys("abc", 0)
+        self.machine, self.now, self.steps = begin(RULES, (10,), [0]), 0.0, dict.fromkeys("abc", 0)
         self.wake = math.inf
         for unit in self.steps:
             self.feed(Joined(unit, 1, 0, 1, 0, ""))

@@ -31,6 +31,7 @@ from atoll_runtime.sync.events import (
 )
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.ranking import Ranking
+from atoll_runtime.sync.restoring import begin
 from atoll_runtime.sync.rules import Rules
 
 RULES = Rules(
@@ -108,7 +109,7 @@ def test_after_every_event_what_is_kept_is_what_a_walk_finds(
     events: list[tuple[str, str, int, float, float]], recorded: int
 ) -> None:
     """Also on from where the machine was read back from a tape."""
-    machine, now = Syncer.begin(RULES, (10,) * 2, [0, 0]), 1.0
+    machine, now = begin(RULES, (10,) * 2, [0, 0]), 1.0
     incarnations, steps = dict.fromkeys(NAMES, 1), dict.fromkeys(NAMES, 0)
     pulls: dict[str, RoundId] = {}
 
@@ -183,7 +184,7 @@ class Unwalked(dict[Any, Any]):
 
 
 def test_a_report_walks_over_no_units() -> None:
-    machine, now = Syncer.begin(RULES, (10,) * 2, [0, 0]), 1.0
+    machine, now = begin(RULES, (10,) * 2, [0, 0]), 1.0
     for name in NAMES:
         machine.handle(Joined(name, 1, 0, 1, 0, ""), now)
     for k in (1, 2, 3, 4):
@@ -231,7 +232,7 @@ def test_a_ranking_knows_the_least_the_median_and_the_largest_below_a_limit(
 def test_a_unit_that_is_slower_than_four_times_the_median_does_not_set_the_clock(
     paces: list[float], slowest: float
 ) -> None:
-    machine = Syncer.begin(replace(RULES, slow_factor=4.0), (10,) * 2, [0, 0])
+    machine = begin(replace(RULES, slow_factor=4.0), (10,) * 2, [0, 0])
     for index, pace in enumerate(paces):
         name = f"u{index}"
         machine.handle(Joined(name, 1, 0, 1, 0, ""), 1.0)
@@ -242,7 +243,7 @@ def test_a_unit_that_is_slower_than_four_times_the_median_does_not_set_the_clock
 
 
 def test_at_the_time_that_the_machine_asks_for_a_silent_unit_is_waited_for_no_more() -> None:
-    machine = Syncer.begin(RULES, (10,) * 2, [0, 0])
+    machine = begin(RULES, (10,) * 2, [0, 0])
     machine.handle(Joined("a", 1, 0, 1, 0, ""), 1.0)
     machine.handle(Reported("a", 1, 0, 1, 1, 10, 1.0, 1.0, 1), 2.0)
     effects = machine.handle(Reported("a", 1, 0, 2, 2, 20, 1.0, 1.0, 2), 3.0)

@@ -24,6 +24,7 @@ from atoll_runtime.sync.events import (
 from atoll_runtime.sync.fragments import LayoutError, TensorInfo, build_layout, translate
 from atoll_runtime.sync.ledger import FINISHED, MISSED, OVERWRITTEN, REPLACED, Account, Span
 from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.restoring import begin
 
 TENSORS = [
     TensorInfo("embedding/table", (64, 8), stacked=False, embedding=True),
@@ -67,7 +68,7 @@ SECOND = replace(LONE, interval=8, shard=1, shards=2)
 
 def follower() -> Syncer:
     """Shard 1 at global step 3, with one unit connected, which reports to shard 0 alone."""
-    machine = Syncer.begin(SECOND, (10,), [3], 3)
+    machine = begin(SECOND, (10,), [3], 3)
     machine.handle(Joined("a", 1, 0, 1, 0, ""), 0.0)
     return machine
 
@@ -112,7 +113,7 @@ def test_a_shard_waits_for_no_unit_that_shard_0_says_is_silent_until_it_is_back_
 
 
 def test_shard_0_tells_who_is_connected_and_silent_and_when_it_is_back() -> None:
-    machine = Syncer.begin(replace(LONE, shards=2), (10,), [3], 3)
+    machine = begin(replace(LONE, shards=2), (10,), [3], 3)
     machine.handle(Joined("a", 1, 0, 1, 0, ""), 0.0)
     for step in (1, 2):
         machine.handle(Reported("a", 1, 0, step, step, 10 * step, 1.0, 1.0, step), float(step))
@@ -127,7 +128,7 @@ def test_shard_0_tells_who_is_connected_and_silent_and_when_it_is_back() -> None
 
 
 def test_shard_0_that_lost_its_volume_goes_on_from_the_clock_that_it_had_told_the_others() -> None:
-    machine = Syncer.begin(replace(LONE, shards=2), (10,), [3], 3)
+    machine = begin(replace(LONE, shards=2), (10,), [3], 3)
     machine.handle(ShardTold(1, Standing(90, False, machine.cuts.newest)), 1.0)
     assert machine.orders.step == 90 and machine.record()["clock"] == 90
     machine.handle(ShardTold(1, Standing(80, False, machine.cuts.newest)), 1.0)

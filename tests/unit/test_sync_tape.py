@@ -48,7 +48,6 @@ from atoll_runtime.sync.events import (
     Wake,
 )
 from atoll_runtime.sync.fragments import Array, Layout, TensorInfo, build_layout
-from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.tape import Computed, Contributed, Decided, Facts, Opening, Record, frame, read
 from atoll_runtime.syncer import segments
@@ -97,7 +96,7 @@ class Shard:
         self.rules = replace(RULES, target_steps=options.pop("steps", 30), shard=shard)
         self.layout, self.random = layout, np.random.default_rng(7 + shard)
         sizes = tuple(fragment.size for fragment in layout.fragments)
-        self.machine = Syncer.begin(self.rules, sizes, [0] * P)
+        self.machine = restoring.begin(self.rules, sizes, [0] * P)
         self.fragments = [
             Version.make(0, self.noise(size), np.zeros(size, np.float32), "bf16") for size in sizes
         ]

@@ -6,6 +6,7 @@ Entries are `shard/<s>` (global step of that shard) and `unit/<name>/<incarnatio
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 Clock = Mapping[str, int]
 
@@ -16,6 +17,20 @@ def shard(s: int) -> str:
 
 def unit(name: str, incarnation: int) -> str:
     return f"unit/{name}/{incarnation}"
+
+
+def vector(s: int, record: Mapping[str, Any]) -> dict[str, int]:
+    """The clock of a shard's durable state: of each unit the tokens that are merged, for on those Θ depends.
+
+    What units report besides runs ahead of it. Other shards are not in it: nothing durable depends on their clocks,
+    which run ahead of their disks.
+    """
+    known = {shard(s): record["step"]}
+    for name, each in record["units"].items():
+        account = each["account"]
+        merged = max((stop for _, stop in account["settled"]), default=0)
+        known[unit(name, account["incarnation"])] = merged
+    return known
 
 
 def inconsistency(records: Mapping[str, Clock]) -> str:

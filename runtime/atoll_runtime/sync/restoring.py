@@ -1,4 +1,4 @@
-"""A shard's machine from what survives its process: the record of its journal, or of a cut."""
+"""A shard's machine at its beginning, or from what survives its process: the record of its journal, or of a cut."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 from atoll_runtime.sync import ledger
+from atoll_runtime.sync.coordinator import Coordinator
 from atoll_runtime.sync.events import CutId, Orders
-from atoll_runtime.sync.machine import Syncer, owned
-from atoll_runtime.sync.rules import Rules
+from atoll_runtime.sync.follower import Follower
+from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.rules import COORDINATOR, Rules
+from atoll_runtime.sync.shard import owned
 from atoll_runtime.sync.units import BY_FRAGMENT, Unit
+
+
+def begin(rules: Rules, sizes: tuple[int, ...], versions: list[int], step: int = 0) -> Syncer:
+    """A machine that starts from these versions: no unit known, no round in flight."""
+    kind = Coordinator if rules.shard == COORDINATOR else Follower
+    return kind.begin(rules, sizes, versions, step)
 
 
 def restore(rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any]) -> Syncer:
     """The machine as `record` left it: no host connected, no round in flight."""
-    machine = Syncer.begin(rules, sizes, list(record["versions"]), record["step"])
+    machine = begin(rules, sizes, list(record["versions"]), record["step"])
     rounds = machine.rounds
     rounds.history = [list(versions) for versions in record["history"]]
     rounds.merges, rounds.last_quorum = record["merges"], record["last_quorum"]

@@ -20,8 +20,7 @@ def why(machine: Syncer, now: float) -> str:
     if machine.finishing:
         if machine.cuts.newest.final:
             return f"the target is reached at global step {machine.step}; writing the final cut"
-        behind = [s for s in range(1, machine.rules.shards) if not ended(machine, s)] or [0]
-        return f"the target is reached; waiting for shard {', '.join(map(str, behind))}"
+        return f"the target is reached; waiting for shard {', '.join(map(str, machine.behind))}"
     live, needed = len(machine.live(now)), machine.rules.quorum
     if live < needed:
         return f"{live} live units, K={needed} are needed{absent(machine, now)}"
@@ -61,11 +60,6 @@ def absent(machine: Syncer, now: float) -> str:
         else:
             reasons.append(f"{name}: silent for {now - unit.reported:.0f} s")
     return f" ({'; '.join(reasons)})" if reasons else ""
-
-
-def ended(machine: Syncer, shard: int) -> bool:
-    """Another shard is at its end, as shard 0 knows."""
-    return shard in machine.shards and machine.shards[shard].done
 
 
 @dataclass(frozen=True)

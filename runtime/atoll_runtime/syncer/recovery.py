@@ -95,7 +95,7 @@ def recover(
             log.warning("%s: %s: starting from the initial model", store.uri, message)
         theta = initial()
         state = State.from_tensors(layout, run.outer.codec, theta, None, [0] * len(sizes), series)
-        machine = Syncer.begin(rules, sizes, list(state.versions))
+        machine = restoring.begin(rules, sizes, list(state.versions))
         first = machine.part(machine.cuts.newest)
         store.save_part(part_of(run, rules, layout, machine.step, state.snapshot(), first, lineage))
         message = join("started from the initial model", message)
@@ -167,7 +167,7 @@ def restored(
 ) -> Syncer:
     """The machine as of a cut, in whatever number of shards it was taken."""
     if cut.meta.get("run_uid") != run.uid:  # an earlier run's model; its units are not ours to fence
-        return Syncer.begin(rules, sizes, list(versions), cut.step)
+        return restoring.begin(rules, sizes, list(versions), cut.step)
     # Another shard has it from shard 0 that the run is finished.
     same = rules.shard == COORDINATOR and cut.meta.get("target") == target_of(run)
     return restoring.continued(rules, sizes, cut.meta["machines"], versions, cut.step, uri if same else "")

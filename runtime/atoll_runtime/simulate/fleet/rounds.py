@@ -37,7 +37,7 @@ from atoll_runtime.sync.events import (
     Wake,
 )
 from atoll_runtime.sync.ledger import Account
-from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.restoring import begin
 
 EVENTS_PER_STEP = 40
 """Events of a learner in the time of one of its steps, at most. About 5 are usual; so many mean that nothing moves."""
@@ -85,7 +85,7 @@ class World:
     def __init__(self, scenario: Scenario, rng: Generator) -> None:
         rules = scenario.rules
         self.scenario, self.now = scenario, 0.0
-        self.syncer = Syncer.begin(rules, (SIZE,) * rules.fragments, [0] * rules.fragments)
+        self.syncer = begin(rules, (SIZE,) * rules.fragments, [0] * rules.fragments)
         self.durable = [0] * rules.fragments
         """Version of each fragment that is announced."""
         self.hours = {life.unit: Hours() for life in scenario.lives}
