@@ -19,7 +19,9 @@ from atoll_runtime.replay import replay
 from atoll_runtime.replay.folder import load
 from atoll_runtime.simulate.fleet.rounds import World
 from atoll_runtime.simulate.fleet.scenario import Costs, Life, Scenario
-from atoll_runtime.sync.events import Member, Merge, Persisted, RoundId
+from atoll_runtime.sync.effects import Member, Merge
+from atoll_runtime.sync.events import Persisted
+from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.tape import Decided, read
 

@@ -17,15 +17,10 @@ from atoll_runtime.sync import anchors, claims, restoring
 from atoll_runtime.sync.contributions import Contributions
 from atoll_runtime.sync.coordinator import Coordinator
 from atoll_runtime.sync.cuts import Cuts
-from atoll_runtime.sync.events import (
-    NO_CUT,
-    FinalCut,
-    Persisted,
-    Publish,
-    Remember,
-    SendOrders,
-)
+from atoll_runtime.sync.effects import Publish, Remember, SendOrders
+from atoll_runtime.sync.events import FinalCut, Persisted
 from atoll_runtime.sync.follower import Follower
+from atoll_runtime.sync.identifiers import NO_CUT
 from atoll_runtime.sync.ledger import REFUSED, Account
 from atoll_runtime.sync.link import Link
 from atoll_runtime.sync.machine import Syncer

@@ -10,7 +10,7 @@ from sim_values import Value, Violation
 
 from atoll_runtime.checkpoint import Cut, Part, Skipped, StoreError
 from atoll_runtime.sync import clocks
-from atoll_runtime.sync.events import CutId
+from atoll_runtime.sync.identifiers import CutId
 
 if TYPE_CHECKING:
     from sim_shard import ShardProcess

@@ -10,25 +10,20 @@ from sim_bucket import WholeCut
 from sim_values import Delta, Incarnation, Value, Violation
 
 from atoll_runtime.sync import clocks
+from atoll_runtime.sync.effects import Effect, Merge, Note, Publish, RecordCut, SendPull
 from atoll_runtime.sync.events import (
-    CutId,
-    Effect,
     Event,
     FinalCut,
     Joined,
-    Merge,
     Merged,
     MergeFailed,
-    Note,
     Offered,
     Ordered,
     Orders,
     Part,
-    Publish,
     Received,
-    RecordCut,
-    SendPull,
 )
+from atoll_runtime.sync.identifiers import CutId
 from atoll_runtime.sync.ledger import MISSED, OVERWRITTEN, REFUSED, Account
 from atoll_runtime.sync.rules import COORDINATOR
 from atoll_runtime.sync.waiting import why

@@ -24,7 +24,7 @@ from atoll_runtime.simulate.fleet.scenario import Costs, Life, Scenario, simulat
 from atoll_runtime.simulate.network import Party
 from atoll_runtime.simulate.training.learner import Way
 from atoll_runtime.simulate.training.shard import Shard, WorkSeconds
-from atoll_runtime.sync.events import Member
+from atoll_runtime.sync.effects import Member
 from atoll_runtime.sync.rules import Rules
 
 Decision = tuple[int, int, tuple[Member, ...]]

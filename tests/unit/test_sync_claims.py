@@ -11,18 +11,8 @@ from hypothesis import strategies as st
 from lone_shard import LONE
 
 from atoll_runtime.sync import claims, restoring
-from atoll_runtime.sync.events import (
-    Joined,
-    Merge,
-    Merged,
-    Note,
-    Offered,
-    Part,
-    Persisted,
-    Received,
-    Reported,
-    SendPull,
-)
+from atoll_runtime.sync.effects import Merge, Note, SendPull
+from atoll_runtime.sync.events import Joined, Merged, Offered, Part, Persisted, Received, Reported
 from atoll_runtime.sync.restoring import begin
 
 KNOWN = {"run-v6e": (512, 1024), "extra": (64,), "run-a-b": (8,)}

@@ -10,37 +10,37 @@ from lone_shard import LONE
 
 from atoll_runtime.learner.proposal import Proposal
 from atoll_runtime.sync import restoring
+from atoll_runtime.sync.effects import (
+    Effect,
+    Note,
+    RecordCut,
+    Remember,
+    RememberStep,
+    SendMarkers,
+    SendOrders,
+    SendStanding,
+)
 from atoll_runtime.sync.events import (
-    NO_CUT,
     CutEnded,
-    CutId,
     CutOrdered,
     Declined,
-    Effect,
     Event,
     Joined,
     Marked,
     Merged,
-    Note,
     Offered,
     Ordered,
     Orders,
     Part,
     Persisted,
     Received,
-    RecordCut,
-    Remember,
-    RememberStep,
     Reported,
-    RoundId,
-    SendMarkers,
-    SendOrders,
-    SendStanding,
     ShardLeft,
     ShardTold,
     Standing,
     Tick,
 )
+from atoll_runtime.sync.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer import hosts
 

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from lone_shard import LONE
 
-from atoll_runtime.sync.events import (
-    Event,
-    Joined,
-    Merge,
-    Merged,
-    Part,
-    Persist,
-    Persisted,
-    Received,
-    Reported,
-    RoundId,
-)
+from atoll_runtime.sync.effects import Merge, Persist
+from atoll_runtime.sync.events import Event, Joined, Merged, Part, Persisted, Received, Reported
+from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.restoring import begin
 
 RULES = LONE

@@ -13,14 +13,20 @@ from sim_world import World
 
 from atoll_runtime.merge.gradients import HostPart, Scan
 from atoll_runtime.sync import clocks, restoring
-from atoll_runtime.sync.events import (
-    NO_CUT,
-    CutId,
-    CutOrdered,
+from atoll_runtime.sync.effects import (
     Effect,
+    Merge,
+    RecordCut,
+    Remember,
+    RememberJoin,
+    SendOrders,
+    SendPull,
+    StopAll,
+)
+from atoll_runtime.sync.events import (
+    CutOrdered,
     FinalCut,
     Joined,
-    Merge,
     Merged,
     Offered,
     Ordered,
@@ -28,19 +34,13 @@ from atoll_runtime.sync.events import (
     Part,
     Persisted,
     Received,
-    RecordCut,
-    Remember,
-    RememberJoin,
     Reported,
-    RoundId,
-    SendOrders,
-    SendPull,
     ShardLeft,
     ShardTold,
     Standing,
-    StopAll,
     Tick,
 )
+from atoll_runtime.sync.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.waiting import why

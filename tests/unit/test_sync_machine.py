@@ -14,21 +14,9 @@ from sim_values import Value
 from sim_world import World
 
 from atoll_runtime.sync import restoring
-from atoll_runtime.sync.events import (
-    NO_CUT,
-    CutId,
-    Effect,
-    Joined,
-    Marked,
-    Merge,
-    Part,
-    Received,
-    Release,
-    Reported,
-    RoundId,
-    SendPull,
-    Tick,
-)
+from atoll_runtime.sync.effects import Effect, Merge, Release, SendPull
+from atoll_runtime.sync.events import Joined, Marked, Part, Received, Reported, Tick
+from atoll_runtime.sync.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.sync.link import Ask, Link
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.progress import Progress

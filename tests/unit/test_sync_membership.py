@@ -8,26 +8,21 @@ from typing import Any
 import pytest
 from lone_shard import LONE
 
+from atoll_runtime.sync.effects import Effect, Exclude, Merge, Publish, Release, Wake
 from atoll_runtime.sync.events import (
     Declined,
-    Effect,
     Event,
-    Exclude,
     Joined,
     Left,
-    Merge,
     Merged,
     Offered,
     Part,
     Persisted,
-    Publish,
     Received,
-    Release,
     Reported,
-    RoundId,
     Tick,
-    Wake,
 )
+from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.restoring import begin
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.waiting import waits

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from atoll_runtime.sync.events import Event, Joined, Left, Reported, Tick, Wake
+from atoll_runtime.sync.effects import Wake
+from atoll_runtime.sync.events import Event, Joined, Left, Reported, Tick
 from atoll_runtime.sync.restoring import begin
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.steptime import StepTime

@@ -11,24 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from soak import schedule
 
+from atoll_runtime.sync.effects import Effect, Merge, Persist, SendPull, Wake
 from atoll_runtime.sync.encoding import decode, encode
-from atoll_runtime.sync.events import (
-    Effect,
-    Event,
-    Joined,
-    Left,
-    Merge,
-    Merged,
-    Part,
-    Persist,
-    Persisted,
-    Received,
-    Reported,
-    RoundId,
-    SendPull,
-    Tick,
-    Wake,
-)
+from atoll_runtime.sync.events import Event, Joined, Left, Merged, Part, Persisted, Received, Reported, Tick
+from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.ranking import Ranking
 from atoll_runtime.sync.restoring import begin

@@ -10,17 +10,8 @@ from hypothesis import strategies as st
 from lone_shard import LONE
 
 from atoll_runtime.sync import clocks, ledger
-from atoll_runtime.sync.events import (
-    Joined,
-    Left,
-    Ordered,
-    Orders,
-    Reported,
-    SendOrders,
-    ShardTold,
-    Standing,
-    Tick,
-)
+from atoll_runtime.sync.effects import SendOrders
+from atoll_runtime.sync.events import Joined, Left, Ordered, Orders, Reported, ShardTold, Standing, Tick
 from atoll_runtime.sync.fragments import LayoutError, TensorInfo, build_layout, translate
 from atoll_runtime.sync.ledger import FINISHED, MISSED, OVERWRITTEN, REPLACED, Account, Span
 from atoll_runtime.sync.machine import Syncer

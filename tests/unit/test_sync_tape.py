@@ -26,28 +26,22 @@ from atoll_runtime.merge import gradients as incoming
 from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.replay import replay, tensors
 from atoll_runtime.sync import restoring
+from atoll_runtime.sync.effects import Effect, Merge, Persist, Publish, RecordCut, SendPull, Wake
 from atoll_runtime.sync.encoding import TapeError, decode, encode
 from atoll_runtime.sync.events import (
-    Effect,
     Event,
     FinalCut,
     Joined,
     Left,
-    Merge,
     Merged,
     Part,
-    Persist,
     Persisted,
-    Publish,
     Received,
-    RecordCut,
     Reported,
-    RoundId,
-    SendPull,
     Tick,
-    Wake,
 )
 from atoll_runtime.sync.fragments import Array, Layout, TensorInfo, build_layout
+from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.tape import Computed, Contributed, Decided, Facts, Opening, Record, frame, read
 from atoll_runtime.syncer import segments

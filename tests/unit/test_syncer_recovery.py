@@ -12,8 +12,10 @@ import pytest
 
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import OuterSpec, RunContract, TargetSpec
-from atoll_runtime.sync.events import CUT_EPOCH, CutId, RecordCut, Tick
+from atoll_runtime.sync.effects import RecordCut
+from atoll_runtime.sync.events import Tick
 from atoll_runtime.sync.fragments import TensorInfo, build_layout
+from atoll_runtime.sync.identifiers import CUT_EPOCH, CutId
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer.recovery import Start, durable, recover
 

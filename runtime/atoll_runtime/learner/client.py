@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.interfaces import Network
 from atoll_runtime.learner.session import Arrival, Counters, ShardSession
-from atoll_runtime.sync.events import CutId, Part
+from atoll_runtime.sync.events import Part
 from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.sync.identifiers import CutId
 from atoll_runtime.sync.link import Ask
 from atoll_runtime.sync.progress import Offer
 from atoll_runtime.sync.rules import COORDINATOR

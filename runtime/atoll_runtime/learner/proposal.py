@@ -9,7 +9,7 @@ from enum import IntEnum
 import numpy as np
 
 from atoll_runtime.learner.client import Arrival
-from atoll_runtime.sync.events import NO_CUT, CutId
+from atoll_runtime.sync.identifiers import NO_CUT, CutId
 from atoll_runtime.sync.link import Ask
 
 NOTHING = -1

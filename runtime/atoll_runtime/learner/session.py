@@ -19,7 +19,8 @@ import msgspec
 from numpy.typing import NDArray
 
 from atoll_runtime.interfaces import Network
-from atoll_runtime.sync.events import CutId, Part
+from atoll_runtime.sync.events import Part
+from atoll_runtime.sync.identifiers import CutId
 from atoll_runtime.sync.link import Ask, Link
 from atoll_runtime.sync.linkshare import LinkShare
 from atoll_runtime.sync.rules import TRANSFER_SECONDS

@@ -10,9 +10,11 @@ from atoll_runtime.contract import TapeDepth
 from atoll_runtime.merge.gradients import MergeError
 from atoll_runtime.replay.arrays import Held, arrays, recompute, sums
 from atoll_runtime.replay.folder import load, nothing_whole
+from atoll_runtime.sync.effects import Member, Merge
 from atoll_runtime.sync.encoding import TapeError, encode, plain
-from atoll_runtime.sync.events import Member, Merge, MergeFailed, Persisted, RoundId
+from atoll_runtime.sync.events import MergeFailed, Persisted
 from atoll_runtime.sync.failures import Happening, Watch
+from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.tape import (
     FORMAT,
     Closed,

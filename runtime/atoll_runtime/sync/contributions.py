@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from atoll_runtime.sync import norms
-from atoll_runtime.sync.events import Member, Part
+from atoll_runtime.sync.effects import Member
+from atoll_runtime.sync.events import Part
 from atoll_runtime.sync.weights import weight
 
 

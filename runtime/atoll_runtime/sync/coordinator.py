@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from atoll_runtime.sync.events import (
-    CutId,
-    CutOrdered,
-    Event,
-    Orders,
-    RememberStep,
-    RoundId,
-    SendMarkers,
-    ShardLeft,
-    ShardTold,
-    Standing,
-    StopAll,
-)
+from atoll_runtime.sync.effects import RememberStep, SendMarkers, StopAll
+from atoll_runtime.sync.events import CutOrdered, Event, Orders, ShardLeft, ShardTold, Standing
+from atoll_runtime.sync.identifiers import CutId, RoundId
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.pace import Pace
 from atoll_runtime.sync.rules import COORDINATOR

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from atoll_runtime.sync import clocks
-from atoll_runtime.sync.events import NO_CUT, CutId
+from atoll_runtime.sync.identifiers import NO_CUT, CutId
 
 GIVEN_UP = -1
 

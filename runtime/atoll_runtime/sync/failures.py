@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from atoll_runtime.sync.events import Effect, Event, Joined, Left, Note
+from atoll_runtime.sync.effects import Effect, Note
+from atoll_runtime.sync.events import Event, Joined, Left
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.units import Unit
 

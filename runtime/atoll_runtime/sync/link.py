@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from atoll_runtime.sync.events import NO_CUT, CutId, RoundId
+from atoll_runtime.sync.identifiers import NO_CUT, CutId, RoundId
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from atoll_runtime.sync.effects import (
+    Effect,
+    Evict,
+    RecordCut,
+    Remember,
+    RememberJoin,
+    SendOrders,
+    SendStanding,
+    Wake,
+    note,
+)
 from atoll_runtime.sync.events import (
     CutEnded,
-    CutId,
     Declined,
-    Effect,
     Event,
-    Evict,
     FinalCut,
     Joined,
     Left,
@@ -26,17 +34,10 @@ from atoll_runtime.sync.events import (
     Orders,
     Persisted,
     Received,
-    RecordCut,
-    Remember,
-    RememberJoin,
     Reported,
-    RoundId,
-    SendOrders,
-    SendStanding,
     Standing,
-    Wake,
 )
-from atoll_runtime.sync.rounds import note
+from atoll_runtime.sync.identifiers import CutId, RoundId
 from atoll_runtime.sync.shard import ShardState, owned
 from atoll_runtime.sync.units import Unit
 

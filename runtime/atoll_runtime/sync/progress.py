@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atoll_runtime.sync.events import NO_CUT, CutId
+from atoll_runtime.sync.identifiers import NO_CUT, CutId
 from atoll_runtime.sync.link import Ask
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from atoll_runtime.sync import ledger
 from atoll_runtime.sync.coordinator import Coordinator
-from atoll_runtime.sync.events import CutId, Orders
+from atoll_runtime.sync.events import Orders
 from atoll_runtime.sync.follower import Follower
+from atoll_runtime.sync.identifiers import CutId
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import COORDINATOR, Rules
 from atoll_runtime.sync.shard import owned

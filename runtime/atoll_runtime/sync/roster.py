@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from atoll_runtime.sync.events import RoundId
+from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.ranking import Ranking
 from atoll_runtime.sync.round import Round
 from atoll_runtime.sync.rules import FAST_FACTOR, Rules

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from atoll_runtime.sync.contributions import Contributions
-from atoll_runtime.sync.events import Member, RoundId
+from atoll_runtime.sync.effects import Member
+from atoll_runtime.sync.identifiers import RoundId
 
 
 @dataclass

@@ -9,23 +9,10 @@ from functools import cached_property
 from typing import Any
 
 from atoll_runtime.sync import anchors, claims, membership, quorum
-from atoll_runtime.sync.events import (
-    Effect,
-    Exclude,
-    Joined,
-    Merge,
-    Merged,
-    Note,
-    Offered,
-    Part,
-    Persist,
-    Publish,
-    Received,
-    Release,
-    RoundId,
-    SendPull,
-)
+from atoll_runtime.sync.effects import Effect, Exclude, Merge, Persist, Publish, Release, SendPull, note
+from atoll_runtime.sync.events import Joined, Merged, Offered, Part, Received
 from atoll_runtime.sync.grace import Ema, Timing, grace
+from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.norms import Norms
 from atoll_runtime.sync.roster import Roster
 from atoll_runtime.sync.round import Round
@@ -479,8 +466,3 @@ class Rounds:
             fraction=self.rules.grace_fraction,
             max_steps=self.rules.grace_steps,
         )
-
-
-def note(what: str, **facts: object) -> Note:
-    """A line of the event tape."""
-    return Note({"event": what, **facts})

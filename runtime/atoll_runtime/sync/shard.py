@@ -7,7 +7,8 @@ from typing import Any, Self
 
 from atoll_runtime.sync import clocks, schedule
 from atoll_runtime.sync.cuts import Cuts
-from atoll_runtime.sync.events import NO_CUT, CutId, Orders, Part, Standing
+from atoll_runtime.sync.events import Orders, Part, Standing
+from atoll_runtime.sync.identifiers import NO_CUT, CutId
 from atoll_runtime.sync.rounds import Rounds
 from atoll_runtime.sync.rules import COORDINATOR, Rules
 from atoll_runtime.sync.units import Unit

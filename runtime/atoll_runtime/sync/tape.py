@@ -17,9 +17,11 @@ import google_crc32c
 import msgspec
 
 from atoll_runtime.contract import Codec, MergeRule, RunContract, TapeDepth
+from atoll_runtime.sync.effects import Effect, Member
 from atoll_runtime.sync.encoding import TapeError, decode, packed
-from atoll_runtime.sync.events import Effect, Event, Member, RoundId
+from atoll_runtime.sync.events import Event
 from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.machine import Syncer
 
 FORMAT = 6

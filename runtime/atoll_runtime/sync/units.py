@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from atoll_runtime.sync.events import Joined, Left, Member, Part, Reported, RoundId
+from atoll_runtime.sync.effects import Member
+from atoll_runtime.sync.events import Joined, Left, Part, Reported
+from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.ledger import Account, Span
 from atoll_runtime.sync.rules import MOST_STALE_INTERVALS, STALE_INTERVALS
 from atoll_runtime.sync.steptime import StepTime

@@ -10,7 +10,7 @@ from atoll_runtime.contract import OuterSpec
 from atoll_runtime.merge.buffers import Buffers
 from atoll_runtime.merge.gradients import Gradient, HostPart, scan
 from atoll_runtime.merge.rda import merge_step
-from atoll_runtime.sync.events import Member
+from atoll_runtime.sync.effects import Member
 from atoll_runtime.sync.fragments import Fragment, Layout
 from atoll_runtime.syncer.state import Version
 from atoll_runtime.transport import codecs

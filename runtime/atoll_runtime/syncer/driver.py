@@ -16,37 +16,38 @@ from typing import Any
 from atoll_runtime.contract import RunContract
 from atoll_runtime.interfaces import Arrays, Bucket
 from atoll_runtime.merge.gradients import MergeError
-from atoll_runtime.sync.events import (
-    CutEnded,
-    CutId,
-    CutOrdered,
+from atoll_runtime.sync.effects import (
     Effect,
-    Event,
     Evict,
     Exclude,
-    FinalCut,
     Merge,
-    Merged,
-    MergeFailed,
     Note,
     Persist,
-    Persisted,
     Publish,
     RecordCut,
     Release,
     Remember,
     RememberJoin,
     RememberStep,
-    RoundId,
     SendMarkers,
     SendOrders,
     SendPull,
     SendStanding,
     StopAll,
-    Tick,
     Wake,
 )
+from atoll_runtime.sync.events import (
+    CutEnded,
+    CutOrdered,
+    Event,
+    FinalCut,
+    Merged,
+    MergeFailed,
+    Persisted,
+    Tick,
+)
 from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.sync.identifiers import CutId, RoundId
 from atoll_runtime.sync.tape import Facts
 from atoll_runtime.syncer.arrays import NumpyArrays
 from atoll_runtime.syncer.cuts import Cuts, Job

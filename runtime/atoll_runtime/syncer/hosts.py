@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from atoll_runtime.contract import RunContract, identity
-from atoll_runtime.sync.events import NO_CUT, Joined, Marked, Offered, Part, Reported
+from atoll_runtime.sync.events import Joined, Marked, Offered, Part, Reported
 from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.sync.identifiers import NO_CUT
 from atoll_runtime.sync.rules import COORDINATOR, TRANSFER_SECONDS, Rules
 from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.transport import codecs

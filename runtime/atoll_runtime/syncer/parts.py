@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atoll_runtime.merge.gradients import HostPart
-from atoll_runtime.sync.events import RoundId
+from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.rules import TRANSFER_SECONDS
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.chunks import Assembly

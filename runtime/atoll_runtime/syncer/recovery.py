@@ -16,8 +16,8 @@ from atoll_runtime.checkpoint import Cut, Part, StoreError
 from atoll_runtime.contract import RunContract
 from atoll_runtime.interfaces import Bucket, Disk
 from atoll_runtime.sync import restoring
-from atoll_runtime.sync.events import CUT_EPOCH
 from atoll_runtime.sync.fragments import Layout, translate
+from atoll_runtime.sync.identifiers import CUT_EPOCH
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import COORDINATOR, Rules
 from atoll_runtime.syncer.disk import LOCAL

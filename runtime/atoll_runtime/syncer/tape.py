@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Literal
 
 from atoll_runtime.contract import TapeDepth
+from atoll_runtime.sync.effects import Effect, Member
 from atoll_runtime.sync.encoding import TapeError, encode
-from atoll_runtime.sync.events import Effect, Event, Member, MergeFailed, Persisted, RoundId
+from atoll_runtime.sync.events import Event, MergeFailed, Persisted
 from atoll_runtime.sync.fragments import Array
+from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.tape import (
     Buffer,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from atoll_runtime.sync.events import NO_CUT, CutId, Orders, Part, RoundId, Standing
+from atoll_runtime.sync.events import Orders, Part, Standing
+from atoll_runtime.sync.identifiers import NO_CUT, CutId, RoundId
 
 PROTOCOL = 7
 """Both ends must speak the same. What `Hello` and `Refused` have in common stays as it is: by them two versions find

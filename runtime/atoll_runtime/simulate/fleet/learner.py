@@ -9,7 +9,8 @@ from typing import Protocol
 
 from atoll_runtime.simulate.fleet.scenario import Life, Scenario, Wire
 from atoll_runtime.simulate.fleet.speeds import Drift
-from atoll_runtime.sync.events import NO_CUT, Event, Offered, Part, Received, Reported, RoundId
+from atoll_runtime.sync.events import Event, Offered, Part, Received, Reported
+from atoll_runtime.sync.identifiers import NO_CUT, RoundId
 from atoll_runtime.sync.link import Errand, Link
 from atoll_runtime.sync.linkshare import LinkShare
 from atoll_runtime.sync.machine import Syncer

@@ -18,24 +18,19 @@ from numpy.random import Generator
 from atoll_runtime.simulate.fleet.learner import SIZE, Hours, Learner
 from atoll_runtime.simulate.fleet.scenario import Life, Scenario
 from atoll_runtime.simulate.fleet.speeds import Drift
-from atoll_runtime.sync.events import (
-    Event,
+from atoll_runtime.sync.effects import (
     Evict,
     Exclude,
-    Joined,
-    Left,
     Member,
     Merge,
-    Merged,
     Persist,
-    Persisted,
     Publish,
     Release,
-    RoundId,
     SendPull,
-    Tick,
     Wake,
 )
+from atoll_runtime.sync.events import Event, Joined, Left, Merged, Persisted, Tick
+from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.ledger import Account
 from atoll_runtime.sync.restoring import begin
 

@@ -13,8 +13,10 @@ from atoll_runtime.simulate.eventloop import SimLoop
 from atoll_runtime.simulate.fleet.scenario import Costs
 from atoll_runtime.simulate.network import Server
 from atoll_runtime.simulate.storage import MemoryBucket, ScratchDisk
-from atoll_runtime.sync.events import Declined, Effect, Event, Member, Note, Offered, Received, RoundId
+from atoll_runtime.sync.effects import Effect, Member, Note
+from atoll_runtime.sync.events import Declined, Event, Offered, Received
 from atoll_runtime.sync.fragments import Array, Layout
+from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer.arrays import NumpyArrays

@@ -1,0 +1,37 @@
+"""How rounds and cuts are named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, order=True)
+class RoundId:
+    """One attempt to merge one fragment at one global step."""
+
+    step: int
+    fragment: int
+    attempt: int
+    lineage: str = ""
+    """Whose versions: a shard that lost its journal opens the same steps again, with other contents."""
+
+    def __str__(self) -> str:
+        again = f" (attempt {self.attempt + 1})" if self.attempt else ""
+        return f"step {self.step} of fragment {self.fragment}{again}"
+
+
+@dataclass(frozen=True, order=True)
+class CutId:
+    """A consistent cut of the whole run. Shard 0 alone begins one."""
+
+    number: int
+    """Later cuts have higher ones, also where shard 0 has lost its volume: the first cut of a process has the second in
+    which it started. 0: what the run begins with."""
+    step: int = field(default=0, compare=False)
+    """Global step at which shard 0 recorded itself: names the cut in the bucket."""
+    final: bool = field(default=False, compare=False)
+
+
+NO_CUT = CutId(-1, -1)
+CUT_EPOCH = 1_577_836_800
+"""Unix seconds of 2020-01-01 UTC, from which numbers of cuts count: hosts of a unit agree on them in int32."""
