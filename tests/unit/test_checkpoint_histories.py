@@ -63,7 +63,7 @@ def ended(store, cut, make, run="b", meta=None):
         )
         serving = asyncio.create_task(cuts.serve())
         try:
-            cuts.submit(Job(cut, 1, make))
+            cuts.submit(Job(cut, make))
             async with asyncio.timeout(50):
                 await done.wait()
         finally:
@@ -97,7 +97,7 @@ def test_a_cut_stands_though_older_ones_may_not_be_removed(store, monkeypatch, c
 
     monkeypatch.setattr(store.bucket, "delete", refused)
     cuts = ended(store, CutId(20, 20, final), lambda: make_part(20, 3.0, final=final))
-    assert (cuts.newest, cuts.merges, cuts.error) == (20, 1, "")
+    assert (cuts.newest, cuts.error) == (20, "")
     assert held(store, 20) == ([3.0], ["new"])
     assert "older checkpoints were not removed, the next cut tries again: " in caplog.text
     monkeypatch.undo()
@@ -157,16 +157,16 @@ def test_shard_0_waits_for_the_parts_of_the_others_and_another_shard_for_nobody(
         cuts = Cuts(*args, lambda *end: ends.put_nowait(end))
         serving = asyncio.create_task(cuts.serve())
         try:
-            cuts.submit(Job(CutId(20, 20), 1, lambda: make_part(20, 3.0, shard=shard, shards=2)))
+            cuts.submit(Job(CutId(20, 20), lambda: make_part(20, 3.0, shard=shard, shards=2)))
             async with asyncio.timeout(50):
                 return await ends.get()
         finally:
             serving.cancel()
 
-    assert asyncio.run(save(None, 1)) == (CutId(20), True)
+    assert asyncio.run(save(None, 1)) == (CutId(20), True, True)
     assert not store.is_complete(20)
     told = iter([[1], [1], []])
-    assert asyncio.run(save(lambda: next(told), 0)) == (CutId(20), True)
+    assert asyncio.run(save(lambda: next(told), 0)) == (CutId(20), True, True)
     assert store.is_complete(20) and next(told, None) is None
 
 

@@ -60,7 +60,7 @@ class Rules:
     """A unit whose steps take more than so many times the median of the live units does not set the clock's pace."""
     guard: bool = False
     """Contributions are refused whose claims cannot be, or whose norm is an outlier."""
-    step_tokens: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    step_tokens: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
     """Tokens of a step of each unit, or of each pool's units; see `claims.step_tokens`."""
     stale_intervals: int = STALE_INTERVALS
     """An anchor may be so many intervals old, or more on a slow link."""
