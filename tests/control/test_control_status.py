@@ -124,7 +124,11 @@ def test_status_and_ledger_show_a_run_and_its_units(told: Bench, atoll: Any) -> 
     assert [told.namespace, RUN, "Running", "2/3", "120/300", "512", "2.500"] in rows
     shown = json.loads(atoll("ledger", RUN, "-n", told.namespace, "--json").stdout)
     figures = LEDGER | {"balance": 0}
-    assert (shown["units"], shown["total"], shown["gone"]["trained"]) == ({UNIT: figures | {"waits": []}}, figures, 0)
+    assert (shown["units"], shown["total"], shown["gone"]["trained"]) == (
+        {UNIT: figures | {"waits": []}},
+        figures,
+        0,
+    )
     assert "512" in atoll("ledger", RUN, "-n", told.namespace).stdout
     missing = atoll("status", "quickstarte")
     words = "atoll: no TrainingRun is called 'quickstarte' in this namespace\n"

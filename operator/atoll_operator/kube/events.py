@@ -7,13 +7,15 @@ import contextlib
 import itertools
 import logging
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
 import kopf
 
 from atoll_operator.kube.feed import Feed
-from atoll_operator.kube.session import RETRY_SECONDS, KopfSession
+from atoll_operator.kube.gather import back_off
+from atoll_operator.kube.session import BACK_OFF, KopfSession
 
 WATCH_SECONDS = 40
 """A watch is opened again after this long, where its last event was."""
@@ -83,7 +85,7 @@ class KopfThread:
             settings.process.ultimate_exiting_timeout = None
             settings.networking.request_timeout = 20
             settings.networking.connect_timeout = 5
-            settings.networking.error_backoffs = itertools.repeat(RETRY_SECONDS)
+            settings.networking.error_backoffs = _BackOffs()
             settings.watching.server_timeout = WATCH_SECONDS
             for kind, selector in kinds.items():
                 if selector:
@@ -107,6 +109,13 @@ class KopfThread:
 
 # The feed tells of failed requests, and the supervisor of an end.
 logging.getLogger("kopf").setLevel(logging.CRITICAL)
+
+
+class _BackOffs:
+    """Seconds between the tries of a request, without end."""
+
+    def __iter__(self) -> Iterator[float]:
+        return (back_off(failures, *BACK_OFF) for failures in itertools.count(1))
 
 
 class _NoDiffBase(kopf.DiffBaseStorage):

@@ -12,9 +12,10 @@ import yarl
 from atoll_operator.kube.cache import version_of
 from atoll_operator.kube.client import METADATA_LIST, decode
 from atoll_operator.kube.feed import Feed
+from atoll_operator.kube.gather import back_off
 
-RETRY_SECONDS = 0.5
-"""Between two tries of a request: after an outage of the API server heals wait for the watches."""
+BACK_OFF = 0.25, 1.0
+"""Seconds between two tries of a request, at first and at most: after an outage heals wait for the watches."""
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 
@@ -59,7 +60,7 @@ class KopfSession:
             self._failed(path, str(response.status), decode(await response.read()).get("message", ""))
             if response.status != 401:
                 return response
-            await asyncio.sleep(RETRY_SECONDS)  # kopf would log in and try again at once
+            await asyncio.sleep(back_off(2, *BACK_OFF))  # kopf would log in and try again at once
 
     def _failed(self, path: str, code: str, text: str) -> None:
         self._feed.client.count_error(code)
