@@ -9,11 +9,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from atoll_bench.attackers import ATTACKS
 from atoll_bench.parity.trials import Trial
 from atoll_runtime.contract import GraceSpec, QuorumSpec
 from atoll_runtime.data import write_stdlib
 from atoll_runtime.learner.errors import LossNotFinite
-from atoll_runtime.simulate.training.attacks import ATTACKS
 from atoll_runtime.simulate.training.programs import Programs
 from atoll_runtime.simulate.training.setting import Setting
 from atoll_runtime.simulate.training.world import Stalled, World

@@ -62,9 +62,9 @@ def merge(options: argparse.Namespace) -> None:
 
 
 def attacks(options: argparse.Namespace) -> None:
+    from atoll_bench.attackers import ATTACKS
     from atoll_bench.attacks import outcomes
     from atoll_bench.parity.sizes import SIZES
-    from atoll_runtime.simulate.training.attacks import ATTACKS
 
     chosen = [choice("--attack", text, tuple(ATTACKS)) for text in options.attack.split(",")]
     seeds = [count("--seed", text, least=0, most=2**31 - 1) for text in options.seed.split(",")]

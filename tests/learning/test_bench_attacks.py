@@ -4,35 +4,25 @@ import json
 import logging
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from atoll_bench import attacks, command
+from atoll_bench.attackers import ATTACKS
 from atoll_runtime.contract import Dimensions, GraceSpec, InnerSpec, ModelSpec, OuterSpec, QuorumSpec
-from atoll_runtime.data import write_text
-from atoll_runtime.simulate.training.attacks import ATTACKS
 from atoll_runtime.simulate.training.setting import Setting
 
 pytestmark = pytest.mark.timeout(600)
-WORDS = ("island", "merges", "what", "the", "learners", "sent", "and", "trains", "on", "its", "own", "clock")
 
 
 @pytest.fixture(scope="module")
-def setting(tmp_path_factory) -> Setting:
+def setting(data) -> Setting:
     """Four learners of which two are enough, a model of 6 thousand parameters, 40 steps."""
-    folder, rng = tmp_path_factory.mktemp("text"), np.random.default_rng(0)
-    documents = []
-    for number in range(100):
-        path = folder / f"{number}.txt"
-        path.write_text(" ".join(rng.choice(WORDS, 100)))
-        documents.append((path.name, path))
-    write_text(uri := f"file://{folder}/data", documents)
     return Setting(
         model=ModelSpec(dimensions=Dimensions(layers=1, width=16, heads=2, kv_heads=1, hidden=32)),
         inner=InnerSpec(learning_rate=1e-2, warmup_steps=5),
         outer=OuterSpec(fragments=4, interval=4),
         quorum=QuorumSpec(min=2, grace=GraceSpec()),
-        data=uri,
+        data=data,
         length=16,
         sequences=16,
         steps=40,

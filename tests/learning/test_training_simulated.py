@@ -13,7 +13,7 @@ from atoll_runtime.contract import (
     OuterSpec,
     QuorumSpec,
 )
-from atoll_runtime.data import Reader, write_text
+from atoll_runtime.data import Reader
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.simulate.fleet.scenario import Costs
 from atoll_runtime.simulate.training.batches import Share
@@ -24,21 +24,6 @@ from atoll_runtime.simulate.training.world import World, decoupled
 
 pytestmark = pytest.mark.timeout(600)  # 40 s alone, most of it the compiler's
 FRAGMENTS = 4
-WORDS = ("island", "merges", "what", "the", "learners", "sent", "and", "trains", "on", "its", "own", "clock")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> str:
-    """Some 60 kB of text that a model can learn, in both splits."""
-    folder, rng = tmp_path_factory.mktemp("text"), np.random.default_rng(0)
-    documents = []
-    for number in range(100):
-        path = folder / f"{number}.txt"
-        path.write_text(" ".join(rng.choice(WORDS, 100)))
-        documents.append((path.name, path))
-    uri = f"file://{folder}/data"
-    write_text(uri, documents)
-    return uri
 
 
 @pytest.fixture

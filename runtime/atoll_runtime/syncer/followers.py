@@ -13,7 +13,7 @@ from atoll_runtime.syncer.summary import Other
 from atoll_runtime.transport.messages import Figures, Order, ShardHello, Tell, Up
 
 
-class Follower:
+class FollowerSession:
     """One session."""
 
     def __init__(self, driver: Driver, known: Other, hello: ShardHello, incoming: AsyncIterator[Up]) -> None:

@@ -12,7 +12,7 @@ from atoll_runtime.sync.fragments import MOST_PADDING
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.beginnings import Beginnings
 from atoll_runtime.syncer.driver import Driver
-from atoll_runtime.syncer.followers import Follower
+from atoll_runtime.syncer.followers import FollowerSession
 from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.syncer.summary import Other
 from atoll_runtime.transport.messages import (
@@ -60,7 +60,7 @@ class Service:
                 log.warning("refused %s: %s", peer.address, wrong.reason)
                 yield wrong
                 return
-            follower = Follower(self.driver, self.others[first.shard], first, incoming)
+            follower = FollowerSession(self.driver, self.others[first.shard], first, incoming)
             try:
                 while True:
                     yield await follower.news()
