@@ -134,8 +134,7 @@ class UnitProcess(Party):
 
     async def _hang(self) -> None:
         """The step in which it hangs takes so much longer; its client serves its sessions meanwhile."""
-        seconds = self.slot.hung_until - self.world.now
-        if seconds > 0:
+        while (seconds := self.slot.hung_until - self.world.now) > 0:
             await asyncio.sleep(seconds)
             self.hung += seconds
 

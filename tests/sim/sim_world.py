@@ -215,7 +215,7 @@ class World:
         elif fault == "part shards":
             self.part(rng.choice(self.shards[1:] or self.shards), rng.random() * CUT_OFF_SECONDS)
         elif fault == "hang unit":
-            unit.hung_until = self.now + rng.random() * HANG_SECONDS
+            unit.hung_until = max(unit.hung_until, self.now + rng.random() * HANG_SECONDS)
         elif fault == "cut off unit":
             self.cut_off(unit, rng.random() * CUT_OFF_SECONDS)
         else:

@@ -26,6 +26,7 @@ from atoll_runtime.sync.events import (
     Declined,
     Event,
     Joined,
+    Left,
     Marked,
     Merged,
     Offered,
@@ -193,18 +194,31 @@ def test_an_order_begins_a_cut_unless_one_that_holds_as_much_is_under_way() -> N
     assert [cut.step for cut in again.recorded] == [26, 27], "it stands"
 
 
-def test_the_newest_cut_is_current_once_it_stands_and_each_shard_has_said_that_it_holds_its_merges() -> None:
+def test_the_newest_cut_is_current_once_each_shard_holds_its_merges_in_it_and_no_learner_is_left() -> None:
     shard = Shard(FIRST).tell(CutOrdered(5))
     (cut,) = shard.recorded
-    shard.tell(ShardTold(1, Standing(1, False, cut, cut)))
+    kept = Standing(1, False, cut, cut, idle=True)
+    shard.tell(ShardTold(1, kept), Left("a", 1, 0))
     assert not shard.machine.current, "it does not stand"
     shard.tell(CutEnded(cut, whole=True))
     assert shard.machine.current
-    for standing in (Standing(1, False, cut, NO_CUT), Standing(1, False, cut, CutId(0))):
-        assert not shard.tell(ShardTold(1, standing)).machine.current
-    assert not shard.tell(ShardTold(1, Standing(1, False, cut, cut)), ShardLeft(1)).machine.current
-    shard.tell(ShardTold(1, Standing(1, False, cut, cut))).merge()
+    for change in ({"kept": NO_CUT}, {"kept": CutId(0)}, {"idle": False}):
+        assert not shard.tell(ShardTold(1, replace(kept, **change))).machine.current, change
+    assert not shard.tell(ShardTold(1, kept), ShardLeft(1)).machine.current
+    shard.tell(ShardTold(1, kept), Joined("a", 1, 0, 1, 0, ""))
+    assert not shard.machine.current, "a learner may bring more"
+    shard.merge().tell(Left("a", 1, 0))
     assert not shard.machine.current, "shard 0 has merged since"
+
+
+def test_a_shard_without_learners_is_idle_once_the_round_whose_members_it_has_frozen_is_durable() -> None:
+    shard = Shard(SECOND)
+    assert not shard.machine.standing.idle
+    shard.tell(Received(part(shard.round, NO_CUT), 1.0), Left("a", 1, 0))
+    assert not shard.machine.standing.idle, "it merges what came last"
+    shard.tell(Merged(shard.round, 0.0))
+    assert not shard.machine.standing.idle
+    assert shard.tell(Persisted(shard.round)).machine.standing.idle
 
 
 def test_a_shard_says_of_a_cut_that_it_holds_all_while_nothing_was_merged_since() -> None:

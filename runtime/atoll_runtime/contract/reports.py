@@ -91,7 +91,7 @@ class CheckpointReport(Report):
     error: str = ""
     """Why the last save failed; empty after a good one."""
     current: bool = False
-    """The newest one holds every merge that was ever made."""
+    """The newest one holds every merge that was ever made, and no learner is connected that could bring another."""
 
 
 class LedgerReport(Report):

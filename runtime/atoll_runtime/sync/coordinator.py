@@ -25,10 +25,13 @@ class Coordinator(Syncer):
 
     @property
     def current(self) -> bool:
-        """The newest cut stands, and holds all that was ever merged, in every shard."""
+        """The newest cut stands and holds all that was ever merged, in every shard, and nothing can be merged now.
+
+        So it stays: what another shard has told may be older than its newest merge only where learners are connected.
+        """
         standings = [self.standing, *self.shards.values()]
         whole = len(standings) == self.rules.shards
-        return whole and all(each.kept == self.cuts.newest for each in standings)
+        return whole and all(each.idle and each.kept == self.cuts.newest for each in standings)
 
     @property
     def behind(self) -> list[int]:

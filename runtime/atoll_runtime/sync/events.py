@@ -39,6 +39,8 @@ class Standing:
     """The newest cut of which its part stands in the bucket."""
     kept: CutId = NO_CUT
     """The newest cut, where its part of that stands and holds all that the shard has merged."""
+    idle: bool = False
+    """No learner is connected here and no body is held: until one comes, nothing will be merged."""
 
 
 @dataclass(frozen=True)

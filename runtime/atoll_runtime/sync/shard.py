@@ -71,12 +71,17 @@ class ShardState:
         """What shard 0 should know of this shard."""
         done = self.finishing and not self.rounds.held
         kept = self.cuts.saved if self.cuts.keeps(self.rounds.merges) else NO_CUT
-        return Standing(self.step, done, self.cuts.saved, kept)
+        return Standing(self.step, done, self.cuts.saved, kept, self._idle)
+
+    @property
+    def _idle(self) -> bool:
+        collecting = all(held.stage == "Collecting" for held in self.rounds.held.values())
+        return collecting and not any(unit.hosts for unit in self.units.values())
 
     @property
     def current(self) -> bool:
-        """The newest cut stands, and holds all that was ever merged, as far as this shard knows."""
-        return self.standing.kept == self.cuts.newest
+        """The newest cut stands and holds all that was ever merged and can be, as far as this shard knows."""
+        return self.standing.idle and self.standing.kept == self.cuts.newest
 
     @property
     def behind(self) -> list[int]:
