@@ -27,9 +27,8 @@ from atoll_operator.kube.recorder import Recorder
 from atoll_operator.kube.watches import watch
 from atoll_operator.metrics.process import Metrics, serve
 from atoll_operator.metrics.runs import RunCollector
-from atoll_operator.plan.run.syncer_state import StatusDiff
-from atoll_operator.polling.evaluator import EvaluatorPoller
-from atoll_operator.polling.syncer import SyncerPoller
+from atoll_operator.plan.run.syncer_state import SyncerState
+from atoll_operator.polling import EvaluatorPoller, SyncerPoller
 from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
@@ -148,7 +147,7 @@ class Controller:
         self._settings, self._inventory, self._metrics = settings, inventory, metrics
         self.queue: WorkQueue[Key] = WorkQueue(self._reconcile)
         self._syncers = SyncerPoller(settings, metrics, self._polled)
-        self._evaluators = EvaluatorPoller(settings, metrics, self.queue.add)
+        self._evaluators = EvaluatorPoller(settings, metrics, lambda run, *_: self.queue.add(run))
         self._recorder = Recorder(cluster, "atoll-operator")
         applier = Applier(cluster, inventory.cache, LABELS, complete=("Service",))
         pollers = self._syncers, self._evaluators
@@ -182,6 +181,6 @@ class Controller:
         finally:
             self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started)
 
-    def _polled(self, run: Key, diff: StatusDiff) -> None:
-        for key in report_wakeups(run, diff, self._inventory):
+    def _polled(self, run: Key, old: SyncerState, new: SyncerState) -> None:
+        for key in report_wakeups(run, old, new, self._inventory):
             self.queue.add(key)

@@ -1,4 +1,4 @@
-"""A run on its way to suspension in simulated time, as the operator carries it out (`polling/syncer.py`)."""
+"""A run on its way to suspension in simulated time, as the operator carries it out (`polling.py`)."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class Operator:
                 status = SyncerStatus.model_validate_json(answer.read())
         except (OSError, ValidationError) as error:
             return old.missed(UNAVAILABLE, f"the syncer does not answer: {error}")
-        return old.heard(status, time.time(), time.monotonic())
+        return old.heard(status, time.time())
 
     def _certify(self, name: str, uri: str, hosts: tuple[str, ...]) -> Path:
         """Folder of a certificate, which is written once."""

@@ -19,8 +19,7 @@ from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.settings import pod_settings
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import Removal
-from atoll_operator.polling.evaluator import EvaluatorPoller
-from atoll_operator.polling.syncer import SyncerPoller
+from atoll_operator.polling import EvaluatorPoller, SyncerPoller
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.settings import Settings
 

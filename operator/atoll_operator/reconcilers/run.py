@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -90,7 +91,7 @@ class RunReconciler(Reconciler):
             annotations=metadata.get("annotations", {}),
             syncer_pods=syncer_pods,
             nodes=inventory.nodes_of((*syncer_pods, *evaluator_pods)),
-            syncer=self._syncers.state(key, uid),
+            syncer=self._syncers.state(key, uid).dated(time.time() - time.monotonic()),
             evaluator=self._evaluators.state(key, uid),
             evaluator_pods=evaluator_pods,
         )

@@ -35,7 +35,7 @@ class Memory:
     figures_due: float = float("-inf")
     """Monotonic seconds from which figures alone are written to its status again."""
     pace: Pace | None = None
-    """How a unit has stepped, for the detection of hangs."""
+    """How a unit has stepped, for the detection of hangs; by the monotonic clock."""
     certificates: RunCertificates | None = None
     """Of a run."""
     orders: object = None
@@ -145,7 +145,8 @@ class UnitReconciler(Reconciler):
         pods = self._inventory.pods_of(key, metadata["uid"])
         if any(pod.exit_code == 0 for pod in pods):
             self._syncers.poke(run_key)
-        memory.pace = follow(memory.pace, syncer.report_of(key.name), syncer.serving_since, now)
+        report, monotonic = syncer.report_of(key.name), time.monotonic()
+        pace = memory.pace = follow(memory.pace, report, syncer.serving_since, monotonic)
         return UnitObserved(
             now=now,
             name=key.name,
@@ -157,8 +158,8 @@ class UnitReconciler(Reconciler):
             pods=pods,
             annotations=metadata.get("annotations", {}),
             **self._wishes(run),
-            syncer=syncer,
-            pace=memory.pace,
+            syncer=syncer.dated(now - monotonic),
+            pace=pace and replace(pace, since=pace.since + now - monotonic),
             nodes=self._inventory.nodes_of(pods),
             sees_nodes=self._inventory.sees_nodes,
             sound_chips=self._inventory.sound_chips((unit.spec.accelerator, unit.spec.topology)),

@@ -29,7 +29,7 @@ from typing import Any
 
 from atoll_operator.kube.cache import Change, Key, Object
 from atoll_operator.kube.queue import WorkQueue
-from atoll_operator.plan.run.syncer_state import StatusDiff
+from atoll_operator.plan.run.syncer_state import SyncerState, run_news, serving, unit_news
 from atoll_operator.reconcilers.inventory import PARENT, Inventory
 
 RUN_SECONDS = 1.0
@@ -82,13 +82,14 @@ def _delay(change: Change) -> float | None:
     return 0.0 if prompt or leads or pod.ended or (before.ready and not pod.ready) else STARTING_SECONDS
 
 
-def report_wakeups(run: Key, diff: StatusDiff, inventory: Inventory) -> Iterator[Key]:
+def report_wakeups(run: Key, old: SyncerState, new: SyncerState, inventory: Inventory) -> set[Key]:
     """The keys to reconcile at once after a poll of a run's syncer."""
-    if diff.run:
-        yield run
-    if diff.every_unit:
-        yield from inventory.unit_keys(run)
-    yield from (Key("LearnerUnit", run.namespace, name) for name in diff.units)
+    if serving(old) != serving(new):
+        return {run, *inventory.unit_keys(run)}
+    before, after = unit_news(old), unit_news(new)
+    units = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    runs = {run} if units or run_news(old) != run_news(new) else set()
+    return runs | {Key("LearnerUnit", run.namespace, name) for name in units}
 
 
 class Dispatcher:

@@ -11,9 +11,7 @@ from atoll_operator.api.group import LABEL_UNIT
 from atoll_operator.plan.run.evaluation import UNAVAILABLE as EVALUATOR_UNAVAILABLE
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE as SYNCER_UNAVAILABLE
 from atoll_operator.plan.run.syncer_state import CheckpointOrder
-from atoll_operator.polling.evaluator import EvaluatorPoller
-from atoll_operator.polling.poller import PollFailed
-from atoll_operator.polling.syncer import SyncerPoller
+from atoll_operator.polling import EvaluatorPoller, PollFailed, SyncerPoller
 from atoll_runtime.contract import (
     BeginningReport,
     CheckpointReport,

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from atoll_operator import polling
 from atoll_operator.plan.pods import view as observe
 from atoll_operator.plan.unit import failure, waiting
-from atoll_operator.polling import syncer as feed
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "docs" / name for name in ("trainingrun.md", "learnerunit.md")]
@@ -84,7 +84,7 @@ def tables() -> set[str]:
 def test_every_reason_of_a_condition_stands_in_a_table() -> None:
     reasons = given(ROOT / "operator")
     assert {"QuorumNotMet", "Placing", "SyncerUnavailable", "SpecChanged", "Suspending", "BackOff"} <= reasons
-    assert sorted((reasons | {waiting.QUEUED, waiting.GATED, feed.MISPLACED}) - tables()) == []
+    assert sorted((reasons | {waiting.QUEUED, waiting.GATED, polling.MISPLACED}) - tables()) == []
 
 
 def test_every_reason_of_a_failure_stands_in_a_table() -> None:

@@ -26,7 +26,7 @@ def report(time: float, received: int, sent: int = 0, down: str = "") -> SyncerS
 def after(*reports: SyncerStatus) -> SyncerState:
     state = SyncerState()
     for each in reports:
-        state = state.heard(each, each.time, each.time)
+        state = state.heard(each, each.time)
     return state
 
 
@@ -34,11 +34,11 @@ def test_traffic_is_a_mean_of_a_steady_rate() -> None:
     state = after(*(report(2.0 * i, 500_000_000 * i, 250_000_000 * i) for i in range(120)))
     assert (state.traffic.into, state.traffic.out) == (pytest.approx(2, rel=0.01), pytest.approx(1, rel=0.01))
     before = after(report(0, 0), report(2, 10**9))
-    assert before.heard(report(4, 10), 4, 4).traffic == before.traffic, "it counts from zero again"
-    assert before.heard(report(2, 10**9), 3, 3).traffic == before.traffic, "the same report"
-    partial = before.heard(report(4, 10**10, down="shard 1"), 4, 4)
+    assert before.heard(report(4, 10), 4).traffic == before.traffic, "it counts from zero again"
+    assert before.heard(report(2, 10**9), 3).traffic == before.traffic, "the same report"
+    partial = before.heard(report(4, 10**10, down="shard 1"), 4)
     assert partial.traffic == before.traffic, "a shard more or less is no traffic"
-    assert partial.heard(report(6, 2 * 10**10, down="shard 1"), 6, 6).traffic.into > before.traffic.into
+    assert partial.heard(report(6, 2 * 10**10, down="shard 1"), 6).traffic.into > before.traffic.into
 
 
 def test_the_cost_of_failures_adds_up_by_reason_and_reasons_without_room_are_one() -> None:

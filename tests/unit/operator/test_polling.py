@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 from answering import answering, pod_context
@@ -21,10 +20,9 @@ from atoll_operator.certificates.authority import Authorities, client_context
 from atoll_operator.kube.cache import Key
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.names import evaluator_host, shard_host
-from atoll_operator.plan.run.syncer_state import CheckpointOrder, StatusDiff
-from atoll_operator.polling.evaluator import EvaluatorPoller
-from atoll_operator.polling.poller import BODY_LIMIT, PollFailed, fetch
-from atoll_operator.polling.syncer import SyncerPoller
+from atoll_operator.plan.run.observed import EvaluatorState
+from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState
+from atoll_operator.polling import BODY_LIMIT, EvaluatorPoller, SyncerPoller
 from atoll_operator.settings import Settings
 from atoll_runtime.contract import (
     CheckpointReport,
@@ -93,17 +91,15 @@ def of_units(count: int) -> SyncerStatus:
     ],
 )
 async def test_a_report_is_read_whole_up_to_a_limit(report: Report, padding: str, reason: str) -> None:
+    heard, kind = asyncio.Event(), SyncerPoller if isinstance(report, SyncerStatus) else EvaluatorPoller
+
     async def handle(_: web.Request) -> web.Response:
         return answer(report, padding=padding)
 
-    connector = aiohttp.TCPConnector(ssl=contexts()[1])
-    async with answering(handle, contexts()[0]) as url, aiohttp.ClientSession(connector=connector) as session:
-        if not reason:
-            assert await fetch(session, url, HOSTS[0], "u", type(report)) == report
-            return
-        with pytest.raises(PollFailed, match="status cannot be read") as caught:
-            await fetch(session, url, HOSTS[0], "u", type(report))
-    assert caught.value.reason == reason
+    async with polled(handle, lambda *_: heard.set(), kind) as poller:
+        await asyncio.wait_for(heard.wait(), 30)
+        state = poller.state(RUN, "u")
+    assert (state.reason, state.status) == (reason, None if reason else report)
 
 
 @dataclass
@@ -146,13 +142,11 @@ async def test_a_syncer_is_unavailable_after_two_failed_polls_in_a_row_and_its_l
 ) -> None:
     answers, seen = Answers(script), []
 
-    def changed(run: Key, diff: StatusDiff) -> None:
-        if diff.run:
-            state = poller.state(run, "u")
-            assert state.answers is (not state.reason)
-            seen.append(state.reason)
+    def changed(run: Key, _: SyncerState, state: SyncerState) -> None:
+        assert state.answers is (not state.reason)
+        seen.append(state.reason)
 
-    async with polled(answers.handle, changed) as poller:
+    async with polled(answers.handle, changed):
         await asyncio.wait_for(answers.over.wait(), 30)
     assert seen == states
     told = [each for each in caplog.records if (each.name, each.levelno) == ("atoll", logging.WARNING)]
@@ -163,8 +157,8 @@ async def test_silent_syncer_of_many_units_is_polled_again_soon() -> None:
     """While it answers it is polled every 15 s; that it is unavailable must not be noticed so slowly."""
     unavailable = asyncio.Event()
 
-    def changed(run: Key, _: StatusDiff) -> None:
-        if poller.state(run, "u").reason:
+    def changed(run: Key, _: SyncerState, state: SyncerState) -> None:
+        if state.reason:
             unavailable.set()
         else:
             poller.poke(run)
@@ -188,11 +182,10 @@ async def test_stopped_poll_keeps_its_last_report_and_a_forgotten_one_does_not()
 async def test_evaluator_is_polled_and_reports_what_is_new() -> None:
     answers, seen = Answers([503, 200], WAITING), []
 
-    def changed(run: Key) -> None:
-        state = poller.state(run, "u")
+    def changed(_: Key, __: EvaluatorState, state: EvaluatorState) -> None:
         seen.append((state.reason, state.status is not None))
 
-    async with polled(answers.handle, changed, EvaluatorPoller) as poller:
+    async with polled(answers.handle, changed, EvaluatorPoller):
         await asyncio.wait_for(answers.over.wait(), 30)
     assert seen == [("EvaluatorUnavailable", False), ("", True)]
 
@@ -239,8 +232,8 @@ async def test_shard_0_alone_is_asked_to_save_until_a_checkpoint_holds_everythin
 async def test_a_checkpoint_while_training_is_asked_for_until_nobody_wants_it_any_more() -> None:
     shard = Shard(failures=1)
 
-    def changed(run: Key, diff: StatusDiff) -> None:
-        if poller.state(run, "u").status.checkpoint.current:
+    def changed(run: Key, _: SyncerState, state: SyncerState) -> None:
+        if state.status is not None and state.status.checkpoint.current:
             poller.order(run, None)
 
     async with polled(shard.handle, changed) as poller:

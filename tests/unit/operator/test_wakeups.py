@@ -20,7 +20,6 @@ from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.operator import Controller
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.run.syncer_state import StatusDiff
 from atoll_operator.reconcilers.context import ControllerContext
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
@@ -29,7 +28,6 @@ from atoll_operator.reconcilers.wakeups import (
     FIGURES_SECONDS,
     RUN_SECONDS,
     STARTING_SECONDS,
-    report_wakeups,
     wakeups,
 )
 from atoll_operator.settings import Settings
@@ -140,22 +138,6 @@ def test_a_change_wakes_whom_it_concerns_when_it_matters(
     for version, state in enumerate(states, 2):
         last = world.drop(kind, version, **states[0]) if state is GONE else world.put(kind, version, **state)
     assert last == woken
-
-
-@pytest.mark.parametrize(
-    ("diff", "expected"),
-    [
-        pytest.param(StatusDiff(), [], id="figures-alone"),
-        pytest.param(StatusDiff(run=True), ["r"], id="the-run-changed"),
-        pytest.param(StatusDiff(run=True, units=frozenset({"a"})), ["r", "a"], id="one-unit-changed"),
-        pytest.param(StatusDiff(run=True, every_unit=True), ["r", "a", "b"], id="the-syncer-came"),
-    ],
-)
-def test_a_report_wakes_at_once_what_changed(diff: StatusDiff, expected: list[str]) -> None:
-    inventory = Inventory()
-    for version, name in enumerate(("a", "b"), 1):
-        inventory.put("LearnerUnit", thing("LearnerUnit", version, name, spec={"run": "r"}))
-    assert [key.name for key in report_wakeups(RUN, diff, inventory)] == expected
 
 
 class OneUnit:

@@ -84,12 +84,14 @@ class EvaluatorState:
     reason: str = ""
     """Why the last poll failed; empty after a good one."""
     message: str = ""
-    misses: int = field(default=0, compare=False)
-    """Failed polls in a row."""
+
+    def heard(self, status: EvaluatorStatus, _: float) -> EvaluatorState:
+        """The state after a report."""
+        return EvaluatorState(status)
 
     def missed(self, reason: str, message: str) -> EvaluatorState:
         """The state after a failed poll."""
-        return replace(self, reason=reason, message=message, misses=self.misses + 1)
+        return replace(self, reason=reason, message=message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,6 @@ TRAFFIC_SECONDS = 30.0
 """Time constant of the moving mean: a few rounds of the slowest fragments."""
 MISSES = 2
 """Failed polls in a row after which the syncer counts as unavailable; a single one may be a lost packet."""
-CLOCK_STEP_SECONDS = 1.0
-"""If the wall clock moves by more than this against the monotonic one between two polls, somebody has set it."""
 RUN_NEWS = (
     "run_uid", "target_steps", "restarts", "shard", "shards", "fragments", "checkpoint", "final_checkpoint", "down",
 )  # fmt: skip
@@ -76,14 +74,12 @@ class SyncerState:
     """Why it does not answer; empty while it does, and before the first poll."""
     message: str = ""
     answering_since: float | None = None
-    """Unix seconds; None while it does not answer."""
+    """None while it does not answer. The times of a poll's state are by the monotonic clock; plans get Unix seconds."""
     traffic: Traffic = Traffic()
     order: CheckpointOrder | None = None
     """The checkpoint that it was asked for when it answered last."""
     heard_at: float | None = field(default=None, compare=False)
-    """Unix seconds of the last valid report."""
-    clock: float | None = field(default=None, compare=False)
-    """Wall clock minus monotonic clock at the last valid report, in seconds."""
+    """When the last valid report came."""
     merged: int = field(default=0, compare=False)
     """Token-fragments merged of all units, by the ledger in `status`."""
     misses: int = field(default=0, compare=False)
@@ -105,7 +101,7 @@ class SyncerState:
 
     @property
     def serving_since(self) -> float | None:
-        """Unix seconds since when all shards serve; None if any does not."""
+        """Since when all shards serve; None if any does not."""
         return self.answering_since if self.serves and not self.down else None
 
     @property
@@ -123,23 +119,20 @@ class SyncerState:
         """What it says of a unit now; None while it does not answer."""
         return self.status.units.get(unit) if self.status is not None and self.answers else None
 
-    def heard(self, status: SyncerStatus, now: float, monotonic: float) -> SyncerState:
-        """State after a valid report.
+    def dated(self, offset: float) -> SyncerState:
+        """With times by another clock, which is ahead by so many seconds."""
+        times = {name: getattr(self, name) for name in ("answering_since", "heard_at")}
+        return replace(self, **{name: time + offset for name, time in times.items() if time is not None})
 
-        A syncer that starts again has no figures yet, so its last ones are kept. If the wall clock was set since the
-        last report, times noted before cannot be compared with now: the syncer then answers since now. So it does once
-        all shards serve again.
-        """
-        clock = now - monotonic
-        was_set = self.clock is not None and abs(clock - self.clock) > CLOCK_STEP_SECONDS
+    def heard(self, status: SyncerStatus, now: float) -> SyncerState:
+        """State after a valid report. A syncer that starts again has no figures yet, so its last ones are kept."""
         if status.phase == "Starting" and self.status is not None:
             change = {"phase": status.phase, "message": status.message, "units": {}}
             status = self.status.model_copy(update=change)
         return SyncerState(
             status=status,
-            answering_since=now if was_set or self.down else self.answering_since or now,
+            answering_since=now if self.down else self.answering_since or now,
             heard_at=now,
-            clock=clock,
             traffic=self.traffic.next(self.status, status) if self.status is not None else self.traffic,
             merged=ledger.merged(status.ledger.values()),
         )
@@ -157,42 +150,20 @@ class SyncerState:
         return self.status is None and not self.answers and not self.reason
 
 
-@dataclass(frozen=True, slots=True)
-class StatusDiff:
-    """What one poll brought."""
-
-    run: bool = False
-    """Reconcile the run now."""
-    every_unit: bool = False
-    """Reconcile all units of the run now, including those that the syncer does not know."""
-    units: frozenset[str] = frozenset()
-    """Units to reconcile now."""
-
-    def __bool__(self) -> bool:
-        return self.run
-
-
-def compare(old: SyncerState, new: SyncerState) -> StatusDiff:
-    """From one state to the next. All units are due if the syncer or a shard comes, goes or changes its phase."""
-    if _serving(old) != _serving(new):
-        return StatusDiff(run=True, every_unit=True)
-    before, after = _units(old.status), _units(new.status)
-    units = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-    return StatusDiff(run=bool(units) or _run(old) != _run(new), units=frozenset(units))
-
-
-def _serving(state: SyncerState) -> tuple[bool, bool, str]:
+def serving(state: SyncerState) -> tuple[bool, bool, str]:
+    """All units are reconciled when this changes: the syncer or a shard comes, goes or changes its phase."""
     return state.answers, bool(state.down), state.status.phase if state.status is not None else ""
 
 
-def _run(state: SyncerState) -> object:
-    news = state.status and attrgetter(*RUN_NEWS)(state.status)
-    return state.reason, state.message, state.order, news
+def run_news(state: SyncerState) -> object:
+    """The run is reconciled when this changes."""
+    return state.reason, state.message, state.order, state.status and attrgetter(*RUN_NEWS)(state.status)
 
 
-def _units(status: SyncerStatus | None) -> dict[str, object]:
+def unit_news(state: SyncerState) -> dict[str, object]:
+    """By unit; the unit and its run are reconciled when this changes."""
     news = attrgetter(*UNIT_NEWS)
-    reports = status.units.items() if status is not None else ()
+    reports = state.status.units.items() if state.status is not None else ()
     return {name: (news(report), report.loss is None) for name, report in reports}
 
 

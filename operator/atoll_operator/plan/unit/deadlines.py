@@ -32,17 +32,12 @@ def follow(
 ) -> Pace | None:
     """The pace after another report; None while the syncer does not answer or does not know the unit.
 
-    A step seen before the syncer answered, or later than now, counts as seen now: the syncer was away, or the clock was
-    changed.
+    A step seen before the syncer answered counts as seen now: the syncer was away.
     """
     if report is None or answering_since is None:
         return None
     pace = Pace(report.incarnation, report.step, report.loss is not None, now)
-    if (
-        known is None
-        or replace(pace, since=known.since) != known
-        or not answering_since <= known.since <= now
-    ):
+    if known is None or replace(pace, since=known.since) != known or known.since < answering_since:
         return pace
     return known
 

@@ -1,0 +1,250 @@
+"""Polls the syncer and the evaluator of each active run for their reports, over HTTPS with the run's certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
+from pydantic import ValidationError
+
+from atoll_operator.kube.cache import Key
+from atoll_operator.kube.gather import back_off
+from atoll_operator.kube.logs import tell
+from atoll_operator.metrics.process import Metrics
+from atoll_operator.plan.pods.names import evaluator_host, shard_host
+from atoll_operator.plan.run.observed import EvaluatorState
+from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState
+from atoll_operator.settings import Settings
+from atoll_runtime.contract import EvaluatorStatus, Order, SyncerStatus, dump
+
+TIME_OUT = ClientTimeout(total=5, connect=3)
+BODY_LIMIT = 8 * 2**20
+"""Bytes of a report. A unit with the longest name takes 795 with all figures and its ledger (2026-11-22): 3.3 MB for
+the 4,096 units that a run can have; deleted units leave their ledgers."""
+MAX_SECONDS = 15.0
+"""Between two polls of a syncer that does not answer, or that has many units."""
+UNITS_PER_SECOND = 100.0
+"""Unit reports read per second and run, so that polling costs the same for runs of any size."""
+INTERVALS = 5
+"""Of the syncer's polls between two polls of the evaluator: a result comes per checkpoint, not per step."""
+MISPLACED = "SyncerShardMismatch"
+
+S = TypeVar("S", SyncerState, EvaluatorState)
+
+
+class PollFailed(Exception):
+    """No valid report; `reason` is CamelCase, the message is for people."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(slots=True)
+class Poll(Generic[S]):
+    """Polling of one run."""
+
+    run: Key
+    uid: str
+    shards: int
+    state: S
+    """What the polls have shown."""
+    wanted: CheckpointOrder | None = None
+    """A checkpoint that the syncer is asked for."""
+    task: asyncio.Task[None] | None = None
+    """None once polling has stopped."""
+    poked: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Poller(Generic[S]):
+    """Keeps one poll for each run, with a task of its own. Subclasses say what is asked where, and how often.
+
+    Args:
+        changed: called with a run's key, the state before a poll and another one after it.
+    """
+
+    role: str
+    kind: Any
+    unknown: S
+
+    def __init__(self, settings: Settings, metrics: Metrics, changed: Callable[[Key, S, S], None]) -> None:
+        self._settings, self._metrics = settings, metrics
+        self._changed: Callable[[Key, S, S], None] = changed
+        self._polls: dict[Key, Poll[S]] = {}
+
+    def ensure(self, run: Key, uid: str, shards: int, context: ssl.SSLContext) -> None:
+        """Start polling, unless the same pods are polled already."""
+        poll = self._polls.get(run)
+        if poll and (poll.uid, poll.shards) == (uid, shards) and poll.task and not poll.task.done():
+            return
+        self.forget(run)
+        poll = self._polls[run] = Poll(run, uid, shards, self.unknown)
+        poll.task = asyncio.create_task(self._follow(poll, context), name=f"{type(self).__name__} {run}")
+
+    def state(self, run: Key, uid: str) -> S:
+        """What is known."""
+        poll = self._polls.get(run)
+        return poll.state if poll is not None and poll.uid == uid else self.unknown
+
+    def stop(self, run: Key) -> None:
+        """Stop polling. The last state stays known: it holds the last figures of the run's units."""
+        if (poll := self._polls.get(run)) and poll.task is not None:
+            poll.task.cancel()
+            poll.task = None
+
+    def forget(self, run: Key) -> None:
+        """Stop polling and drop what is known."""
+        self.stop(run)
+        self._polls.pop(run, None)
+
+    def poke(self, run: Key) -> None:
+        """Poll now instead of at the next interval."""
+        if poll := self._polls.get(run):
+            poll.poked.set()
+
+    async def close(self) -> None:
+        """Stop all polls and wait until their tasks have ended."""
+        tasks = [poll.task for poll in self._polls.values() if poll.task is not None]
+        for run in list(self._polls):
+            self.forget(run)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _address(self, run: Key) -> tuple[str, str]:
+        """The URL of the report, and the host name in the pod's certificate."""
+        raise NotImplementedError
+
+    def _seconds(self, poll: Poll[S]) -> float:
+        """Until the next poll."""
+        raise NotImplementedError
+
+    async def _follow(self, poll: Poll[S], context: ssl.SSLContext) -> None:
+        """Run until cancelled."""
+        connector = TCPConnector(ssl=context)
+        async with ClientSession(connector=connector, timeout=TIME_OUT) as session:
+            while True:
+                old = poll.state
+                poll.state = await self._poll(poll, session)
+                if poll.state != old:
+                    self._changed(poll.run, old, poll.state)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(poll.poked.wait(), self._seconds(poll) * random.uniform(0.9, 1.1))
+                poll.poked.clear()
+
+    async def _poll(self, poll: Poll[S], session: ClientSession) -> S:
+        try:
+            return await self._heard(poll, await self._fetch(poll, session), session)
+        except PollFailed as error:
+            old, new = poll.state, poll.state.missed(error.reason, str(error))
+            self._metrics.poll_errors.labels(error.reason).inc()
+            if old.reason != new.reason:
+                to_come = old.status is None and new.reason == f"{self.role}Unavailable"
+                level = logging.INFO if to_come else logging.WARNING
+                fields = {"object": str(poll.run), "url": self._address(poll.run)[0], "reason": new.reason}
+                tell(level, str(error), **fields)
+            return new
+
+    async def _fetch(self, poll: Poll[S], session: ClientSession) -> Any:
+        """The report of a pod of this very run. Raises PollFailed."""
+        url, host = self._address(poll.run)
+
+        def failed(reason: str, what: str) -> PollFailed:
+            return PollFailed(f"{self.role}{reason}", f"the {self.role.lower()}{what}")
+
+        try:
+            async with session.get(url, server_hostname=host) as response:
+                if response.status != 200:
+                    raise failed("Unavailable", f" answers {response.status}")
+                body = bytearray()
+                async for part in response.content.iter_any():
+                    body += part
+                    if len(body) > BODY_LIMIT:
+                        raise failed("StatusTooLong", f"'s status has more than {BODY_LIMIT} bytes")
+            report = self.kind.model_validate_json(bytes(body))
+        except ssl.SSLError as error:
+            raise failed("CertificateInvalid", f"'s certificate is not this run's: {error}") from error
+        except (ClientError, TimeoutError, OSError) as error:
+            raise failed("Unavailable", f" does not answer: {type(error).__name__}: {error}") from error
+        except ValidationError as error:
+            raise failed("StatusInvalid", f"'s status cannot be read: {error.errors()[:3]}") from error
+        if report.run_uid != poll.uid:
+            raise failed("OfAnotherRun", f" serves the run of uid {report.run_uid}, not {poll.uid}")
+        return report
+
+    async def _heard(self, poll: Poll[S], report: Any, session: ClientSession) -> S:
+        """The state after a report. Raises PollFailed if it is not what was asked for."""
+        return poll.state.heard(report, time.monotonic())
+
+
+class SyncerPoller(Poller[SyncerState]):
+    """Polls shard 0, which reports for all, and asks it for checkpoints."""
+
+    role, kind, unknown = "Syncer", SyncerStatus, SyncerState()
+
+    def stop(self, run: Key) -> None:
+        """Stop polling. A syncer that is not polled any more does not answer."""
+        super().stop(run)
+        if poll := self._polls.get(run):
+            poll.state = replace(poll.state, answering_since=None)
+
+    def order(self, run: Key, wanted: CheckpointOrder | None) -> None:
+        """Ask for this checkpoint from the next poll on, until it stands; or no longer do so."""
+        if (poll := self._polls.get(run)) and poll.wanted != wanted:
+            poll.wanted, poll.state = wanted, replace(poll.state, order=None)
+            poll.poked.set()
+
+    def _address(self, run: Key) -> tuple[str, str]:
+        url = self._settings.syncer_url.format(run=run.name, namespace=run.namespace, shard=0)
+        return url, shard_host(run.name, run.namespace, 0)
+
+    def _seconds(self, poll: Poll[SyncerState]) -> float:
+        """Longer without an answer, and for large runs unless a checkpoint is wanted."""
+        seconds, state = self._settings.poll_seconds, poll.state
+        if state.misses:
+            return back_off(state.misses, seconds, max(MAX_SECONDS, seconds))
+        units = len(state.status.units) if state.status is not None and poll.wanted is None else 0
+        return max(seconds, min(units / UNITS_PER_SECOND, MAX_SECONDS))
+
+    async def _heard(self, poll: Poll[SyncerState], report: Any, session: ClientSession) -> SyncerState:
+        if (report.shard, report.shards) != (0, poll.shards):
+            other = f"shard {report.shard} of {report.shards}"
+            raise PollFailed(MISPLACED, f"{other} answers, not 0 of {poll.shards}")
+        new = await super()._heard(poll, report, session)
+        wanted = poll.wanted if new.serves else None
+        if wanted is not None and not wanted.stands(report):
+            wanted = await self._ask(poll.run, wanted, session)
+        return replace(new, order=wanted)
+
+    async def _ask(self, run: Key, wanted: CheckpointOrder, session: ClientSession) -> CheckpointOrder:
+        """Ask once more: shard 0 may be killed, or give the checkpoint up. It begins none while one of this step or a
+        later one is under way."""
+        url, host = self._address(run)
+        try:
+            async with session.post(url, server_hostname=host, data=dump(Order(cut=wanted.step))) as response:
+                refused = 300 <= response.status < 500
+                answer = f"it answers {response.status} to the order"
+                return replace(wanted, refused=answer if refused else "")
+        except (ClientError, TimeoutError, OSError) as error:
+            problem = "the syncer cannot be asked for a checkpoint"
+            tell(logging.WARNING, problem, object=str(run), url=url, error=str(error))
+            return wanted
+
+
+class EvaluatorPoller(Poller[EvaluatorState]):
+    """Polls for results."""
+
+    role, kind, unknown = "Evaluator", EvaluatorStatus, EvaluatorState()
+
+    def _address(self, run: Key) -> tuple[str, str]:
+        url = self._settings.evaluator_url.format(run=run.name, namespace=run.namespace)
+        return url, evaluator_host(run.name, run.namespace)
+
+    def _seconds(self, poll: Poll[EvaluatorState]) -> float:
+        return INTERVALS * self._settings.poll_seconds

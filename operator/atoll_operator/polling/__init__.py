@@ -1,1 +1,0 @@
-"""Reads the status of syncers and evaluators."""
