@@ -131,6 +131,6 @@ def _ledger(unit: UnitReport) -> LedgerReport:
     return LedgerReport(
         trained=trained,
         merged=trained - lost - on_its_way,
-        discarded={"Overwritten": lost},
+        discarded={"Missed": lost},
         in_flight=on_its_way,
     )

@@ -351,7 +351,7 @@ def a_shard_waits_for_a_unit_that_shard_0_says_is_silent(patch: Patch) -> None:
 
 
 @bug
-def a_learner_counts_on_when_a_fragment_is_overwritten(patch: Patch) -> None:
+def a_learner_counts_on_when_a_version_arrives(patch: Patch) -> None:
     def adopt(self: Progress, number: int, version: int) -> None:
         self.counters[number].version = version
 

@@ -24,7 +24,7 @@ from atoll_runtime.sync.events import (
     Received,
 )
 from atoll_runtime.sync.identifiers import CutId
-from atoll_runtime.sync.ledger import MISSED, OVERWRITTEN, REFUSED, Account
+from atoll_runtime.sync.ledger import MISSED, REFUSED, Account
 from atoll_runtime.sync.rules import COORDINATOR
 from atoll_runtime.sync.waiting import why
 from atoll_runtime.sync.weights import weight
@@ -390,19 +390,16 @@ class Checks:
         for name, unit in process.machine.units.items():
             account = unit.account
             who = name, account.incarnation
-            lost = [account.discarded.get(fate, 0) for fate in (OVERWRITTEN, MISSED, REFUSED)]
-            merged = overwritten = missed = 0
+            lost = [account.discarded.get(fate, 0) for fate in (MISSED, REFUSED)]
+            merged = missed = 0
             for value in process.memory:
                 merged += value.merged.get(name, 0)
-                overwritten += value.overwritten.get(name, 0)
                 missed += value.missed.get(name, 0)
             trained = self._trained[who].trained if who in self._trained else 0
-            true = merged, overwritten + missed
-            # What was refused would else have been overwritten or missed.
-            fits = lost[0] <= overwritten and lost[1] <= missed
-            if (account.merged, sum(lost)) != true or not fits:
-                said = f"merged {account.merged}, overwritten, missed, refused {lost}"
-                raise Violation(f"{process}: {name}: {said}, in truth {merged}, {overwritten}, {missed}")
+            true = merged, missed
+            if (account.merged, sum(lost)) != true:  # what was refused would else have been missed
+                said = f"merged {account.merged}, missed, refused {lost}"
+                raise Violation(f"{process}: {name}: {said}, in truth {merged}, {missed}")
             if (
                 min(account.discarded.values(), default=0) < 0
                 or account.in_flight < 0

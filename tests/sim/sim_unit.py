@@ -163,7 +163,9 @@ class Host(NumberlessIsland):
         self.anchors = list(cut.values)
         """What it holds of each fragment: for a while, that may be of two lineages on two hosts."""
         self.starts = [0] * len(self.anchors)
-        """How much the unit had trained when it took that."""
+        """How much the unit had trained when it took that, or a contribution whose work is in it."""
+        self.sent: dict[int, int] = {}
+        """How much the unit had trained when it took its newest contribution, by fragment."""
         self.bounds, self.padded = [], []
         for fragment in world.layout.fragments:
             parts = part_bounds(fragment.size, DEVICES * unit.island.hosts)
@@ -211,6 +213,7 @@ class Host(NumberlessIsland):
     # as `Fragments`
 
     def extract(self, theta: object, number: int) -> Any:
+        self.sent[number] = self.unit.trained
         delta = Delta(self.unit.who, self.anchors[number], self.starts[number], self.unit.trained)
         start, stop = self.bounds[number]
         size = self.unit.world.layout.fragments[number].size
@@ -225,4 +228,4 @@ class Host(NumberlessIsland):
         if self.number == 0:
             self.unit.world.log(f"{self.unit} receives {value}")
             self.unit.world.checks.adopted(self.unit, number, self.anchors[number], value)
-        self.anchors[number], self.starts[number] = value, self.unit.trained
+        self.anchors[number], self.starts[number] = value, self.sent.pop(number, self.unit.trained)

@@ -62,10 +62,8 @@ class Value:
     """Where the newest merged span of each incarnation ends, in the whole chain."""
     merged: dict[str, int] = field(default_factory=dict)
     """Tokens of each unit, in the whole chain."""
-    overwritten: dict[str, int] = field(default_factory=dict)
-    """Tokens between two merged spans, where the unit had contributed to the version that replaced them."""
     missed: dict[str, int] = field(default_factory=dict)
-    """The same where it had not."""
+    """Tokens between two merged spans."""
     origin: Value | None = None
     """The value that this one is a copy of, in an older lineage."""
 
@@ -88,7 +86,6 @@ class Value:
             (),
             self.ends,
             self.merged,
-            self.overwritten,
             self.missed,
             self.source,
         )
@@ -122,7 +119,7 @@ class Value:
             Violation: a token would be merged twice, or work is merged that was taken against another content.
         """
         ends, merged = dict(self.ends), dict(self.merged)
-        overwritten, missed = dict(self.overwritten), dict(self.missed)
+        missed = dict(self.missed)
         for delta in deltas:
             unit, incarnation = delta.who
             before = ends.get(delta.who, 0)
@@ -138,9 +135,7 @@ class Value:
             ends[delta.who] = delta.stop
             merged[unit] = merged.get(unit, 0) + delta.stop - delta.start
             if incarnation == current[unit]:
-                kept_up = any(member.who == delta.who for member in anchor.members)
-                fate = overwritten if kept_up else missed
-                fate[unit] = fate.get(unit, 0) + delta.start - before
+                missed[unit] = missed.get(unit, 0) + delta.start - before
         return Value(
             self.shard,
             self.fragment,
@@ -150,7 +145,6 @@ class Value:
             tuple(deltas),
             ends,
             merged,
-            overwritten,
             missed,
         )
 

@@ -28,12 +28,11 @@ def test_each_unit_is_in_as_many_rounds_as_its_link_carries_and_none_waits(
     found = document(capsys, "--links", ",".join(map(str, links)), "--steps", str(steps))
     assert [unit["link_gbps"] for unit in found["units"]] == list(links)
     assert found["goodput"] == pytest.approx(1.0)
-    fastest = found["units"][-1]["merged_share"]
     for unit in found["units"]:
         assert unit["need_gbps"] == pytest.approx(3.2)  # 12 · 10⁹ · 16 bit in 60 s
         share = min(1.0, unit["link_gbps"] / unit["need_gbps"])
         assert unit["member_share"] >= 0.9 * share
-        assert unit["merged_share"] >= 0.9 * share * fastest
+        assert unit["merged_share"] >= 0.9 * share
         assert unit["hidden_share"] == 1.0
 
 

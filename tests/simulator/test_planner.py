@@ -204,9 +204,9 @@ def test_a_quorum_that_never_lives_reaches_no_target() -> None:
     assert expect(never, replace(USUAL, repair_seconds=1000 * DAY)).seconds_to_target > 1000 * DAY
 
 
-def test_a_longer_interval_merges_more_of_what_was_trained() -> None:
+def test_almost_all_of_what_was_trained_is_merged_at_any_interval() -> None:
     near, far = (merged_share(replace(RUN, interval=interval), (0.3, 0.6)) for interval in (24, 96))
-    assert 0.9 < near < far < 1.0
+    assert 0.98 < min(near, far) <= max(near, far) <= 1.0
 
 
 def test_rent_is_paid_for_every_chip_whatever_it_does() -> None:

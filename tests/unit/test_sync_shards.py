@@ -13,7 +13,7 @@ from atoll_runtime.sync import clocks, ledger
 from atoll_runtime.sync.effects import SendOrders
 from atoll_runtime.sync.events import Joined, Left, Ordered, Orders, Reported, ShardTold, Standing, Tick
 from atoll_runtime.sync.fragments import LayoutError, TensorInfo, build_layout, translate
-from atoll_runtime.sync.ledger import FINISHED, MISSED, OVERWRITTEN, REPLACED, Account, Span
+from atoll_runtime.sync.ledger import FINISHED, MISSED, REPLACED, Account, Span
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.restoring import begin
 
@@ -135,18 +135,18 @@ def test_a_cut_is_consistent_when_nobody_knows_more_of_a_party_than_it_recorded_
     )
 
 
-def test_a_token_is_in_flight_then_merged_overwritten_or_missed() -> None:
+def test_a_token_is_in_flight_then_merged_or_missed() -> None:
     account = Account(owned=(0,))
     account.advance(300)
     assert (account.trained, account.in_flight) == (300, 300)
     account.freeze(0, Span(0, 0, 100))
-    account.merge(0, kept_up=False)
+    account.merge(0)
     account.freeze(0, Span(0, 130, 250))
-    account.merge(0, kept_up=True)
+    account.merge(0)
     account.freeze(0, Span(0, 260, 300))
-    account.merge(0, kept_up=False)
+    account.merge(0)
     assert account.merged == 100 + 120 + 40
-    assert account.discarded == {OVERWRITTEN: 30, MISSED: 10}
+    assert account.discarded == {MISSED: 40}
     assert account.in_flight == 0 and account.balanced
 
 
@@ -158,7 +158,7 @@ def test_what_is_being_merged_when_its_incarnation_is_replaced_still_counts_and_
     assert account.discarded == {REPLACED: 140} and account.in_flight == 60 and account.balanced
     crashed = Account.restore((0, 1), account.record())
     assert crashed.discarded == {REPLACED: 200} and crashed.in_flight == 0 and crashed.balanced
-    account.merge(0, kept_up=False)
+    account.merge(0)
     assert account.merged == 60 and account.in_flight == 0 and account.balanced
     account.advance(7)
     account.finish()
@@ -170,7 +170,7 @@ def test_accounts_of_two_shards_are_carried_into_three_in_whole_tokens() -> None
     for account in old:
         account.advance(90)
         account.freeze(0, Span(4, 0, 60))
-        account.merge(0, kept_up=False)
+        account.merge(0)
     record = ledger.carried([account.record() for account in old], owned=5)
     account = Account.restore((0, 1, 2, 3, 4), record)
     assert account.merged == 5 * (120 // 3) and account.trained == 5 * 90 and account.balanced

@@ -106,7 +106,7 @@ def ledger_of(merged: int, in_flight: int, discarded: dict[str, int]) -> LedgerR
 
 counts = st.integers(0, 10**12)
 ledgers = st.builds(
-    ledger_of, counts, counts, st.dictionaries(st.sampled_from(["Overwritten", "Missed", "Finished"]), counts)
+    ledger_of, counts, counts, st.dictionaries(st.sampled_from(["Refused", "Missed", "Finished"]), counts)
 )
 names = st.sampled_from(["a", "b", "c"])
 contributions = st.integers(0, 9)

@@ -120,8 +120,8 @@ def answer(found: Values) -> Report:
         rows,
         (
             f"goodput {goodput:.1%}: share of all units' time in inner steps.",
-            "member: share of rounds. merged: share of trained tokens; the rest was trained while a fragment was "
-            "under way, and replaced. hidden: share of the unit's time in inner steps.",
+            "member: share of rounds. merged: share of trained tokens; the rest is under way at the end, or came "
+            "too late. hidden: share of the unit's time in inner steps.",
         ),
         lambda figure: _draw(figure, rows),
         document={"units": rows, "goodput": goodput},

@@ -163,7 +163,7 @@ class LedgerStatus(Report):
     in_flight: int = 0
     """Trained, but neither merged nor discarded yet."""
     discarded: Annotated[dict[str, int], Field(max_length=MAX_REASONS)] = Field(default_factory=dict)
-    """Discarded, by reason, such as `Overwritten` or `Replaced`."""
+    """Discarded, by reason, such as `Missed` or `Replaced`."""
     waits: Annotated[tuple[WaitReport, ...], Field(max_length=MAX_WAITS)] = ()
     """Of a unit: those in flight that wait for its link, by fragment; the first 64."""
 

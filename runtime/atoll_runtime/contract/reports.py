@@ -103,7 +103,7 @@ class LedgerReport(Report):
     trained: int = 0
     merged: int = 0
     discarded: dict[str, int] = {}
-    """By reason: `Overwritten`, `Missed`, `Refused`, `Replaced`, `Finished`; see `atoll_runtime.sync.ledger`."""
+    """By reason: `Missed`, `Refused`, `Replaced`, `Finished`; see `atoll_runtime.sync.ledger`."""
     in_flight: int = 0
 
     @classmethod

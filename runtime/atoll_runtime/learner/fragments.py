@@ -64,10 +64,13 @@ class Fragments:
             for names in {_names(fragment) for fragment in layout.fragments}
         }
         self._anchors = [self._flat(theta, number) for number in range(len(layout.fragments))]
+        self._sent: dict[int, Array] = {}
+        """θ of a fragment as it was when its newest contribution was taken, until a version of it arrives."""
 
     def extract(self, theta: dict[str, Array], number: int) -> Array:
         """Δ = anchor − θ of one fragment, in the wire's dtype; its copy to the host is under way."""
-        delta: Array = self._delta(self._anchors[number], self._flat(theta, number), wire=self._wire)
+        self._sent[number] = self._flat(theta, number)
+        delta: Array = self._delta(self._anchors[number], self._sent[number], wire=self._wire)
         for shard in delta.addressable_shards:
             shard.data.copy_to_host_async()
         return delta
@@ -84,19 +87,36 @@ class Fragments:
         return flats
 
     def receive(self, theta: dict[str, Array], number: int, part: np.ndarray) -> dict[str, Array]:
-        """Overwrites one fragment of θ with what arrived, which becomes the anchor; `part` is this host's.
+        """Puts what arrived in the place of one fragment of θ; it becomes the anchor. Steps made since the fragment's
+        newest contribution was taken are kept: they are in no version yet.
 
         The tensors that the fragment touches are donated: go on with those returned.
+
+        Args:
+            part: this host's.
         """
+        touched, self._anchors[number] = self._replace(theta, number, part, self._sent.pop(number, None))
+        return {**theta, **touched}
+
+    def _replace(
+        self, theta: dict[str, Array], number: int, part: np.ndarray, sent: Array | None
+    ) -> tuple[dict[str, Array], Array]:
+        """The fragment's tensors after `part` took its place, but for what they gained since `sent`; and `part` as an
+        array."""
         fragment = self._layout.fragments[number]
         flat = jax.make_array_from_process_local_data(self._sharding, part, (self.padded[number],))
         names = _names(fragment)
         sizes = tuple((piece.tensor, piece.size) for piece in fragment.pieces)
-        touched, anchor = self._apply[names](
-            {name: theta[name] for name in names}, flat, _layers(fragment), sizes=sizes
+        now = self._flat(theta, number)
+        replaced: tuple[dict[str, Array], Array] = self._apply[names](
+            {name: theta[name] for name in names},
+            flat,
+            now,
+            now if sent is None else sent,
+            _layers(fragment),
+            sizes=sizes,
         )
-        self._anchors[number] = anchor
-        return {**theta, **touched}
+        return replaced
 
     def _flat(self, tensors: Mapping[str, Array], number: int) -> Array:
         """One fragment of `tensors`, or zeros where there are none."""
@@ -147,14 +167,19 @@ def _delta(anchor: Array, flat: Array, *, wire: Any) -> Array:
 def _apply(
     theta: dict[str, Array],
     flat: Array,
+    now: Array,
+    sent: Array,
     layers: Sequence[Any],
     *,
     sizes: tuple[tuple[str, int], ...],
 ) -> tuple[dict[str, Array], Array]:
     anchor = flat.astype(jnp.float32)
+    kept = now - sent
+    # Weights that are not finite would stay so for ever: contributions of them are refused.
+    local = anchor + jnp.where(jnp.isfinite(kept), kept, 0.0)
     start = 0
     for (name, size), layer in zip(sizes, layers, strict=True):
-        piece = anchor[start : start + size]
+        piece = local[start : start + size]
         start += size
         old = theta[name]
         if layer is None:

@@ -197,7 +197,7 @@ class Loop:
         return parcels
 
     def _receive(self, arrivals: dict[int, Arrival]) -> None:
-        """Overwrites fragments (α = 0); AdamW's moments stay, the fragment's counters start again."""
+        """Takes versions of fragments. AdamW's moments stay, and steps made since a fragment's contribution too."""
         for number, arrival in arrivals.items():
             self.inner.theta = self.fragments.receive(self.inner.theta, number, arrival.part)
             self.progress.adopt(number, arrival.version)

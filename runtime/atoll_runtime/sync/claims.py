@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 FASTER = 4.0
-"""A unit's steps since its anchor may on average be so many times shorter than the shortest reported step of a live
+"""A unit's steps may on average be so many times shorter than the shortest reported step of a live
 unit: not every step is reported, and clocks differ."""
 SPARE = 16
 """Steps besides: those of a unit that has just joined, and has not told its pace."""
@@ -26,11 +26,12 @@ def step_tokens(known: Mapping[str, Sequence[int]], unit: str) -> Sequence[int]:
 
 
 def impossible(steps: int, tokens: int, *, step_tokens: Sequence[int], elapsed: float, fastest: float) -> str:
-    """Why a unit cannot have made so many steps on so many tokens since its anchor was merged; empty when it can.
+    """Why a unit cannot have made so many steps on so many tokens in this time; empty when it can.
 
     Args:
         step_tokens: of one step of the unit; empty where not known.
-        elapsed: seconds since the anchor was merged; infinite where this process does not know.
+        elapsed: seconds since the round of its newest merged contribution was opened, after which it took that;
+            infinite where this process does not know. Of a unit that has none, how old an anchor may be.
         fastest: seconds of the shortest step of a live unit; 0 where none is known.
     """
     if step_tokens and all(tokens != steps * each for each in step_tokens):
@@ -38,5 +39,5 @@ def impossible(steps: int, tokens: int, *, step_tokens: Sequence[int], elapsed: 
         return f"tokens: {tokens} in {steps} steps, in which a unit of its batch trains on {wanted}"
     most = SPARE + FASTER * elapsed / fastest if fastest > 0 else math.inf
     if steps > most:
-        return f"steps: {steps} in the {elapsed:.3g} s since its anchor was merged, which has time for {most:.0f}"
+        return f"steps: {steps} in {elapsed:.3g} s, which have time for {most:.0f}"
     return ""

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-OVERWRITTEN = "Overwritten"
-"""Trained while the unit's own contribution to a version was under way; that version replaced the work (α = 0)."""
 MISSED = "Missed"
 """Replaced by a version to which the unit did not contribute: before its first contribution, or when it was away for so
 long that its anchor is too old."""
@@ -90,12 +88,8 @@ class Account:
         self.frozen[p] = span
         self.advance(span.stop)
 
-    def merge(self, p: int, *, kept_up: bool) -> None:
-        """The frozen span is merged.
-
-        Args:
-            kept_up: the version that it was taken against holds the unit's own contribution before it.
-        """
+    def merge(self, p: int) -> None:
+        """The frozen span is merged."""
         span = self.frozen.pop(p)
         self.merged += span.tokens
         if span.incarnation != self.incarnation:
@@ -103,7 +97,7 @@ class Account:
         before = self.settled.get(p, 0)
         refused = min(max(self.refused.pop(p, 0), before), span.start)
         self._discard(REFUSED, refused - before)
-        self._discard(OVERWRITTEN if kept_up else MISSED, span.start - refused)
+        self._discard(MISSED, span.start - refused)
         self.settled[p] = span.stop
 
     def refuse(self, p: int) -> None:

@@ -1,4 +1,4 @@
-"""What a unit has trained on since it last received each fragment; the same on all hosts of the unit. Pure."""
+"""What a unit has trained on that is in no version yet, by fragment; the same on all hosts of the unit. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from atoll_runtime.sync.link import Ask
 
 @dataclass
 class Counter:
-    """Of one fragment, since it was last received."""
+    """What of one fragment is in no version that the unit holds."""
 
     version: int
     steps: int = 0
     tokens: int = 0
+    offered: tuple[int, int] | None = None
+    """Steps and tokens of the newest contribution."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,11 @@ class Progress:
             counter.tokens += tokens
 
     def adopt(self, number: int, version: int) -> None:
-        """A fragment was overwritten: the work on it since it was last received is gone or merged."""
-        self.counters[number] = Counter(version)
+        """A version of a fragment was taken: the work on it is merged or gone, but for what came after the newest
+        contribution."""
+        old = self.counters[number]
+        steps, tokens = old.offered or (old.steps, old.tokens)
+        self.counters[number] = Counter(version, old.steps - steps, old.tokens - tokens)
         # An older version than was promised comes from a shard that lost its journal: the promise is void.
         self._targets[number] = min(self._targets[number], version)
 
@@ -66,6 +71,7 @@ class Progress:
         counter = self.counters[number]
         if counter.steps == 0 or counter.version < max(min(self._targets[number], ask.newest), ask.least):
             return None
+        counter.offered = counter.steps, counter.tokens
         return Offer(counter.version, counter.steps, counter.tokens, self.trained, self.cut)
 
     def see(self, cut: CutId) -> bool:

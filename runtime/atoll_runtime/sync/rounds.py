@@ -16,7 +16,7 @@ from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.norms import Norms
 from atoll_runtime.sync.roster import Roster
 from atoll_runtime.sync.round import Round
-from atoll_runtime.sync.rules import Rules
+from atoll_runtime.sync.rules import MOST_STALE_INTERVALS, Rules
 from atoll_runtime.sync.units import HISTORY, Unit
 
 LEAST_REST = 0.1
@@ -55,7 +55,7 @@ class Rounds:
     norms: list[Norms] = field(default_factory=list)
     """Of each fragment: those merged lately."""
     since: list[dict[int, float]] = field(default_factory=list)
-    """Of each fragment: when its versions were merged, where that was in this process."""
+    """Of each fragment: when the rounds of its versions were opened, where that was in this process."""
     effects: list[Effect] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -288,11 +288,15 @@ class Rounds:
         """Why what a header claims cannot be; empty when it can, or is not looked at."""
         if not self.rules.guard:
             return ""
+        p = part.round.fragment
+        newest, elapsed = self.units[part.unit].latest(p), MOST_STALE_INTERVALS * self.interval_seconds
+        if newest is not None:
+            elapsed = now - self.since[p].get(newest, -math.inf)
         return claims.impossible(
             part.steps,
             part.tokens,
             step_tokens=claims.step_tokens(self.rules.step_tokens, part.unit),
-            elapsed=now - self.since[part.round.fragment].get(part.anchor, -math.inf),
+            elapsed=elapsed,
             fastest=self.fastest,
         )
 
@@ -320,7 +324,7 @@ class Rounds:
         self.versions[p] = event.round.step
         self.history[p] = [*self.history[p], event.round.step][-HISTORY:]
         self.since[p] = {version: at for version, at in self.since[p].items() if version in self.history[p]}
-        self.since[p][event.round.step] = now
+        self.since[p][event.round.step] = held.opened
         self.norms[p].accept(list(held.levels.values()))
         self.merges += 1
         for member in held.members:

@@ -11,13 +11,11 @@ from atoll_runtime.sync.effects import Member
 from atoll_runtime.sync.events import Joined, Left, Part, Reported
 from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.ledger import Account, Span
-from atoll_runtime.sync.rules import MOST_STALE_INTERVALS, STALE_INTERVALS
+from atoll_runtime.sync.rules import MOST_STALE_INTERVALS
 from atoll_runtime.sync.steptime import StepTime
 
 HISTORY = MOST_STALE_INTERVALS + 2
 """Versions of each fragment that are remembered: a contribution's anchor must be one of them."""
-JOINED = STALE_INTERVALS + 2
-"""Of these, as many are remembered for each unit whose contribution they hold."""
 DURABLE = (
     "incarnation",
     "past_steps",
@@ -87,8 +85,8 @@ class Unit:
     """Rounds of a fragment of which the unit's link carries one, by its newest header."""
     marks: dict[int, int] = field(default_factory=dict)
     """For each fragment the inner step of its last merged contribution."""
-    joined: dict[int, list[int]] = field(default_factory=dict)
-    """For each fragment the newest versions that hold a contribution of this incarnation, oldest first."""
+    joined: dict[int, int] = field(default_factory=dict)
+    """For each fragment the newest version that holds a contribution of this incarnation."""
     spoiled: dict[int, int] = field(default_factory=dict)
     """For each fragment the newest version against which a contribution of this incarnation was refused."""
 
@@ -164,7 +162,7 @@ class Unit:
 
     def latest(self, p: int) -> int | None:
         """The newest version of fragment `p` that holds a contribution of this incarnation."""
-        return self.joined[p][-1] if p in self.joined else None
+        return self.joined.get(p)
 
     def refuse(self, p: int, anchor: int) -> None:
         """A contribution is refused for what it is: its work since that version counts only until there is a newer
@@ -189,7 +187,7 @@ class Unit:
     def merged(self, round_id: RoundId, member: Member, time: float) -> int | None:
         """Books a merged contribution; gives the inner steps since this fragment's last one, if known."""
         p = round_id.fragment
-        self.account.merge(p, kept_up=member.anchor in self.joined.get(p, ()))
+        self.account.merge(p)
         self.merged_cursor = max(self.merged_cursor, member.cursor)
         self.merged_step = max(self.merged_step, member.inner_step)
         if member.incarnation != self.incarnation:
@@ -199,7 +197,7 @@ class Unit:
         self.contributions += 1
         self.last_merge = max(self.last_merge, round_id.step)
         self.first_merge_time = self.first_merge_time if self.first_merge_time is not None else time
-        self.joined[p] = [*self.joined.get(p, ()), round_id.step][-JOINED:]
+        self.joined[p] = round_id.step
         before = self.marks.get(p)
         self.marks[p] = member.inner_step
         return None if before is None else member.inner_step - before

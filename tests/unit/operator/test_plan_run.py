@@ -115,7 +115,7 @@ def test_condition(act: Any, name: str, status: str, reason: str) -> None:
 
 def test_figures_of_progress_ledger_and_heals() -> None:
     one = LedgerReport(trained=80, merged=60, discarded={"Missed": 12}, in_flight=8)
-    two = LedgerReport(trained=40, merged=30, discarded={"Overwritten": 10})
+    two = LedgerReport(trained=40, merged=30, discarded={"Refused": 10})
     run = scene(target={"globalSteps": 100, "tokens": 50_000})
     run.status = TrainingRunStatus(start_time=format_time(NOW - 86_400))  # it was suspended for a day
     run.syncer(tokens=25_000, tokens_per_second=500.0, ledger={"r-a-0": one, "r-b-0": two}, fragments=4)
@@ -127,7 +127,7 @@ def test_figures_of_progress_ledger_and_heals() -> None:
     assert status.estimated_seconds_left == 50, "at the present speed"
     assert status.last_heal_seconds == 7.0, "the heal that began last"
     assert status.ledger == LedgerStatus(
-        fragments=4, trained=120, merged=90, in_flight=8, discarded={"Missed": 12, "Overwritten": 10}
+        fragments=4, trained=120, merged=90, in_flight=8, discarded={"Missed": 12, "Refused": 10}
     )
     assert run.unknown().plan(99).status.ledger == status.ledger
     assert run.syncer(tokens=25_000).plan(99).status.estimated_seconds_left is None

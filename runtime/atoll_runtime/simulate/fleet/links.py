@@ -59,8 +59,7 @@ class UnitOnLink:
     member_share: float
     """Of rounds."""
     merged_share: float
-    """Of the tokens that it trained on, those that were merged. The rest was trained while the fragment was under way,
-    or is under way at the end."""
+    """Of the tokens that it trained on, those that were merged. The rest is under way at the end, or came too late."""
     hidden_share: float
     """Of its time, what it spent in inner steps: it never waits for its link."""
     rounds: int

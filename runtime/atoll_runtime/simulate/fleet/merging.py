@@ -18,7 +18,7 @@ MOST_LEARNERS = 4
 MOST_FRAGMENTS = 24
 """Simulated; the share of a fragment does not depend on how many others there are."""
 LONGEST_INTERVAL = 96
-"""Simulated. What is overwritten is about τ steps in H, so that a longer one merges a little more than this."""
+"""Simulated. What is discarded does not grow with it."""
 INTERVALS = 4
 """Simulated. The first discards less than the others, so that a few are wanted."""
 

@@ -72,7 +72,7 @@ class Costs:
     """Seconds of what is not an inner step; the defaults fit steps of about a second.
 
     Together 0.6 of a step: an overlap of τ = 2 steps hides them and leaves room for grace. Goodput does not depend on
-    them as long as they are hidden; of the tokens, what is trained meanwhile (so many steps of H) is overwritten.
+    them as long as they are hidden.
     """
 
     push: float = 0.2

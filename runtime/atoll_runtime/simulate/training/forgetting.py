@@ -19,7 +19,7 @@ class Forgetful(Fragments):
         """See `Fragments.receive`."""
         nothing = np.zeros_like(part)
         mu, nu = (
-            super(Forgetful, self).receive(dict(slot), number, nothing)
+            {**slot, **self._replace(dict(slot), number, nothing, None)[0]}
             for slot in (self.inner.mu, self.inner.nu)
         )
         self.inner.go_on_with(mu, nu)
