@@ -46,6 +46,7 @@ def walked(machine: Syncer, now: float) -> dict[str, Any]:
             for unit in machine.units.values()
             if (until := unit.until(machine.rules.silent_after)) is not None and until < now
         },
+        "connected": {unit.name for unit in machine.units.values() if unit.hosts},
         "tokens": sum(unit.account.merged for unit in machine.units.values()),
         "awaited": {
             held.id: set(machine.rounds.awaited(held, now))
@@ -63,6 +64,7 @@ def kept(machine: Syncer) -> dict[str, Any]:
         "slowest": roster.slowest,
         "ends": roster.ends,
         "silent": roster.silent,
+        "connected": roster.connected,
         "tokens": machine.rounds.tokens,
         "awaited": dict(roster.awaited),
     }

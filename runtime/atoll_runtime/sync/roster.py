@@ -26,6 +26,8 @@ class Roster:
         """Of each collecting round: the live units that may still contribute."""
         self.silent: dict[str, int] = {}
         """Incarnations of connected units that have reported, but not lately."""
+        self.connected: set[str] = set()
+        """Units of which a host is here, also where others are wanted."""
         self._silence, self._slow_factor = rules.silent_after, rules.slow_factor
         self._collecting: dict[RoundId, Round] = {}
         self._ends = Ranking()
@@ -66,6 +68,7 @@ class Roster:
 
     def look(self, unit: Unit, now: float) -> None:
         """Something of the unit has changed, or of what a round has of it."""
+        (self.connected.add if unit.hosts else self.connected.discard)(unit.name)
         until = unit.until(self._silence)
         self.silent.pop(unit.name, None)
         if until is None or until < now:

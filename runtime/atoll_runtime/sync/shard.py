@@ -76,7 +76,7 @@ class ShardState:
     @property
     def _idle(self) -> bool:
         collecting = all(held.stage == "Collecting" for held in self.rounds.held.values())
-        return collecting and not any(unit.hosts for unit in self.units.values())
+        return collecting and not self.rounds.roster.connected
 
     @property
     def current(self) -> bool:
