@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import signal
 import socket
-import time
 import uuid
-from collections.abc import Iterable
 
 import aiohttp
 
 from atoll_operator.api.group import LABEL_MANAGER, MANAGER
 from atoll_operator.cluster import LABELS, Cluster
-from atoll_operator.kube.apply import Applier
-from atoll_operator.kube.cache import Key
-from atoll_operator.kube.feed import Feed, Watch
+from atoll_operator.kube.events import Feed, Watch
 from atoll_operator.kube.gather import until_first, wait_for_api
 from atoll_operator.kube.lease import Leadership, lease_name
 from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.logs import tell
-from atoll_operator.kube.queue import WorkQueue
-from atoll_operator.kube.recorder import Recorder
 from atoll_operator.kube.watches import watch
 from atoll_operator.metrics.process import Metrics, serve
 from atoll_operator.metrics.runs import RunCollector
-from atoll_operator.plan.run.syncer_state import SyncerState
-from atoll_operator.polling import EvaluatorPoller, SyncerPoller
-from atoll_operator.reconcilers.context import ControllerContext
+from atoll_operator.reconcilers.controller import Controller
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
 from atoll_operator.reconcilers.unit import UnitReconciler
-from atoll_operator.reconcilers.wakeups import Dispatcher, report_wakeups
+from atoll_operator.reconcilers.wakeups import Dispatcher
 from atoll_operator.settings import Settings
 
 LEASE_TRIES = 4
@@ -48,6 +39,7 @@ WATCHES = (
     Watch("ConfigMap", OURS, metadata=True),
     Watch("Secret", OURS, metadata=True),
 )
+RECONCILERS = {"TrainingRun": RunReconciler, "LearnerUnit": UnitReconciler}
 
 
 class App:
@@ -108,7 +100,7 @@ class App:
         await self._leadership.hold(self._work)
 
     async def _work(self) -> None:
-        controller = Controller(self._settings, self._cluster, self._inventory, self._metrics)
+        controller = Controller(self._settings, self._cluster, self._inventory, self._metrics, RECONCILERS)
         self._dispatcher.queue = controller.queue
         try:
             await controller.run(self._inventory.keys("TrainingRun", "LearnerUnit"))
@@ -134,53 +126,3 @@ class App:
         if feed is None or not feed.filled.is_set():
             return False, "the watches have not started yet"
         return True, "ok, leads" if self._leads() else "ok, stands by"
-
-
-RESYNC_SHARES = 0.8, 1.0
-"""After these shares of the resync time an object without events is reconciled again."""
-
-
-class Controller:
-    """The work queue, the reconcilers and the pollers."""
-
-    def __init__(self, settings: Settings, cluster: Cluster, inventory: Inventory, metrics: Metrics) -> None:
-        self._settings, self._inventory, self._metrics = settings, inventory, metrics
-        self.queue: WorkQueue[Key] = WorkQueue(self._reconcile)
-        self._syncers = SyncerPoller(settings, metrics, self._polled)
-        self._evaluators = EvaluatorPoller(settings, metrics, lambda run, *_: self.queue.add(run))
-        self._recorder = Recorder(cluster, "atoll-operator")
-        applier = Applier(cluster, inventory.cache, LABELS, complete=("Service",))
-        pollers = self._syncers, self._evaluators
-        context = ControllerContext(
-            settings, cluster, inventory, self.queue, *pollers, metrics, self._recorder, applier
-        )
-        self._runs, self._units = RunReconciler(context), UnitReconciler(context)
-
-    async def run(self, known: Iterable[Key]) -> None:
-        """Works until cancelled; reconciles the known keys first."""
-        for key in known:
-            self.queue.add(key)
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self.queue.run(), name="work")
-                group.create_task(self._recorder.run(), name="events")
-        finally:
-            await self._syncers.close()
-            await self._evaluators.close()
-
-    async def _reconcile(self, key: Key) -> None:
-        # A resync, at its own time for each key, because a failure waits behind all that is enqueued at once. The
-        # reconciler drops it with a deleted object.
-        self.queue.add_after(key, self._settings.resync_seconds * random.uniform(*RESYNC_SHARES))
-        started = time.monotonic()
-        try:
-            await (self._runs if key.kind == "TrainingRun" else self._units)(key)
-        except Exception as error:
-            self._metrics.reconcile_errors.labels(key.kind, type(error).__name__).inc()
-            raise
-        finally:
-            self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started)
-
-    def _polled(self, run: Key, old: SyncerState, new: SyncerState) -> None:
-        for key in report_wakeups(run, old, new, self._inventory):
-            self.queue.add(key)

@@ -19,8 +19,7 @@ from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.certificates.authority import Authority
 from atoll_operator.certificates.members import RunOwner, members
 from atoll_operator.plan.pods.names import syncer
-from atoll_operator.plan.pods.settings import pod_settings
-from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.template import PodSettings, pod_settings
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import plan_run
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE, SyncerState

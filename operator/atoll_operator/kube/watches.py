@@ -10,15 +10,19 @@ import asyncio
 import logging
 import random
 import time
+from typing import Any
 
+import aiohttp
+import yarl
+
+from atoll_operator.kube.cache import version_of
+from atoll_operator.kube.client import METADATA_LIST, decode
 from atoll_operator.kube.errors import ApiError, Refused, Unreachable
-from atoll_operator.kube.events import WATCH_SECONDS, KopfThread
-from atoll_operator.kube.feed import Feed
+from atoll_operator.kube.events import BACK_OFF, WATCH_SECONDS, Feed, KopfThread
 from atoll_operator.kube.gather import back_off
 from atoll_operator.kube.logs import tell
 
-BACK_OFF = 0.25, 1.0
-"""Seconds until kopf is started again, at first and at most."""
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 SILENT_SECONDS = WATCH_SECONDS + 20.0
 """kopf is started again when it has not asked for a collection for this long: its loop hangs, a connection is dead, or
 the kind was not served yet when it started."""
@@ -36,9 +40,10 @@ async def watch(feed: Feed, resync_seconds: float) -> None:
 async def _run_kopf(feed: Feed) -> None:
     failures = 0
     while True:
-        kopf, started = KopfThread(feed), time.monotonic()
+        session, started = KopfSession(feed), time.monotonic()
+        kopf = KopfThread(feed, session.open)
         try:
-            reason = await _end_of(kopf)
+            reason = await _end_of(kopf, session)
         finally:
             kopf.stop()
         failures = 1 if time.monotonic() - started > STEADY_SECONDS else failures + 1
@@ -48,11 +53,11 @@ async def _run_kopf(feed: Feed) -> None:
         await asyncio.sleep(wait)
 
 
-async def _end_of(kopf: KopfThread) -> str:
+async def _end_of(kopf: KopfThread, session: KopfSession) -> str:
     """Waits until kopf has ended, or needs to be started again; returns the reason."""
     while not (await asyncio.wait([kopf.ended], timeout=1.0))[0]:
         since = time.monotonic() - SILENT_SECONDS
-        if silent := [path for path, asked in kopf.session.asked.copy().items() if asked < since]:
+        if silent := [path for path, asked in session.asked.copy().items() if asked < since]:
             return f"has not asked for {', '.join(sorted(silent))} for {SILENT_SECONDS:g} s"
     return kopf.ended.result()
 
@@ -68,3 +73,65 @@ async def _resync(feed: Feed, seconds: float) -> None:
             else:
                 feed.outcome(path)
                 feed.listed(each, *listed)
+
+
+class KopfSession:
+    """The HTTP session of kopf: logs in, asks for metadata alone, reports lists and problems. All but its constructor
+    runs in kopf's thread."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self.asked = dict.fromkeys(feed.watches, time.monotonic())
+        """When each collection was asked for last, by path."""
+
+    def open(self) -> aiohttp.ClientSession:
+        class Response(aiohttp.ClientResponse):
+            async def json(response, **_: Any) -> Any:
+                return self._read(response.url, await response.read())
+
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=self._feed.client.credentials.context),
+            middlewares=(self._send,),
+            response_class=Response,
+            headers={"Accept-Encoding": "identity"},  # compressing costs more than it saves
+        )
+
+    async def _send(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        path, watch = request.url.path, self._feed.watches.get(request.url.path)
+        if watch is not None and watch.metadata:
+            request.headers["Accept"] = METADATA if "watch" in request.url.query else METADATA_LIST
+        while True:
+            if watch is not None:
+                self.asked[path] = time.monotonic()
+            request.headers.update(self._feed.client.credentials.headers())
+            try:
+                response = await handler(request)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                self._failed(path, "unreachable", f"{type(error).__name__}: {error}")
+                raise
+            if response.status < 400:
+                self._feed.post(self._feed.outcome, path)
+                return response
+            self._failed(path, str(response.status), decode(await response.read()).get("message", ""))
+            if response.status != 401:
+                return response
+            await asyncio.sleep(back_off(2, *BACK_OFF))  # kopf would log in and try again at once
+
+    def _failed(self, path: str, code: str, text: str) -> None:
+        self._feed.client.count_error(code)
+        self._feed.post(self._feed.outcome, path, text or code, code in ("401", "403"))
+
+    def _read(self, url: yarl.URL, content: bytes) -> Any:
+        """Reports lists: kopf does not tell its handlers of an empty one, or where one ends."""
+        answer, watch, feed = decode(content), self._feed.watches.get(url.path), self._feed
+        if watch is None or "items" not in answer:
+            return answer
+        bodies = answer["items"] = answer["items"] or []  # an empty list of metadata is null
+        for body in bodies:  # kopf would do this later, while the main loop reads the body
+            body.setdefault("kind", answer["kind"].removesuffix("List"))
+            body.setdefault("apiVersion", answer["apiVersion"])
+            feed.post(feed.event, watch.kind, False, body)
+        feed.post(feed.listed, watch, bodies, version_of(answer["metadata"]))
+        return answer

@@ -1,7 +1,9 @@
-"""Conditions (all present from the first pass, each with a reason; a time changes only with its status) and Events."""
+"""Conditions (all present from the first pass, each with a reason; a time changes only with its status), Events, and
+times in the form of the API."""
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
@@ -11,7 +13,6 @@ from atoll_operator.api.common import EVALUATED, Condition
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunStatus
-from atoll_operator.plan.clock import format_time
 
 MESSAGE_LIMIT = 4096
 S = TypeVar("S", LearnerUnitStatus, TrainingRunStatus)
@@ -108,3 +109,18 @@ def _essence(status: Object) -> list[tuple[str, ...]]:
         (item["type"], item["status"], item["reason"], item["message"] if item["status"] != "True" else "")
         for item in status.get("conditions", [])
     ]
+
+
+def format_time(seconds: float) -> str:
+    """RFC 3339 in UTC with milliseconds, because a heal may take less than a second."""
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_time(text: str) -> float:
+    return datetime.datetime.fromisoformat(text).timestamp()
+
+
+def earliest(*moments: float | None) -> float | None:
+    """The earliest of the given times; None if there is none."""
+    return min((moment for moment in moments if moment is not None), default=None)

@@ -1,4 +1,4 @@
-"""What failures cost: the time that chips stood still and the steps they would have made, in all and by reason.
+"""What failures cost (the time that chips stood still and the steps they would have made), and what became of tokens.
 
 A `CostStatus` names at most `MAX_REASONS` reasons. In a sum over units, a reason keeps the name it once had, and one
 that found no free name stays in `Other`, so no part of the sum falls while its summands grow.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from atoll_operator.api.common import MAX_REASONS, Cost, CostStatus
-from atoll_operator.plan.ledger import OTHER
+from atoll_operator.api.common import MAX_REASONS, MAX_WAITS, Cost, CostStatus, LedgerStatus
+from atoll_runtime.contract import LedgerReport, UnitReport
+
+OTHER = "Other"
 
 
 def of_heal(seconds: float, chips: int, step_seconds: float) -> Cost:
@@ -58,3 +60,20 @@ def _each(rule: Callable[[list[float]], float], *costs: Cost) -> Cost:
     """Apply the rule field by field."""
     fields = {name: [getattr(cost, name) for cost in costs] for name in Cost.model_fields}
     return Cost.model_validate({name: round(rule(values), 2) for name, values in fields.items()})
+
+
+def shown_ledger(report: LedgerReport, fragments: int, unit: UnitReport | None = None) -> LedgerStatus:
+    """The ledger for a status. If there are too many reasons, the smallest are summed as `Other`.
+
+    Args:
+        unit: the report of the unit whose ledger it is.
+    """
+    reasons = sorted(report.discarded, key=lambda reason: (-report.discarded[reason], reason))
+    kept = reasons if len(reasons) <= MAX_REASONS else reasons[: MAX_REASONS - 1]
+    discarded = {reason: report.discarded[reason] for reason in sorted(kept)}
+    rest = sum(report.discarded[reason] for reason in reasons if reason not in discarded)
+    if rest:
+        discarded[OTHER] = discarded.get(OTHER, 0) + rest
+    waits = tuple(unit.waits[:MAX_WAITS]) if unit is not None else ()
+    sums = report.model_dump(include={"trained", "merged", "in_flight"})
+    return LedgerStatus(fragments=fragments, **sums, discarded=discarded, waits=waits)

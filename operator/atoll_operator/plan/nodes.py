@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from atoll_operator.api.group import ACCELERATOR, NODE_POOL, SPOT, TOPOLOGY, TPU, Object
-from atoll_operator.plan.clock import earliest
+from atoll_operator.plan.conditions import earliest
 from atoll_operator.plan.pods.view import PodView, Removal, removals
 from atoll_operator.plan.unit.failure import HOST_MAINTENANCE, NODE_LOST, Cause
 

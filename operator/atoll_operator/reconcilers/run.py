@@ -28,9 +28,8 @@ from atoll_operator.plan.run.elastic import certified_units, places
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import RunPlan, plan_run
 from atoll_operator.plan.run.status import invalid
-from atoll_operator.reconcilers.context import REFUSED_SECONDS, refusal_of
+from atoll_operator.reconcilers.controller import REFUSED_SECONDS, Memory, Reconciler, refusal_of
 from atoll_operator.reconcilers.inventory import Body
-from atoll_operator.reconcilers.unit import Memory, Reconciler
 from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS
 
 
@@ -86,7 +85,7 @@ class RunReconciler(Reconciler):
             generation=metadata["generation"],
             spec=spec,
             status=status,
-            settings=self._context.pod_settings(key.name, spec, status.runtime),
+            settings=self._pod_settings(key.name, spec, status.runtime),
             units={unit["metadata"]["name"]: _unit_facts(unit, uid) for unit in units if unit},
             annotations=metadata.get("annotations", {}),
             syncer_pods=syncer_pods,
@@ -110,12 +109,12 @@ class RunReconciler(Reconciler):
         await self._apply(plan.apply)
         for removal in plan.remove_pods:
             tell(logging.INFO, "replaces a pod", object=str(key), pod=removal.name)
-            await self._context.remove_pod(key.namespace, removal)
+            await self._remove_pod(key.namespace, removal)
             self._queue.add(key)  # the watch has nothing new to report
         certified = certificates if plan.poll_syncer else None
         await gather_bounded((self._apply_unit(body, certified) for body in plan.apply_units), AT_ONCE)
         for kind, name in plan.delete:
-            await self._context.applier.remove(run.uid, Key(kind, key.namespace, name))
+            await self._applier.remove(run.uid, Key(kind, key.namespace, name))
         await gather_bounded((self._delete_unit(run, unit) for unit in plan.delete_units), AT_ONCE)
 
     async def _poll(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> None:
@@ -139,7 +138,7 @@ class RunReconciler(Reconciler):
 
     async def _apply(self, bodies: Iterable[Object]) -> None:
         for body in bodies:
-            await self._context.applier.apply(body)
+            await self._applier.apply(body)
 
     async def _apply_unit(self, body: Object, certificates: RunCertificates | None) -> None:
         """Its certificate comes first, if the run has certificates by now."""
@@ -152,7 +151,7 @@ class RunReconciler(Reconciler):
     async def _delete_unit(self, run: RunObserved, unit: UnitFacts) -> None:
         """Its certificate goes first, because the unit's existence shows that it may exist. The garbage collector
         deletes pods and Service."""
-        await self._context.applier.remove(run.uid, Key("Secret", run.namespace, tls_secret(unit.name)))
+        await self._applier.remove(run.uid, Key("Secret", run.namespace, tls_secret(unit.name)))
         with contextlib.suppress(NotFound, Conflict):
             await self._cluster.delete("LearnerUnit", run.namespace, unit.name, unit.uid)
 

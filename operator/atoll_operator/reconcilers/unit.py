@@ -2,105 +2,25 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object
 from atoll_operator.api.trainingrun import RuntimeStatus
-from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.cluster import LABELS
 from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Key, controller_uid
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Retry
 from atoll_operator.kube.gather import gather_bounded
-from atoll_operator.plan.conditions import document, only_figures, refused
+from atoll_operator.plan.conditions import refused
 from atoll_operator.plan.pods.view import PodView, Removal
-from atoll_operator.plan.run.plan import RunPlan
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
-from atoll_operator.plan.unit.unit import Pace, UnitObserved, UnitPlan
-from atoll_operator.reconcilers.context import REFUSED_SECONDS, ControllerContext, refusal_of
-from atoll_operator.reconcilers.inventory import Body, parent_key
-from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS, RUN_SECONDS
-
-
-@dataclass(slots=True)
-class Memory:
-    """What a reconciler remembers of one object; dropped with it."""
-
-    uid: str
-    figures_due: float = float("-inf")
-    """Monotonic seconds from which figures alone are written to its status again."""
-    pace: Pace | None = None
-    """How a unit has stepped, for the detection of hangs; by the monotonic clock."""
-    certificates: RunCertificates | None = None
-    """Of a run."""
-    orders: object = None
-    """What a run's units were woken for last: whether it is over, whether it is suspended, how units recover."""
-
-
-class Reconciler:
-    """The work queue calls it with the key of an object, never twice at the same time for one key."""
-
-    def __init__(self, context: ControllerContext) -> None:
-        self._context, self._metrics = context, context.metrics
-        self._syncers, self._evaluators = context.syncers, context.evaluators
-        self._cluster, self._inventory, self._queue = context.cluster, context.inventory, context.queue
-        self._memory: dict[Key, Memory] = {}
-
-    async def __call__(self, key: Key) -> None:
-        body, now = self._inventory.live(key), time.time()
-        if body is None:
-            self._queue.forget(key)
-            if self._memory.pop(key, None) is not None:
-                self._deleted(key)
-            return
-        uid = body["metadata"]["uid"]
-        if (memory := self._memory.get(key)) is None or memory.uid != uid:
-            memory = self._memory[key] = Memory(uid)
-        await self._reconcile(key, body, memory, now)
-
-    def _deleted(self, key: Key) -> None:
-        """The object was deleted, or is being deleted."""
-
-    async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
-        """One pass over an object."""
-        raise NotImplementedError
-
-    async def _write(self, key: Key, body: Object, status: Object, memory: Memory) -> None:
-        """Writes a status once per pass, not without a change, and only over the version that the plan saw. Puts a
-        write of progress figures off where it is not due.
-
-        Raises:
-            Conflict: the object changed meanwhile; the watch tells how.
-            NotFound: it was deleted.
-        """
-        old = body.get("status", {})
-        if status == old:
-            return
-        figures, now = only_figures(old, status), time.monotonic()
-        if figures and now < memory.figures_due:
-            self._queue.add_after(key, memory.figures_due - now)
-            return
-        answer = await self._cluster.write_status(body, status)
-        # With jitter, because many units begin to train together.
-        memory.figures_due = now + FIGURES_SECONDS[key.kind] * random.uniform(0.8, 1.0)
-        self._inventory.put(key.kind, answer)
-        # The watch tells nothing new about a write of our own.
-        if not figures and (run := parent_key(key.kind, body)) is not None:
-            self._queue.add(run, RUN_SECONDS)
-
-    async def _conclude(
-        self, key: Key, body: Body, memory: Memory, plan: RunPlan | UnitPlan, now: float
-    ) -> None:
-        """Writes the status, then the Events, and sees to the next pass."""
-        await self._write(key, body, document(plan.status), memory)
-        self._context.recorder.tell(body, plan.notices, now)
-        if plan.wake is not None:
-            self._queue.add_after(key, plan.wake - now)
+from atoll_operator.plan.unit.unit import UnitObserved, UnitPlan
+from atoll_operator.reconcilers.controller import REFUSED_SECONDS, Memory, Reconciler, refusal_of
+from atoll_operator.reconcilers.inventory import Body
 
 
 class UnitReconciler(Reconciler):
@@ -175,7 +95,7 @@ class UnitReconciler(Reconciler):
             "stop": "Finished" if over else "Suspended" if spec.suspend else "",
             "recovery": spec.recovery,
             "begun": status.get("globalStep", 0) > 0,
-            "settings": self._context.pod_settings(
+            "settings": self._pod_settings(
                 run["metadata"]["name"], spec, held and RuntimeStatus.model_validate(held)
             ),
         }
@@ -184,8 +104,8 @@ class UnitReconciler(Reconciler):
         """Carries out the plan for the Service, then that for the pods, all at the same time. Raises Refused."""
         if plan.service is not None:
             # A Service holds nothing of its unit, so a new unit of the name need not wait for the collector.
-            await self._context.applier.apply(plan.service, inherit=True)
-        removes = (self._context.remove_pod(key.namespace, removal) for removal in plan.remove)
+            await self._applier.apply(plan.service, inherit=True)
+        removes = (self._remove_pod(key.namespace, removal) for removal in plan.remove)
         renewals = (self._renew(key, pod, plan.status.incarnation) for pod in plan.renew)
         await gather_bounded((*map(self._create, plan.create), *removes, *renewals))
 

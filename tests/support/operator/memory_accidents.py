@@ -18,7 +18,7 @@ from atoll_operator.api.group import (
     TPU,
 )
 from atoll_operator.kube.errors import NotFound
-from atoll_operator.plan.clock import format_time
+from atoll_operator.plan.conditions import format_time
 from atoll_operator.plan.nodes import IMPENDING_TERMINATION
 from atoll_runtime.contract import LastWords
 

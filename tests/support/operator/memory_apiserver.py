@@ -14,7 +14,7 @@ from atoll_operator.cluster import RESOURCES
 from atoll_operator.kube.cache import Key, key_of
 from atoll_operator.kube.client import APPLY, MERGE, STRATEGIC
 from atoll_operator.kube.errors import of_status
-from atoll_operator.plan.clock import format_time
+from atoll_operator.plan.conditions import format_time
 
 Object = dict[str, Any]
 When = Literal["before", "after"]

@@ -15,8 +15,9 @@ from atoll_operator.api.group import (
     LABEL_UNIT,
     NODE_POOL,
 )
-from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.unit.kueue import MANAGED, SIZE
+from atoll_operator.api.group import KUEUE_MANAGED as MANAGED
+from atoll_operator.plan.conditions import format_time
+from atoll_operator.plan.pods.gang import SIZE
 from atoll_runtime.contract import EXIT_RESTART, LastWords
 
 

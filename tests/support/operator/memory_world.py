@@ -19,12 +19,13 @@ from memory_cluster import PlayedCluster
 from memory_syncer import TICK_SECONDS, PlayedSyncer, pollers
 from objects import POOLS, RUN
 
-from atoll_operator import operator as term_module
 from atoll_operator.api.group import LABEL_UNIT
 from atoll_operator.kube.cache import Key
-from atoll_operator.kube.feed import Feed, Watch
+from atoll_operator.kube.events import Feed, Watch
 from atoll_operator.metrics.process import Metrics
-from atoll_operator.operator import WATCHES, Controller
+from atoll_operator.operator import RECONCILERS, WATCHES
+from atoll_operator.reconcilers import controller
+from atoll_operator.reconcilers.controller import Controller
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.wakeups import Dispatcher
 from atoll_operator.settings import Settings
@@ -80,8 +81,8 @@ class World:
         store, metrics = Inventory(), Metrics()
         self.metrics, own = metrics, Settings(**({"runtime_image": "i", "resync_seconds": 86_400} | settings))
         cluster = self._client = MemoryCluster(self.server, metrics)
-        with patch.multiple(term_module, **pollers(self.syncer)):
-            term = self.term = Controller(own, cluster, store, metrics)
+        with patch.multiple(controller, **pollers(self.syncer)):
+            term = self.term = Controller(own, cluster, store, metrics, RECONCILERS)
         dispatcher = Dispatcher(store)
         dispatcher.queue = term.queue
         kinds = (*WATCHES, Watch("Node", cluster_scoped=True))

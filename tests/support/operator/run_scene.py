@@ -10,8 +10,7 @@ from objects import RUN
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.conditions import find, state, transition
-from atoll_operator.plan.pods.settings import pod_settings
-from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.template import PodSettings, pod_settings
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import RunPlan, plan_run

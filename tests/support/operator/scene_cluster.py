@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from atoll_operator.api.group import ACCELERATOR, NODE_POOL, TOPOLOGY, TPU
 from atoll_operator.api.learnerunit import LearnerUnitSpec
-from atoll_operator.plan.clock import format_time
+from atoll_operator.plan.conditions import format_time
 from atoll_operator.plan.nodes import IMPENDING_TERMINATION, NodeView, view_node
 
 Object = dict[str, Any]

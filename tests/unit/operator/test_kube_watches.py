@@ -18,7 +18,7 @@ from answering import answering
 from atoll_operator.kube import events, watches
 from atoll_operator.kube.cache import Key
 from atoll_operator.kube.client import ApiClient, Resource
-from atoll_operator.kube.feed import Feed, Watch
+from atoll_operator.kube.events import Feed, Watch
 from atoll_operator.kube.login import Credentials
 
 PODS = "/api/v1/namespaces/n/pods"

@@ -10,8 +10,7 @@ from run_scene import NOW, RunScene, condition, deleted, replicas, specs, unit_s
 from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import Heal
 from atoll_operator.api.trainingrun import TrainingRunStatus
-from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.conditions import document, find, refused, state, transition
+from atoll_operator.plan.conditions import document, find, format_time, refused, state, transition
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.plan import RunPlan
 from atoll_runtime.contract import LedgerReport, parse_run

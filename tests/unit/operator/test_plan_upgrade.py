@@ -10,11 +10,10 @@ import pytest
 from pydantic import BaseModel
 from run_scene import NOW, RunScene, replicas, specs
 
+from atoll_operator.api.group import ANNOTATION_CONTRACT, Object
 from atoll_operator.api.trainingrun import RuntimeStatus
-from atoll_operator.plan.pods.settings import outdated
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.run.objects import contract
-from atoll_operator.plan.run.workloads import syncer_digest
+from atoll_operator.plan.run.workloads import outdated, run_contract, syncer_digest
 from atoll_runtime.contract import EXIT_VERSION, VersionMismatch, brief, parse_run
 
 OLD: dict[str, Any] = {"image": "runtime:1", "environment": {"A": "1"}, "pull_policy": "IfNotPresent"}
@@ -69,7 +68,7 @@ def test_contract_names_no_field_at_its_default() -> None:
             elif isinstance(value, BaseModel):
                 check(value, fields[key])
 
-    run = contract(run_of(OLD, quorum={"min": 2}, inner={"zLoss": 0.5}).run())
+    run = run_contract(run_of(OLD, quorum={"min": 2}, inner={"zLoss": 0.5}).run())
     fields = json.loads(brief(run))
     check(run, fields)
     assert (fields["inner"], fields["quorum"]) == ({"zLoss": 0.5}, {"min": 2})
@@ -121,9 +120,16 @@ DUE: list[tuple[list[PodView], list[str]]] = [
 
 
 def test_outdated_pods_are_replaced_one_by_one() -> None:
+    def made_new(replicas: int) -> Object:
+        annotations = {ANNOTATION_CONTRACT: "new"}
+        return {
+            "kind": "StatefulSet",
+            "spec": {"replicas": replicas, "template": {"metadata": {"annotations": annotations}}},
+        }
+
     for pods, due in DUE:
-        assert [each.name for each in outdated(pods, "new", 3)] == due
-        assert outdated(pods, "new", 0) == ()
+        assert [each.name for each in outdated(pods, [made_new(3)])] == due
+        assert not [*outdated(pods, [made_new(0)])]
 
 
 def test_run_replaces_its_pods_for_a_new_image_but_not_while_it_is_suspended() -> None:

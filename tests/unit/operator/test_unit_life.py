@@ -14,7 +14,7 @@ from scene_cluster import NOW
 from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import Restart
 from atoll_operator.api.sections import RecoverySpec
-from atoll_operator.plan.clock import format_time, parse_time
+from atoll_operator.plan.conditions import format_time, parse_time
 from atoll_operator.plan.pods import names
 from atoll_operator.plan.unit.incarnation import budget_of, jitter
 from atoll_runtime.contract import EXIT_VERSION, INCARNATION_FILE, LedgerReport, UnitReport

@@ -14,7 +14,7 @@ from scene_cluster import NOW, Object
 
 from atoll_operator.api.group import NODE_POOL
 from atoll_operator.api.sections import RecoverySpec
-from atoll_operator.plan.clock import format_time
+from atoll_operator.plan.conditions import format_time
 from atoll_operator.plan.unit.placement import (
     GIVE_WAY_SECONDS,
     HOSTS_SECONDS,

@@ -18,12 +18,12 @@ from atoll_operator.kube.cache import Change, Key, Object
 from atoll_operator.kube.errors import Conflict
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.metrics.process import Metrics
-from atoll_operator.operator import Controller
+from atoll_operator.operator import RECONCILERS
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.reconcilers.context import ControllerContext
+from atoll_operator.reconcilers.controller import Controller, Memory
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
-from atoll_operator.reconcilers.unit import Memory, UnitReconciler
+from atoll_operator.reconcilers.unit import UnitReconciler
 from atoll_operator.reconcilers.wakeups import (
     FIGURES_SECONDS,
     RUN_SECONDS,
@@ -151,8 +151,10 @@ class OneUnit:
         self.inventory.put("LearnerUnit", self.server.create(body))
         self.passes: list[tuple[str, float]] = []
         self.queue: WorkQueue[Key] = WorkQueue(self._note)
-        parts: Any = Settings(runtime_image="i"), MemoryCluster(self.server), self.inventory, self.queue
-        self.reconciler = UnitReconciler(ControllerContext(*parts, *(None,) * 5))
+        settings, metrics = Settings(runtime_image="i"), Metrics()
+        controller = Controller(settings, MemoryCluster(self.server, metrics), self.inventory, metrics, {})
+        controller.queue = self.queue
+        self.reconciler = UnitReconciler(controller)
 
     async def _note(self, key: Key) -> None:
         self.passes.append((key.kind, asyncio.get_running_loop().time()))
@@ -170,7 +172,7 @@ def test_figures_wait_for_their_turn_and_anything_else_is_written_at_once_and_wa
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "atoll_operator.reconcilers.unit.time.monotonic", lambda: asyncio.get_running_loop().time()
+        "atoll_operator.reconcilers.controller.time.monotonic", lambda: asyncio.get_running_loop().time()
     )
 
     async def work() -> None:
@@ -211,7 +213,7 @@ def test_each_object_is_looked_at_once_in_the_time_of_a_resync_and_never_many_at
 
     async def work() -> None:
         client = MemoryCluster(Server(random.Random(0)), metrics)
-        controller = Controller(settings, client, inventory, metrics)
+        controller = Controller(settings, client, inventory, metrics, RECONCILERS)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(controller.run(inventory.keys("TrainingRun", "LearnerUnit")), 600)
 

@@ -12,7 +12,6 @@ from atoll_operator.plan.pods import environment as tpu
 from atoll_operator.plan.pods import template
 from atoll_operator.plan.pods.names import pod_group, pod_name
 from atoll_operator.plan.pods.topology import check_slices
-from atoll_operator.plan.unit.kueue import enqueue
 from atoll_operator.plan.unit.unit import UnitObserved
 from atoll_runtime.contract import (
     COORDINATOR_PORT,
@@ -33,6 +32,13 @@ _CAPABILITIES = {"drop": ["ALL"], "add": ["SYS_RESOURCE"]}
 LOCKING: Object = {"runAsUser": 0, "runAsNonRoot": False, "capabilities": _CAPABILITIES}
 """Security context of a container that may raise its limit of locked memory. It runs as root, because another user
 loses added capabilities when its program starts."""
+SIZE = f"{group.KUEUE}pod-group-total-count"
+PRIORITY = f"{group.KUEUE}priority-class"
+RETRIABLE = f"{group.KUEUE}retriable-in-group"
+FORCIBLE = f"{group.KUEUE}safe-to-forcefully-delete"
+"""Annotation for a pod that is still terminating on an unreachable node and so holds the quota of its whole group.
+Kueue may delete it with its gate `FailureRecoveryPolicy`. This is safe, because the syncer fences the old process."""
+GATE = f"{group.KUEUE}admission"
 _INCARNATION: Object = {
     "path": INCARNATION_FILE.removeprefix(f"{template.POD_DIR}/"),
     "fieldRef": {"fieldPath": f"metadata.annotations['{group.ANNOTATION_INCARNATION}']"},
@@ -102,8 +108,31 @@ def _pod(unit: UnitObserved, host: int, place: PodPlacement) -> Object:
     metadata = {"name": pod_name(unit.name, incarnation, host), **_metadata(unit)}
     metadata |= template.pod_metadata(unit.pod_settings, labels, annotations)
     pod: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-    enqueue(pod, unit.spec, pod_group(unit.name, placement, unit.uid), unit.hosts)
+    _enqueue(pod, unit)
     return pod
+
+
+def _enqueue(pod: Object, unit: UnitObserved) -> None:
+    """Make the pod one of its placement's group in Kueue, if the unit names a queue: admitted together by quota, and
+    gated until then. Kueue returns the quota when the group's last pod has ended, because none is ever replaced.
+
+    Kueue's webhook would add the label `managed` and the gate. The operator sets them so that no pod runs without
+    admission, even if the webhook excludes the namespace or Kueue is not installed yet. Only Kueue adds and removes its
+    finalizer.
+    """
+    spec, metadata = unit.spec, pod["metadata"]
+    if spec.queue_name is None:
+        return
+    name = pod_group(unit.name, unit.status.placement, unit.uid)
+    metadata["labels"] |= {
+        group.LABEL_QUEUE: spec.queue_name,
+        group.LABEL_POD_GROUP: name,
+        group.KUEUE_MANAGED: "true",
+    }
+    if spec.queue_priority_class is not None:
+        metadata["labels"][PRIORITY] = spec.queue_priority_class
+    metadata["annotations"] |= {SIZE: str(unit.hosts), RETRIABLE: "false", FORCIBLE: "true"}
+    pod["spec"]["schedulingGates"] = [{"name": GATE}]
 
 
 def _node_choice(unit: UnitObserved, place: PodPlacement, holder: str, peers: Mapping[str, str]) -> Object:

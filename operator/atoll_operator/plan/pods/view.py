@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from atoll_operator.api import group
 from atoll_operator.api.group import Object
-from atoll_operator.plan.clock import earliest, parse_time
+from atoll_operator.plan.conditions import earliest, parse_time
 from atoll_operator.plan.pods.template import CONTAINER
-from atoll_operator.plan.unit.kueue import MANAGED
 from atoll_runtime.contract import LastWords
 
 STUCK_SECONDS = 30.0
@@ -180,7 +179,7 @@ def removals(
             continue
         elif pod.deletion_time + STUCK_SECONDS <= now:
             # Kueue keeps a pod and its quota until a kubelet has reported that it ended.
-            remove.append(Removal(pod.name, pod.uid, 0, MANAGED if pod.queue else ""))
+            remove.append(Removal(pod.name, pod.uid, 0, group.KUEUE_MANAGED if pod.queue else ""))
         else:
             wake = earliest(wake, pod.deletion_time + STUCK_SECONDS)
     return tuple(remove), wake

@@ -12,8 +12,7 @@ from typing import Literal
 
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
-from atoll_operator.plan.clock import format_time, parse_time
-from atoll_operator.plan.conditions import find
+from atoll_operator.plan.conditions import find, format_time, parse_time
 from atoll_operator.plan.run.observed import RunObserved
 from atoll_operator.plan.unit.failure import terminated
 from atoll_runtime.contract import EXIT_TERMINAL

@@ -15,8 +15,8 @@ from atoll_operator.api.learnerunit import MAX_STREAM, LearnerUnitSpec
 from atoll_operator.api.sections import MAX_UNITS, Pool
 from atoll_operator.api.trainingrun import StreamRange, StreamsStatus, TrainingRunSpec
 from atoll_operator.plan.pods.names import unit_name
-from atoll_operator.plan.run.objects import metadata
 from atoll_operator.plan.run.observed import RunObserved
+from atoll_operator.plan.run.workloads import metadata
 
 FLEX_START = "cloud.google.com/gke-flex-start"
 RESERVATION = "cloud.google.com/reservation-name"

@@ -8,8 +8,7 @@ from typing import Literal
 
 from atoll_operator.api.common import EVALUATED
 from atoll_operator.api.trainingrun import EvaluationStatus
-from atoll_operator.plan.clock import format_time, parse_time
-from atoll_operator.plan.conditions import Notice, State, find, state
+from atoll_operator.plan.conditions import Notice, State, find, format_time, parse_time, state
 from atoll_operator.plan.pods.names import evaluator
 from atoll_operator.plan.run.observed import RunObserved
 from atoll_operator.plan.unit.waiting import hindrance, hindrances

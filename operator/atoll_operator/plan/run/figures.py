@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from atoll_operator.api.common import CostStatus
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import CheckpointStatus, DeletedUnits, TrainingRunStatus
-from atoll_operator.plan import cost, ledger
-from atoll_operator.plan.clock import parse_time
-from atoll_operator.plan.conditions import clip
+from atoll_operator.plan import cost
+from atoll_operator.plan.conditions import clip, parse_time
 from atoll_operator.plan.run.observed import RunObserved
 from atoll_runtime.contract import LedgerReport, SyncerStatus
 
@@ -83,7 +82,7 @@ def syncer_figures(run: RunObserved, report: SyncerStatus) -> dict[str, object]:
         "gbit_per_second_out": round(traffic.out, 3) if answers else 0.0,
         "syncer_restarts": max(report.restarts, least.syncer_restarts),
         "checkpoint": saved if checkpoint.uri else old.checkpoint,  # else shard 0 was not heard of yet
-        "ledger": ledger.shown(LedgerReport.total(ledgers), report.fragments) if ledgers else old.ledger,
+        "ledger": cost.shown_ledger(LedgerReport.total(ledgers), report.fragments) if ledgers else old.ledger,
         "final_checkpoint": report.final_checkpoint,
         "estimated_seconds_left": _seconds_left(min(done, 1.0), report) if answers else None,
     }

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
-from atoll_operator.plan.clock import parse_time
-from atoll_operator.plan.conditions import find, is_true
+from atoll_operator.plan.conditions import find, is_true, parse_time
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView

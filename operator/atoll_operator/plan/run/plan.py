@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from atoll_operator.api.group import ANNOTATION_CONTRACT, Object
+from atoll_operator.api.group import Object
 from atoll_operator.api.trainingrun import TrainingRunStatus
-from atoll_operator.plan.clock import earliest, format_time
-from atoll_operator.plan.conditions import Notice, is_true
+from atoll_operator.plan.conditions import Notice, earliest, format_time, is_true
 from atoll_operator.plan.nodes import of_lost_nodes
 from atoll_operator.plan.pods.names import evaluator, syncer
-from atoll_operator.plan.pods.settings import outdated, runtime_status
-from atoll_operator.plan.pods.template import GRACE_SECONDS
-from atoll_operator.plan.pods.view import PodView, Removal
+from atoll_operator.plan.pods.template import runtime_status
+from atoll_operator.plan.pods.view import Removal
 from atoll_operator.plan.run import completion
 from atoll_operator.plan.run.completion import Outcome, plan_completion
 from atoll_operator.plan.run.elastic import run_streams, unit_body, unit_specs
 from atoll_operator.plan.run.evaluation import EvaluationPlan, plan_evaluation
-from atoll_operator.plan.run.objects import config_map
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.rollout import of_another_kind, plan_rollout
 from atoll_operator.plan.run.status import RunFacts, describe
 from atoll_operator.plan.run.suspension import plan_suspension
 from atoll_operator.plan.run.syncer_state import CheckpointOrder
-from atoll_operator.plan.run.workloads import evaluator_objects, syncer_objects
+from atoll_operator.plan.run.workloads import config_map, evaluator_objects, outdated, syncer_objects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +98,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         poll_syncer=not stopped,
         checkpoint=checkpoint,
         apply=(config_map(run), *syncer_set),
-        remove_pods=(*_outdated(run.syncer_pods, syncer_set), *plan.remove_pods),
+        remove_pods=(*outdated(run.syncer_pods, syncer_set), *plan.remove_pods),
         apply_units=tuple(
             unit_body(run, name, unit)
             for name, unit in wanted.items()
@@ -133,7 +130,7 @@ def _both_workloads(
     evaluator_set = evaluator_objects(run, evaluation.replicas)
     return RunPlan(
         poll_evaluator=bool(evaluation.replicas),
-        remove_pods=(*lost, *_outdated(run.evaluator_pods, evaluator_set)),
+        remove_pods=(*lost, *outdated(run.evaluator_pods, evaluator_set)),
         delete=() if evaluator_set else _workload(evaluator(run.name)),
         apply_evaluator=evaluator_set,
         status=status,
@@ -164,14 +161,6 @@ def _workload(name: str) -> tuple[tuple[str, str], ...]:
 def _layout(run: RunObserved) -> int:
     """Number of changes of `syncer.shards`, including one that the status does not show yet."""
     return run.status.syncer_layout + (run.status.syncer_shards not in (0, run.spec.syncer.shards))
-
-
-def _outdated(pods: Sequence[PodView], workload: Iterable[Object]) -> Iterator[Removal]:
-    """Pods to delete now because they were made of an older template than their StatefulSet's."""
-    for spec in (body["spec"] for body in workload if body["kind"] == "StatefulSet"):
-        made_of = spec["template"]["metadata"]["annotations"][ANNOTATION_CONTRACT]
-        for pod in outdated(pods, made_of, spec["replicas"]):
-            yield Removal(pod.name, pod.uid, GRACE_SECONDS)
 
 
 CHECKPOINT = "atoll.dev/checkpoint"

@@ -9,8 +9,7 @@ from atoll_operator.api.common import RUN_CONDITIONS, Condition
 from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, LEARNER
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import RunPhase, TrainingRunStatus
-from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.conditions import State, clip, find, state, states_of, transition
+from atoll_operator.plan.conditions import State, clip, find, format_time, state, states_of, transition
 from atoll_operator.plan.pods.names import syncer
 from atoll_operator.plan.run.completion import STARTING_PHASES, Outcome, QuorumLost
 from atoll_operator.plan.run.evaluation import EvaluationPlan

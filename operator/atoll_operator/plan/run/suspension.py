@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atoll_operator.plan.clock import format_time, parse_time
-from atoll_operator.plan.conditions import find, is_true
+from atoll_operator.plan.conditions import find, format_time, is_true, parse_time
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.syncer_state import CheckpointOrder, next_checkpoint_step
 

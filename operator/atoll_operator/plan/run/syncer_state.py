@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from atoll_operator.plan import ledger
 from atoll_runtime.contract import SyncerStatus, UnitReport
 
 UNAVAILABLE = "SyncerUnavailable"
@@ -134,7 +133,7 @@ class SyncerState:
             answering_since=now if self.down else self.answering_since or now,
             heard_at=now,
             traffic=self.traffic.next(self.status, status) if self.status is not None else self.traffic,
-            merged=ledger.merged(status.ledger.values()),
+            merged=sum(ledger.merged for ledger in status.ledger.values()),
         )
 
     def missed(self, reason: str, message: str) -> SyncerState:

@@ -1,5 +1,5 @@
-"""The syncer and the evaluator: each a headless Service, and a StatefulSet that gives its pods fixed names for their
-certificates and for the operator.
+"""The objects of a run: the ConfigMap that every pod reads, and of syncer and evaluator a headless Service and a
+StatefulSet, which gives its pods fixed names for their certificates and for the operator.
 
 The syncer has one pod and one journal volume per shard. The evaluator has one pod without a volume: results are kept in
 the bucket.
@@ -7,18 +7,24 @@ the bucket.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from atoll_operator.api import group
 from atoll_operator.api.group import EVALUATOR, SYNCER, Object
 from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
-from atoll_operator.plan.pods import template
-from atoll_operator.plan.pods.settings import digest, said
-from atoll_operator.plan.run.objects import batches, metadata
+from atoll_operator.plan.pods import names, template
+from atoll_operator.plan.pods.template import digest, said
+from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.run.observed import RunObserved
 from atoll_runtime import contract
-from atoll_runtime.contract import EvaluationContract, EvaluationSpec, SyncerContract
+from atoll_runtime.contract import (
+    EvaluationContract,
+    EvaluationSpec,
+    RunContract,
+    SyncerAddress,
+    SyncerContract,
+)
 
 SYNCER_PORTS = {
     "sync": contract.SYNCER_PORT, "status": contract.STATUS_PORT, "health": contract.HEALTH_PORT
@@ -26,6 +32,49 @@ SYNCER_PORTS = {
 EVALUATOR_PORTS = {"status": contract.STATUS_PORT, "health": contract.HEALTH_PORT}
 POD_INDEX = "apps.kubernetes.io/pod-index"
 """Label of a StatefulSet's pods (Kubernetes 1.28)."""
+COPIED = ("model", "data", "inner", "outer", "quorum", "target", "checkpoint")
+"""Sections of the spec that pods read as they are."""
+
+
+def metadata(run: RunObserved, name: str) -> Object:
+    """Of an object that the run owns."""
+    labels, owners = (
+        {group.LABEL_MANAGER: group.MANAGER, group.LABEL_RUN: run.name},
+        [group.owner(group.RUN_KIND, run.name, run.uid)],
+    )
+    return {"name": name, "namespace": run.namespace, "labels": labels, "ownerReferences": owners}
+
+
+def run_contract(run: RunObserved) -> RunContract:
+    """The contract that every pod of the run reads."""
+    spec = run.spec
+    hosts = [names.shard_host(run.name, run.namespace, shard) for shard in range(spec.syncer.shards)]
+    return RunContract(
+        name=run.name,
+        namespace=run.namespace,
+        uid=run.uid,
+        shards=tuple(SyncerAddress(host=host) for host in hosts),
+        seed=spec.recovery.seed,
+        startup_seconds=spec.recovery.startup_seconds,
+        tape=spec.syncer.tape,
+        **{name: getattr(spec, name) for name in COPIED},
+    )
+
+
+def config_map(run: RunObserved) -> Object:
+    named, data = metadata(run, names.config_map(run.name)), {"run.json": contract.brief(run_contract(run))}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "data": data}
+
+
+def batches(run: RunObserved) -> dict[str, tuple[int, ...]]:
+    """See `SyncerContract`: what the spec wants, and what units have that are not changed yet."""
+    wanted = {pool.name: pool.batch or run.spec.inner.batch for pool in run.spec.pools}
+    found = {f"{run.name}-{pool}": {batch} for pool, batch in wanted.items()}
+    for name, unit in run.own_units.items():
+        if unit.spec is not None:
+            pool = names.unit_name(run.name, unit.spec.pool, 0).removesuffix("-0")
+            found.setdefault(pool if unit.owned else name, set()).add(unit.spec.batch)
+    return {name: tuple(sorted(each)) for name, each in sorted(found.items())}
 
 
 def syncer_objects(run: RunObserved, replicas: int, layout: int) -> tuple[Object, Object]:
@@ -131,3 +180,17 @@ def _workload(
 def _probe(path: str, period: int, failures: int) -> Object:
     probe = {"httpGet": {"path": path, "port": "health"}, "periodSeconds": period}
     return {**probe, "timeoutSeconds": 5, "failureThreshold": failures}
+
+
+def outdated(pods: Sequence[PodView], workload: Iterable[Object]) -> Iterator[Removal]:
+    """Pods to delete now because they were made of an older template than their StatefulSet's: all that are not ready;
+    otherwise one, when all pods are ready. A pod without a hash is not from a template and is left alone."""
+    for spec in (
+        body["spec"] for body in workload if body["kind"] == "StatefulSet" and body["spec"]["replicas"]
+    ):
+        wanted = spec["template"]["metadata"]["annotations"][group.ANNOTATION_CONTRACT]
+        old = [pod for pod in pods if pod.contract not in ("", wanted) and pod.deletion_time is None]
+        whole = len(pods) == spec["replicas"] and all(pod.ready and pod.deletion_time is None for pod in pods)
+        idle = [pod for pod in old if not pod.ready]
+        last = sorted(old, key=lambda pod: (len(pod.name), pod.name))[-1:] if whole else []
+        yield from (Removal(pod.name, pod.uid, template.GRACE_SECONDS) for pod in idle or last)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from atoll_operator.api.learnerunit import LearnerUnitStatus
-from atoll_operator.plan.clock import format_time
-from atoll_operator.plan.conditions import Notice, find, state
+from atoll_operator.plan.conditions import Notice, find, format_time, state
 from atoll_operator.plan.pods.template import DRAIN_SECONDS
 from atoll_operator.plan.pods.view import removals
 from atoll_operator.plan.unit import incarnation

@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atoll_operator.plan import nodes
-from atoll_operator.plan.clock import earliest, parse_time
-from atoll_operator.plan.conditions import state, states_of
+from atoll_operator.plan.conditions import earliest, parse_time, state, states_of
 from atoll_operator.plan.pods import gang
 from atoll_operator.plan.pods.template import DRAIN_SECONDS
 from atoll_operator.plan.pods.view import removals

@@ -13,8 +13,7 @@ from typing import Any
 
 from atoll_operator.api.learnerunit import MAX_RESTARTS, Failure, LearnerUnitStatus, Restart
 from atoll_operator.api.sections import RecoverySpec
-from atoll_operator.plan.clock import format_time, parse_time
-from atoll_operator.plan.conditions import Notice, clip, find, state
+from atoll_operator.plan.conditions import Notice, clip, find, format_time, parse_time, state
 from atoll_operator.plan.unit import failure
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE, HOST_MAINTENANCE, Action, Cause
 from atoll_operator.plan.unit.status import ended_heal, last_reason

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from atoll_operator.api.group import NODE_POOL
-from atoll_operator.plan.clock import earliest, parse_time
+from atoll_operator.plan.conditions import earliest, parse_time
 from atoll_operator.plan.pods.gang import PodPlacement
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE

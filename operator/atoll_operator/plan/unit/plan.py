@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from atoll_operator.plan import nodes
-from atoll_operator.plan.clock import earliest
+from atoll_operator.plan.conditions import earliest
 from atoll_operator.plan.pods import gang
 from atoll_operator.plan.pods.names import pod_name
 from atoll_operator.plan.pods.template import DRAIN_SECONDS

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from atoll_operator.api.learnerunit import Heal, HealStages, LearnerUnitStatus, UnitPhase
-from atoll_operator.plan import cost, ledger
-from atoll_operator.plan.clock import format_time, parse_time
-from atoll_operator.plan.conditions import Notice, State, find, state, states_of
+from atoll_operator.plan import cost
+from atoll_operator.plan.conditions import Notice, State, find, format_time, parse_time, state, states_of
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.unit import waiting
 from atoll_operator.plan.unit.unit import BACK_OFF, UnitObserved, UnitPlan
@@ -112,7 +111,7 @@ def with_ledger(unit: UnitObserved, status: LearnerUnitStatus) -> LearnerUnitSta
         return status
     share = round(100 * own.merged / merged, 1) if merged else status.share_percent
     return status.model_copy(
-        update={"ledger": ledger.shown(own, report.fragments, unit.report), "share_percent": share}
+        update={"ledger": cost.shown_ledger(own, report.fragments, unit.report), "share_percent": share}
     )
 
 

@@ -10,11 +10,9 @@ from typing import Literal
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import HealStages, LearnerUnitSpec, LearnerUnitStatus, UnitPhase
 from atoll_operator.api.sections import RecoverySpec
-from atoll_operator.plan.clock import parse_time
-from atoll_operator.plan.conditions import Notice, State, clip, is_true, state, transition
+from atoll_operator.plan.conditions import Notice, State, clip, is_true, parse_time, state, transition
 from atoll_operator.plan.nodes import NodeView
-from atoll_operator.plan.pods.settings import digest
-from atoll_operator.plan.pods.template import PodSettings
+from atoll_operator.plan.pods.template import PodSettings, digest
 from atoll_operator.plan.pods.topology import Slice, slice_of
 from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.run.syncer_state import SyncerState

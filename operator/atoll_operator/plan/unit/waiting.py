@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Sequence
 
+from atoll_operator.api.group import KUEUE
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.unit import kueue
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE, terminated
 
 QUEUED = "Queued"
@@ -50,7 +50,7 @@ def waiting(pods: Sequence[PodView], seconds: float, now: float) -> tuple[str, s
 
 def _gated(gated: Sequence[PodView], pods: int) -> tuple[str, str]:
     first, count = gated[0], f"{len(gated)} of {pods} pods"
-    others = sorted({gate for pod in gated for gate in pod.gates if not gate.startswith(kueue.PREFIX)})
+    others = sorted({gate for pod in gated for gate in pod.gates if not gate.startswith(KUEUE)})
     if others:
         return GATED, f"{count} wait for the scheduling gates {', '.join(others)} to be taken away"
     why = f"`kubectl describe workload {first.group}` says why"

@@ -1,0 +1,200 @@
+"""One term of leadership: the work queue, the pollers, and a reconciler for each kind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from atoll_operator.api.group import Object
+from atoll_operator.api.trainingrun import RuntimeStatus, TrainingRunSpec
+from atoll_operator.certificates.secrets import RunCertificates
+from atoll_operator.cluster import LABELS, Cluster
+from atoll_operator.kube.apply import Applier
+from atoll_operator.kube.cache import Key
+from atoll_operator.kube.client import STRATEGIC
+from atoll_operator.kube.errors import Conflict, NotFound, Refused
+from atoll_operator.kube.queue import WorkQueue
+from atoll_operator.kube.recorder import Recorder
+from atoll_operator.metrics.process import Metrics
+from atoll_operator.plan.conditions import document, only_figures
+from atoll_operator.plan.pods.template import PodSettings, pod_settings
+from atoll_operator.plan.pods.view import Removal
+from atoll_operator.plan.run.plan import RunPlan
+from atoll_operator.plan.run.syncer_state import SyncerState
+from atoll_operator.plan.unit.unit import Pace, UnitPlan
+from atoll_operator.polling import EvaluatorPoller, SyncerPoller
+from atoll_operator.reconcilers.inventory import Body, Inventory, parent_key
+from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS, RUN_SECONDS, report_wakeups
+from atoll_operator.settings import Settings
+
+REFUSED_SECONDS = 5.0
+"""Until the next pass after the API server refused an object."""
+RESYNC_SHARES = 0.8, 1.0
+"""After these shares of the resync time an object without events is reconciled again."""
+
+
+class Controller:
+    """Made anew for each term, because another operator may have acted."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        inventory: Inventory,
+        metrics: Metrics,
+        reconcilers: Mapping[str, type[Reconciler]],
+    ) -> None:
+        self.settings, self.cluster, self.inventory, self.metrics = settings, cluster, inventory, metrics
+        self.queue: WorkQueue[Key] = WorkQueue(self._reconcile)
+        self.syncers = SyncerPoller(settings, metrics, self._reported)
+        self.evaluators = EvaluatorPoller(settings, metrics, lambda run, *_: self.queue.add(run))
+        self.recorder = Recorder(cluster, "atoll-operator")
+        self.applier = Applier(cluster, inventory.cache, LABELS, complete=("Service",))
+        self._reconcilers = {kind: reconciler(self) for kind, reconciler in reconcilers.items()}
+
+    async def run(self, known: Iterable[Key]) -> None:
+        """Works until cancelled; reconciles the known keys first."""
+        for key in known:
+            self.queue.add(key)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.queue.run(), name="work")
+                group.create_task(self.recorder.run(), name="events")
+        finally:
+            await self.syncers.close()
+            await self.evaluators.close()
+
+    async def _reconcile(self, key: Key) -> None:
+        # A resync, at its own time for each key, because a failure waits behind all that is enqueued at once. The
+        # reconciler drops it with a deleted object.
+        self.queue.add_after(key, self.settings.resync_seconds * random.uniform(*RESYNC_SHARES))
+        started = time.monotonic()
+        try:
+            await self._reconcilers[key.kind](key)
+        except Exception as error:
+            self.metrics.reconcile_errors.labels(key.kind, type(error).__name__).inc()
+            raise
+        finally:
+            self.metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started)
+
+    def _reported(self, run: Key, old: SyncerState, new: SyncerState) -> None:
+        for key in report_wakeups(run, old, new, self.inventory):
+            self.queue.add(key)
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a reconciler remembers of one object; dropped with it."""
+
+    uid: str
+    figures_due: float = float("-inf")
+    """Monotonic seconds from which figures alone are written to its status again."""
+    pace: Pace | None = None
+    """How a unit has stepped, for the detection of hangs; by the monotonic clock."""
+    certificates: RunCertificates | None = None
+    """Of a run."""
+    orders: object = None
+    """What a run's units were woken for last: whether it is over, whether it is suspended, how units recover."""
+
+
+class Reconciler:
+    """The work queue calls it with the key of an object, never twice at the same time for one key."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._settings, self._metrics = controller.settings, controller.metrics
+        self._syncers, self._evaluators = controller.syncers, controller.evaluators
+        self._recorder, self._applier = controller.recorder, controller.applier
+        self._cluster, self._inventory, self._queue = (
+            controller.cluster,
+            controller.inventory,
+            controller.queue,
+        )
+        self._memory: dict[Key, Memory] = {}
+
+    async def __call__(self, key: Key) -> None:
+        body, now = self._inventory.live(key), time.time()
+        if body is None:
+            self._queue.forget(key)
+            if self._memory.pop(key, None) is not None:
+                self._deleted(key)
+            return
+        uid = body["metadata"]["uid"]
+        if (memory := self._memory.get(key)) is None or memory.uid != uid:
+            memory = self._memory[key] = Memory(uid)
+        await self._reconcile(key, body, memory, now)
+
+    def _deleted(self, key: Key) -> None:
+        """The object was deleted, or is being deleted."""
+
+    async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
+        """One pass over an object."""
+        raise NotImplementedError
+
+    def _pod_settings(self, run: str, spec: TrainingRunSpec, held: RuntimeStatus | None) -> PodSettings:
+        own = self._settings
+        environment, policy = own.runtime_env, own.runtime_pull_policy
+        defaults = PodSettings(run=run, image=own.runtime_image, pull_policy=policy, environment=environment)
+        return pod_settings(defaults, spec, held)
+
+    async def _remove_pod(self, namespace: str, removal: Removal) -> None:
+        """Deletes that very pod, and no other of its name, and has the inventory know at once. Without a grace period
+        its object is gone afterwards.
+
+        Raises:
+            ApiError: it was refused.
+        """
+        name, uid, answer = removal.name, removal.uid, Object()
+        with suppress(NotFound, Conflict):
+            if removal.finalizer:
+                remove = {"$deleteFromPrimitiveList/finalizers": [removal.finalizer]}
+                await self._cluster.patch_metadata("Pod", namespace, name, uid, STRATEGIC, **remove)
+            answer = await self._cluster.delete("Pod", namespace, name, uid, removal.grace_seconds)
+        if answer.get("kind") == "Pod" and answer["metadata"].get("deletionGracePeriodSeconds"):
+            self._inventory.put("Pod", answer)
+        else:
+            self._inventory.drop("Pod", {"metadata": {"name": name, "namespace": namespace, "uid": uid}})
+
+    async def _write(self, key: Key, body: Object, status: Object, memory: Memory) -> None:
+        """Writes a status once per pass, not without a change, and only over the version that the plan saw. Puts a
+        write of progress figures off where it is not due.
+
+        Raises:
+            Conflict: the object changed meanwhile; the watch tells how.
+            NotFound: it was deleted.
+        """
+        old = body.get("status", {})
+        if status == old:
+            return
+        figures, now = only_figures(old, status), time.monotonic()
+        if figures and now < memory.figures_due:
+            self._queue.add_after(key, memory.figures_due - now)
+            return
+        answer = await self._cluster.write_status(body, status)
+        # With jitter, because many units begin to train together.
+        memory.figures_due = now + FIGURES_SECONDS[key.kind] * random.uniform(0.8, 1.0)
+        self._inventory.put(key.kind, answer)
+        # The watch tells nothing new about a write of our own.
+        if not figures and (run := parent_key(key.kind, body)) is not None:
+            self._queue.add(run, RUN_SECONDS)
+
+    async def _conclude(
+        self, key: Key, body: Body, memory: Memory, plan: RunPlan | UnitPlan, now: float
+    ) -> None:
+        """Writes the status, then the Events, and sees to the next pass."""
+        await self._write(key, body, document(plan.status), memory)
+        self._recorder.tell(body, plan.notices, now)
+        if plan.wake is not None:
+            self._queue.add_after(key, plan.wake - now)
+
+
+async def refusal_of(work: Awaitable[None]) -> str:
+    """Why the API server refused an object; empty if it did not."""
+    try:
+        await work
+    except Refused as error:
+        return str(error)
+    return ""
