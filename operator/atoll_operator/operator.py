@@ -13,10 +13,10 @@ import aiohttp
 from atoll_operator.api.group import LABEL_MANAGER, MANAGER
 from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.kube.events import Feed, Watch
-from atoll_operator.kube.gather import until_first, wait_for_api
 from atoll_operator.kube.lease import Leadership, lease_name
 from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.logs import tell
+from atoll_operator.kube.queue import until_first, wait_for_api
 from atoll_operator.kube.watches import watch
 from atoll_operator.metrics.process import Metrics, serve
 from atoll_operator.metrics.runs import RunCollector

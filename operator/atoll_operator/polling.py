@@ -16,8 +16,8 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 from pydantic import ValidationError
 
 from atoll_operator.kube.cache import Key
-from atoll_operator.kube.gather import back_off
 from atoll_operator.kube.logs import tell
+from atoll_operator.kube.queue import back_off
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.names import evaluator_host, shard_host
 from atoll_operator.plan.run.observed import EvaluatorState

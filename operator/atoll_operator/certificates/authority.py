@@ -1,11 +1,9 @@
-"""The certificate authorities of a run, and the certificates of its pods."""
+"""The certificate authority of a run, and the certificates of its pods."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
-import re
 import ssl
 import tempfile
 from collections.abc import Sequence
@@ -20,10 +18,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 LEAF_LIFE = datetime.timedelta(days=90)
 """Lifetime of a pod's certificate. It is renewed with 30 days left, so the operator may be down for that long."""
-AUTHORITY_LIFE = datetime.timedelta(days=3 * 365)
-DELIVERY = datetime.timedelta(days=1)
-"""A new authority signs nothing before this time, so that every pod trusts it by then. The kubelet updates a changed
-Secret within two minutes, but a node may be cut off for hours."""
+AUTHORITY_LIFE = datetime.timedelta(days=10 * 365)
+"""Longer than any run, so that no pod needs to trust two authorities at a time."""
 SKEW = datetime.timedelta(minutes=5)
 """A certificate is valid from this long before its creation, for pods whose clock is behind."""
 
@@ -64,7 +60,7 @@ class Authority:
     def new(cls, run: str, now: datetime.datetime) -> Self:
         """A new authority with an EC P-256 key."""
         key = ec.generate_private_key(ec.SECP256R1())
-        # Two authorities with the same subject would confuse verifiers.
+        # The operator's context may trust two authorities; the same subject would confuse it.
         name = _name(f"atoll {now:%Y-%m-%d} {run}")
         return cls(_pair(name, key, name, key, Life(now, now + AUTHORITY_LIFE), ca=True))
 
@@ -93,67 +89,20 @@ class Authority:
             x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
         )
 
-    def signed(self, certificate: x509.Certificate) -> bool:
-        with contextlib.suppress(ValueError, TypeError, InvalidSignature):
-            certificate.verify_directly_issued_by(self._certificate)
-            return True
-        return False
-
-
-class Authorities:
-    """The authorities of one run at one time: all that its pods trust, and the one that signs."""
-
-    def __init__(self, trusted: Sequence[Authority], signer: Authority) -> None:
-        self.trusted = tuple(trusted)
-        self.signer = signer
-
-    @classmethod
-    def of(cls, run: str, stored: Sequence[Authority], now: datetime.datetime) -> Self:
-        """The authorities to use now, from the stored ones (oldest first), with a new one if it is due.
-
-        Every one that may have signed a valid certificate is trusted.
-        """
-        trusted = [each for each in stored if each.life.ends > now]
-        delivered = [each for each in trusted if each.life.begins + DELIVERY <= now]
-        if not trusted or trusted[-1].life.due(now):
-            trusted.append(Authority.new(run, now))
-        return cls(trusted, delivered[-1] if delivered else trusted[0])
-
-    @classmethod
-    def load(cls, certificates: bytes, keys: bytes) -> list[Authority]:
-        """From PEM: one key per certificate, in the same order. Raises ValueError if that cannot be read."""
-        pairs = list(zip(_blocks(certificates), _blocks(keys), strict=True))
-        if not pairs:
-            raise ValueError("there is no certificate")
-        return [Authority(Pair(certificate, key)) for certificate, key in pairs]
-
-    @property
-    def bundle(self) -> bytes:
-        """All certificates."""
-        return b"".join(each.pair.certificate for each in self.trusted)
-
-    @property
-    def keys(self) -> bytes:
-        """All keys, as PEM, in the order of `bundle`."""
-        return b"".join(each.pair.key for each in self.trusted)
-
     def accept(self, certificate: bytes, hosts: Sequence[str], now: datetime.datetime) -> bool:
-        """Whether a certificate (PEM) has a trusted signer and these DNS names, and is not due for renewal."""
+        """Whether this authority signed a certificate (PEM), which has these DNS names and is not due for renewal."""
         try:
             found = x509.load_pem_x509_certificate(certificate)
             names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        except (ValueError, x509.ExtensionNotFound):
+            found.verify_directly_issued_by(self._certificate)
+        except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
             return False
-        if _life(found).due(now) or not any(each.signed(found) for each in self.trusted):
-            return False
-        return set(hosts) <= set(names.get_values_for_type(x509.DNSName))
+        return not _life(found).due(now) and set(hosts) <= set(names.get_values_for_type(x509.DNSName))
 
     def equip(self, context: ssl.SSLContext, pair: Pair) -> None:
-        """Make a client's context trust these authorities and present `pair`. The context may be in use.
-
-        Authorities that it already trusts stay trusted; the bundle drops only expired ones.
-        """
-        context.load_verify_locations(cadata=self.bundle.decode())
+        """Make a client's context trust this authority and present `pair`. The context may be in use; an authority that
+        it already trusts stays trusted."""
+        context.load_verify_locations(cadata=self.pair.certificate.decode())
         load_pair(context, pair.certificate, pair.key)
 
 
@@ -175,10 +124,6 @@ def _name(common_name: str) -> x509.Name:
 
 def _life(certificate: x509.Certificate) -> Life:
     return Life(certificate.not_valid_before_utc + SKEW, certificate.not_valid_after_utc)
-
-
-def _blocks(pem: bytes) -> list[bytes]:
-    return re.findall(rb"-----BEGIN .+?-----END [A-Z ]+-----\n?", pem, re.DOTALL)
 
 
 def _pair(

@@ -1,4 +1,4 @@
-"""Keeps the Secrets of a run: its authorities, and the certificates of its syncer, evaluator and units.
+"""Keeps the Secrets of a run: its authority, and the certificates of its syncer, evaluator and units.
 
 They are read by name only. Each is checked again when it was changed and once a day, and renewed in place before it
 expires. The kubelet updates the files in the pods, which use them for new connections. No pod restarts.
@@ -14,15 +14,15 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from atoll_operator.api.group import LABEL_RUN, Object
-from atoll_operator.certificates.authority import Authorities, Pair, client_context
+from atoll_operator.certificates.authority import Authority, Pair, client_context
 from atoll_operator.certificates.members import Member, RunOwner
 from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Cache, Key
 from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.kube.errors import AlreadyExists, NotFound, Refused
-from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.kube.logs import tell
+from atoll_operator.kube.queue import gather_bounded
 from atoll_operator.plan.pods.names import ca_secret, tls_secret
 from atoll_runtime.contract import identity
 
@@ -36,73 +36,68 @@ class RunCertificates:
         """The operator's context as a client of the run's pods. Connections keep it, so it is renewed in place."""
         self._pair = Pair(b"", b"")
         """The operator's own certificate; kept in memory only."""
-        self._authorities: Authorities | None = None
+        self._authority: Authority | None = None
 
     async def ensure(self, members: Sequence[Member], now: datetime.datetime) -> None:
-        """Create missing Secrets, and renew those that are due or lack a host name or an authority.
+        """Create missing Secrets, and renew those that are due, lack a host name or are of another authority.
 
         Raises:
             Retry: a Secret of an earlier run or unit of this name still exists.
-            Refused: the Secret of the authorities cannot be read, or another owner has one of the names.
+            Refused: the Secret of the authority cannot be read, or another owner has one of the names.
         """
-        if self._authorities is None or self._mark_of(ca_secret(self.run.name)) != f"{now.date()}":
-            self._authorities = await self._open(now)
-        authorities = self._authorities
+        if self._authority is None or self._mark_of(ca_secret(self.run.name)) != f"{now.date()}":
+            self._authority = await self._open(now)
+        authority = self._authority
 
         def mark(member: Member) -> str:
-            checked = f"{now.date()} {member}".encode() + authorities.bundle
+            checked = f"{now.date()} {member}".encode() + authority.pair.certificate
             return hashlib.sha256(checked).hexdigest()
 
         due = [member for member in members if self._mark_of(tls_secret(member.name)) != mark(member)]
-        await gather_bounded((self._issue(authorities, member, mark(member), now) for member in due), AT_ONCE)
+        await gather_bounded((self._issue(authority, member, mark(member), now) for member in due), AT_ONCE)
 
     def _mark_of(self, secret: str) -> str:
         entry = self._cache.get(Key("Secret", self.run.namespace, secret))
         return "" if entry is None else entry.mark
 
-    async def _open(self, now: datetime.datetime) -> Authorities:
-        """Read or create the authorities, add a successor if one is due, and renew the operator's certificate."""
+    async def _open(self, now: datetime.datetime) -> Authority:
+        """Read or create the authority, replace one that is due, and renew the operator's own certificate."""
         run, name = self.run, ca_secret(self.run.name)
 
-        def body(authorities: Authorities) -> Object:
-            data = {"ca.crt": authorities.bundle, "ca.key": authorities.keys}
-            return self._body(name, run.reference(), "Opaque", data)
+        def body() -> Object:
+            pair = Authority.new(run.name, now).pair
+            return self._body(
+                name, run.reference(), "Opaque", {"ca.crt": pair.certificate, "ca.key": pair.key}
+            )
 
-        secret = await self._find(name, lambda: body(Authorities.of(run.name, (), now)))
+        secret = await self._find(name, body)
         check_owner(secret, "Secret", run.reference(), LABELS)
-        try:
-            stored = Authorities.load(_value(secret, "ca.crt"), _value(secret, "ca.key"))
-        except ValueError as error:
-            problem = f"holds no authority of the run: {error}; delete it to have a new one created"
-            raise Refused(f"Secret {name!r} {problem}") from error
-        authorities = Authorities.of(run.name, stored, now)
-        if authorities.bundle != _value(secret, "ca.crt"):
-            new = body(authorities)
+        authority = _authority(secret)
+        if authority.life.due(now):
+            new = body()
             new["metadata"]["resourceVersion"] = secret["metadata"]["resourceVersion"]
             secret = await self._cluster.apply(new)
-            count = len(authorities.trusted)
-            tell(logging.INFO, "the run's authorities changed", object=str(run), trusted=count)
-        if not authorities.accept(self._pair.certificate, (), now):
+            authority = _authority(secret)
+            tell(logging.INFO, "the run has a new authority", object=str(run))
+        if not authority.accept(self._pair.certificate, (), now):
             uri = identity(run.namespace, run.name, "operator", "operator")
-            self._pair = authorities.signer.issue("atoll-operator", uri, (), now)
-        authorities.equip(self.context, self._pair)
+            self._pair = authority.issue("atoll-operator", uri, (), now)
+        authority.equip(self.context, self._pair)
         self._cache.mark("Secret", secret, f"{now.date()}")
-        return authorities
+        return authority
 
-    async def _issue(
-        self, authorities: Authorities, member: Member, mark: str, now: datetime.datetime
-    ) -> None:
+    async def _issue(self, authority: Authority, member: Member, mark: str, now: datetime.datetime) -> None:
         run, name, owned = self.run, tls_secret(member.name), member.owner(self.run)
 
         def body() -> Object:
-            pair = authorities.signer.issue(member.name, member.identity(run), member.hosts, now)
-            data = {"ca.crt": authorities.bundle, "tls.crt": pair.certificate, "tls.key": pair.key}
+            pair = authority.issue(member.name, member.identity(run), member.hosts, now)
+            data = {"ca.crt": authority.pair.certificate, "tls.crt": pair.certificate, "tls.key": pair.key}
             return self._body(name, owned, "kubernetes.io/tls", data)
 
         secret = await self._find(name, body)
         check_owner(secret, "Secret", owned, LABELS)
-        current = _value(secret, "ca.crt") == authorities.bundle
-        if not current or not authorities.accept(_value(secret, "tls.crt"), member.hosts, now):
+        current = _value(secret, "ca.crt") == authority.pair.certificate
+        if not current or not authority.accept(_value(secret, "tls.crt"), member.hosts, now):
             secret = await self._cluster.apply(body())
             tell(logging.INFO, "a certificate was renewed", object=str(run), secret=name)
         self._cache.mark("Secret", secret, mark)
@@ -132,3 +127,11 @@ class RunCertificates:
 
 def _value(secret: Object, key: str) -> bytes:
     return base64.b64decode(secret.get("data", {}).get(key, ""))
+
+
+def _authority(secret: Object) -> Authority:
+    try:
+        return Authority(Pair(_value(secret, "ca.crt"), _value(secret, "ca.key")))
+    except ValueError as error:
+        problem = f"holds no authority of the run: {error}; delete it to have a new one created"
+        raise Refused(f"Secret {secret['metadata']['name']!r} {problem}") from error

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from atoll_operator.plan.pods.names import EVALUATED_LIMIT, NAMES_LIMIT, UNIT_NAME_LIMIT
 from atoll_operator.plan.pods.template import PATHS, VOLUMES
-from atoll_operator.plan.pods.topology import CUBE, GENERATIONS, Generation
+from atoll_operator.plan.pods.topology import CUBE, GENERATIONS, Generation, offers
 from atoll_runtime.contract import SIZES, Dimensions
 from atoll_runtime.contract.rules import KEY, Rule
 
@@ -168,20 +168,6 @@ _CUBES = [(each, machine) for each in GENERATIONS for machine in each.machines i
 _FLEXIBLE = [generation for generation in GENERATIONS if generation.flex_start]
 
 
-def _offers(generation: Generation) -> str:
-    """Topologies with their machine types, in words."""
-    machines: dict[str, list[str]] = {}
-    for _, machine, topology in (each for each in _SLICES if each[0] is generation):
-        machines.setdefault(topology, []).append(machine.name)
-    words = [f"{topology} ({' or '.join(names)})" for topology, names in machines.items()]
-    words += [
-        f"AxBxC in multiples of {CUBE} with A <= B <= C and at most {machine.cubes} cubes ({machine.name})"
-        for each, machine in _CUBES
-        if each is generation
-    ]
-    return ", ".join(words)
-
-
 def _one_host(generations: Iterable[Generation]) -> Iterator[str]:
     """Slices of one host: with the machine type, and without it where there is only one."""
     for generation, machine, topology in _SLICES:
@@ -200,7 +186,7 @@ TABLES: dict[str, Any] = {
     "ONE_HOST": list(_one_host(GENERATIONS)),
     "FLEX_START": list(_one_host(_FLEXIBLE)),
     "FLEX_ACCELERATORS": [each.accelerator for each in _FLEXIBLE],
-    "OFFERS": {each.accelerator: _offers(each) for each in GENERATIONS},
+    "OFFERS": {each.accelerator: offers(each) for each in GENERATIONS},
     "TWO_DEVICES_PER_CHIP": [each.accelerator for each in GENERATIONS if each.devices_per_chip == 2],
     "PRESET_HEADS": {
         name: math.gcd(size.heads, size.kv_heads, size.hidden, size.expert_hidden)

@@ -16,8 +16,8 @@ import msgspec
 
 from atoll_operator.kube.cache import Object, version_of
 from atoll_operator.kube.errors import Conflict, NotLeading, Refused, Unreachable, of_status
-from atoll_operator.kube.gather import back_off
 from atoll_operator.kube.login import Credentials
+from atoll_operator.kube.queue import back_off
 
 CONNECTIONS = 32
 AT_ONCE = CONNECTIONS // 4

@@ -20,8 +20,8 @@ import kopf
 
 from atoll_operator.kube.cache import Key, Object, key_of
 from atoll_operator.kube.client import ApiClient
-from atoll_operator.kube.gather import back_off
 from atoll_operator.kube.logs import tell
+from atoll_operator.kube.queue import back_off
 
 BACK_OFF = 0.25, 1.0
 """Seconds between two tries of a request, and until kopf is started again, at first and at most: after an outage heals

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from atoll_operator.kube.cache import Object
 from atoll_operator.kube.client import ApiClient
 from atoll_operator.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
-from atoll_operator.kube.gather import until_first
 from atoll_operator.kube.logs import tell
+from atoll_operator.kube.queue import until_first
 
 API_VERSION = "coordination.k8s.io/v1"
 RENEW_SHARE = 0.2

@@ -1,21 +1,23 @@
-"""A work queue of keys. A key waits at most once, is handled by one worker at a time, and is retried after an error."""
+"""Work at the same time: a queue of keys, several coroutines at once, and waits between tries."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from atoll_operator.kube.errors import ApiError, NamespaceEnding, NotLeading, Retry, Unreachable
-from atoll_operator.kube.gather import back_off
 from atoll_operator.kube.logs import LOG, tell
 
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 BACK_OFF_SECONDS = 0.25
 MAX_BACK_OFF_SECONDS = 60.0
 """Longest time between two tries of a key without a new event."""
+START_SECONDS = 120.0
 WORKERS = 64
 """Enough for many heals to wait for the API server at the same time."""
 
@@ -42,7 +44,8 @@ class _Record:
 
 
 class WorkQueue(Generic[K]):
-    """Its length is bounded by the number of keys. If `handle` raises, the key is retried with back-off."""
+    """A queue of keys. Each waits at most once, so the queue is bounded, and is handled by one worker at a time. If
+    `handle` raises, the key is retried with back-off."""
 
     def __init__(self, handle: Callable[[K], Awaitable[None]], workers: int = WORKERS) -> None:
         self._handle = handle
@@ -155,3 +158,61 @@ class WorkQueue(Generic[K]):
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def back_off(failures: int, first: float, most: float) -> float:
+    """Seconds before the next try after so many failures in a row: doubled each time, with jitter."""
+    return min(first * 2.0 ** min(failures - 1, 16), most) * random.uniform(0.8, 1.0)
+
+
+async def gather_bounded(works: Iterable[Coroutine[None, None, None]], at_once: int | None = None) -> None:
+    """Runs all of them, `at_once` at a time, also when some fail; starts no more once one raised `Unreachable` or
+    `NotLeading`. Raises the first exception in the order of `works`, so that a status that shows it does not change
+    between tries."""
+    todo = list(works)
+    slots = asyncio.Semaphore(at_once or max(len(todo), 1))
+    in_vain = False
+
+    async def one(work: Coroutine[None, None, None]) -> None:
+        nonlocal in_vain
+        async with slots:
+            if in_vain:
+                work.close()
+                return
+            try:
+                await work
+            except (Unreachable, NotLeading):
+                in_vain = True
+                raise
+
+    for result in await asyncio.gather(*map(one, todo), return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+
+
+async def wait_for_api(ask: Callable[[], Awaitable[T]], seconds: float = START_SECONDS) -> T:
+    """Retries `ask` while it raises Unreachable; raises the last one after so many seconds."""
+    deadline, told = asyncio.get_running_loop().time() + seconds, ""
+    while True:
+        try:
+            return await ask()
+        except Unreachable as error:
+            if asyncio.get_running_loop().time() >= deadline:
+                raise
+            if str(error) != told:
+                told = str(error)
+                tell(logging.WARNING, "waits for the API server", error=told)
+        await asyncio.sleep(random.uniform(0.5, 1.0))
+
+
+async def until_first(*works: Coroutine[Any, Any, Any]) -> None:
+    """Runs all until the first ends, and cancels the others. Raises what the first raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

@@ -34,8 +34,6 @@ class Recorder:
         self._component = component
         self._told: OrderedDict[str, None] = OrderedDict()
         self._waiting: asyncio.Queue[Object] = asyncio.Queue(REMEMBERED)
-        self._dropped = 0
-        """Events that were dropped since the last log line about it."""
 
     def tell(self, body: Object, notices: Iterable[Notice], now: float) -> None:
         """Logs messages about an object and queues its Events; `now` is in Unix seconds."""
@@ -49,9 +47,8 @@ class Recorder:
                 self._told.popitem(last=False)
             level = logging.INFO if kind == "Normal" else logging.WARNING
             tell(level, message, object=_about(event), reason=reason)
-            if self._waiting.full():
+            if self._waiting.full():  # the log has it
                 self._waiting.get_nowait()
-                self._dropped += 1
             self._waiting.put_nowait(event)
 
     async def run(self) -> None:
@@ -64,10 +61,6 @@ class Recorder:
             except (ApiError, NotLeading, Unreachable) as error:
                 fields = {"reason": event["reason"], "error": str(error)}
                 tell(logging.WARNING, "an Event could not be written", object=_about(event), **fields)
-            if self._dropped and self._waiting.empty():
-                problem = "more Events waited than are kept; the oldest were dropped"
-                tell(logging.WARNING, problem, events=self._dropped)
-                self._dropped = 0
 
     def _event(self, body: Object, notice: Notice, now: float) -> Object:
         (kind, reason, message, occasion), metadata = notice, body["metadata"]

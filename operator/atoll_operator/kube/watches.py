@@ -19,8 +19,8 @@ from atoll_operator.kube.cache import version_of
 from atoll_operator.kube.client import METADATA_LIST, decode
 from atoll_operator.kube.errors import ApiError, Refused, Unreachable
 from atoll_operator.kube.events import BACK_OFF, WATCH_SECONDS, Feed, KopfThread
-from atoll_operator.kube.gather import back_off
 from atoll_operator.kube.logs import tell
+from atoll_operator.kube.queue import back_off
 
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 SILENT_SECONDS = WATCH_SECONDS + 20.0

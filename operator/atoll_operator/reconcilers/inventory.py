@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from atoll_operator.api.group import EVALUATOR, LABEL_COMPONENT, LABEL_RUN, LABEL_UNIT, SYNCER, Object
+from atoll_operator.api.group import LABEL_RUN, LABEL_UNIT, Object
 from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.kube.cache import Cache, Change, Key, key_of, without_managed_fields
@@ -21,22 +21,16 @@ PARENT, NODE = "parent", "node"
 """Indices of the cache."""
 DELETED_NODES = 10_000
 """Names of deleted nodes that are remembered; their pods are deleted long before that."""
-_LATEST = 2**63
-"""Newer than any resource version."""
 
 
 def parent_key(kind: str, body: Object) -> Key | None:
     """The TrainingRun or LearnerUnit that is reconciled when this object changes."""
     metadata = body["metadata"]
     namespace, labels = metadata.get("namespace", ""), metadata.get("labels", {})
-    if kind in ("TrainingRun", "Node"):
-        return None
     if kind == "LearnerUnit":
         return Key("TrainingRun", namespace, body["spec"]["run"])
-    if kind == "StatefulSet" or (kind == "Pod" and labels.get(LABEL_COMPONENT) in (SYNCER, EVALUATOR)):
-        return Key("TrainingRun", namespace, labels.get(LABEL_RUN, ""))
-    if kind == "Pod":
-        return Key("LearnerUnit", namespace, labels.get(LABEL_UNIT, ""))
+    if kind in ("TrainingRun", "Node"):
+        return None
     if LABEL_UNIT in labels:
         return Key("LearnerUnit", namespace, labels[LABEL_UNIT])
     return Key("TrainingRun", namespace, labels[LABEL_RUN]) if LABEL_RUN in labels else None
@@ -90,12 +84,10 @@ class Inventory:
         changes = self.cache.prune(self.cache.keys(kind, namespace), present, version)
         return [change for change in map(self._note, changes) if change is not None]
 
-    def replace_pods(self, unit: Key, pods: Iterable[Object]) -> None:
+    def replace_pods(self, unit: Key, pods: Iterable[Object], version: int) -> None:
         """Takes a fresh list of a unit's pods, and deletes the others."""
         fresh = {key_of("Pod", body): body for body in pods}
-        known = [entry.key for entry in self.cache.by(PARENT, unit, "Pod")]
-        for change in self.cache.prune(known, fresh, _LATEST):
-            self._note(change)
+        self.cache.prune((entry.key for entry in self.cache.by(PARENT, unit, "Pod")), fresh, version)
         for body in fresh.values():
             self.put("Pod", body)
 
@@ -125,7 +117,7 @@ class Inventory:
 
     def pod_parents_on(self, node: str) -> set[Key]:
         """The units and runs that have a pod on this node."""
-        return {entry.groups[PARENT] for entry in self.cache.by(NODE, node, "Pod")}
+        return {entry.groups[PARENT] for entry in self.cache.by(NODE, node, "Pod") if PARENT in entry.groups}
 
     def nodes_of(self, pods: Iterable[PodView]) -> dict[str, NodeView]:
         """The nodes of these pods, as far as they were seen; deleted ones too."""

@@ -20,8 +20,8 @@ from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.kube.cache import Key, controller_uid, key_of
 from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.kube.errors import Conflict, NotFound, Retry
-from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.kube.logs import tell
+from atoll_operator.kube.queue import gather_bounded
 from atoll_operator.plan.conditions import document, refused
 from atoll_operator.plan.pods.names import evaluator, syncer, tls_secret
 from atoll_operator.plan.run.elastic import certified_units, places

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object
+from atoll_operator.api.learnerunit import Heal
 from atoll_operator.api.trainingrun import RuntimeStatus
 from atoll_operator.cluster import LABELS
 from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Key, controller_uid
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Retry
-from atoll_operator.kube.gather import gather_bounded
+from atoll_operator.kube.queue import gather_bounded
 from atoll_operator.plan.conditions import refused
 from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.unit.deadlines import follow
@@ -30,8 +31,8 @@ class UnitReconciler(Reconciler):
         unit = self._observe(key, body, memory, now)
         plan = plan_unit(unit)
         if plan.advance and plan.doubtful:  # a watch that lags behind must cost no incarnation
-            pods, _ = await self._cluster.list("Pod", key.namespace, f"{LABEL_UNIT}={key.name}")
-            self._inventory.replace_pods(key, pods)
+            listed = await self._cluster.list("Pod", key.namespace, f"{LABEL_UNIT}={key.name}")
+            self._inventory.replace_pods(key, *listed)
             plan = plan_unit(self._observe(key, body, memory, now))
         if plan.advance:
             # Durable before anything of the old incarnation is touched.
@@ -47,13 +48,19 @@ class UnitReconciler(Reconciler):
         if refusal:
             plan = replace(plan, status=refused(plan.status, unit.status, "Scheduled", refusal, now))
         await self._conclude(key, body, memory, plan, now)
-        if plan.healed_seconds is not None:
-            self._metrics.heal_seconds.observe(plan.healed_seconds)
-        for stage, seconds in plan.heal_stages or ():
-            if seconds is not None:
-                self._metrics.heal_stage_seconds.labels(stage).observe(seconds)
+        self._count_heal(unit.status.last_heal, plan.status.last_heal)
         if refusal:
             raise Retry(REFUSED_SECONDS, refusal)
+
+    def _count_heal(self, old: Heal | None, new: Heal | None) -> None:
+        """Counts a heal once, and its stages once when all of them are known."""
+        if new is None or new == old:
+            return
+        if old is None or new.incarnation != old.incarnation:
+            self._metrics.heal_seconds.observe(new.seconds)
+        for stage, seconds in new.stages if new.stages.catch_up is not None else ():
+            if seconds is not None:
+                self._metrics.heal_stage_seconds.labels(stage).observe(seconds)
 
     def _observe(self, key: Key, body: Body, memory: Memory, now: float) -> UnitObserved:
         unit, metadata = body.unit, body["metadata"]

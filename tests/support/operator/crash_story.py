@@ -11,11 +11,12 @@ import datetime
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from cryptography import x509
 from memory_failures import Act, container_fails, deleted, maintenance, out_of_service, pod_fails
 from memory_world import SPEC, World
 
 from atoll_operator.api.common import EVALUATED
-from atoll_operator.certificates.authority import Authorities, Authority
+from atoll_operator.certificates.authority import AUTHORITY_LIFE, Authority
 
 Do, Done = Callable[[World], Awaitable[None] | None], Callable[[World], bool]
 
@@ -85,20 +86,19 @@ def shrunk(world: World) -> bool:
 
 
 def age_authority(world: World) -> None:
-    """Beside the authority that signed what is in use there is one that is near its end."""
+    """The authority is near its end."""
     secret = world.server.get("Secret", "r-ca")
-    [young] = Authorities.load(*(base64.b64decode(secret["data"][key]) for key in ("ca.crt", "ca.key")))
-    old = Authority.new("r", datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=800))
-    both = Authorities([young, old], old)
-    change = {"ca.crt": both.bundle, "ca.key": both.keys}
+    old = Authority.new("r", datetime.datetime.now(datetime.UTC) - 3 * AUTHORITY_LIFE / 4).pair
+    change = {"ca.crt": old.certificate, "ca.key": old.key}
     encoded = {key: base64.b64encode(value).decode() for key, value in change.items()}
     world.server.change({**secret, "data": {**secret["data"], **encoded}})
 
 
 def followed(world: World) -> bool:
-    """There is a third authority, and everybody knows it."""
+    """There is a young authority, and everybody knows it."""
     bundles = {base64.b64decode(secret["data"]["ca.crt"]) for secret in world.server.every("Secret")}
-    return {bundle.count(b"BEGIN") for bundle in bundles} == {3}
+    begun = [x509.load_pem_x509_certificate(bundle).not_valid_before_utc for bundle in bundles]
+    return len(begun) == 1 and datetime.datetime.now(datetime.UTC) - begun[0] < AUTHORITY_LIFE / 4
 
 
 def not_evaluated(world: World) -> bool:

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import datetime
 import random
 import ssl
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from answering import pod_context
-from hypothesis import given
-from hypothesis import strategies as st
 from memory_apiserver import Server, Weather
 from memory_client import MemoryCluster
 
-from atoll_operator.certificates.authority import (
-    AUTHORITY_LIFE,
-    DELIVERY,
-    LEAF_LIFE,
-    Authorities,
-    Authority,
-    Life,
-    client_context,
-)
+from atoll_operator.certificates.authority import AUTHORITY_LIFE, Authority, client_context
 from atoll_operator.certificates.members import RunOwner, members
 from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.kube.client import AT_ONCE, Request
@@ -101,19 +93,19 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None
     assert all(done)
 
 
-def server_context(authorities: Authorities, trust: Authorities) -> ssl.SSLContext:
-    pair = authorities.signer.issue("r-syncer", "spiffe://atoll.dev/x", ["r-syncer.ns.svc"], NOW)
-    return pod_context(trust.bundle, pair.certificate, pair.key)
+def server_context(authority: Authority, trust: Authority) -> ssl.SSLContext:
+    pair = authority.issue("r-syncer", "spiffe://atoll.dev/x", ["r-syncer.ns.svc"], NOW)
+    return pod_context(trust.pair.certificate, pair.certificate, pair.key)
 
 
-def equipped(authorities: Authorities) -> ssl.SSLContext:
+def equipped(authority: Authority) -> ssl.SSLContext:
     context = client_context()
-    authorities.equip(context, authorities.signer.issue("operator", "spiffe://atoll.dev/o", (), NOW))
+    authority.equip(context, authority.issue("operator", "spiffe://atoll.dev/o", (), NOW))
     return context
 
 
 def test_members_of_one_run_trust_each_other_and_no_other_run() -> None:
-    ours, theirs = Authorities.of("r", (), NOW), Authorities.of("other", (), NOW)
+    ours, theirs = Authority.new("r", NOW), Authority.new("other", NOW)
     client = equipped(ours)
     handshake(server_context(ours, ours), client, "r-syncer.ns.svc")
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -124,66 +116,31 @@ def test_members_of_one_run_trust_each_other_and_no_other_run() -> None:
         handshake(server_context(ours, ours), client, "elsewhere.ns.svc")
 
 
-def test_a_context_in_use_follows_a_succession() -> None:
-    old = Authorities.of("r", [Authority.new("r", NOW - 900 * DAY)], NOW)
-    client = equipped(Authorities([old.trusted[0]], old.signer))
-    new = Authorities.of("r", old.trusted, NOW + 2 * DAY)
-    assert new.signer is old.trusted[1]
-    with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(server_context(new, new), client, "r-syncer.ns.svc")
-    new.equip(client, new.signer.issue("operator", "spiffe://atoll.dev/o", (), NOW))
-    handshake(server_context(new, new), client, "r-syncer.ns.svc")
+async def test_an_authority_near_its_end_is_replaced_and_the_context_in_use_follows(secrets: Secrets) -> None:
+    await secrets.ensure(1, NOW - 2 * AUTHORITY_LIFE / 3)
+    assert ("PATCH", "r-ca") not in await secrets.ensure(1, NOW - DAY)
+    renewed = [name for method, name in await secrets.ensure(1, NOW) if method == "PATCH"]
+    assert renewed[0] == "r-ca" and sorted(renewed[1:]) == ["r-one-0-tls", "r-syncer-tls"]
+    data = secrets.server.get("Secret", "r-syncer-tls")["data"]
+    bundle, pair = data["ca.crt"], [data["tls.crt"], data["tls.key"]]
+    server = pod_context(*map(base64.b64decode, (bundle, *pair)))
+    handshake(server, secrets.certificates.context, "r-syncer.ns.svc")
 
 
-def test_authorities_sign_the_same_after_they_were_stored() -> None:
-    made = Authorities.of("r", [Authority.new("r", NOW - 900 * DAY)], NOW)
-    read = Authorities.of("r", Authorities.load(made.bundle, made.keys), NOW)
-    assert (read.bundle, read.keys, len(read.trusted)) == (made.bundle, made.keys, 2)
-    pair = made.signer.issue("u", "spiffe://atoll.dev/u", ["u"], NOW)
-    assert read.accept(pair.certificate, ["u"], NOW)
-    with pytest.raises(ValueError, match="no certificate"):
-        Authorities.load(b"", b"")
-    with pytest.raises(ValueError, match="zip"):
-        Authorities.load(made.bundle, made.signer.pair.key)
+def test_an_authority_signs_the_same_after_it_was_stored() -> None:
+    made = Authority.new("r", NOW)
+    read = Authority(made.pair)
+    assert read.accept(made.issue("u", "spiffe://atoll.dev/u", ["u"], NOW).certificate, ["u"], NOW)
+    with pytest.raises(ValueError, match="PEM"):
+        Authority(replace(made.pair, certificate=b""))
 
 
 def test_a_certificate_is_accepted_for_its_names_by_its_authority_for_two_thirds_of_its_life() -> None:
-    ours, theirs = Authorities.of("r", (), NOW), Authorities.of("r", (), NOW)
-    certificate = ours.signer.issue("r-syncer", "spiffe://atoll.dev/x", ["one"], NOW).certificate
+    ours, theirs = Authority.new("r", NOW), Authority.new("r", NOW)
+    certificate = ours.issue("r-syncer", "spiffe://atoll.dev/x", ["one"], NOW).certificate
     assert ours.accept(certificate, ["one"], NOW + 59 * DAY)
     assert not ours.accept(certificate, ["one"], NOW + 60 * DAY)
     assert not ours.accept(certificate, ["one", "two"], NOW)
-    assert not ours.accept(ours.bundle, ["one"], NOW)
+    assert not ours.accept(ours.pair.certificate, ["one"], NOW)
     assert not ours.accept(b"no certificate", [], NOW)
     assert not theirs.accept(certificate, ["one"], NOW)
-
-
-def test_a_successor_is_trusted_a_day_before_it_signs() -> None:
-    first = Authorities.of("r", (), NOW)
-    assert len(first.trusted) == 1 and first.signer is first.trusted[0], "a new run's signs at once"
-    assert Authorities.of("r", first.trusted, NOW + DAY).trusted == first.trusted
-    due = NOW + 2 * AUTHORITY_LIFE / 3
-    both = Authorities.of("r", first.trusted, due)
-    assert len(both.trusted) == 2 and both.signer is first.signer
-    later = Authorities.of("r", both.trusted, due + DELIVERY)
-    assert later.trusted == both.trusted and later.signer is both.trusted[1]
-    assert Authorities.of("r", both.trusted, NOW + AUTHORITY_LIFE).trusted == both.trusted[1:]
-    assert len(Authorities.of("r", first.trusted, NOW + AUTHORITY_LIFE).trusted) == 1, "all have expired"
-
-
-@given(st.lists(st.floats(min_value=0.01, max_value=29.0), min_size=1, max_size=400))
-def test_no_certificate_in_use_is_ever_without_its_authority(pauses: list[float]) -> None:
-    """An operator looks at random moments, never more than 29 days apart; a leaf is signed at each where it is due."""
-    now = NOW
-    known = authorities = Authorities.of("r", (), now)  # what a pod trusted at the last look
-    leaf, signer = Life(now, now + LEAF_LIFE), authorities.signer
-    for pause in pauses:
-        now += pause * DAY
-        assert leaf.ends > now and signer.life.ends > now
-        authorities = Authorities.of("r", authorities.trusted, now)
-        assert signer in authorities.trusted and len(authorities.trusted) <= 2
-        if leaf.due(now):
-            signer = authorities.signer
-            assert signer.life.begins + DELIVERY <= now or signer in known.trusted
-            leaf = Life(now, min(now + LEAF_LIFE, signer.life.ends))
-        known = authorities

@@ -27,8 +27,8 @@ from atoll_operator.kube.errors import (
     Refused,
     Unreachable,
 )
-from atoll_operator.kube.gather import START_SECONDS, wait_for_api
 from atoll_operator.kube.login import Credentials, load
+from atoll_operator.kube.queue import START_SECONDS, wait_for_api
 from atoll_operator.metrics.process import Metrics
 
 POD = {"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}}

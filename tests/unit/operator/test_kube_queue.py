@@ -12,9 +12,8 @@ import pytest
 from leaping import leap
 
 from atoll_operator.kube.errors import NamespaceEnding, Retry, Unreachable, of_status
-from atoll_operator.kube.gather import gather_bounded
 from atoll_operator.kube.logs import LOG
-from atoll_operator.kube.queue import WorkQueue
+from atoll_operator.kube.queue import WorkQueue, gather_bounded
 
 QUOTA, NO_ANSWER = Retry(5.0, "exceeded quota: chips"), Unreachable("nobody answers")
 Outcome = Callable[[int], Exception | None]
@@ -108,7 +107,7 @@ def test_the_waits_of_a_key_that_fails_again_and_again_grow_up_to_a_minute(
 def test_a_key_that_waits_long_is_tried_at_once_after_news_and_after_a_change_soon_again(
     step: Callable[[WorkQueue[str]], None], wait: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("atoll_operator.kube.gather.random.uniform", lambda least, most: most)
+    monkeypatch.setattr("atoll_operator.kube.queue.random.uniform", lambda least, most: most)
     times = World(lambda count: QUOTA).run(600, (0, add), (400.0, step))
     assert times[:12] == [0, 5, 15, 35, 75, 135, 195, 255, 315, 375, 400, 400 + wait]
 

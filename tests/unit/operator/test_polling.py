@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from answering import answering, pod_context
 
-from atoll_operator.certificates.authority import Authorities, client_context
+from atoll_operator.certificates.authority import Authority, client_context
 from atoll_operator.kube.cache import Key
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.names import evaluator_host, shard_host
@@ -46,11 +46,11 @@ WAITING = EvaluatorStatus(run_uid="u", phase="Waiting")
 @functools.cache
 def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Of the pod and of the operator."""
-    authorities = Authorities.of("r", (), NOW)
-    pair = authorities.signer.issue("r-syncer", "spiffe://atoll.dev/s", HOSTS, NOW)
+    authority = Authority.new("r", NOW)
+    pair = authority.issue("r-syncer", "spiffe://atoll.dev/s", HOSTS, NOW)
     client = client_context()
-    authorities.equip(client, authorities.signer.issue("operator", "spiffe://atoll.dev/o", (), NOW))
-    return pod_context(authorities.bundle, pair.certificate, pair.key), client
+    authority.equip(client, authority.issue("operator", "spiffe://atoll.dev/o", (), NOW))
+    return pod_context(authority.pair.certificate, pair.certificate, pair.key), client
 
 
 @asynccontextmanager

@@ -81,7 +81,7 @@ def test_a_run_and_a_unit_have_their_own_pods_until_a_fresh_list_lacks_them() ->
     assert [pod.name for pod in world.inventory.set_pods(RUN, "r-evaluator")] == ["r-evaluator-0"]
     world.put("Pod", 6, "c", owner="an-earlier-unit")
     assert [pod.name for pod in world.pods()] == ["first"]
-    world.inventory.replace_pods(UNIT, [thing("Pod", 7, "b")])
+    world.inventory.replace_pods(UNIT, [thing("Pod", 7, "b")], 7)
     assert [pod.name for pod in world.pods()] == ["b"]
 
 

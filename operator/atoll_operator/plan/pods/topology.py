@@ -145,7 +145,9 @@ def slice_of(accelerator: str, topology: str, machine_type: str | None = None) -
     generation = generation_of(accelerator)
     fitting = generation.machines_of(topology)
     if not fitting:
-        raise ValueError(f"topology {topology!r} does not exist for {accelerator}; {_offers(generation)}")
+        raise ValueError(
+            f"topology {topology!r} does not exist for {accelerator}: it has {offers(generation)}"
+        )
     if machine_type is not None:
         fitting = [machine for machine in fitting if machine.name == machine_type]
         if not fitting:
@@ -185,12 +187,13 @@ def check_slices(shape: Slice, slices: int, field: str) -> None:
         )
 
 
-def _offers(generation: Generation) -> str:
-    """The available topologies as text for a message."""
-    named = sorted({name for machine in generation.machines for name in machine.topologies}, key=chips_of)
-    cubes = max(machine.cubes for machine in generation.machines)
-    sides = f"multiples of {CUBE} with A <= B <= C, at most {cubes} cubes of {CUBE}x{CUBE}x{CUBE}"
-    return f"one of {', '.join(named)}" + (f", or AxBxC in {sides}" if cubes else "")
+def offers(generation: Generation) -> str:
+    """The available topologies with their machine types as text for a message."""
+    named = dict.fromkeys(name for machine in generation.machines for name in machine.topologies)
+    words = [f"{name} ({' or '.join(each.name for each in generation.machines_of(name))})" for name in named]
+    cubes = f"AxBxC in multiples of {CUBE} with A <= B <= C and at most"
+    words += [f"{cubes} {each.cubes} cubes ({each.name})" for each in generation.machines if each.cubes]
+    return ", ".join(words)
 
 
 def _commas(items: Iterable[object]) -> str:

@@ -43,32 +43,27 @@ def describe(unit: UnitObserved, pods: Sequence[PodView]) -> UnitPlan:
     learning = states["Learning"][0] == "True"
     status = _with_figures(with_ledger(unit, unit.status), unit.report)
     status = status.model_copy(update={"chips": unit.chips})
-    healed, notices = None, list[Notice]()
+    notices = list[Notice]()
     if learning:
         status = status.model_copy(update={"merged_incarnation": status.incarnation})
         merged = unit.report.first_merge_time if unit.report is not None else None
         status, last = ended_heal(status, merged or unit.now)
         before = find(unit.status.conditions, "Healing")
         if last is not None and (before is None or before.reason != BACK_OFF):  # else it came back by itself
-            healed = last.seconds
-            status = status.model_copy(update={"last_heal_seconds": healed, "last_heal": last})
-            told = f"incarnation {status.incarnation} was merged {healed:.1f} s after the failure"
+            status = status.model_copy(update={"last_heal_seconds": last.seconds, "last_heal": last})
+            told = f"incarnation {status.incarnation} was merged {last.seconds:.1f} s after the failure"
             notices.append(Notice("Normal", "Healed", told, f"{status.incarnation}"))
-    status, stages = _with_stages(status, pods, unit.report)
-    if stages is not None and status.last_heal is not None:
-        notices.append(_stages_notice(status.last_heal, unit.report))
+    status = _with_stages(status, pods, unit.report)
+    heal = status.last_heal
+    if heal is not None and heal != unit.status.last_heal and heal.stages.catch_up is not None:
+        notices.append(_stages_notice(heal, unit.report))
     healing, cause = status.heal_start_time is not None, status.last_failure
     why = f"{cause.reason}: {cause.message}" if healing and cause is not None else ""
     states["Healing"] = state(healing, last_reason(status) if healing else "NotHealing", why)
     phase: UnitPhase = "Joining" if ready else "Starting" if scheduled else "Scheduling"
     phase = "Learning" if learning else "Healing" if healing else phase
     message = "" if learning else next((text for _, _, text in states.values() if text), "")
-    return UnitPlan(
-        status=unit.written(status, phase, message, states),
-        notices=tuple(notices),
-        healed_seconds=healed,
-        heal_stages=stages,
-    )
+    return UnitPlan(status=unit.written(status, phase, message, states), notices=tuple(notices))
 
 
 def _reached(name: str, reached: bool, wait: tuple[str, str] | None, reason: str, message: str) -> State:
@@ -168,17 +163,15 @@ def _stages(
 
 def _with_stages(
     status: LearnerUnitStatus, pods: Sequence[PodView], report: UnitReport | None
-) -> tuple[LearnerUnitStatus, HealStages | None]:
-    """The status with the last heal's stages as far as they are known; and the stages, once all are. A merge may be
-    reported before the step."""
+) -> LearnerUnitStatus:
+    """The status with the last heal's stages as far as they are known. A merge may be reported before the step."""
     heal = status.last_heal
     if heal is None or heal.incarnation != status.incarnation or heal.stages.catch_up is not None:
-        return status, None
+        return status
     beginning = report.beginning if report and report.incarnation == heal.incarnation else None
     started = parse_time(heal.started_at)
     found = _stages(started, started + heal.seconds, pods, beginning)
-    status = status.model_copy(update={"last_heal": heal.model_copy(update={"stages": found})})
-    return status, found if found.catch_up is not None else None
+    return status.model_copy(update={"last_heal": heal.model_copy(update={"stages": found})})
 
 
 def _stages_notice(heal: Heal, report: UnitReport | None) -> Notice:

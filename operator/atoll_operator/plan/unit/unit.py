@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from atoll_operator.api.group import Object
-from atoll_operator.api.learnerunit import HealStages, LearnerUnitSpec, LearnerUnitStatus, UnitPhase
+from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, UnitPhase
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.conditions import Notice, State, clip, is_true, parse_time, state, transition
 from atoll_operator.plan.nodes import NodeView
@@ -195,7 +195,3 @@ class UnitPlan:
     notices: tuple[Notice, ...] = ()
     wake: float | None = None
     """When to plan again without an event."""
-    healed_seconds: float | None = None
-    """Of a heal that this plan sees completed."""
-    heal_stages: HealStages | None = None
-    """Stages of the last heal, once: when all of them have become known."""
