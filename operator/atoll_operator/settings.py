@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from atoll_operator.api.podtemplate import MAX_VALUE, MAX_VARIABLES
 
@@ -24,20 +24,6 @@ def _split(value: Any) -> Any:
 
 def _parse(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) else value
-
-
-def _template(*fields: str) -> AfterValidator:
-    """Checks that only these fields are filled in."""
-
-    def check(url: str) -> str:
-        try:
-            url.format(**dict.fromkeys(fields, "x"))
-        except (KeyError, IndexError, ValueError) as error:
-            wanted = ", ".join(f"{{{field}}}" for field in fields)
-            raise ValueError(f"only {wanted} are filled in") from error
-        return url
-
-    return AfterValidator(check)
 
 
 class Settings(BaseModel):
@@ -62,8 +48,8 @@ class Settings(BaseModel):
     log_format: Literal["json", "text"] = "json"
     resync_seconds: float = Field(300.0, ge=1, le=86_400)
     poll_seconds: float = Field(2.0, ge=0.01, le=3600)
-    syncer_url: Annotated[str, _template("run", "namespace", "shard")] = SYNCER_URL
-    evaluator_url: Annotated[str, _template("run", "namespace")] = EVALUATOR_URL
+    syncer_url: str = Field(SYNCER_URL, pattern=r"^([^{}]|\{(run|namespace|shard)\})*$")
+    evaluator_url: str = Field(EVALUATOR_URL, pattern=r"^([^{}]|\{(run|namespace)\})*$")
     stuck_seconds: float = Field(180.0, ge=1, le=3600)
     """A key at work for longer makes the process not alive; nine full time-outs of one call."""
     lease_namespace: str = Field("", pattern=r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$")

@@ -20,18 +20,8 @@ from atoll_operator.api.learnerunit import MAX_STREAM
 from atoll_operator.api.podtemplate import MAX_VALUE, MAX_VARIABLES, PodTemplate
 from atoll_operator.api.runrules import NAME_RULES, NEW_RUN, RUN_RULES
 from atoll_operator.api.sections import MAX_UNITS, EvaluatorSpec, Pool, RecoverySpec, SyncerSpec
-from atoll_runtime.contract import (
-    CheckpointSpec,
-    DataSpec,
-    EvaluationReport,
-    InnerSpec,
-    ModelSpec,
-    OuterSpec,
-    QuorumSpec,
-    Report,
-    Section,
-    TargetSpec,
-)
+from atoll_runtime import contract
+from atoll_runtime.contract import Report, Section
 from atoll_runtime.contract.rules import WHOLE, cel, checked, immutable
 
 MAX_POOLS = 16
@@ -46,17 +36,19 @@ class TrainingRunSpec(Section):
     """Units of all pools together, as `kubectl scale` sets it. They fill the pools in order, each up to its own
     `units`; the rest go to the first pool. 0 releases every chip, and the syncer waits. If not set, each pool has its
     `units`."""
-    model: Annotated[ModelSpec, cel(immutable(f"every unit and checkpoint has its shape; {NEW_RUN}"))]
-    data: Annotated[DataSpec, cel(immutable(f"the units have positions in these data; {NEW_RUN}"))]
-    inner: Annotated[InnerSpec, cel(immutable(f"all units train by the same settings; {NEW_RUN}"))] = (
-        InnerSpec()
-    )
-    outer: Annotated[OuterSpec, cel(immutable(f"journals and checkpoints depend on it; {NEW_RUN}"))] = (
-        OuterSpec()
-    )
-    quorum: QuorumSpec = QuorumSpec()
-    target: TargetSpec
-    checkpoint: CheckpointSpec
+    model: Annotated[
+        contract.ModelSpec, cel(immutable(f"every unit and checkpoint has its shape; {NEW_RUN}"))
+    ]
+    data: Annotated[contract.DataSpec, cel(immutable(f"the units have positions in these data; {NEW_RUN}"))]
+    inner: Annotated[
+        contract.InnerSpec, cel(immutable(f"all units train by the same settings; {NEW_RUN}"))
+    ] = contract.InnerSpec()
+    outer: Annotated[
+        contract.OuterSpec, cel(immutable(f"journals and checkpoints depend on it; {NEW_RUN}"))
+    ] = contract.OuterSpec()
+    quorum: contract.QuorumSpec = contract.QuorumSpec()
+    target: contract.TargetSpec
+    checkpoint: contract.CheckpointSpec
     pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=MAX_POOLS), keyed_by("name")]
     """Where units run. Pools of different TPU generations train one model together."""
     recovery: RecoverySpec = RecoverySpec()
@@ -135,7 +127,7 @@ class CheckpointStatus(Report):
     """Why the last save failed; empty after a successful one."""
 
 
-class EvaluationStatus(EvaluationReport):
+class EvaluationStatus(contract.EvaluationReport):
     """The newest checkpoint that was evaluated."""
 
     split: Annotated[str, Field(max_length=63)]

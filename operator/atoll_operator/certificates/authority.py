@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import ssl
 import tempfile
 from collections.abc import Sequence
@@ -22,18 +21,9 @@ AUTHORITY_LIFE = datetime.timedelta(days=10 * 365)
 """Longer than any run, so that no pod needs to trust two authorities at a time."""
 SKEW = datetime.timedelta(minutes=5)
 """A certificate is valid from this long before its creation, for pods whose clock is behind."""
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """When a certificate is valid."""
-
-    begins: datetime.datetime
-    ends: datetime.datetime
-
-    def due(self, now: datetime.datetime) -> bool:
-        """Whether a third of the lifetime or less is left."""
-        return self.ends - now <= (self.ends - self.begins) / 3
+_OTHER_USES = (
+    "content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +39,11 @@ class Authority:
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
-        self._certificate = x509.load_pem_x509_certificate(pair.certificate)
+        self.certificate = x509.load_pem_x509_certificate(pair.certificate)
         key = serialization.load_pem_private_key(pair.key, None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError("the key of the run's certificate authority is not an EC key")
         self._key = key
-        self.life = _life(self._certificate)
 
     @classmethod
     def new(cls, run: str, now: datetime.datetime) -> Self:
@@ -62,28 +51,18 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         # The operator's context may trust two authorities; the same subject would confuse it.
         name = _name(f"atoll {now:%Y-%m-%d} {run}")
-        return cls(_pair(name, key, name, key, Life(now, now + AUTHORITY_LIFE), ca=True))
+        return cls(_pair(name, key, name, key, now, now + AUTHORITY_LIFE, ca=True))
 
-    def issue(
-        self,
-        common_name: str,
-        uri: str,
-        hosts: Sequence[str],
-        now: datetime.datetime,
-        life: datetime.timedelta = LEAF_LIFE,
-    ) -> Pair:
-        """A certificate for clients and servers. `uri` is the identity, `hosts` are DNS names.
-
-        It expires no later than the authority.
-        """
-        key = ec.generate_private_key(ec.SECP256R1())
+    def issue(self, common_name: str, uri: str, hosts: Sequence[str], now: datetime.datetime) -> Pair:
+        """A certificate for clients and servers. `uri` is the identity, `hosts` are DNS names."""
         names = [x509.UniformResourceIdentifier(uri), *map(x509.DNSName, hosts)]
         return _pair(
             _name(common_name),
-            key,
-            self._certificate.subject,
+            ec.generate_private_key(ec.SECP256R1()),
+            self.certificate.subject,
             self._key,
-            Life(now, min(now + life, self.life.ends)),
+            now,
+            now + LEAF_LIFE,
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
             x509.SubjectAlternativeName(names),
             x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
@@ -94,10 +73,10 @@ class Authority:
         try:
             found = x509.load_pem_x509_certificate(certificate)
             names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-            found.verify_directly_issued_by(self._certificate)
+            found.verify_directly_issued_by(self.certificate)
         except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
             return False
-        return not _life(found).due(now) and set(hosts) <= set(names.get_values_for_type(x509.DNSName))
+        return not is_due(found, now) and set(hosts) <= set(names.get_values_for_type(x509.DNSName))
 
     def equip(self, context: ssl.SSLContext, pair: Pair) -> None:
         """Make a client's context trust this authority and present `pair`. The context may be in use; an authority that
@@ -113,17 +92,22 @@ def client_context() -> ssl.SSLContext:
     return context
 
 
-_OTHER_USES = (
-    "content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only",
-)  # fmt: skip
+def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Loads a certificate and its key, both PEM, through a temporary file: the ssl module reads only files."""
+    with tempfile.NamedTemporaryFile(prefix="atoll-") as file:
+        file.write(certificate + b"\n" + key)
+        file.flush()
+        context.load_cert_chain(file.name)
 
 
 def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])
 
 
-def _life(certificate: x509.Certificate) -> Life:
-    return Life(certificate.not_valid_before_utc + SKEW, certificate.not_valid_after_utc)
+def is_due(certificate: x509.Certificate, now: datetime.datetime) -> bool:
+    """Whether a third of its lifetime or less is left."""
+    begins, ends = certificate.not_valid_before_utc + SKEW, certificate.not_valid_after_utc
+    return ends - now <= (ends - begins) / 3
 
 
 def _pair(
@@ -131,7 +115,8 @@ def _pair(
     key: ec.EllipticCurvePrivateKey,
     issuer: x509.Name,
     issuer_key: ec.EllipticCurvePrivateKey,
-    life: Life,
+    begins: datetime.datetime,
+    ends: datetime.datetime,
     *extensions: x509.ExtensionType,
     ca: bool = False,
 ) -> Pair:
@@ -143,8 +128,8 @@ def _pair(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(life.begins - SKEW)
-        .not_valid_after(life.ends)
+        .not_valid_before(begins - SKEW)
+        .not_valid_after(ends)
         .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
         .add_extension(usage, critical=True)
     )
@@ -153,14 +138,3 @@ def _pair(
     certificate = builder.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     encoding, format_ = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     return Pair(certificate, key.private_bytes(encoding, format_, serialization.NoEncryption()))
-
-
-def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Loads a certificate and its key, both PEM, through a temporary file: the ssl module reads only files."""
-    handle, name = tempfile.mkstemp(prefix="atoll-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(certificate + b"\n" + key)
-        context.load_cert_chain(name)
-    finally:
-        os.unlink(name)

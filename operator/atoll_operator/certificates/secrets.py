@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from atoll_operator.api.group import LABEL_RUN, Object
-from atoll_operator.certificates.authority import Authority, Pair, client_context
+from atoll_operator.certificates.authority import Authority, Pair, client_context, is_due
 from atoll_operator.certificates.members import Member, RunOwner
 from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.kube.apply import check_owner
@@ -73,7 +73,7 @@ class RunCertificates:
         secret = await self._find(name, body)
         check_owner(secret, "Secret", run.reference(), LABELS)
         authority = _authority(secret)
-        if authority.life.due(now):
+        if is_due(authority.certificate, now):
             new = body()
             new["metadata"]["resourceVersion"] = secret["metadata"]["resourceVersion"]
             secret = await self._cluster.apply(new)

@@ -15,7 +15,7 @@ from typing import Any
 from cryptography import x509
 
 from atoll_operator.api.group import LABEL_HOLDS, NODE_POOL
-from atoll_operator.certificates.authority import Life
+from atoll_operator.certificates.authority import is_due
 from atoll_operator.plan.conditions import FIGURES
 
 Object = dict[str, Any]
@@ -94,7 +94,7 @@ def _secret(body: Object, bodies: dict[str, Object]) -> Object:
     data, now = body["data"], datetime.datetime.now(datetime.UTC)
     pem = base64.b64decode(data.get("tls.crt") or data["ca.crt"])
     found = x509.load_pem_x509_certificates(pem)
-    due = [Life(one.not_valid_before_utc, one.not_valid_after_utc).due(now) for one in found]
+    due = [is_due(one, now) for one in found]
     others = [each for each in bodies.values() if each["kind"] == "Secret"]
     same = [each["metadata"]["name"] for each in others if each["data"].get("ca.crt") == data.get("ca.crt")]
     return {"type": body["type"], "keys": sorted(data), "authority": sorted(same), "due": due}

@@ -13,34 +13,26 @@ from atoll_operator.plan.pods import template
 from atoll_operator.plan.pods.names import pod_group, pod_name
 from atoll_operator.plan.pods.topology import check_slices
 from atoll_operator.plan.unit.unit import UnitObserved
-from atoll_runtime.contract import (
-    COORDINATOR_PORT,
-    ENV_LOCK_MEMORY,
-    ENV_UNIT,
-    INCARNATION_FILE,
-    PEER_PORT,
-    SPARE_COORDINATOR_PORT,
-    UnitContract,
-    brief,
-)
+from atoll_runtime import contract
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 METRICS_PORT = 8431
 """TPU runtime metrics."""
-PORTS = {"coordinator": COORDINATOR_PORT, "coordinator-2": SPARE_COORDINATOR_PORT, "peers": PEER_PORT}
+PORTS = {
+    "coordinator": contract.COORDINATOR_PORT,
+    "coordinator-2": contract.SPARE_COORDINATOR_PORT,
+    "peers": contract.PEER_PORT,
+}
 _CAPABILITIES = {"drop": ["ALL"], "add": ["SYS_RESOURCE"]}
 LOCKING: Object = {"runAsUser": 0, "runAsNonRoot": False, "capabilities": _CAPABILITIES}
 """Security context of a container that may raise its limit of locked memory. It runs as root, because another user
 loses added capabilities when its program starts."""
 SIZE = f"{group.KUEUE}pod-group-total-count"
-PRIORITY = f"{group.KUEUE}priority-class"
-RETRIABLE = f"{group.KUEUE}retriable-in-group"
 FORCIBLE = f"{group.KUEUE}safe-to-forcefully-delete"
 """Annotation for a pod that is still terminating on an unreachable node and so holds the quota of its whole group.
 Kueue may delete it with its gate `FailureRecoveryPolicy`. This is safe, because the syncer fences the old process."""
-GATE = f"{group.KUEUE}admission"
 _INCARNATION: Object = {
-    "path": INCARNATION_FILE.removeprefix(f"{template.POD_DIR}/"),
+    "path": contract.INCARNATION_FILE.removeprefix(f"{template.POD_DIR}/"),
     "fieldRef": {"fieldPath": f"metadata.annotations['{group.ANNOTATION_INCARNATION}']"},
 }
 """The pod's annotation as a file. The kubelet updates it while the pod runs."""
@@ -130,9 +122,13 @@ def _enqueue(pod: Object, unit: UnitObserved) -> None:
         group.KUEUE_MANAGED: "true",
     }
     if spec.queue_priority_class is not None:
-        metadata["labels"][PRIORITY] = spec.queue_priority_class
-    metadata["annotations"] |= {SIZE: str(unit.hosts), RETRIABLE: "false", FORCIBLE: "true"}
-    pod["spec"]["schedulingGates"] = [{"name": GATE}]
+        metadata["labels"][f"{group.KUEUE}priority-class"] = spec.queue_priority_class
+    metadata["annotations"] |= {
+        SIZE: str(unit.hosts),
+        f"{group.KUEUE}retriable-in-group": "false",
+        FORCIBLE: "true",
+    }
+    pod["spec"]["schedulingGates"] = [{"name": f"{group.KUEUE}admission"}]
 
 
 def _node_choice(unit: UnitObserved, place: PodPlacement, holder: str, peers: Mapping[str, str]) -> Object:
@@ -184,10 +180,10 @@ def _container(unit: UnitObserved, host: int) -> Object:
     shape, settings, slices = unit.slice, unit.pod_settings, unit.spec.slices
     arguments = settings.variable(tpu.LIBTPU_ARGUMENTS)
     environment = dict(tpu.tpu_environment(shape, slices, host, _host_names(unit), arguments))
-    environment[ENV_UNIT] = brief(_contract(unit, host))
+    environment[contract.ENV_UNIT] = contract.brief(_contract(unit, host))
     tpus = {group.TPU: str(shape.chips_per_host)}
     main = template.container(settings, "atoll_runtime.learner", environment, unit.spec.resources, **tpus)
-    if settings.environment.get(ENV_LOCK_MEMORY) == "true":
+    if settings.environment.get(contract.ENV_LOCK_MEMORY) == "true":
         main["securityContext"] |= LOCKING
     ports = {"libtpu": tpu.LIBTPU_PORT, "tpu-metrics": METRICS_PORT, **PORTS}
     main["ports"] = template.container_ports(
@@ -197,16 +193,16 @@ def _container(unit: UnitObserved, host: int) -> Object:
     return main
 
 
-def _contract(unit: UnitObserved, host: int) -> UnitContract:
+def _contract(unit: UnitObserved, host: int) -> contract.UnitContract:
     names = _host_names(unit)
-    return UnitContract(
+    return contract.UnitContract(
         unit=unit.name,
         incarnation=unit.status.placement,
         host=host,
         hosts=unit.hosts,
         chips=unit.slice.chips_per_host,
-        coordinator=f"{names[0]}:{COORDINATOR_PORT}",
-        address=f"{names[host]}:{PEER_PORT}",
+        coordinator=f"{names[0]}:{contract.COORDINATOR_PORT}",
+        address=f"{names[host]}:{contract.PEER_PORT}",
         batch=unit.spec.batch,
         stream=unit.spec.stream,
         streams=unit.spec.streams,
