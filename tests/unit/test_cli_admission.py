@@ -11,13 +11,53 @@ import cel
 import pytest
 from objects import RUN
 from pydantic import ValidationError
-from refusals import SCHEMAS, UNIT, Row, patched, rows, rules, violated
+from refusals import MODELS, SCHEMAS, UNIT, Row, patched, rows
 
-from atoll_cli.simulate.admission import faults
+from atoll_cli.simulate.admission import evaluate, faults
 from atoll_operator.plan.pods.topology import GENERATIONS, check_slices, generation_of, slice_of
-from atoll_runtime.contract.rules import WHOLE
+from atoll_runtime.contract.rules import KEY, WHOLE
 
+Object = dict[str, Any]
 OTHER_SHAPES = ("4x4x8", "12x16x28", "4x4x256", "4x4x260", "8x4x4", "4x4x6", "2x2x8", "32x32")
+
+
+def rules(schema: Object) -> Iterator[Object]:
+    """All CEL rules of a schema."""
+    yield from schema.get(KEY, ())
+    children = [
+        *schema.get("properties", {}).values(),
+        schema.get("items"),
+        schema.get("additionalProperties"),
+    ]
+    for child in filter(None, children):
+        yield from rules(child)
+
+
+def violated(row: Row) -> list[str]:
+    """The rules that refuse the row: of an object, and of its change."""
+    return list(_violated(SCHEMAS[row.body["kind"]], row.before and stored(row.before), stored(row.body)))
+
+
+def stored(body: Object) -> Object:
+    """With defaults filled in, as the API server does."""
+    spec = MODELS[body["kind"]].model_validate(body["spec"])
+    return {**body, "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True)}
+
+
+def _violated(schema: Object, old: Any, new: Any) -> Iterator[str]:
+    for rule in schema.get(KEY, ()):
+        known = {"self": new, "oldSelf": old} if "oldSelf" in rule["rule"] else {"self": new}
+        if (old is not None or "oldSelf" not in known) and not evaluate(rule["rule"], **known):
+            yield rule["rule"]
+    if isinstance(new, dict):
+        for key, child in {**schema.get("properties", {})}.items():
+            if key in new:
+                yield from _violated(child, old.get(key) if isinstance(old, dict) else None, new[key])
+    elif isinstance(new, list):
+        keys = schema.get("x-kubernetes-list-map-keys", ())
+        for item in new:
+            same = (other for other in old or () if keys and all(item[key] == other[key] for key in keys))
+            yield from _violated(schema["items"], next(same, None), item)
 
 
 @pytest.mark.parametrize("row", rows("refused"), ids=str)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,9 @@ import yaml
 from objects import RUN
 from pydantic import BaseModel
 
-from atoll_cli.simulate.admission import evaluate
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.crd.generate import RESOURCES, definition
-from atoll_runtime.contract.rules import KEY
 
 Object = dict[str, Any]
 Path = tuple[str, ...]
@@ -88,42 +86,3 @@ def patched(base: Object, patch: Mapping[str | Path, Any]) -> Object:
         else:
             place[int(keys[-1]) :] = [copy.deepcopy(value), *place[int(keys[-1]) + 1 :]]
     return body
-
-
-def rules(schema: Object) -> Iterator[Object]:
-    """All CEL rules of a schema."""
-    yield from schema.get(KEY, ())
-    children = [
-        *schema.get("properties", {}).values(),
-        schema.get("items"),
-        schema.get("additionalProperties"),
-    ]
-    for child in filter(None, children):
-        yield from rules(child)
-
-
-def violated(row: Row) -> list[str]:
-    """The rules that refuse the row: of an object, and of its change."""
-    return list(_violated(SCHEMAS[row.body["kind"]], row.before and stored(row.before), stored(row.body)))
-
-
-def stored(body: Object) -> Object:
-    """With defaults filled in, as the API server does."""
-    spec = MODELS[body["kind"]].model_validate(body["spec"])
-    return {**body, "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True)}
-
-
-def _violated(schema: Object, old: Any, new: Any) -> Iterator[str]:
-    for rule in schema.get(KEY, ()):
-        known = {"self": new, "oldSelf": old} if "oldSelf" in rule["rule"] else {"self": new}
-        if (old is not None or "oldSelf" not in known) and not evaluate(rule["rule"], **known):
-            yield rule["rule"]
-    if isinstance(new, dict):
-        for key, child in {**schema.get("properties", {})}.items():
-            if key in new:
-                yield from _violated(child, old.get(key) if isinstance(old, dict) else None, new[key])
-    elif isinstance(new, list):
-        keys = schema.get("x-kubernetes-list-map-keys", ())
-        for item in new:
-            same = (other for other in old or () if keys and all(item[key] == other[key] for key in keys))
-            yield from _violated(schema["items"], next(same, None), item)
