@@ -1,24 +1,21 @@
 """Failures in which the API server or a controller of Kubernetes has a part.
 
-These are eviction, admission, quota and the StatefulSet controller; test_control_placement.py has the controllers that
-take pods from lost nodes. All other failures are rows of the table in tests/support/operator/memory_failures.py.
+These are eviction, admission and quota; test_control_placement.py has the controllers that take pods from lost nodes.
+All other failures are rows of the table in tests/support/operator/memory_failures.py, or scenes of memory_scenes.py.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from control_bench import Bench
-from played_kubelet import running
 from refusals import UNIT as BY_HAND
 from refusals import patched
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 UNIT, VICTIM = "r-two-0", "r-two-0-1-1"
-OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 Control = Callable[..., None]
 
 
@@ -79,51 +76,3 @@ def test_a_volume_that_kubernetes_does_not_understand_is_a_condition_of_run_and_
     assert "emptyDir.sizeLimt" in message
     bench.patch("TrainingRun", "r", {"spec": template("sizeLimit")})
     bench.until_condition("LearnerUnit", "r-one-0", "Scheduled", "True")
-
-
-@pytest.fixture
-def node(bench: Bench) -> Iterator[str]:
-    """A sound node in a namespace where nobody else plays scheduler and kubelet."""
-    name = f"{bench.namespace}-a"
-    bench.kubelet.idle.add(bench.namespace)
-    bench.api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}, "")
-    report(bench, name, "True")
-    yield name
-    if name in bench.names("Node"):
-        bench.delete("Node", name)
-    bench.kubelet.idle.discard(bench.namespace)
-
-
-def report(bench: Bench, node: str, ready: str) -> None:
-    """What the kubelet says, or the node controller for one that is silent."""
-    said = {"type": "Ready", "status": ready, "reason": "Test", "message": "Kubelet stopped posting"}
-    bench.api.patch("Node", "", node, {"status": {"conditions": [said]}}, "/status")
-
-
-def taint(bench: Bench, node: str) -> None:
-    bench.patch("Node", node, {"spec": {"taints": [{"key": OUT_OF_SERVICE, "effect": "NoSchedule"}]}})
-
-
-LOSSES = [
-    pytest.param(lambda bench, node: report(bench, node, "Unknown"), id="silent, by force", marks=pytest.mark.long),
-    pytest.param(lambda bench, node: bench.delete("Node", node), id="gone"),
-    pytest.param(taint, id="out of service"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("lose", LOSSES)
-def test_the_shard_of_a_lost_node_has_a_successor_within_a_minute(
-    bench: Bench, node: str, control: Control, lose: Callable[[Bench, str], None]
-) -> None:
-    control("statefulset-controller")
-    bench.operator()
-    bench.run(recovery={"nodeLostSeconds": 1, "forceDelete": True})
-    bench.until("the syncer's pod", lambda: "r-syncer-0" in bench.pods(), 90)
-    bench.kubelet.bind(bench.namespace, "r-syncer-0", node)
-    bench.kubelet.status(bench.namespace, "r-syncer-0", running())
-    old = bench.uids()["r-syncer-0"]
-    lose(bench, node)
-    lost = time.monotonic()
-    bench.until("its successor", lambda: bench.get("Pod", "r-syncer-0")["metadata"]["uid"] != old)
-    print(f"another pod {time.monotonic() - lost:.1f} s after the loss")
-    assert not bench.get("Pod", "r-syncer-0")["spec"].get("nodeName")

@@ -80,6 +80,17 @@ def suspended(world: World) -> bool:
     return condition(world, "Suspended") == "True" and not names(world, "Pod") and replicas == 0
 
 
+def journals(shards: int, folder: str) -> Done:
+    """So many shards, with a journal of their own: none of another number of shards is read again."""
+
+    def done(world: World) -> bool:
+        syncer = world.server.get("StatefulSet", "r-syncer")["spec"]["template"]["spec"]["containers"][0]
+        [path] = (each["value"] for each in syncer["env"] if each["name"] == "ATOLL_JOURNAL_DIR")
+        return world.run().get("syncerShards") == shards and path.endswith(f"/{folder}")
+
+    return done
+
+
 def shrunk(world: World) -> bool:
     left = "r-two-1-tls" in names(world, "Secret") or world.pods("r-two-1")
     return not left and all_learn(world, 2, *BOTH)
@@ -146,8 +157,8 @@ STORY = (
     Chapter("a pod is lost", at("r-two-1", 1, deleted(None)), learn(3, *ALL)),
     Chapter("suspend", change(suspend=True), suspended),
     # In a suspended run, whose state is in the bucket.
-    Chapter("two shards", change(syncer={"shards": 2}), lambda world: world.run().get("syncerShards") == 2),
-    Chapter("one shard", change(syncer={"shards": 1}), lambda world: world.run().get("syncerShards") == 1),
+    Chapter("two shards", change(syncer={"shards": 2}), journals(2, "layout-1")),
+    Chapter("one shard", change(syncer={"shards": 1}), journals(1, "layout-2")),
     Chapter("resume", change(suspend=False), learn(3, *ALL)),
     Chapter("one unit less", lambda world: world.resize(-1), shrunk),
     Chapter("an authority is due", age_authority, followed),

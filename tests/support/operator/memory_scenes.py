@@ -45,6 +45,10 @@ def ready(world: World) -> tuple[str, str]:
     return world.condition("TrainingRun", "r", "Ready")
 
 
+def evaluated(world: World) -> bool:
+    return world.condition("TrainingRun", "r", "Evaluated")[0] == "True"
+
+
 @scene
 async def pods_that_end_when_the_run_finishes_are_no_failures(world: World) -> None:
     for pod in world.pods(UNIT):
@@ -224,6 +228,8 @@ async def another_operator_restarts_nothing_until_the_user_names_another_image(w
         [main] = pod["spec"]["containers"]
         return main["image"], any(each["name"] == "A" for each in main["env"])
 
+    world.change_run(evaluation={"tokens": 4096})
+    await world.until("an evaluator", lambda: evaluated(world))
     before = uids()
     world.operate(runtime_image="image:new", runtime_env={"A": "1"})
     await asyncio.sleep(60)
@@ -258,8 +264,7 @@ async def shard_and_evaluator_of_a_lost_node_have_successors_and_of_a_silent_one
     world: World,
 ) -> None:
     world.change_run(evaluation={"tokens": 4096})
-    evaluated = lambda: world.condition("TrainingRun", "r", "Evaluated")[0] == "True"  # noqa: E731
-    await world.until("an evaluator", evaluated)
+    await world.until("an evaluator", lambda: evaluated(world))
 
     def pod(name: str) -> Any:
         return world.server.objects.get(Key("Pod", "ns", name), {"status": {"phase": "Gone"}})

@@ -202,10 +202,6 @@ class Scene(SceneCluster):
         placement = str(self.status.placement)
         return {each["atoll.dev/host"] for each in labels if each["atoll.dev/placement"] == placement}
 
-    def told(self) -> set[str]:
-        """Incarnations that the pods are told."""
-        return {pod["metadata"]["annotations"][ANNOTATION_INCARNATION] for pod in self.pods.values()}
-
     def condition(self, name: str) -> tuple[str, str, str]:
         """Status, reason and message."""
         found = find(self.status.conditions, name)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from run_scene import NOW, RunScene, condition, deleted, replicas, specs, unit_status
+from run_scene import NOW, RunScene, condition, replicas, specs, unit_status
 
 from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import Heal
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.conditions import document, find, format_time, refused, state, transition
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.run.plan import RunPlan
 from atoll_runtime.contract import LedgerReport, parse_run
 
 TERMINAL = PodView(name="r-syncer-1", exit_code=64, exit_message="LayoutMismatch: no")
@@ -32,14 +31,6 @@ def scene(learning: bool = True, **spec: Any) -> RunScene:
     return made
 
 
-def journal(plan: RunPlan) -> str:
-    """Folder of the syncer's journal."""
-    syncer = next(body["spec"] for body in plan.apply if body["kind"] == "StatefulSet")
-    variables = syncer["template"]["spec"]["containers"][0]["env"]
-    [folder] = (each["value"] for each in variables if each["name"] == "ATOLL_JOURNAL_DIR")
-    return str(folder.rpartition("/")[2])
-
-
 def test_units_have_streams_batches_and_capacity_of_their_pools_in_any_order() -> None:
     plan = RunScene(POOLS).plan()
     found = specs(plan)
@@ -57,17 +48,6 @@ def test_contract_has_the_sections_of_the_spec_and_an_address_for_each_shard() -
     assert (found.uid, found.quorum.min, found.seed, found.tape) == ("u", 2, "Peer", "Contributions")
     assert [shard.host for shard in found.shards] == [f"r-syncer-{n}.r-syncer.ns.svc" for n in range(2)]
     assert replicas(plan) == 2
-
-
-def test_each_number_of_shards_has_a_new_journal_folder() -> None:
-    run, folders = scene(suspend=True), []
-    for shards in (2, 2, 1, 1, 2):
-        run.change(syncer={"shards": shards})
-        folders.append(journal(run.plan()))
-        assert journal(run.plan(1)) == folders[-1], "the status was not written"
-        run.step()
-    assert folders == ["layout-0", "layout-0", "layout-1", "layout-1", "layout-2"]
-    assert (run.status.syncer_shards, run.status.syncer_layout) == (2, 2)
 
 
 def holds(reason: str, part: str = "Scheduled") -> Any:
@@ -136,19 +116,6 @@ def test_unit_that_is_being_scaled_away_is_not_counted() -> None:
     run = scene(units=1)
     assert run.plan().status.units_summary == "1/1"
     assert run.condition("Ready")[2].startswith("1 of 1 units learn, ")
-
-
-def test_end_is_written_before_anything_is_deleted_and_then_the_run_itself() -> None:
-    run = scene(ttlSecondsAfterFinished=60).syncer("Finished")
-    first = run.step()
-    assert (deleted(first, "r-syncer"), first.apply, first.poll_syncer) == (set(), (), False)
-    second = run.step(1)
-    assert deleted(second, "r-syncer") == {"StatefulSet", "Service"}
-    assert (second.status, second.wake) == (first.status, NOW + 60)
-    assert run.plan(61).delete_run
-    failed = scene().syncer("Failed", message="x")
-    failed.step()
-    assert (replicas(failed.plan()), deleted(failed.plan(), "r-syncer")) == (0, set()), "it keeps its journal"
 
 
 def test_deadline_fails_the_run_but_excludes_suspension() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from run_scene import NOW, RunScene, replicas, specs
+from run_scene import NOW, RunScene, specs
 
 from atoll_operator.api.group import ANNOTATION_CONTRACT, Object
 from atoll_operator.api.trainingrun import RuntimeStatus
@@ -130,28 +129,6 @@ def test_outdated_pods_are_replaced_one_by_one() -> None:
     for pods, due in DUE:
         assert [each.name for each in outdated(pods, [made_new(3)])] == due
         assert not [*outdated(pods, [made_new(0)])]
-
-
-def test_run_replaces_its_pods_for_a_new_image_but_not_while_it_is_suspended() -> None:
-    scene = run_of(OLD)
-    digests = {
-        name: template["metadata"]["annotations"]["atoll.dev/contract"]
-        for name, template in statefulsets(scene).items()
-    }
-    syncer = pod(0, digests["r-syncer"])
-    evaluator = replace(pod(0, digests["r-evaluator"]), name="r-evaluator-0")
-    scene.step()
-    scene.operator = NEW
-    scene.see(syncer_pods=(syncer,), evaluator_pods=(evaluator,))
-    assert scene.plan().remove_pods == ()
-    named = scene.change(image="runtime:2").plan()
-    assert [each.name for each in named.remove_pods] == ["r-syncer-0", "r-evaluator-0"]
-    assert named.status.runtime == RuntimeStatus(
-        image="runtime:2", asked="runtime:2", environment={"A": "2", "B": "3"}
-    )
-    suspended = scene.change(suspend=True).unknown()
-    suspended.status = suspended.status.model_copy(update={"global_step": 0})
-    assert (replicas(suspended.plan()), suspended.plan().remove_pods) == (0, ())
 
 
 def test_syncer_that_cannot_read_its_contract_does_not_fail_the_run_but_says_why() -> None:

@@ -23,19 +23,6 @@ from atoll_runtime.learner.incarnation import MEMORY_FILE
 QUEUED = {"queue_name": "team"}
 
 
-def test_a_new_unit_gets_its_first_incarnation_before_any_pod() -> None:
-    scene = Scene(sees_nodes=False)
-    first = scene.look()
-    assert (first.advance, first.status.incarnation, first.create) == (True, 1, ())
-    scene.once()
-    assert len(scene.look().create) == 4 and scene.plan.status.placement == 1
-
-
-def test_a_unit_that_the_syncer_would_fence_off_is_given_a_new_incarnation_at_no_cost() -> None:
-    scene = Scene().place().set(report=UnitReport(incarnation=7, hosts=0, state="Gone")).once()
-    assert (scene.numbers, scene.status.restart_count, scene.status.restarts) == ((8, 8), 0, ())
-
-
 def test_a_changed_spec_makes_the_next_incarnation_and_sound_pods_have_time_to_end() -> None:
     scene = learning()
     scene.generation, scene.spec = 2, scene.spec.model_copy(update={"batch": 16})
