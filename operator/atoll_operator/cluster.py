@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from atoll_operator.api.group import FIELD_MANAGER, GROUP, LABEL_MANAGER, MANAGER, VERSION
-from atoll_operator.kube.client import ApiClient, Request, Resource
+from atoll_operator.kube.client import ApiClient, Resource
 from atoll_operator.kube.errors import NotFound, Unreachable
 from atoll_operator.kube.login import Credentials
 from atoll_operator.metrics.process import Metrics
@@ -37,7 +37,7 @@ class Cluster(ApiClient):
         prefix = f"/apis/{GROUP}/{VERSION}"
         wanted = {resource.plural for resource in RESOURCES.values() if resource.group == GROUP}
         try:
-            served = {each["name"] for each in (await self._call(Request("GET", prefix)))["resources"]}
+            served = {each["name"] for each in (await self._call("GET", prefix))["resources"]}
         except NotFound:
             served = set()
         if missing := wanted - served:

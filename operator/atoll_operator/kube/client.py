@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import aiohttp
@@ -48,18 +47,6 @@ class Resource(NamedTuple):
         prefix = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         scope = f"/namespaces/{namespace}" if namespace else ""
         return f"{prefix}{scope}/{self.plural}" + (f"/{name}" if name else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request; the path has no server."""
-
-    method: str
-    path: str
-    body: Object | None = None
-    parameters: Mapping[str, str] | None = None
-    content_type: str = JSON
-    accept: str = JSON
 
 
 class ApiClient:
@@ -104,13 +91,13 @@ class ApiClient:
     async def may_list(self, kind: str) -> bool:
         """Whether the API server allows a list of the whole cluster."""
         try:
-            await self._call(Request("GET", self._path(kind, ""), parameters={"limit": "1"}))
+            await self._call("GET", self._path(kind, ""), parameters={"limit": "1"})
         except Refused:
             return False
         return True
 
     async def get(self, kind: str, namespace: str, name: str) -> Object:
-        return await self._call(Request("GET", self._path(kind, namespace, name)))
+        return await self._call("GET", self._path(kind, namespace, name))
 
     async def list(
         self, kind: str, namespace: str, selector: str = "", metadata: bool = False
@@ -120,8 +107,7 @@ class ApiClient:
         parameters = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
         accept, bodies = METADATA_LIST if metadata else JSON, list[Object]()
         while True:
-            request = Request("GET", self._path(kind, namespace), None, parameters, accept=accept)
-            answer = await self._call(request)
+            answer = await self._call("GET", self._path(kind, namespace), None, parameters, accept=accept)
             bodies += answer["items"] or []  # an empty list of metadata is null
             if not (token := answer["metadata"].get("continue")):
                 return bodies, version_of(answer["metadata"])
@@ -131,16 +117,16 @@ class ApiClient:
         """Raises AlreadyExists also where an earlier try arrived and its answer was lost, and Refused where a field is
         unknown."""
         path = self._path(body["kind"], body["metadata"]["namespace"])
-        return await self._call(Request("POST", path, body, {**self._manager, "fieldValidation": "Strict"}))
+        return await self._call("POST", path, body, {**self._manager, "fieldValidation": "Strict"})
 
     async def apply(self, body: Object) -> Object:
         """Server-side apply, by force: the fields in `body` become ours, fields of other managers stay."""
         parameters = {**self._manager, "force": "true"}
-        return await self._call(Request("PATCH", self._path_of(body), body, parameters, APPLY))
+        return await self._call("PATCH", self._path_of(body), body, parameters, APPLY)
 
     async def replace(self, body: Object) -> Object:
         """Writes the whole object. Raises Conflict where it is not the version in `body` any more."""
-        return await self._call(Request("PUT", self._path_of(body), body, self._manager))
+        return await self._call("PUT", self._path_of(body), body, self._manager)
 
     async def patch_metadata(
         self, kind: str, namespace: str, name: str, uid: str, content_type: str = MERGE, **change: object
@@ -148,7 +134,7 @@ class ApiClient:
         """Changes metadata of the object with this uid. Raises Conflict where the name has another uid."""
         path, body = self._path(kind, namespace, name), {"metadata": {"uid": uid, **change}}
         try:
-            return await self._call(Request("PATCH", path, body, self._manager, content_type))
+            return await self._call("PATCH", path, body, self._manager, content_type)
         except Refused as error:
             if "metadata.uid" in str(error):  # the API server calls a patch with another uid invalid
                 raise Conflict(str(error)) from error
@@ -160,7 +146,7 @@ class ApiClient:
         metadata = {key: body["metadata"][key] for key in ("name", "namespace", "resourceVersion", "uid")}
         change = {key: body[key] for key in ("apiVersion", "kind")} | {"metadata": metadata, "status": status}
         parameters = {**self._manager, "fieldValidation": "Strict"}
-        return await self._call(Request("PUT", self._path_of(body) + "/status", change, parameters))
+        return await self._call("PUT", self._path_of(body) + "/status", change, parameters)
 
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None
@@ -171,7 +157,7 @@ class ApiClient:
             options["preconditions"] = {"uid": uid}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
-        return await self._call(Request("DELETE", self._path(kind, namespace, name), options))
+        return await self._call("DELETE", self._path(kind, namespace, name), options)
 
     def _path(self, kind: str, namespace: str, name: str = "") -> str:
         return self.resources[kind].path(namespace, name)
@@ -179,18 +165,34 @@ class ApiClient:
     def _path_of(self, body: Object) -> str:
         return self._path(body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
 
-    async def _call(self, request: Request) -> Object:
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        parameters: Mapping[str, str] | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+    ) -> Object:
         """Retries on 401, 429, 5xx and lost connections with exponential back-off, or after `Retry-After`."""
-        problem, asked = "", 0.0
+        assert self._session is not None, "the client is used outside its context"
+        data, problem, asked = None if body is None else msgspec.json.encode(body), "", 0.0
+        # Compressing costs the API server more than the network saves.
+        headers = {"Content-Type": content_type, "Accept": accept, "Accept-Encoding": "identity"}
         for attempt in range(TRIES):
             if attempt:
                 await asyncio.sleep(max(asked, back_off(attempt, BACK_OFF_SECONDS, RETRY_AFTER_SECONDS)))
-            asked = 0.0
+            asked, url, now = 0.0, self.credentials.server + path, headers | self.credentials.headers()
             try:
                 async with self._slots:
-                    if request.method != "GET" and not self._may_write():
-                        raise NotLeading(f"{request.method} {request.path}: another operator may lead by now")
-                    status, answer, asked = await self._send(request)
+                    if method != "GET" and not self._may_write():
+                        raise NotLeading(f"{method} {path}: another operator may lead by now")
+                    async with self._session.request(
+                        method, url, params=parameters, data=data, headers=now
+                    ) as response:
+                        after = response.headers.get("Retry-After", "")  # a date is not waited for
+                        asked = min(float(after), self._longest_wait) if after.isdecimal() else 0.0
+                        status, answer = response.status, decode(await response.read())
             except (aiohttp.ClientError, TimeoutError) as error:
                 self.count_error("unreachable")
                 problem = f"{type(error).__name__}: {error}"
@@ -203,24 +205,7 @@ class ApiClient:
             if status not in (401, 429) and status < 500:
                 causes = answer.get("details", {}).get("causes") or [{}]
                 raise of_status(status, str(answer.get("reason", "")), problem, causes[0].get("reason", ""))
-        raise Unreachable(f"{request.method} {request.path}: {problem}")
-
-    async def _send(self, request: Request) -> tuple[int, Object, float]:
-        """Returns status, answer, and the seconds to wait before the next try."""
-        if self._session is None:
-            raise RuntimeError("the client is used outside its context")
-        async with self._session.request(
-            request.method,
-            self.credentials.server + request.path,
-            params=request.parameters,
-            data=None if request.body is None else msgspec.json.encode(request.body),
-            # Compressing costs the API server more than the network saves.
-            headers=self.credentials.headers()
-            | {"Content-Type": request.content_type, "Accept": request.accept, "Accept-Encoding": "identity"},
-        ) as response:
-            after = response.headers.get("Retry-After", "")  # a date is not waited for
-            wait = min(float(after), self._longest_wait) if after.isdecimal() else 0.0
-            return response.status, decode(await response.read()), wait
+        raise Unreachable(f"{method} {path}: {problem}")
 
 
 def decode(content: bytes) -> Object:

@@ -19,6 +19,7 @@ S = TypeVar("S", LearnerUnitStatus, TrainingRunStatus)
 ConditionStatus = Literal["True", "False", "Unknown"]
 State = tuple[ConditionStatus, str, str]
 """Status, reason, message."""
+ABSENT = Condition(type="", status="Unknown", reason="Absent", last_transition_time="")
 FIGURES = frozenset(
     {
         "step", "tokens", "loss", "tokensPerSecond", "staleness", "contributions", "globalStep", "progressPercent",
@@ -66,13 +67,13 @@ def states_of(conditions: Iterable[Condition]) -> dict[str, State]:
     return {item.type: (item.status, item.reason, item.message) for item in conditions}
 
 
-def find(conditions: Sequence[Condition], name: str) -> Condition | None:
-    return next((condition for condition in conditions if condition.type == name), None)
+def find(conditions: Sequence[Condition], name: str) -> Condition:
+    """The condition; `ABSENT` before the first pass."""
+    return next((condition for condition in conditions if condition.type == name), ABSENT)
 
 
 def is_true(conditions: Sequence[Condition], name: str) -> bool:
-    condition = find(conditions, name)
-    return condition is not None and condition.status == "True"
+    return find(conditions, name).status == "True"
 
 
 def clip(message: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from memory_apiserver import Fault, Object, Server
 
 from atoll_operator.cluster import Cluster
+from atoll_operator.kube.client import JSON
 from atoll_operator.kube.errors import Unreachable
 from atoll_operator.kube.login import Credentials
 from atoll_operator.metrics.process import Metrics
@@ -27,18 +28,24 @@ class MemoryCluster(Cluster):
         self.dead = False
         """The process that uses this client was killed: nothing of it reaches the server any more."""
 
-    async def _call(self, request: Any) -> Object:
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        parameters: Any = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+    ) -> Object:
         server, weather = self.server, self.server.weather
         async with self._slots:
             await self._travel(weather.lost_requests, "lost on its way")
-            fault, writes = server.fault, request.method != "GET"
+            fault, writes = server.fault, method != "GET"
             self.writes += writes
-            strikes = writes and fault is not None and fault.strikes(request.method, request.path)
+            strikes = writes and fault is not None and fault.strikes(method, path)
             if fault is not None and strikes and fault.when == "before":
                 self._die(fault)
-            answer = server.answer(
-                request.method, request.path, request.body or {}, request.parameters, request.content_type
-            )
+            answer = server.answer(method, path, body or {}, parameters, content_type)
             if fault is not None and strikes:
                 self._die(fault)
             await self._travel(weather.lost_answers if writes else 0.0, "its answer is lost")

@@ -18,7 +18,7 @@ from memory_client import MemoryCluster
 from atoll_operator.certificates.authority import AUTHORITY_LIFE, Authority, client_context
 from atoll_operator.certificates.members import RunOwner, members
 from atoll_operator.certificates.secrets import RunCertificates
-from atoll_operator.kube.client import AT_ONCE, Request
+from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.reconcilers.inventory import Inventory
 
 RUN = RunOwner("ns", "r", "run")
@@ -36,13 +36,13 @@ class Secrets(MemoryCluster):
         self.under_way = self.most_at_once = 0
         self.certificates = RunCertificates(self, Inventory().cache, RUN)
 
-    async def _call(self, request: Request) -> Any:
-        name = request.body["metadata"]["name"] if request.body else request.path.rpartition("/")[2]
-        self.asked.append((request.method, name))
+    async def _call(self, method: str, path: str, body: Any = None, *more: Any, **options: Any) -> Any:
+        name = body["metadata"]["name"] if body else path.rpartition("/")[2]
+        self.asked.append((method, name))
         self.under_way += 1
         self.most_at_once = max(self.most_at_once, self.under_way)
         try:
-            return await super()._call(request)
+            return await super()._call(method, path, body, *more, **options)
         finally:
             self.under_way -= 1
 

@@ -56,8 +56,7 @@ def plan_completion(run: RunObserved, lost: QuorumLost | None, now: float) -> Ou
     phase, report = run.status.phase, run.syncer.status
     if phase in ("Complete", "Failed"):
         known = find(run.status.conditions, phase)
-        reason, message = (known.reason, known.message) if known is not None else ("", "")
-        return Outcome(phase, reason, message, known=True)
+        return Outcome(phase, known.reason, known.message, known=True)
     if report is not None and report.phase == "Finished":
         target = f"step {report.global_step}, {report.tokens} tokens"
         return Outcome("Complete", "TargetReached", f"{target}; final checkpoint {report.final_checkpoint}")
@@ -127,7 +126,6 @@ def start_end(spec: TrainingRunSpec, old: TrainingRunStatus, now: float) -> floa
     if spec.suspend or old.phase not in STARTING_PHASES:
         return None
     suspended = find(old.conditions, "Suspended")
-    active = suspended is not None and suspended.status == "False"
-    begun = parse_time(suspended.last_transition_time) if suspended is not None and active else now
+    begun = parse_time(suspended.last_transition_time) if suspended.status == "False" else now
     end = begun + spec.recovery.startup_seconds
     return end if now < end else None

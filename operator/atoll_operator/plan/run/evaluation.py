@@ -74,7 +74,7 @@ def _after_the_end(
     if now < end:
         return 1, state(False, "EvaluatesFinal", _trouble(run, f"{late} yet")), end
     known = find(run.status.conditions, EVALUATED)
-    if known is not None and known.reason == "FinalNotEvaluated":
+    if known.reason == "FinalNotEvaluated":
         return None, state(False, known.reason, known.message), None
     text = f"{late} after {limit} s (spec.evaluation.finalSeconds)"
     return None, state(False, "FinalNotEvaluated", _trouble(run, text)), None
@@ -84,7 +84,7 @@ def _verdict(run: RunObserved) -> State:
     """While the run trains."""
     report, reason = run.evaluator.status, run.evaluator.reason
     known = find(run.status.conditions, EVALUATED)
-    if report is None and not reason and known is not None and known.status == "True":
+    if report is None and not reason and known.status == "True":
         return state(True, known.reason, known.message)  # this operator has just started to poll
     dead = next((pod for pod in run.evaluator_pods if pod.exit_code), None)
     if report is None or reason:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
-from atoll_operator.plan.conditions import find, is_true, parse_time
+from atoll_operator.plan.conditions import ABSENT, find, is_true, parse_time
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView
@@ -59,7 +59,7 @@ class UnitFacts:
             return False
         status, learning = self.status, find(self.status.conditions, "Learning")
         merged = status.phase in PLACED_PHASES and 0 < status.merged_incarnation == status.incarnation
-        if not merged or learning is None:
+        if not merged or learning is ABSENT:
             return True
         if learning.status != "False" or serving_since is None:
             return False
@@ -68,11 +68,8 @@ class UnitFacts:
     def homeless(self, now: float) -> bool:
         """Whether it has waited for hosts for ten minutes."""
         scheduled = find(self.status.conditions, "Scheduled")
-        return (
-            scheduled is not None
-            and scheduled.reason in (CAPACITY_UNAVAILABLE, QUEUED)
-            and parse_time(scheduled.last_transition_time) + PATIENCE_SECONDS <= now
-        )
+        waits = scheduled.reason in (CAPACITY_UNAVAILABLE, QUEUED)
+        return waits and parse_time(scheduled.last_transition_time) + PATIENCE_SECONDS <= now
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,7 @@ def _units_degraded(units: dict[str, LearnerUnitStatus]) -> State:
 def _hold(unit: LearnerUnitStatus) -> Condition | None:
     """The condition by which the unit waits until somebody else acts."""
     parts = (find(unit.conditions, name) for name in ("Scheduled", "PodsReady"))
-    return next((part for part in parts if part and part.status == "False" and part.reason in HOLDS), None)
+    return next((part for part in parts if part.status == "False" and part.reason in HOLDS), None)
 
 
 def _suspended(suspension: Suspension) -> dict[str, State]:

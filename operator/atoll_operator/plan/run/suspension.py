@@ -44,7 +44,7 @@ def plan_suspension(run: RunObserved, now: float) -> Suspension | None:
     old, report = run.status, run.syncer.status
     order = run.syncer.order if run.syncer.order is not None and run.syncer.order.last else None
     since, known = old.suspend_time or format_time(now), find(old.conditions, "Suspended")
-    if known is not None and known.status == "True":
+    if known.status == "True":
         return Suspension(since=since, done=True, reason=known.reason, message=known.message)
     kept = "spec.suspend is true: no pods, the journal is kept"
     if not _has_merges(run) or old.syncer_shards not in (0, run.spec.syncer.shards):

@@ -22,7 +22,7 @@ def asked(unit: UnitObserved) -> Cause | None:
 def under_way(unit: UnitObserved) -> bool:
     """Whether the unit is leaving its hosts."""
     draining = find(unit.status.conditions, "Draining")
-    return draining is not None and (draining.status, draining.reason) == ("True", HOST_MAINTENANCE)
+    return (draining.status, draining.reason) == ("True", HOST_MAINTENANCE)
 
 
 def may_begin(unit: UnitObserved, budget: incarnation.Budget) -> bool:

@@ -80,9 +80,9 @@ def jitter(uid: str, incarnation: int) -> float:
 def without_failure(unit: UnitObserved, budget: Budget) -> UnitPlan | None:
     """The plan for a unit that needs an incarnation on new hosts though nothing failed; None if it needs none."""
     status = unit.status
-    scheduled = find(status.conditions, "Scheduled")
     # The operator itself took the pods away, so that the next incarnation follows no failure.
-    inactive = status.phase in ("Suspended", "Finished") or (scheduled and scheduled.reason == RUN_NOT_FOUND)
+    orphan = find(status.conditions, "Scheduled").reason == RUN_NOT_FOUND
+    inactive = status.phase in ("Suspended", "Finished") or orphan
     failed = status.phase == "Failed"
     if status.incarnation == 0 or inactive or unit.spec_changed:
         if failed:  # the old spec failed: the new one has the whole budget
@@ -150,8 +150,7 @@ def raise_incarnation(
 def failing(unit: UnitObserved, cause: Cause) -> LearnerUnitStatus:
     """The status with this failure, and the time at which the heal began."""
     old, moment = unit.status, cause.time or unit.now
-    known, healing = old.last_failure, find(old.conditions, "Healing")
-    noted = healing is not None and healing.reason == BACK_OFF
+    known, noted = old.last_failure, find(old.conditions, "Healing").reason == BACK_OFF
     if not noted or known is None or (known.pod, known.reason) != (cause.pod, cause.reason):
         known = Failure(
             reason=cause.reason,

@@ -48,8 +48,8 @@ def describe(unit: UnitObserved, pods: Sequence[PodView]) -> UnitPlan:
         status = status.model_copy(update={"merged_incarnation": status.incarnation})
         merged = unit.report.first_merge_time if unit.report is not None else None
         status, last = ended_heal(status, merged or unit.now)
-        before = find(unit.status.conditions, "Healing")
-        if last is not None and (before is None or before.reason != BACK_OFF):  # else it came back by itself
+        by_itself = find(unit.status.conditions, "Healing").reason == BACK_OFF
+        if last is not None and not by_itself:
             status = status.model_copy(update={"last_heal_seconds": last.seconds, "last_heal": last})
             told = f"incarnation {status.incarnation} was merged {last.seconds:.1f} s after the failure"
             notices.append(Notice("Normal", "Healed", told, f"{status.incarnation}"))
