@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from atoll_operator.api.group import FIELD_MANAGER, GROUP, LABEL_MANAGER, MANAGER, VERSION
+from atoll_operator.api.group import GROUP, LABEL_MANAGER, MANAGER, VERSION
 from atoll_operator.kube.client import ApiClient, Resource
 from atoll_operator.kube.errors import NotFound, Unreachable
 from atoll_operator.kube.login import Credentials
@@ -30,7 +30,9 @@ class Cluster(ApiClient):
     """See `ApiClient` for the options."""
 
     def __init__(self, credentials: Credentials, metrics: Metrics, **options: Any) -> None:
-        super().__init__(credentials, RESOURCES, FIELD_MANAGER, metrics.count_api_error, **options)
+        super().__init__(
+            credentials, RESOURCES, MANAGER, lambda code: metrics.api_errors.labels(code).inc(), **options
+        )
 
     async def check_served(self) -> None:
         """Raises Unreachable where the API server does not serve our kinds."""

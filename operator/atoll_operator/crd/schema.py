@@ -111,10 +111,10 @@ def limits(field: Schema) -> str:
         return f"At most {field['maxItems']}." if "maxItems" in field else ""
     if field.get("type") not in ("integer", "number") or "minimum" not in field:
         return ""
-    low, above = _plain(field["minimum"]), field.get("exclusiveMinimum")
+    low, above = str(field["minimum"]).removesuffix(".0"), field.get("exclusiveMinimum")
     if "maximum" not in field:
         return f"Above {low}." if above else f"{low} or more."
-    begins, high = f"{'Above' if above else 'From'} {low}", _plain(field["maximum"])
+    begins, high = f"{'Above' if above else 'From'} {low}", str(field["maximum"]).removesuffix(".0")
     if field.get("exclusiveMaximum"):
         return f"{begins}, below {high}."
     return f"{begins}, up to {high}." if above else f"{begins} to {high}."
@@ -126,10 +126,6 @@ def default(field: Schema) -> str:
     if value in NOTHING:
         return ""
     return f"Default: {value if isinstance(value, str) else json.dumps(value)}."
-
-
-def _plain(number: float) -> str:
-    return str(int(number)) if number == int(number) else str(number)
 
 
 def _beyond(value: Any, children: Mapping[str, Schema]) -> Any:

@@ -58,10 +58,6 @@ class Metrics:
         )
         self.leader = gauge("atoll_leader", "1 in the operator that acts, 0 in others.")
 
-    def count_api_error(self, code: str) -> None:
-        """Counts an answer of an API server by its status code, or `unreachable`; thread-safe."""
-        self.api_errors.labels(code).inc()
-
 
 Check = Callable[[], tuple[bool, str]]
 """Returns whether all is well, and a text about it."""
