@@ -211,7 +211,7 @@ def a_round_is_merged_below_its_quorum(patch: Patch) -> None:
     def again(self: Rounds, held: Any, why: str, now: float) -> None:
         if held.contributions.members and not held.contributions.lacking:
             self.roster.close(held.id)
-            self._freeze(held, now)
+            self._merge(held, now)
         else:
             real(self, held, why, now)
 

@@ -164,7 +164,7 @@ class Checks:
             raise Violation(f"{merge.round}: members {names}")
         if len(names) < machine.rules.quorum:
             raise Violation(f"{merge.round}: {len(names)} members are below the quorum")
-        known = [level for levels in machine.rounds.norms[p].merges for level in levels]
+        known = [level for levels in machine.rounds.versions[p].norms.merges for level in levels]
         lied = any(self._world.lie_of(name) == "norm" for name in names)
         # Of what was merged before anything could be told, the norms may be the liar's.
         if lied and len(names) >= 3 and max(known, default=0.0) < LOUD:

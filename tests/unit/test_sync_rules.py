@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from atoll_runtime.sync import quorum, schedule
 from atoll_runtime.sync.fragments import LayoutError, TensorInfo, build_layout, part_bounds
-from atoll_runtime.sync.grace import Ema, grace
+from atoll_runtime.sync.grace import Ema, Timing
 from atoll_runtime.sync.rules import Rules
 from atoll_runtime.sync.weights import weight
 
@@ -100,8 +100,9 @@ def test_a_weight_is_quantity_times_quality(steps: int, tokens: int, expected: f
 def test_grace_is_a_fraction_of_the_slack_within_its_bounds(
     quorum_seconds: float, sync_seconds: float, max_steps: float, expected: float
 ) -> None:
-    found = grace(1.0, quorum_seconds, sync_seconds, overlap_steps=2, fraction=0.8, max_steps=max_steps)
-    assert found == pytest.approx(expected)
+    timing = Timing(Ema(1.0, quorum_seconds), Ema(1.0, sync_seconds))
+    rules = Rules(2, 4, 1, 1, grace_fraction=0.8, grace_steps=max_steps, target_steps=1, target_tokens=None)
+    assert timing.grace(1.0, rules) == pytest.approx(expected)
 
 
 def test_an_average_takes_its_first_sample_whole() -> None:

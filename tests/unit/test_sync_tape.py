@@ -133,7 +133,9 @@ class Shard:
         assert self.tape._thread is not None
         self.tape._thread.join(30)
         assert not self.tape._thread.is_alive()
-        self.machine = restoring.restore(self.rules, self.machine.rounds.sizes, self.machine.committed)
+        self.machine = restoring.restore(
+            self.rules, tuple(each.size for each in self.machine.rounds.versions), self.machine.committed
+        )
         self.now = 3.0
         self.fresh.clear()
         self.parts.clear()

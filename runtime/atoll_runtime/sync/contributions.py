@@ -56,6 +56,12 @@ class Contributions:
         """A host of the unit has answered again, at a later step: this host will, too."""
         return any(other.trained > part.trained for other in self.parts.get(part.unit, {}).values())
 
+    def supersedes(self, part: Part) -> bool:
+        """Another part of this host is in, or will come."""
+        known = self.header(part.unit, part.host)
+        newer = known is not None and known != part and known.trained >= part.trained
+        return newer or (part.unit, part.host) in self.bodies or self.outrun(part)
+
     def admit(self, part: Part) -> str:
         """Why the part cannot be taken, for reasons in itself or in the round; empty when it can."""
         if self.outrun(part):

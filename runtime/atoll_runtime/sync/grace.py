@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from atoll_runtime.sync.rules import Rules
+
 
 @dataclass
 class Ema:
@@ -23,20 +25,11 @@ class Timing:
     quorum: Ema = field(default_factory=lambda: Ema(0.25))
     sync: Ema = field(default_factory=lambda: Ema(0.25))
 
+    def grace(self, step: float, rules: Rules) -> float:
+        """γ·(τ·ξ_step − (ξ_quorum + ξ_sync)), clamped to [0, max_steps·ξ_step], in seconds.
 
-def grace(
-    step_seconds: float,
-    quorum_seconds: float,
-    sync_seconds: float,
-    *,
-    overlap_steps: float,
-    fraction: float,
-    max_steps: float,
-) -> float:
-    """γ·(τ·ξ_step − (ξ_quorum + ξ_sync)), clamped to [0, max_steps·ξ_step], in seconds.
-
-    Args:
-        overlap_steps: inner steps that the rounds in flight span: τ in the paper, where P = H; τ·H/P here.
-    """
-    slack = overlap_steps * step_seconds - (quorum_seconds + sync_seconds)
-    return min(max(fraction * slack, 0.0), max_steps * step_seconds)
+        τ is the inner steps that the rounds in flight span: in the paper, where P = H, as many as these; τ·H/P here.
+        """
+        span = rules.overlap * rules.interval / rules.fragments * step
+        slack = span - (self.quorum.value or 0.0) - (self.sync.value or 0.0)
+        return min(max(rules.grace_fraction * slack, 0.0), rules.grace_steps * step)

@@ -38,7 +38,7 @@ from atoll_runtime.sync.events import (
     Standing,
 )
 from atoll_runtime.sync.identifiers import CutId, RoundId
-from atoll_runtime.sync.shard import ShardState, owned
+from atoll_runtime.sync.shard import ShardState
 from atoll_runtime.sync.units import Unit
 
 
@@ -90,7 +90,7 @@ class Syncer(ShardState):
     def _joined(self, event: Joined) -> None:
         unit = self.units.get(event.unit)
         if unit is None:
-            unit = self.units[event.unit] = Unit.new(event.unit, owned(self.rounds.sizes))
+            unit = self.units[event.unit] = Unit.new(event.unit, self.rounds.owned)
         if event.incarnation < unit.incarnation:
             self.rounds.effects.append(Evict(event.unit, unit.incarnation))
             return
@@ -190,7 +190,7 @@ class Syncer(ShardState):
         """Takes the next step."""
         self.step = self.following
         p = self.due(self.step)
-        if p is not None and self.step > self.versions[p]:
+        if p is not None and self.step > self.rounds.versions[p].current:
             self.rounds.open(RoundId(self.step, p, 0, self.rounds.lineage), now)
 
     def _wakes(self, now: float) -> list[float]:

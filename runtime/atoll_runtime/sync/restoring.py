@@ -12,8 +12,8 @@ from atoll_runtime.sync.events import Orders
 from atoll_runtime.sync.follower import Follower
 from atoll_runtime.sync.identifiers import CutId
 from atoll_runtime.sync.machine import Syncer
+from atoll_runtime.sync.norms import Norms
 from atoll_runtime.sync.rules import COORDINATOR, Rules
-from atoll_runtime.sync.shard import owned
 from atoll_runtime.sync.units import BY_FRAGMENT, Unit
 
 
@@ -27,11 +27,12 @@ def restore(rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any]) -> 
     """The machine as `record` left it: no host connected, no round in flight."""
     machine = begin(rules, sizes, list(record["versions"]), record["step"])
     rounds = machine.rounds
-    rounds.history = [list(versions) for versions in record["history"]]
     rounds.merges, rounds.last_quorum = record["merges"], record["last_quorum"]
-    for norms, (merges, refused) in zip(rounds.norms, record.get("norms", ()), strict=False):
-        norms.merges, norms.refused = [list(levels) for levels in merges], list(refused)
-    rounds.units = {name: Unit.restore(name, owned(sizes), state) for name, state in record["units"].items()}
+    for versions, history in zip(rounds.versions, record["history"], strict=True):
+        versions.history = list(history)
+    for versions, (merges, refused) in zip(rounds.versions, record.get("norms", ()), strict=False):
+        versions.norms = Norms([list(levels) for levels in merges], list(refused))
+    rounds.units = {name: Unit.restore(name, rounds.owned, state) for name, state in record["units"].items()}
     machine.final = record["final"]
     machine.cuts.newest = CutId(*record["cut"])
     machine.cuts.merges = record["cut_merges"]
@@ -74,7 +75,7 @@ def continued(
     }
     if not same:
         record["norms"] = ()
-        count = len(owned(sizes))
+        count = sum(size > 0 for size in sizes)
         for name, unit in record["units"].items():
             accounts = [each["units"][name]["account"] for each in machines if name in each["units"]]
             unit["account"] = ledger.carried(accounts, count)

@@ -12,6 +12,7 @@ from atoll_runtime.sync.identifiers import NO_CUT, CutId
 from atoll_runtime.sync.rounds import Rounds
 from atoll_runtime.sync.rules import COORDINATOR, Rules
 from atoll_runtime.sync.units import Unit
+from atoll_runtime.sync.versions import Versions
 
 
 @dataclass
@@ -34,7 +35,12 @@ class ShardState:
     def begin(cls, rules: Rules, sizes: tuple[int, ...], versions: list[int], step: int = 0) -> Self:
         """A machine that starts from these versions: no unit known, no round in flight."""
         cuts = Cuts(rules.cut_interval, CutId(0, step))
-        machine = cls(rules, Rounds(rules, sizes, versions), cuts, max(step, *versions))
+        if not len(versions) == len(sizes) == rules.fragments:
+            raise ValueError(
+                f"outer.fragments: {rules.fragments}, but the state holds {len(versions)} versions"
+            )
+        known = [Versions(p, size, [versions[p]]) for p, size in enumerate(sizes)]
+        machine = cls(rules, Rounds(rules, known), cuts, max(step, *versions))
         machine.committed = machine.record()
         return machine
 
@@ -45,7 +51,7 @@ class ShardState:
 
     @property
     def versions(self) -> list[int]:
-        return self.rounds.versions
+        return [versions.current for versions in self.rounds.versions]
 
     @property
     def units(self) -> dict[str, Unit]:
@@ -54,7 +60,7 @@ class ShardState:
     @property
     def tokens(self) -> int:
         """Tokens merged: a token counts when each fragment that the shard owns has it."""
-        return self.rounds.tokens // max(len(owned(self.rounds.sizes)), 1)
+        return self.rounds.tokens // max(len(self.rounds.owned), 1)
 
     @property
     def sealed(self) -> bool:
@@ -119,7 +125,7 @@ class ShardState:
     def due(self, step: int) -> int | None:
         """The fragment that is due here."""
         p = schedule.due(step, self.rules.fragments, self.rules.interval)
-        return p if p is not None and self.rounds.sizes[p] else None
+        return p if p in self.rounds.owned else None
 
     def admit(self, part: Part) -> str:
         """Why a part is not wanted now; empty when it is."""
@@ -135,17 +141,12 @@ class ShardState:
             "step": self.step,
             "clock": self.orders.step,
             "versions": list(self.versions),
-            "history": [list(versions) for versions in self.rounds.history],
+            "history": [list(versions.history) for versions in self.rounds.versions],
             "merges": self.rounds.merges,
-            "norms": [[norms.merges, norms.refused] for norms in self.rounds.norms],
+            "norms": [[each.norms.merges, each.norms.refused] for each in self.rounds.versions],
             "last_quorum": self.rounds.last_quorum,
             "final": self.final,
             "cut": [self.cuts.newest.number, self.cuts.newest.step, self.cuts.newest.final],
             "cut_merges": self.cuts.merges,
             "units": {name: unit.record() for name, unit in self.units.items()},
         }
-
-
-def owned(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Fragments of which a shard of these sizes owns a part."""
-    return tuple(p for p, size in enumerate(sizes) if size > 0)

@@ -24,7 +24,7 @@ from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.machine import Syncer
 
-FORMAT = 6
+FORMAT = 7
 MAGIC = b"ATT1"
 FRAME = struct.Struct("<4sIIQ")
 """Magic, crc32c of all that follows it, bytes of the head, bytes of the body."""

@@ -41,7 +41,7 @@ def stage(machine: Syncer, held: Round, now: float) -> str:
     if held.stage == "Writing":
         return "writing to the journal"
     rounds = machine.rounds
-    decision = rounds.decide(held, rounds.awaited(held, now), now)
+    decision = held.decide(rounds.awaited(held, now), machine.rules.quorum, rounds.ending, now)
     return "ready to merge" if isinstance(decision, quorum.Ready) else decision.why
 
 
@@ -80,7 +80,9 @@ def waits(machine: Syncer, unit: Unit) -> list[Wait]:
     for p in account.owned:
         tokens = account.position - account.settled.get(p, 0)
         held = next((each for each in machine.rounds.held.values() if each.id.fragment == p), None)
-        passed = [version for version in machine.rounds.history[p] if version > (unit.latest(p) or 0)]
+        passed = [
+            version for version in machine.rounds.versions[p].history if version > (unit.latest(p) or 0)
+        ]
         if held is not None and held.stage == "Receiving" and unit.name in held.contributions.lacking:
             found.append(Wait(p, tokens, held.id.step, "its link carries the contribution to this round"))
         elif passed and tokens:

@@ -99,7 +99,7 @@ class Status:
             },
             shard=self.shard,
             shards=machine.rules.shards,
-            fragments=sum(size > 0 for size in machine.rounds.sizes),
+            fragments=len(machine.rounds.owned),
             ledger={name: ledger_report(unit) for name, unit in sorted(machine.units.items())},
             final_checkpoint=machine.final,
             time=time.time(),
