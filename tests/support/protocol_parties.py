@@ -205,6 +205,8 @@ class NumpyUnit:
         theta = initial(self.run.model)
         self.theta = [self._mine(self.layout.flatten(theta, p), p) for p in range(len(self.layout.fragments))]
         self.anchor = [part.copy() for part in self.theta]
+        self.sent: dict[int, np.ndarray] = {}
+        """What its newest contribution to each fragment was taken from, until a version arrives."""
         self.progress = Progress([0] * len(self.theta), [0] * len(self.theta))
         self.step = 0
         self._halt = threading.Event()
@@ -243,8 +245,8 @@ class NumpyUnit:
             if self.progress.see(cut := self.client.cut()):
                 self.client.mark(cut, self.progress.trained)
             for p, arrival in arrivals.items():
-                self.theta[p] = arrival.part.astype(np.float32)
-                self.anchor[p] = self.theta[p].copy()
+                self.anchor[p] = arrival.part.astype(np.float32)
+                self.theta[p] = self.anchor[p] + self.theta[p] - self.sent.pop(p, self.theta[p])
                 self.progress.adopt(p, arrival.version)
                 self.client.adopt(p, arrival)
                 self.received[p] = arrival.version
@@ -258,7 +260,8 @@ class NumpyUnit:
             for p, ask in self.client.pulls().items():
                 offer = self.progress.offer(p, ask)
                 if offer is not None:
-                    delta = (self.anchor[p] - self.theta[p]).astype(dtype)
+                    self.sent[p] = self.theta[p].copy()
+                    delta = (self.anchor[p] - self.sent[p]).astype(dtype)
                     self.client.contribute(p, ask, delta, offer, self.step)
                     self.contributed += 1
             losses = [np.mean((part - self.target) ** 2) for part in self.theta if part.size]

@@ -143,6 +143,14 @@ def test_a_header_of_impossible_tokens_counts_for_no_quorum_and_its_unit_is_told
     assert shard.machine.units["a"].refused == 0
 
 
+def test_the_first_contribution_of_a_unit_that_has_trained_alone_for_long_is_taken() -> None:
+    """The syncer came late, or was away."""
+    shard = Shard("a")
+    shard.run(2000)
+    shard.answer(shard.part("a"))
+    assert (shard.members, shard.refusals()) == ([("a",)], [])
+
+
 def test_steps_that_time_does_not_allow_are_refused() -> None:
     shard = Shard("a")
     shard.answer(shard.part("a"))

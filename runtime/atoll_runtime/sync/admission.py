@@ -152,9 +152,10 @@ class Admission:
 
     def _impossible(self, part: Part, unit: Unit, versions: Versions, now: float) -> str:
         """Why what a header claims cannot be; empty when it can."""
-        newest, elapsed = unit.latest(versions.p), MOST_STALE_INTERVALS * self.interval_seconds
-        if newest is not None:
-            elapsed = now - versions.since.get(newest, -math.inf)
+        newest = unit.latest(versions.p)
+        elapsed = now - versions.since.get(part.anchor if newest is None else newest, -math.inf)
+        if newest is None:  # it may count steps that it made while a contribution was under way that was not merged
+            elapsed += MOST_STALE_INTERVALS * self.interval_seconds
         return claims.impossible(
             part.steps,
             part.tokens,
