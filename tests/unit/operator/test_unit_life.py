@@ -220,11 +220,6 @@ def test_an_image_that_cannot_be_pulled_is_a_condition_and_no_failure() -> None:
         assert (scene.condition("Scheduled")[1], scene.status.incarnation) == (told, 1)
 
 
-def test_while_the_syncer_is_silent_what_was_known_stays() -> None:
-    scene = learning().set(answering_since=None).rest()
-    assert (scene.condition("Learning")[0], scene.status.phase) == ("True", "Learning")
-
-
 def test_a_unit_that_a_peer_may_have_seeded_says_what_it_was_told() -> None:
     scene = Scene(recovery={"seed": "Peer"}).place()
     scene.hear("Joining", seeded_step=40, seed_message="seeded from peer r-one-0")
