@@ -10,13 +10,36 @@ from run_scene import RunScene, condition, replicas, unit_status
 from atoll_operator.plan.run.syncer_state import CheckpointOrder, next_checkpoint_step
 from atoll_runtime.contract import CheckpointReport, SyncerStatus
 
+ORDER = CheckpointOrder(42, last=True)
 
-def suspending() -> RunScene:
-    """A run of one unit, whose pods are gone, at step 42."""
+
+def suspending(pods: bool = False, **checkpoint: Any) -> RunScene:
+    """A run of one unit at step 42."""
     scene = RunScene({"a": 1}).syncer(global_step=42)
     scene.step()
-    scene.unit("r-a-0", unit_status(None, phase="Suspended"))
-    return scene.change(suspend=True).syncer(global_step=42, checkpoint={"uri": "gs://b"})
+    if not pods:
+        scene.unit("r-a-0", unit_status(None, phase="Suspended"))
+    return scene.change(suspend=True).syncer(global_step=42, checkpoint={"uri": "gs://b", **checkpoint})
+
+
+def test_nothing_is_saved_while_a_unit_may_still_contribute() -> None:
+    plan = suspending(pods=True).plan()
+    assert (plan.checkpoint, plan.poll_syncer, replicas(plan)) == (None, True, 1)
+    assert "r-a-0" in condition(plan.status, "Suspended")[2]
+    scene = suspending()
+    assert scene.plan().checkpoint == ORDER
+    assert scene.unit("r-b-0", run="another").plan().checkpoint == ORDER
+
+
+def test_syncer_stops_once_the_status_names_a_checkpoint_that_holds_everything() -> None:
+    older = suspending(newestStep=42, current=False).ordered()
+    assert (replicas(older.plan()), older.plan().status.phase) == (1, "Suspending")
+    scene = suspending(newestStep=42, current=True).ordered()
+    plan = scene.step()
+    assert (replicas(plan), plan.status.phase, plan.poll_syncer, plan.again) == (1, "Suspended", True, True)
+    assert plan.status.checkpoint.step == plan.status.global_step == 42
+    after = scene.unknown().plan(9)
+    assert (replicas(after), after.status, after.poll_syncer, after.again) == (0, plan.status, False, False)
 
 
 @pytest.mark.parametrize(
