@@ -15,7 +15,6 @@ from control_bench import Bench
 from controllers import controllers
 from held_ports import held_ports
 from ill_gate import IllGate
-from narrow_rights import narrow_kubeconfig
 from operator_process import Operator
 from played_kubelet import Kubelet
 from played_syncers import Syncers
@@ -178,12 +177,6 @@ def bench(
         for item in api.list(kind, namespace):
             with contextlib.suppress(Refusal):
                 api.delete(kind, namespace, item["metadata"]["name"], 0 if kind == "Pod" else None)
-
-
-@pytest.fixture
-def narrow(plane: ControlPlane, bench: Bench, tmp_path: Path) -> Path:
-    """A kubeconfig with no rights but those of the chart for the bench's namespace."""
-    return narrow_kubeconfig(plane, bench, tmp_path / "narrow")
 
 
 @pytest.fixture

@@ -3,18 +3,47 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
+import yaml
+from apiserver import with_token
 from control_bench import Bench
 
+from atoll_local.controlplane import ControlPlane
+from atoll_local.kubectl import kubectl
+from atoll_local.paths import source_root
+from atoll_local.programs import find
 from atoll_operator.kube.lease import lease_name
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]  # the first call may have to build helm
 RELEASE = "atoll-narrow"
 """Namespace of the operator that may do little, whose kubeconfig is `narrow`."""
+RIGHTS = ("ServiceAccount", "Role", "RoleBinding")
 UNIT = "r-one-0"
+
+
+@pytest.fixture
+def narrow(plane: ControlPlane, bench: Bench, tmp_path: Path) -> Path:
+    """A kubeconfig with no rights but those that the chart gives for the bench's namespace alone."""
+    chart = str(source_root() / "charts" / "atoll")
+    values = ("--set=crds.enabled=false", f'--set-json=namespaces=["{bench.namespace}"]')
+    command = [str(find("helm")), "template", "atoll", chart, f"--namespace={RELEASE}", *values]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RELEASE}}
+    rights = [item for item in yaml.safe_load_all(done.stdout) if item and item["kind"] in RIGHTS]
+    for body in (namespace, {"apiVersion": "v1", "kind": "List", "items": rights}):
+        plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", body=body)
+    user = f"--as=system:serviceaccount:{RELEASE}:atoll-operator"
+    for what, where in (("pods", bench.namespace), ("leases.coordination.k8s.io", RELEASE)):
+        # The API server's authorizer learns of the bindings by a watch.
+        may = ("auth", "can-i", "create", what, user, f"--namespace={where}")
+        bench.until(
+            "its rights count", lambda may=may: kubectl(plane.kubeconfig, *may, check=False) == "yes\n"
+        )
+    return with_token(plane, bench.api, tmp_path / "narrow", namespace=RELEASE)
 
 
 def test_an_operator_of_one_namespace_works_with_a_role_and_touches_no_other(
