@@ -41,9 +41,10 @@ from atoll_runtime.sync.events import (
     Tick,
 )
 from atoll_runtime.sync.fragments import Array, Layout, TensorInfo, build_layout
+from atoll_runtime.sync.frames import frame
 from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.rules import Rules
-from atoll_runtime.sync.tape import Computed, Contributed, Decided, Facts, Opening, Record, frame, read
+from atoll_runtime.sync.tape import MAGIC, Computed, Contributed, Decided, Facts, Opening, Record, read
 from atoll_runtime.syncer import segments
 from atoll_runtime.syncer.slices import slices
 from atoll_runtime.syncer.state import Version
@@ -285,7 +286,7 @@ def write(path: Path, records: list[tuple[Record, bytes]]) -> None:
     with path.open("wb") as file:
         for record, body in records:
             head = encode(record)
-            file.write(frame(head, [body]) + head + body)
+            file.write(frame(MAGIC, head, [body]) + head + body)
 
 
 def only(folder: Path) -> Path:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import mmap
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import google_crc32c
 import msgspec
 
 from atoll_runtime.contract import Codec, MergeRule, RunContract, TapeDepth
@@ -21,17 +19,12 @@ from atoll_runtime.sync.effects import Effect, Member
 from atoll_runtime.sync.encoding import TapeError, decode, packed
 from atoll_runtime.sync.events import Event
 from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.sync.frames import checksum, take
 from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.machine import Syncer
 
 FORMAT = 7
 MAGIC = b"ATT1"
-FRAME = struct.Struct("<4sIIQ")
-"""Magic, crc32c of all that follows it, bytes of the head, bytes of the body."""
-CHUNK = 16 << 20
-"""Bytes that one checksum call takes."""
-
-Buffer = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True)
@@ -159,24 +152,6 @@ def decisions(effects: Sequence[Effect]) -> tuple[Effect, ...]:
     return tuple(short(effect) for effect in effects)
 
 
-def checksum(*buffers: Buffer) -> int:
-    """crc32c of the buffers, end to end."""
-    crc = int(google_crc32c.value(b""))
-    for buffer in buffers:
-        view = memoryview(buffer)
-        raw = view.cast("B") if view.nbytes else b""  # an empty fragment's view cannot be cast
-        for start in range(0, view.nbytes, CHUNK):
-            crc = int(google_crc32c.extend(crc, bytes(raw[start : start + CHUNK])))
-    return crc
-
-
-def frame(head: bytes, bodies: Sequence[Buffer]) -> bytes:
-    """What stands before the head."""
-    size = sum(memoryview(body).nbytes for body in bodies)
-    crc = checksum(struct.pack("<IQ", len(head), size), head, *bodies)
-    return FRAME.pack(MAGIC, crc, len(head), size)
-
-
 def read(tape: bytes | mmap.mmap, name: str) -> Iterator[Stored]:
     """Every record of a segment; ends before a torn tail, which is what lies behind the last `end`.
 
@@ -184,29 +159,17 @@ def read(tape: bytes | mmap.mmap, name: str) -> Iterator[Stored]:
         TapeError: a damaged record with whole ones behind it, or a head that is not known here.
     """
     view, at = memoryview(tape), 0
-    while (end := whole(view, at)) is not None:
-        _, _, size, _ = FRAME.unpack_from(view, at)
-        middle = at + FRAME.size + size
+    while (found := take(MAGIC, view, at)) is not None:
+        head, body, end = found
         try:
-            record = decode(bytes(view[at + FRAME.size : middle]))
+            record = decode(bytes(head))
         except (TapeError, msgspec.DecodeError) as error:
             raise TapeError(f"{name}: byte {at}: {error}") from error
         if not isinstance(record, Record):
             raise TapeError(f"{name}: byte {at}: {type(record).__name__} is no record of a tape")
-        yield Stored(record, view[middle:end], at, end)
+        yield Stored(record, body, at, end)
         at = end
     behind = at
     while (behind := tape.find(MAGIC, behind + 1)) >= 0:
-        if whole(view, behind) is not None:
+        if take(MAGIC, view, behind) is not None:
             raise TapeError(f"{name}: the record at byte {at} is damaged, whole ones follow from {behind}")
-
-
-def whole(view: memoryview, at: int) -> int | None:
-    """Where the record at `at` ends; None when it is torn or damaged."""
-    if len(view) - at < FRAME.size:
-        return None
-    magic, crc, head, body = FRAME.unpack_from(view, at)
-    end = at + FRAME.size + int(head) + int(body)
-    if magic != MAGIC or end > len(view):
-        return None
-    return end if checksum(view[at + FRAME.size - 12 : end]) == crc else None

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import google_crc32c
 import msgspec
-import numpy as np
 
 from atoll_runtime.interfaces import Disk
+from atoll_runtime.sync import frames
 from atoll_runtime.syncer.errors import JournalError
 
-FRAME = struct.Struct("<4sIIQ")
-"""Magic, crc32c of the rest, bytes of the head, bytes of the body."""
-LENGTHS = struct.Struct("<IQ")
 MAGIC = b"ATJ1"
 
 
@@ -60,13 +55,8 @@ def write(disk: Disk, file: int, head: Head, *arrays: memoryview) -> int:
         encoded = msgspec.msgpack.encode(head)
     except OverflowError as error:
         raise JournalError(f"a record of a {head.kind} cannot be written: {error}") from error
-    # As numpy bytes, the checksum takes them without a copy.
-    bodies = [np.frombuffer(array, np.uint8) for array in arrays if array.nbytes]
-    lengths = LENGTHS.pack(len(encoded), sum(body.size for body in bodies))
-    crc = google_crc32c.extend(google_crc32c.value(lengths), encoded)
-    for body in bodies:
-        crc = google_crc32c.extend(crc, body)
-    left = [memoryview(FRAME.pack(MAGIC, crc, *LENGTHS.unpack(lengths)) + encoded), *(b.data for b in bodies)]
+    left = [memoryview(frames.frame(MAGIC, encoded, arrays) + encoded)]
+    left += [array.cast("B") for array in arrays if array.nbytes]
     length = sum(part.nbytes for part in left)
     while left:  # a write may be short: every turn takes at least a byte
         written = disk.write(file, left)
@@ -100,20 +90,14 @@ def read(disk: Disk, path: Path) -> Iterator[Record]:
 
 def take(content: Any, start: int, path: Path) -> Record | None:
     """The record at byte `start`; None if it is not whole."""
-    frame = content[start : start + FRAME.size]
-    if len(frame) < FRAME.size:
+    found = frames.take(MAGIC, content, start)
+    if found is None:
         return None
-    magic, crc, head_size, body_size = FRAME.unpack(frame)
-    body_at = start + FRAME.size + head_size
-    end = body_at + body_size
-    if magic != MAGIC or end > len(content):  # never asks for the memory that a damaged length names
-        return None
-    encoded, body = content[start + FRAME.size : body_at], content[body_at:end]
-    found = google_crc32c.value(frame[-LENGTHS.size :])
-    if google_crc32c.extend(google_crc32c.extend(found, encoded), body) != crc:
-        return None
+    head, body, end = found
     try:
-        return Record(msgspec.msgpack.decode(encoded, type=Head), body, end)
+        return Record(
+            msgspec.msgpack.decode(head, type=Head), bytes(body), end
+        )  # a copy lies at an even address
     except msgspec.MsgspecError as error:
         raise JournalError(
             f"{path}: byte {start}: not this version's journal: {error}: {remedy(path)}"

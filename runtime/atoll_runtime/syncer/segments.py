@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from atoll_runtime.sync.tape import Buffer, frame
+from atoll_runtime.sync.frames import Buffer, frame
+from atoll_runtime.sync.tape import MAGIC
 
 PATTERN = "tape-*.atl"
 VOLUME_SHARE = 4
@@ -62,7 +63,7 @@ class Segments:
     def append(self, head: bytes, bodies: Sequence[Buffer]) -> None:
         """Adds a record, which may not reach the disk before `flush`."""
         assert self._file is not None, "open() first"
-        lead = frame(head, bodies)
+        lead = frame(MAGIC, head, bodies)
         size = len(lead) + len(head) + sum(memoryview(body).nbytes for body in bodies)
         self._make_room(size)
         for part in (lead, head, *bodies):

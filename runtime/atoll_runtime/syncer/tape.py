@@ -20,10 +20,10 @@ from atoll_runtime.sync.effects import Effect, Member
 from atoll_runtime.sync.encoding import TapeError, encode
 from atoll_runtime.sync.events import Event, MergeFailed, Persisted
 from atoll_runtime.sync.fragments import Array
+from atoll_runtime.sync.frames import Buffer, checksum
 from atoll_runtime.sync.identifiers import RoundId
 from atoll_runtime.sync.machine import Syncer
 from atoll_runtime.sync.tape import (
-    Buffer,
     Closed,
     Computed,
     Contributed,
@@ -31,7 +31,6 @@ from atoll_runtime.sync.tape import (
     Facts,
     Opening,
     Share,
-    checksum,
     decisions,
 )
 from atoll_runtime.syncer.segments import Segments
