@@ -154,7 +154,8 @@ class Admission:
         """Why what a header claims cannot be; empty when it can."""
         newest = unit.latest(versions.p)
         elapsed = now - versions.since.get(part.anchor if newest is None else newest, -math.inf)
-        if newest is None:  # it may count steps that it made while a contribution was under way that was not merged
+        if newest is None:
+            # It may count steps that it made while a contribution was under way that was not merged.
             elapsed += MOST_STALE_INTERVALS * self.interval_seconds
         return claims.impossible(
             part.steps,
