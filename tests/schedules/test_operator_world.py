@@ -42,6 +42,13 @@ def test_operator_killed_at_any_write_leaves_the_world_as_if_it_had_lived(
     assert not wrong, "\n".join([f"{len(wrong)} deaths", *wrong[:20]])
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(0, len(SEEDS) // 3, PART))
+def test_no_node_pool_is_shared_and_every_one_is_used_in_the_end(fixed_hashes: Executor, first: int) -> None:
+    wrong = [told for told in fixed_hashes.map(operator_stories.contest, SEEDS[first : first + PART]) if told]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.timeout(900)  # 10 s alone
 @pytest.mark.parametrize("first", range(0, len(SEEDS), PART))
 def test_an_operator_at_rest_has_nothing_left_to_do(fixed_hashes: Executor, first: int) -> None:

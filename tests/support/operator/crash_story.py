@@ -127,6 +127,12 @@ def emptied(world: World) -> bool:
     return not left and not world.pods() and condition(world, "Progressing") == "False"
 
 
+def lose_slice(world: World) -> None:
+    """With all its nodes: a gang in a queue may come back to a pool that lacks but one, and has to move once more."""
+    for pod in world.pods("r-two-0"):
+        out_of_service(world, pod)
+
+
 def moved(world: World) -> bool:
     return all_learn(world, 2, *BOTH) and len(world.pods()) == 3
 
@@ -172,7 +178,7 @@ STORY = (
     Chapter("no units", change(units=0), emptied),
     Chapter("units in a queue", change(units=None, queueName="team"), learn(2)),
     Chapter("maintenance", at("r-one-0", 0, maintenance), learn(2, "r-one-0")),
-    Chapter("a node is lost", at("r-two-0", 1, out_of_service), moved),
+    Chapter("a slice is lost", lose_slice, moved),
     Chapter("finish", lambda world: setattr(world.syncer, "finished", True), finished),
     Chapter("its time to live ends", change(ttlSecondsAfterFinished=0), gone),
     Chapter("create and delete", create_and_delete, gone),

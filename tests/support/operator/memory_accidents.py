@@ -35,12 +35,23 @@ class Accidents:
     def __init__(self, server: Server, chance: random.Random) -> None:
         self.server = server
         self.random = chance
+        self.schedule_seconds = 0.5
+        """Within which the scheduler looks at a new pod."""
         self.dead: set[str] = set()
         """Nodes that say nothing."""
         self.due: dict[str, float] = {}
         """When somebody does what is due with a pod, by its uid and what."""
-        for body in _nodes():
+        self._pools = POOLS
+        for body in self._nodes():
             server.create(body)
+
+    def keep_pools(self, count: int) -> None:
+        """The cluster has so many node pools of two hosts, and no more."""
+        self._pools = {**POOLS, "two": POOLS["two"][:count]}
+        wanted = {body["metadata"]["name"] for body in self._nodes()}
+        for node in list(self.server.every("Node")):
+            if node["metadata"]["name"] not in wanted:
+                self.server.delete("Node", node["metadata"]["name"])
 
     def fail_pod(self, pod: Object, exit_code: int, message: str = "", reason: str = "Error") -> None:
         """Its container ends, and with it the pod."""
@@ -81,7 +92,7 @@ class Accidents:
 
     def mend_nodes(self) -> None:
         """All are there again, as new; their old pods are gone."""
-        for body in _nodes():
+        for body in self._nodes():
             name = body["metadata"]["name"]
             try:
                 node = self._node(name)
@@ -135,16 +146,16 @@ class Accidents:
         told = {"type": "Ready", "status": "True" if ready else "Unknown", "message": "silent"}
         self.server.change({**node, "status": {**node["status"], "conditions": [told]}})
 
-
-def _nodes() -> Iterator[Object]:
-    for pool, kinds in POOLS.items():
-        for number, (accelerator, topology, hosts) in enumerate(kinds):
-            for host in range(hosts):
-                labels = {NODE_POOL: f"{pool}-{number}", ACCELERATOR: accelerator, TOPOLOGY: topology}
-                metadata = {"name": f"{pool}-{number}-{host}", "labels": labels}
-                ready = {"type": "Ready", "status": "True"}
-                status = {"allocatable": {TPU: "4"}, "conditions": [ready]}
-                yield {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}
+    def _nodes(self) -> Iterator[Object]:
+        for pool, kinds in self._pools.items():
+            for number, (accelerator, topology, hosts) in enumerate(kinds):
+                for host in range(hosts):
+                    labels = {NODE_POOL: f"{pool}-{number}", ACCELERATOR: accelerator, TOPOLOGY: topology}
+                    metadata = {"name": f"{pool}-{number}-{host}", "labels": labels}
+                    ready = {"type": "Ready", "status": "True"}
+                    status = {"allocatable": {TPU: "4"}, "conditions": [ready]}
+                    node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+                    yield {**node, "spec": {}, "status": status}
 
 
 def now() -> str:

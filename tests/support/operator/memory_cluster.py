@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
+from collections.abc import Iterable
 
 from memory_accidents import Accidents, main, now, running
 from memory_apiserver import Object
@@ -10,6 +12,8 @@ from memory_apiserver import Object
 from atoll_operator.api.group import (
     ACCELERATOR,
     ANNOTATION_INCARNATION,
+    LABEL_HOLDS,
+    LABEL_PLACEMENT,
     LABEL_POD_GROUP,
     LABEL_SLICE,
     LABEL_UNIT,
@@ -76,41 +80,45 @@ class PlayedCluster(Accidents):
             self.server.delete("Pod", pod["metadata"]["name"], 0)
 
     def _schedule(self, pod: Object) -> None:
-        if not self._is_due(pod, "schedule", 0.5):
+        """Obeys what the pod's own spec says, and that of the pods that have a node."""
+        if not self._is_due(pod, "schedule", self.schedule_seconds):
             return
-        selector = pod["spec"].get("nodeSelector", {})
-        taken = {other["spec"].get("nodeName") for other in self.server.every("Pod") if _runs(other)}
-        mine = _slice(pod)
-        busy = {
-            _pool(other["spec"].get("nodeName", ""))
-            for other in self.server.every("Pod")
-            if _runs(other) and _slice(other) != mine
-        }
+        bound = [each for each in self.server.every("Pod") if each["spec"].get("nodeName") and _runs(each)]
         unwanted = _unwanted_pools(pod)
         for node in sorted(
             self.server.every("Node"), key=lambda node: node["metadata"]["labels"][NODE_POOL] in unwanted
         ):
-            name, labels = node["metadata"]["name"], node["metadata"]["labels"]
-            ready = node["status"]["conditions"][0]["status"] == "True"
-            if not ready or node.get("spec", {}).get("taints"):
-                continue
-            if not mine[0] or (
-                name not in taken
-                and labels[NODE_POOL] not in busy
-                and all(labels.get(key) == value for key, value in selector.items() if key in labels)
-                and selector[ACCELERATOR] == labels[ACCELERATOR]
-            ):
-                bound = self.server.get("Pod", pod["metadata"]["name"])
-                bound["spec"]["nodeName"] = name
+            if self._fits(pod, node, bound):
+                body = self.server.get("Pod", pod["metadata"]["name"])
+                body["spec"]["nodeName"] = node["metadata"]["name"]
                 told = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now()}
-                bound["status"] |= {"conditions": [told]}
-                self.server.change(bound)
+                body["status"] |= {"conditions": [told]}
+                check_pools(filter(_runs, [*bound, self.server.change(body)]))
                 return
         told = {
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node fits",
             "lastTransitionTime": format_time(self.due[f"{pod['metadata']['uid']} schedule"]),
         }  # fmt: skip
         self.report(pod, conditions=[told])
+
+    def _fits(self, pod: Object, node: Object, bound: list[Object]) -> bool:
+        name, labels = node["metadata"]["name"], node["metadata"]["labels"]
+        if node["status"]["conditions"][0]["status"] != "True" or node.get("spec", {}).get("taints"):
+            return False
+        if LABEL_UNIT not in pod["metadata"]["labels"]:
+            return True
+        selector = pod["spec"]["nodeSelector"]
+        if any(labels.get(key) != selector[key] for key in selector.keys() & {NODE_POOL, ACCELERATOR}):
+            return False
+        there = [each for each in bound if pool_of(each) == labels[NODE_POOL]]
+        if any(each["spec"]["nodeName"] == name for each in there) or any(
+            selects(pod, "podAntiAffinity", each) or selects(each, "podAntiAffinity", pod) for each in there
+        ):
+            return False
+        if not terms(pod, "podAffinity"):
+            return True
+        peers = {pool_of(each) for each in bound if selects(pod, "podAffinity", each)}
+        return labels[NODE_POOL] in peers or (not peers and selects(pod, "podAffinity", pod))
 
     def _tend(self, pod: Object) -> None:
         status = pod["status"]
@@ -163,15 +171,42 @@ def _unwanted_pools(pod: Object) -> set[str]:
     }
 
 
-def _pool(node: str) -> str:
-    return node.rpartition("-")[0]
-
-
 def _runs(pod: Object) -> bool:
     return LABEL_UNIT in pod["metadata"]["labels"] and pod["status"]["phase"] in ("Pending", "Running")
 
 
-def _slice(pod: Object) -> tuple[str, str]:
-    """Unit and number; empty for a pod of none."""
-    labels = pod["metadata"]["labels"]
-    return labels.get(LABEL_UNIT, ""), labels.get(LABEL_SLICE, "")
+def pool_of(pod: Object) -> str:
+    """Node pool of a pod that has a node."""
+    return str(pod["spec"]["nodeName"]).rpartition("-")[0]
+
+
+def terms(pod: Object, kind: str) -> list[Object]:
+    """Of the required affinity or anti-affinity of a pod."""
+    rules = pod["spec"].get("affinity", {}).get(kind, {})
+    return list(rules.get("requiredDuringSchedulingIgnoredDuringExecution", []))
+
+
+def selects(one: Object, kind: str, other: Object) -> bool:
+    """Whether a required term of this kind in `one` matches `other`; all pods are in one namespace."""
+    labels = other["metadata"]["labels"]
+
+    def holds(rule: Object) -> bool:
+        key = rule["key"]
+        return key in labels if rule["operator"] == "Exists" else labels.get(key) not in rule["values"]
+
+    return any(
+        term["labelSelector"].get("matchLabels", {}).items() <= labels.items()
+        and all(map(holds, term["labelSelector"].get("matchExpressions", [])))
+        for term in terms(one, kind)
+    )
+
+
+def check_pools(bound: Iterable[Object]) -> None:
+    """No node pool is held by two slices, and no slice is in two node pools."""
+    holders, places = defaultdict[str, set[str]](set), defaultdict[tuple[str, ...], set[str]](set)
+    for pod in bound:
+        labels = pod["metadata"]["labels"]
+        places[labels[LABEL_UNIT], labels[LABEL_PLACEMENT], labels[LABEL_SLICE]].add(pool_of(pod))
+        if LABEL_HOLDS in labels:
+            holders[pool_of(pod)].add(labels[LABEL_HOLDS])
+    assert all(len(held) == 1 for held in (*holders.values(), *places.values())), (holders, places)

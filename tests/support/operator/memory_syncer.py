@@ -21,8 +21,6 @@ from atoll_runtime.contract import (
     UnitReport,
 )
 
-TICK_SECONDS = 0.2
-
 
 class PlayedSyncer:
     """Merges what a unit gives whose hosts all run one incarnation."""
@@ -30,6 +28,8 @@ class PlayedSyncer:
     def __init__(self, cluster: PlayedCluster) -> None:
         self._cluster = cluster
         self._server = cluster.server
+        self.tick_seconds = 0.2
+        """From one look at the world to the next."""
         self.finished = False
         self.step = 0
         self.saved = -1
@@ -118,6 +118,6 @@ def pollers(syncer: PlayedSyncer) -> dict[str, Any]:
             return status
 
         def _seconds(self, poll: Any) -> float:
-            return TICK_SECONDS
+            return syncer.tick_seconds
 
     return {"SyncerPoller": Heard, "EvaluatorPoller": Evaluated}

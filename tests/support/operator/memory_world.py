@@ -16,7 +16,7 @@ from leaping import leap
 from memory_apiserver import Object, Server, copied
 from memory_client import MemoryCluster
 from memory_cluster import PlayedCluster
-from memory_syncer import TICK_SECONDS, PlayedSyncer, pollers
+from memory_syncer import PlayedSyncer, pollers
 from objects import POOLS, RUN
 
 from atoll_operator.api.group import LABEL_UNIT
@@ -56,6 +56,8 @@ class World:
         self._client: MemoryCluster | None = None
         self._restarts = 0
         """The run's sum at the last check."""
+        self.blind = False
+        """The operator may not watch nodes."""
         self.term: Controller
 
     def begin(self, **spec: Any) -> None:
@@ -85,7 +87,7 @@ class World:
             term = self.term = Controller(own, cluster, store, metrics, RECONCILERS)
         dispatcher = Dispatcher(store)
         dispatcher.queue = term.queue
-        kinds = (*WATCHES, Watch("Node", cluster_scoped=True))
+        kinds = (*WATCHES, *([] if self.blind else [Watch("Node", cluster_scoped=True)]))
         feed = Feed(cluster, kinds, (), dispatcher)
         for watch in kinds:
             for body in self.server.every(watch.kind):
@@ -106,7 +108,7 @@ class World:
 
     async def _play(self) -> None:
         while True:
-            await asyncio.sleep(TICK_SECONDS * self.random.uniform(0.5, 1.0))
+            await asyncio.sleep(self.syncer.tick_seconds * self.random.uniform(0.5, 1.0))
             self.cluster.play()
             self.syncer.step += self.syncer.merges
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from memory_apiserver import Weather
@@ -24,25 +25,62 @@ LONGEST_SECONDS = 3600.0
 LOOK_SECONDS = 20.0
 FORGET_SECONDS = 700.0
 """After which neither a back-off nor the kubelets remember an earlier restart."""
+DAY = 86_400.0
 MOST_ACTS = 8
 GAPS = (0.0, 0.05, 0.3, 1.0, 3.0, 20.0)
 """Seconds from one act to the next."""
-ACTS = (
+ACCIDENTS = (
     "fail pod", "end pod", "delete pod", "fail container", "lose node", "remove node", "taint node", "mend nodes",
-    "suspend", "resume", "grow", "shrink", "new image", "delete unit", "finish", "refuse pods", "allow pods",
     "bad weather", "good weather", "restart operator",
 )  # fmt: skip
+ACTS = (
+    *ACCIDENTS[:8], "suspend", "resume", "grow", "shrink", "new image", "delete unit", "finish", "refuse pods",
+    "allow pods", *ACCIDENTS[8:],
+)  # fmt: skip
+Story = list[tuple[float, str]]
+"""Seconds until the next act, and an act."""
 
 
 def outcome(seed: int) -> str:
     """What is wrong at the end of this story, with the story; empty where nothing is."""
+    return _told(seed, ACTS, tell)
+
+
+def contest(seed: int) -> str:
+    """The same of a story of units that contend for too few node pools."""
+    return _told(seed, ACCIDENTS, contend)
+
+
+def _told(seed: int, acts: Sequence[str], how: Callable[[World, Story], Coroutine[None, None, str]]) -> str:
     draw = random.Random(seed)
-    story = [(draw.choice(GAPS), draw.choice(ACTS)) for _ in range(draw.randint(1, MOST_ACTS))]
-    wrong = played(seed, lambda world: tell(world, story))
+    story = [(draw.choice(GAPS), draw.choice(acts)) for _ in range(draw.randint(1, MOST_ACTS))]
+    wrong = played(seed, lambda world: how(world, story))
     return f"seed {seed}: {story}: {wrong}" if wrong else ""
 
 
-async def tell(world: World, story: list[tuple[float, str]]) -> str:
+async def contend(world: World, story: Story) -> str:
+    """Whatever happens, every node pool is used in the end; the scheduler looks that none is shared."""
+    units, slices, pools = (world.random.randint(1, most) for most in (3, 2, 4))
+    world.blind, world.syncer.tick_seconds = world.random.random() < 0.3, 2.0
+    world.cluster.keep_pools(pools)
+    world.cluster.schedule_seconds = 10.0  # slices of several units get their pools in any order
+    world.begin(pools=[{**SPEC["pools"][1], "units": units, "slicesPerUnit": slices}])
+    await happen(world, story)
+    world.server.weather = Weather()
+    world.cluster.mend_nodes()
+    room = min(units, pools // slices)
+
+    def learning() -> int:
+        phases = [unit.get("status", {}).get("phase") for unit in world.server.every("LearnerUnit")]
+        return phases.count("Learning")
+
+    await world.until(
+        f"{room} of {units} units of {slices} in {pools} learn", lambda: learning() >= room, DAY
+    )
+    return ""
+
+
+async def tell(world: World, story: Story) -> str:
     """What is wrong at its end."""
     one, two = SPEC["pools"]
     recovery = {"forceDelete": world.random.random() < 0.5, "inPlace": world.random.random() < 0.8}
@@ -51,11 +89,7 @@ async def tell(world: World, story: list[tuple[float, str]]) -> str:
         recovery={**SPEC["recovery"], **recovery},
         **({"queueName": "team"} if world.random.random() < 0.2 else {}),
     )
-    await asyncio.sleep(world.random.choice((0.5, 3.0, 30.0)))
-    for gap, act in story:
-        world.check()
-        perform(world, act)
-        await asyncio.sleep(gap)
+    await happen(world, story)
     world.server.weather = Weather()
     mended = world.random.random() < 0.7
     if mended:
@@ -71,6 +105,14 @@ async def tell(world: World, story: list[tuple[float, str]]) -> str:
     if mended and not wrong:
         wrong = await needless(world)
     return "; ".join(wrong)
+
+
+async def happen(world: World, story: Story) -> None:
+    await asyncio.sleep(world.random.choice((0.5, 3.0, 30.0)))
+    for gap, act in story:
+        world.check()
+        perform(world, act)
+        await asyncio.sleep(gap)
 
 
 async def needless(world: World) -> list[str]:

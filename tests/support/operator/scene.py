@@ -101,25 +101,20 @@ class Scene(SceneCluster):
         self.now -= after
         return self.plan
 
-    def turn(self, writes: int = 1000) -> bool:
-        """One pass of an operator that dies after so many writes; whether there was anything to do."""
-        plan = self.look()
+    def turn(self) -> bool:
+        """One pass; whether there was anything to do."""
+        plan, before = self.look(), self.status
+        self.status = plan.status
         if plan.advance:
-            self.status = plan.status if writes else self.status
             return True
-        done = [*plan.remove, *plan.create, *plan.renew]
-        for removal in plan.remove[:writes]:
+        for removal in plan.remove:
             self.remove(removal.name, removal.grace_seconds)
-        for body in plan.create[: max(writes - len(plan.remove), 0)]:
+        for body in plan.create:
             self.create(body)
-        for pod in plan.renew[: max(writes - len(plan.remove) - len(plan.create), 0)]:
+        for pod in plan.renew:
             told = {ANNOTATION_INCARNATION: str(plan.status.incarnation)}
             self.pods[pod.name]["metadata"]["annotations"] |= told
-        if writes < len(done):
-            return True
-        changed = plan.status != self.status
-        self.status = plan.status
-        return changed or bool(done)
+        return plan.status != before or bool((*plan.remove, *plan.create, *plan.renew))
 
     def once(self) -> Self:
         """One pass."""
@@ -191,16 +186,6 @@ class Scene(SceneCluster):
     def names(self) -> list[str]:
         """Pods without the unit's name, in order: `incarnation-host`."""
         return sorted(name.removeprefix(f"{self.name}-") for name in self.pods)
-
-    def serving(self) -> set[str]:
-        """Hosts whose pods of the current placement run."""
-        labels = (
-            pod["metadata"]["labels"]
-            for pod in self.pods.values()
-            if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
-        )
-        placement = str(self.status.placement)
-        return {each["atoll.dev/host"] for each in labels if each["atoll.dev/placement"] == placement}
 
     def condition(self, name: str) -> tuple[str, str, str]:
         """Status, reason and message."""

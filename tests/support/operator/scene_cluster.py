@@ -91,10 +91,8 @@ class SceneCluster:
         else:
             del self.pods[name]
 
-    def pod(self, host: int | Object) -> Object:
-        """The newest pod of a host, or this one."""
-        if not isinstance(host, int):
-            return host
+    def pod(self, host: int) -> Object:
+        """The newest pod of a host."""
         ours = [pod for pod in self.pods.values() if pod["metadata"]["labels"]["atoll.dev/host"] == str(host)]
         return max(ours, key=lambda pod: int(pod["metadata"]["uid"]))
 
@@ -104,23 +102,23 @@ class SceneCluster:
     def running(self) -> Object:
         return {"running": {"startedAt": self.time()}}
 
-    def condition_of(self, host: int | Object, kind: str, status: str = "True", **more: str) -> Self:
+    def condition_of(self, host: int, kind: str, status: str = "True", **more: str) -> Self:
         """A condition of the pod."""
         known = self.pod(host)["status"].setdefault("conditions", [])
         known[:] = [each for each in known if each["type"] != kind]
         known.append({"type": kind, "status": status, "lastTransitionTime": self.time(), **more})
         return self
 
-    def bind(self, host: int | Object, node: str) -> Self:
+    def bind(self, host: int, node: str) -> Self:
         self.pod(host)["spec"]["nodeName"] = node
         self.condition_of(host, "PodScheduled")
         return self
 
-    def unschedulable(self, host: int | Object) -> Self:
+    def unschedulable(self, host: int) -> Self:
         self.condition_of(host, "PodScheduled", "False", reason="Unschedulable", message="0/4 nodes")
         return self
 
-    def start(self, host: int | Object) -> Self:
+    def start(self, host: int) -> Self:
         """The container runs, and the pod is ready."""
         self.condition_of(host, "Ready")
         main = {"name": "main", "state": self.running()}

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from objects import TWO_HOSTS
+from memory_cluster import selects, terms
 from scene import TWO_SLICES, Scene, learning
-from scene_cluster import NOW, Object
+from scene_cluster import Object
 
 from atoll_operator.api.group import NODE_POOL
-from atoll_operator.api.sections import RecoverySpec
-from atoll_operator.plan.conditions import format_time
 from atoll_operator.plan.unit.placement import (
     GIVE_WAY_SECONDS,
     HOSTS_SECONDS,
@@ -24,7 +19,6 @@ from atoll_operator.plan.unit.placement import (
 
 CORDONED = {"unschedulable": True}
 LEAVING = {"cloud.google.com/active-node-maintenance": "ONGOING"}
-KINDS = ["reconcile", "reconcile", "crash", "schedule", "schedule", "fail", "delete", "kubelets", "wait"]
 
 
 def pool_of(pod: Object) -> str:
@@ -33,11 +27,6 @@ def pool_of(pod: Object) -> str:
 
 def holds(pod: Object) -> bool:
     return "atoll.dev/holds" in pod["metadata"]["labels"]
-
-
-def terms(pod: Object, kind: str) -> list[Object]:
-    rules = pod["spec"].get("affinity", {}).get(kind, {})
-    return list(rules.get("requiredDuringSchedulingIgnoredDuringExecution", []))
 
 
 def test_the_leader_chooses_a_pool_alone_and_the_others_follow_with_its_name() -> None:
@@ -162,161 +151,3 @@ def test_slices_that_are_held_are_given_back_in_time_and_others_go_first() -> No
         scene.vanish(host)
     assert scene.look().create == () and scene.plan.wake == scene.now + GIVE_WAY_SECONDS
     assert len(scene.look(after=GIVE_WAY_SECONDS).create) == 2
-
-
-class Crowd:
-    """Units of two-host slices that share node pools, and a scheduler that reads nothing but the pods' own specs.
-
-    Args:
-        blind: the operator sees no nodes.
-    """
-
-    def __init__(self, units: int, pools: int, slices: int, blind: bool, seed: int) -> None:
-        self.now, self.random, self.newest_first = NOW, Random(seed), False
-        self.units: list[Scene] = []
-        for index in range(units):
-            unit = Scene(TWO_HOSTS, name=f"u{index}", slices=slices, sees_nodes=not blind)
-            unit.recovery, unit.nodes = RecoverySpec(max_restarts=1000), {}
-            self.units.append(unit)
-        self.nodes = self.units[0].nodes
-        for index in range(pools):
-            for host in range(2):
-                self.units[0].put_node(f"p{index}-{host}", f"p{index}")
-
-    def pods(self) -> list[tuple[Scene, Object]]:
-        return [(unit, pod) for unit in self.units for pod in unit.pods.values()]
-
-    def reconcile(self, unit: Scene, writes: int = 100) -> bool:
-        """One pass of an operator that dies after so many writes, and that may not have heard of some nodes."""
-        unit.now = self.now
-        unit.nodes = {each: node for each, node in self.nodes.items() if self.random.random() < 0.9}
-        return unit.turn(writes)
-
-    def act(self, kind: str, number: int) -> None:
-        unit, found = self.units[number % len(self.units)], self.pods()
-        owner, pod = found[number % len(found)] if found else (unit, {})
-        if kind in ("reconcile", "crash"):
-            self.reconcile(unit, number % 4 if kind == "crash" else 100)
-        elif kind == "kubelets":
-            self.kubelets()
-        elif kind == "wait":
-            self.now += number
-        elif pod and kind == "schedule":
-            self.schedule(owner, pod)
-        elif pod and kind == "delete":
-            pod["metadata"]["deletionTimestamp"] = format_time(self.now + 1)
-        elif pod and "nodeName" in pod["spec"]:
-            pod["status"] = {"phase": "Failed"} | self.random.choice([{"reason": "Evicted"}, FAILED])
-
-    def kubelets(self) -> None:
-        """What is terminating is gone."""
-        for unit in self.units:
-            unit.pods = {
-                name: pod for name, pod in unit.pods.items() if "deletionTimestamp" not in pod["metadata"]
-            }
-
-    def schedule(self, unit: Scene, pod: Object) -> None:
-        """Binds a pod to any node that fits, or says that there is none."""
-        if "nodeName" in pod["spec"] or "deletionTimestamp" in pod["metadata"]:
-            return
-        unit.now = self.now
-        if fitting := [node for node in self.nodes if self._fits(pod, node)]:
-            unit.bind(pod, self.random.choice(fitting)).start(pod)
-        elif "conditions" not in pod["status"]:
-            unit.unschedulable(pod)
-
-    def bound(self, pool: str) -> list[Object]:
-        there = [pod for _, pod in self.pods() if pod["status"]["phase"] != "Failed"]
-        return [pod for pod in there if pod["spec"].get("nodeName", "").startswith(f"{pool}-")]
-
-    def _fits(self, pod: Object, node: str) -> bool:
-        pool = self.nodes[node].pool
-        there, apart = self.bound(pool), "podAntiAffinity"
-        if any(other["spec"]["nodeName"] == node for other in there) or pool_of(pod) not in ("", pool):
-            return False
-        if any(selects(pod, apart, each) or selects(each, apart, pod) for each in there):
-            return False
-        if not terms(pod, "podAffinity"):
-            return True
-        pools = {each.pool for each in self.nodes.values()}
-        peers = [each for each in pools for other in self.bound(each) if selects(pod, "podAffinity", other)]
-        return pool in peers or (not peers and selects(pod, "podAffinity", pod))
-
-    def check(self) -> None:
-        """No pool is held by two slices, and no slice is in two pools."""
-        places: dict[tuple[str, ...], set[str]] = {}
-        for pool in {node.pool for node in self.nodes.values()}:
-            there = [pod["metadata"]["labels"] for pod in self.bound(pool)]
-            held = {labels["atoll.dev/holds"] for labels in there if "atoll.dev/holds" in labels}
-            assert len(held) <= 1, f"{pool} is held by {held}"
-            for labels in there:
-                part = tuple(labels[f"atoll.dev/{key}"] for key in ("unit", "placement", "slice"))
-                places.setdefault(part, set()).add(pool)
-        assert all(len(pools) == 1 for pools in places.values()), places
-
-    def whole(self) -> int:
-        """Units all of whose hosts run on their hosts of now."""
-        return sum(len(unit.serving()) == unit.hosts for unit in self.units)
-
-    def settle(self, seconds: float, wanted: int) -> None:
-        """Nothing fails any more: turns of 10 s until so many units are whole."""
-        end = self.now + seconds
-        while self.whole() < wanted:
-            assert self.now < end, f"{self.whole()} units of {wanted} are whole after {seconds} s"
-            for unit in self.random.sample(self.units, len(self.units)):
-                for _ in range(5):
-                    if not self.reconcile(unit):
-                        break
-                waiting = list(reversed(self.pods()))
-                if not self.newest_first:
-                    self.random.shuffle(waiting)
-                for owner, pod in waiting:
-                    self.schedule(owner, pod)
-                self.check()
-            self.kubelets()
-            self.now += 10
-
-
-FAILED = {"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 1}}}]}
-
-
-def selects(one: Object, kind: str, other: Object) -> bool:
-    """Whether a required term of this kind in `one` matches `other`; all pods are in one namespace."""
-    labels = other["metadata"]["labels"]
-
-    def holds(rule: Object) -> bool:
-        key = rule["key"]
-        return key in labels if rule["operator"] == "Exists" else labels.get(key) not in rule["values"]
-
-    return any(
-        term["labelSelector"].get("matchLabels", {}).items() <= labels.items()
-        and all(map(holds, term["labelSelector"].get("matchExpressions", [])))
-        for term in terms(one, kind)
-    )
-
-
-ACTS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 99)), max_size=60)
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    acts=ACTS,
-    units=st.integers(1, 3),
-    pools=st.integers(1, 3),
-    blind=st.booleans(),
-    seed=st.integers(0, 2**32),
-)
-def test_whatever_happens_no_pool_is_shared_and_every_pool_is_used_in_the_end(
-    acts: list[tuple[str, int]], units: int, pools: int, blind: bool, seed: int
-) -> None:
-    world = Crowd(units, pools, 1, blind, seed)
-    for kind, number in acts:
-        world.act(kind, number)
-        world.check()
-    world.settle(7200, min(units, pools))
-
-
-@settings(max_examples=25, deadline=None)
-@given(units=st.integers(2, 3), pools=st.integers(2, 5), seed=st.integers(0, 2**32))
-def test_units_of_two_slices_do_not_wait_for_each_other_for_ever(units: int, pools: int, seed: int) -> None:
-    Crowd(units, pools, 2, False, seed).settle(24 * 3600, min(units, pools // 2))
