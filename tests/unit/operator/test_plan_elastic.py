@@ -53,6 +53,16 @@ def test_unit_that_comes_back_has_its_old_stream() -> None:
     assert {scene.units[name].spec.stream for name in ("r-b-0", "r-b-1")} == {3, 4}
 
 
+def test_crash_before_the_status_is_written_deals_no_stream_twice() -> None:
+    scene = RunScene({"a": 2})
+    before = scene.status
+    scene.step()
+    scene.status = before
+    plan = scene.change({"a": 3}).plan()
+    assert {name: spec["stream"] for name, spec in specs(plan).items()} == {"r-a-2": 2}
+    assert plan.status.streams.base == 2
+
+
 def test_pool_that_comes_back_as_another_slice_has_new_units_with_the_old_streams() -> None:
     scene = begun({"a": 2})
     other = {"name": "a", "units": 2, "accelerator": "tpu-v6e-slice", "topology": "1x1"}

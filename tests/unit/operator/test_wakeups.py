@@ -15,14 +15,17 @@ from memory_apiserver import Server
 from memory_client import MemoryCluster
 
 from atoll_operator.kube.cache import Change, Key, Object
+from atoll_operator.kube.errors import Conflict
+from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.operator import RECONCILERS
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.reconcilers.controller import Controller
+from atoll_operator.reconcilers.controller import Controller, Memory
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
 from atoll_operator.reconcilers.unit import UnitReconciler
 from atoll_operator.reconcilers.wakeups import (
+    FIGURES_SECONDS,
     RUN_SECONDS,
     STARTING_SECONDS,
     wakeups,
@@ -30,6 +33,7 @@ from atoll_operator.reconcilers.wakeups import (
 from atoll_operator.settings import Settings
 
 UNITS = 400
+SLOW_UNIT = FIGURES_SECONDS["LearnerUnit"]
 RUN, UNIT = Key("TrainingRun", "n", "r"), Key("LearnerUnit", "n", "u")
 OF_UNIT = {"atoll.dev/run": "r", "atoll.dev/unit": "u"}
 
@@ -134,6 +138,63 @@ def test_a_change_wakes_whom_it_concerns_when_it_matters(
     for version, state in enumerate(states, 2):
         last = world.drop(kind, version, **states[0]) if state is GONE else world.put(kind, version, **state)
     assert last == woken
+
+
+class OneUnit:
+    """A unit on an API server, and a queue that notes its passes."""
+
+    def __init__(self) -> None:
+        self.server = Server(random.Random(0))
+        metadata = {"name": "u", "namespace": "ns"}
+        body = {"apiVersion": "v", "kind": "LearnerUnit", "metadata": metadata, "spec": {"run": "r"}}
+        self.inventory, self.memory = Inventory(), Memory("u")
+        self.inventory.put("LearnerUnit", self.server.create(body))
+        self.passes: list[tuple[str, float]] = []
+        self.queue: WorkQueue[Key] = WorkQueue(self._note)
+        settings, metrics = Settings(runtime_image="i"), Metrics()
+        controller = Controller(settings, MemoryCluster(self.server, metrics), self.inventory, metrics, {})
+        controller.queue = self.queue
+        self.reconciler = UnitReconciler(controller)
+
+    async def _note(self, key: Key) -> None:
+        self.passes.append((key.kind, asyncio.get_running_loop().time()))
+
+    async def write(self, **status: Any) -> bool:
+        """Whether the API server has the status now."""
+        key = Key("LearnerUnit", "ns", "u")
+        body = self.inventory.get(key)
+        assert body is not None
+        await self.reconciler._write(key, body, status, self.memory)
+        return self.server.get("LearnerUnit", "u").get("status") == status
+
+
+def test_figures_wait_for_their_turn_and_anything_else_is_written_at_once_and_wakes_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "atoll_operator.reconcilers.controller.time.monotonic", lambda: asyncio.get_running_loop().time()
+    )
+
+    async def work() -> None:
+        unit = OneUnit()
+        working = asyncio.create_task(unit.queue.run())
+        assert await unit.write(phase="Learning", step=1)
+        assert not await unit.write(phase="Learning", step=2)
+        await asyncio.sleep(SLOW_UNIT)
+        (run, at), (waits, put_off) = unit.passes
+        assert (run, waits) == ("TrainingRun", "LearnerUnit") and at < 0.1
+        assert 0.8 * SLOW_UNIT <= put_off - at <= SLOW_UNIT + 0.1
+        assert await unit.write(phase="Learning", step=3)
+        assert await unit.write(phase="Healing", step=3)
+        assert await unit.write(phase="Healing", step=3), "nothing to write"
+        await asyncio.sleep(1)
+        assert [kind for kind, _ in unit.passes[2:]] == ["TrainingRun"], "figures alone do not wake it"
+        unit.server.change(unit.server.get("LearnerUnit", "u") | {"spec": {"run": "s"}})
+        with pytest.raises(Conflict):
+            await unit.write(phase="Learning")
+        working.cancel()
+
+    leap(work())
 
 
 def test_each_object_is_looked_at_once_in_the_time_of_a_resync_and_never_many_at_once(
