@@ -20,13 +20,14 @@ class SlowLink:
         """The proxy's port, once entered."""
         self._target = host, port
         self._loop = asyncio.new_event_loop()
+        self._server: asyncio.Server
         self._thread = threading.Thread(target=self._loop.run_forever, name="slowlink", daemon=True)
 
     def __enter__(self) -> SlowLink:
         self._thread.start()
         starting = asyncio.start_server(self._connected, "127.0.0.1", 0)
-        server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
-        self.port = server.sockets[0].getsockname()[1]
+        self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
+        self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     def __exit__(
@@ -38,13 +39,18 @@ class SlowLink:
         self._loop.close()
 
     async def _end(self) -> None:
+        self._server.close()
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        onward_reader, onward_writer = await asyncio.open_connection(*self._target)
+        try:
+            onward_reader, onward_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.close()  # nobody is there: so the other side is told
+            return
         late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(BACKLOG)
         try:
             await asyncio.gather(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from atoll_cli.views import HeldOutView, RunView, Sample
+from atoll_cli.views import HeldOutView, RunView, Sample, UnitView
 
 HEAL_STAGES = {
     "schedule": "schedule",
@@ -129,10 +129,22 @@ def top_table(sample: Sample) -> str:
     return table(head, rows)
 
 
+def link(unit: UnitView) -> tuple[str, str, str, str]:
+    """Rates up and down, round trip, busy share, failures; `-` where it is not known."""
+    if not (known := unit.link):
+        return ("-",) * 4
+    return (
+        f"{known['upGbps']:.3g}/{known['downGbps']:.3g}",
+        f"{1000 * known['rttSeconds']:.3g} ms",
+        f"{known['busyShare']:.0%}",
+        str(known["failures"]),
+    )
+
+
 def unit_table(sample: Sample, wide: bool = False) -> str:
     """A line for each unit."""
     head = ["UNIT", "PHASE", "INCARNATION", "STEP", "LOSS", "TOKENS/S", "RESTARTS", "LAST HEAL"]
-    head += ["POOL", "SEEDED FROM"] if wide else []
+    head += ["POOL", "SEEDED FROM", "LINK UP/DOWN GBIT/S", "ROUND TRIP", "BUSY", "BROKEN"] if wide else []
     rows = [
         (
             unit.name,
@@ -144,6 +156,7 @@ def unit_table(sample: Sample, wide: bool = False) -> str:
             str(unit.restarts),
             seconds(unit.heal_seconds),
             *((unit.pool, "-" if unit.seeded_step is None else str(unit.seeded_step)) if wide else ()),
+            *(link(unit) if wide else ()),
         )
         for unit in sorted(sample.units.values(), key=lambda unit: unit.name)
     ]

@@ -71,6 +71,8 @@ class UnitView:
     """Global steps since its last merge."""
     share_percent: float = 0.0
     """Of all merged tokens."""
+    link: Mapping[str, float] = field(default_factory=dict)
+    """Of its host 0, by the status's names; empty before it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +230,7 @@ def _unit(item: Mapping[str, Any]) -> UnitView:
         heal_stages=dict(status.get("lastHeal", {}).get("stages", {})),
         seeded_step=status.get("seededStep"),
         staleness=status.get("staleness", 0),
+        link=status.get("link") or {},
         share_percent=status.get("sharePercent", 0.0),
     )
 

@@ -97,8 +97,10 @@ class Network(Protocol):
     async def push(self, header: Header, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
         """Sends a part; breaks off once it is not `wanted` any more."""
 
-    async def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
-        """Fetches this host's range of a fragment."""
+    async def fetch(
+        self, request: FetchRequest, answered: Callable[[], None]
+    ) -> tuple[FetchHead, memoryview]:
+        """Fetches this host's range of a fragment; `answered` is called when the answer begins."""
 
     async def close(self) -> None:
         """Frees connections; calls in progress end with `TransportError`."""

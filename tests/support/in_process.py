@@ -66,7 +66,9 @@ class InProcessNetwork:
 
         return await self._call(endpoint.push(PEER, header, chunks()))
 
-    async def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
+    async def fetch(
+        self, request: FetchRequest, answered: Callable[[], None]
+    ) -> tuple[FetchHead, memoryview]:
         """See `Network`."""
         endpoint = self._reach()
 
@@ -76,6 +78,7 @@ class InProcessNetwork:
         found = await self._call(call())
         if isinstance(found, str):
             raise TransportError(found)
+        answered()
         head, body = found
         return head, filled(body, head.size)
 

@@ -101,6 +101,16 @@ def test_the_table_of_units_has_a_line_each() -> None:
     assert lines[1].split() == ["demo-v5p-0", "Learning", "2", "130", "-", "0", "1", "8.2", "s"]
 
 
+def test_the_wide_table_shows_the_link_of_a_unit_once_it_is_known() -> None:
+    link = {"upGbps": 2.5, "downGbps": 12.34, "rttSeconds": 0.0421, "busyShare": 0.63, "failures": 2}
+    linked = UNIT | {"metadata": {"name": "demo-v6e-0"}, "status": {"link": link}}
+    lines = unit_table(sample_of("demo", [RUN, UNIT, linked], 7.0), wide=True).splitlines()
+    assert [line.split()[-5:] for line in lines[1:]] == [
+        ["-", "-", "-", "-", "-"],
+        ["2.5/12.3", "42.1", "ms", "63%", "2"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [(None, "-"), (7.25, "7.2 s"), (42.4, "42 s"), (119.7, "2 min 00 s"), (185, "3 min 05 s")],

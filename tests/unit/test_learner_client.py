@@ -66,7 +66,9 @@ class Shard:
         finally:
             hearing.cancel()
 
-    async def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
+    async def fetch(
+        self, request: FetchRequest, answered: Callable[[], None]
+    ) -> tuple[FetchHead, memoryview]:
         self.reach("fetch")
         return FetchHead(0, request.version, 8, merged=self.merged), memoryview(bytes(8))
 

@@ -14,6 +14,7 @@ from atoll_runtime.contract import RunContract, identity
 from atoll_runtime.sync.events import Part
 from atoll_runtime.sync.fragments import TensorInfo, build_layout
 from atoll_runtime.sync.identifiers import NO_CUT, CutId, RoundId
+from atoll_runtime.sync.linkmeter import LinkReading
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.sessions import Session, Sessions
 from atoll_runtime.transport.messages import (
@@ -65,6 +66,16 @@ def test_a_beginning_that_no_unit_has_had_is_refused_by_the_name_of_its_field(fi
         with pytest.raises(
             ValueError, match=rf"beginning\.{field}: {found} must be within 0 … 1000000000000"
         ):
+            hosts.reported(session, wrong)
+
+
+@pytest.mark.parametrize("field", [each.name for each in dataclasses.fields(LinkReading)])
+def test_a_link_that_no_host_has_is_refused_by_the_name_of_its_field(field: str) -> None:
+    """The operator could not read the status of any unit with it."""
+    session, report = Session("a", 1, 0), Report(1, 1, 8, 5.0, 1.0, 8)
+    for found in (math.nan, math.inf, -1, 10**18):
+        wrong = replace(report, link=LinkReading(**{field: found}))
+        with pytest.raises(ValueError, match=rf"link\.{field}: {found} must be within 0 … "):
             hosts.reported(session, wrong)
 
 

@@ -94,7 +94,7 @@ async def test_what_a_closed_channel_breaks_off_is_worth_another_attempt(authori
 
     session: Any = network.session(HELLO, outgoing())
     assert await anext(session) == Stop(1)
-    head, body = await network.fetch(FetchRequest("a", 1, 0, 1, 0, 1, "bf16"))
+    head, body = await network.fetch(FetchRequest("a", 1, 0, 1, 0, 1, "bf16"), lambda: None)
     assert (head.version, bytes(body)) == (1, bytes(CHUNK + 1))
     waiting = asyncio.ensure_future(anext(session))
     await asyncio.sleep(0)

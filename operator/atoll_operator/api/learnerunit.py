@@ -23,7 +23,7 @@ from atoll_operator.api.common import (
     slice_rules,
 )
 from atoll_operator.api.podtemplate import PodTemplate
-from atoll_runtime.contract import Report, Section
+from atoll_runtime.contract import LinkReport, Report, Section
 from atoll_runtime.contract.rules import WHOLE, cel, checked, immutable, immutable_field, rule
 
 MAX_RESTARTS = 1024
@@ -200,6 +200,9 @@ class LearnerUnitStatus(Report):
     """Training rate, as last reported."""
     step_seconds: float = 0.0
     """Seconds of an inner step, as last known; 0 before the first."""
+    link: LinkReport | None = None
+    """The link between its host 0 and the syncer, as transfers of the last five minutes show it; absent before the
+    first."""
     staleness: int = 0
     """Global steps since its last merge."""
     contributions: int = 0

@@ -24,7 +24,7 @@ FIGURES = frozenset(
     {
         "step", "tokens", "loss", "tokensPerSecond", "staleness", "contributions", "globalStep", "progressPercent",
         "bytesIn", "bytesOut", "gbitPerSecondIn", "gbitPerSecondOut", "estimatedSecondsLeft", "quorum", "message",
-        "ledger", "sharePercent", "stepSeconds",
+        "ledger", "sharePercent", "stepSeconds", "link",
     }
 )  # fmt: skip
 """Progress figures: a write for them alone can wait."""

@@ -50,6 +50,21 @@ class WaitReport(Report):
     """What they wait for."""
 
 
+class LinkReport(Report):
+    """The link between a unit's host 0 and the syncer, as its transfers of the last five minutes show it."""
+
+    up_gbps: float = 0.0
+    """Largest rate to the syncer in Gbit/s; 0 where nothing was sent."""
+    down_gbps: float = 0.0
+    """Largest rate from the syncer in Gbit/s; 0 where nothing was fetched."""
+    rtt_seconds: float = 0.0
+    """Shortest time between a request and the first byte of its answer."""
+    busy_share: float = 0.0
+    """Share of the time with a transfer under way, in the direction in which that is more."""
+    failures: int = 0
+    """Transfers and sessions of this incarnation that broke."""
+
+
 class UnitReport(Report):
     """One unit, as the syncer sees it."""
 
@@ -81,6 +96,7 @@ class UnitReport(Report):
     """Unix seconds of the first merge of this incarnation."""
     beginning: BeginningReport | None = None
     """None before the second step."""
+    link: LinkReport = LinkReport()
     waits: list[WaitReport] = []
     """Tokens in flight that wait for the unit's link. The others are trained for the next round of their fragment."""
 

@@ -26,6 +26,7 @@ from atoll_runtime.sync.events import Part
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.sync.identifiers import CutId
 from atoll_runtime.sync.link import Ask
+from atoll_runtime.sync.linkmeter import LinkMeter
 from atoll_runtime.sync.progress import Offer
 from atoll_runtime.sync.rules import COORDINATOR
 from atoll_runtime.transport import codecs
@@ -76,6 +77,7 @@ class SyncerClient:
         self._bounds, self._padded, self._networks = tuple(bounds), tuple(padded), tuple(networks)
         self._dtype = codecs.DTYPES[run.outer.codec]
         self._held: tuple[int, ...] = (0,) * len(layout.fragments)
+        self._meter = LinkMeter(clock())
         self._sessions: list[ShardSession] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inner_step = 0
@@ -132,7 +134,7 @@ class SyncerClient:
                 address=self._unit.address,
             )
             lineage, bounds = lineages[s] if lineages else "", self._bounds[self._own(s)]
-            self._sessions.append(ShardSession(s, hello, lineage, bounds, network, self._clock))
+            self._sessions.append(ShardSession(s, hello, lineage, bounds, network, self._clock, self._meter))
             self._sessions[-1].start()
 
     def welcome(self, timeout: float) -> Greeting | None:

@@ -22,6 +22,7 @@ from atoll_runtime.interfaces import Network
 from atoll_runtime.sync.events import Part
 from atoll_runtime.sync.identifiers import CutId
 from atoll_runtime.sync.link import Ask, Link
+from atoll_runtime.sync.linkmeter import LinkMeter
 from atoll_runtime.sync.linkshare import LinkShare
 from atoll_runtime.sync.rules import TRANSFER_SECONDS
 from atoll_runtime.syncer.backoff import Backoff
@@ -32,6 +33,7 @@ from atoll_runtime.transport.messages import (
     Beginning,
     Down,
     Fenced,
+    FetchHead,
     FetchRequest,
     Header,
     Hello,
@@ -39,6 +41,7 @@ from atoll_runtime.transport.messages import (
     Marker,
     Over,
     Pull,
+    PushReply,
     Refused,
     Report,
     Stop,
@@ -87,6 +90,7 @@ class ShardSession:
         lineage: that these belong to; empty where it is not known.
         bounds: this host's [start, stop) in each padded fragment of the shard.
         clock: seconds, by which the link is measured.
+        meter: of the host's link to all shards.
     """
 
     def __init__(
@@ -97,6 +101,7 @@ class ShardSession:
         bounds: Sequence[tuple[int, int]],
         network: Network,
         clock: Callable[[], float],
+        meter: LinkMeter,
     ) -> None:
         self.answered = threading.Event()
         """The shard has answered, or will not."""
@@ -108,7 +113,7 @@ class ShardSession:
         self.failure: Exception | None = None
         """Ended a task."""
         self._shard, self._hello, self._bounds = shard, hello, bounds
-        self._network, self._clock = network, clock
+        self._network, self._clock, self._meter = network, clock, meter
         empty = frozenset(p for p, (start, stop) in enumerate(bounds) if start == stop)
         self._lock = threading.Lock()
         self._link = Link(list(hello.versions), lineage=lineage, empty=empty)
@@ -294,6 +299,7 @@ class ShardSession:
         except TransportError:
             if not welcomed:
                 raise
+            self._meter.failed()
         return welcomed
 
     def take(self, message: Down) -> None:
@@ -345,8 +351,9 @@ class ShardSession:
         if self._headers:
             return self._headers.popleft()
         self._unsent.discard(Report)
-        self._quiet_until = self._clock() + REPORT_SECONDS
-        return self._report
+        now = self._clock()
+        self._quiet_until = now + REPORT_SECONDS
+        return self._report and msgspec.structs.replace(self._report, link=self._meter.reading(now))
 
     async def _fetch_all(self) -> None:
         hello, backoff = self._hello, Backoff(*BACKOFF_SECONDS)
@@ -369,9 +376,10 @@ class ShardSession:
             )
             began = self._clock()
             try:
-                head, body = await self._network.fetch(request)
+                head, body = await self._fetch(request)
                 part = await asyncio.to_thread(self._holdings.take, head, body)
             except TransportError as error:
+                self._meter.failed()
                 log.warning("fragment %d version %d was not fetched: %s", p, errand.version, error)
                 with self._lock:
                     self._link.postpone(errand)
@@ -384,6 +392,19 @@ class ShardSession:
                 self._link.counted(head.merged)
                 if self._link.fetched(errand, head.version, head.cut):
                     self._arrivals[p] = Arrival(head.version, part, errand.lineage)
+
+    async def _fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
+        """Head and body."""
+        began, size = self._clock(), 0
+        self._meter.began("down", began)
+        try:
+            head, body = await self._network.fetch(
+                request, lambda: self._meter.answered(self._clock() - began, self._clock())
+            )
+            size = head.size
+        finally:
+            self._meter.ended("down", self._clock(), size)
+        return head, body
 
     async def _push_all(self) -> None:
         while await self._until(lambda: self._parts):
@@ -415,8 +436,9 @@ class ShardSession:
                 break
             began = self._clock()
             try:
-                reply = await self._network.push(header, body, lambda: not over())
+                reply = await self._push(header, body, lambda: not over())
             except TransportError as error:
+                self._meter.failed()
                 seconds = self._clock() - began
                 if not over():
                     log.warning("a part for %s was not sent: %s", round_id, error)
@@ -426,3 +448,14 @@ class ShardSession:
                 log.info("a part for %s was not taken: %s", round_id, reply.reason)
             return reply.accepted, self._clock() - began
         return False, seconds
+
+    async def _push(self, header: Header, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
+        """One attempt."""
+        size = 0
+        self._meter.began("up", self._clock())
+        try:
+            reply = await self._network.push(header, body, wanted)
+            size = header.size if reply.accepted else 0
+        finally:
+            self._meter.ended("up", self._clock(), size)
+        return reply

@@ -194,7 +194,9 @@ class SimNetwork:
 
         return await self._call(server, serve)
 
-    async def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
+    async def fetch(
+        self, request: FetchRequest, answered: Callable[[], None]
+    ) -> tuple[FetchHead, memoryview]:
         """See `Network`."""
         await asyncio.sleep(self.delay())
         server = self.reach()
@@ -207,6 +209,7 @@ class SimNetwork:
             head, body = found
             whole = filled(body, head.size)
             self.served(server, head, whole)
+            answered()
             await asyncio.sleep(self.fetch_seconds())
             return head, whole
 

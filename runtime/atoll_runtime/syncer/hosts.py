@@ -8,6 +8,7 @@ from atoll_runtime.contract import RunContract, identity
 from atoll_runtime.sync.events import Joined, Marked, Offered, Part, Reported
 from atoll_runtime.sync.fragments import Layout
 from atoll_runtime.sync.identifiers import NO_CUT
+from atoll_runtime.sync.linkmeter import LinkReading
 from atoll_runtime.sync.rules import COORDINATOR, TRANSFER_SECONDS, Rules
 from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.transport import codecs
@@ -170,6 +171,8 @@ def reported(session: Session, report: Report) -> Reported:
         raise ValueError(f"step_seconds: {seconds} must be 0, or within {SHORTEST_STEP:g} … {LONGEST_STEP:g}")
     if report.beginning is not None and (wrong := impossible(report.beginning)):
         raise ValueError(wrong)
+    if wrong := unlike(report.link):
+        raise ValueError(wrong)
     return Reported(
         session.unit,
         session.incarnation,
@@ -189,6 +192,15 @@ def impossible(beginning: Beginning) -> str:
         found = getattr(beginning, field)
         if not 0 <= found <= LAST_SECOND:
             return f"beginning.{field}: {found} must be within 0 … {LAST_SECOND}"
+    return ""
+
+
+def unlike(link: LinkReading) -> str:
+    """The field whose number no link has, and which JSON may not have either; else empty."""
+    for name, found in vars(link).items():
+        most = 1.0 if name == "busy_share" else LAST_SECOND
+        if not 0 <= found <= most:
+            return f"link.{name}: {found} must be within 0 … {most:g}"
     return ""
 
 

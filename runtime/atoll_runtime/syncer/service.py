@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 from atoll_runtime.sync.events import Declined, Left, Offered, Received
 from atoll_runtime.sync.fragments import MOST_PADDING
+from atoll_runtime.sync.units import Unit
 from atoll_runtime.syncer import hosts
-from atoll_runtime.syncer.beginnings import Beginnings
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.followers import FollowerSession
 from atoll_runtime.syncer.sessions import Session
@@ -47,9 +47,15 @@ class Service:
         self.driver = driver
         self.run, self.machine, self.state = driver.run, driver.machine, driver.state
         self.bytes_in = self.bytes_out = 0
-        self.beginnings = Beginnings()
+        self._reports: dict[str, tuple[int, Report]] = {}
+        """Of each unit: an incarnation, and what that reported last. Not on disk: the next one says it again."""
         self.others = {shard: Other(time.time()) for shard in range(1, self.machine.rules.shards)}
         """What shard 0 knows of the others, for the operator."""
+
+    def report_of(self, unit: Unit) -> Report | None:
+        """What its incarnation reported last; None where it has not yet."""
+        incarnation, report = self._reports.get(unit.name, (0, None))
+        return report if incarnation == unit.incarnation else None
 
     async def session(self, peer: Peer, incoming: AsyncIterator[Up]) -> AsyncIterator[Down]:
         """See `Endpoint`."""
@@ -199,7 +205,7 @@ class Service:
             reported = hosts.reported(session, message)
             if session.host == 0:  # it speaks for its unit
                 self.driver.feed(reported)
-            self.beginnings.told(session.unit, session.incarnation, session.host, message.beginning)
+                self._reports[session.unit] = session.incarnation, message
         elif isinstance(message, Mark):
             self.driver.feed(hosts.marked(session, message))
         elif isinstance(message, Header):

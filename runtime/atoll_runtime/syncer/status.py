@@ -15,6 +15,7 @@ from atoll_runtime.contract import (
     BeginningReport,
     CheckpointReport,
     LedgerReport,
+    LinkReport,
     Order,
     RunContract,
     SyncerStatus,
@@ -27,7 +28,7 @@ from atoll_runtime.sync.units import Unit
 from atoll_runtime.sync.waiting import waits, why
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.summary import summary
-from atoll_runtime.transport.messages import Beginning
+from atoll_runtime.transport.messages import Report
 from atoll_runtime.transport.web import WebServer, prometheus
 
 Phase = Literal["Starting", "Running", "Finishing", "Finished", "Failed"]
@@ -94,7 +95,7 @@ class Status:
                 current=machine.current,
             ),
             units={
-                name: unit_report(machine, unit, service.beginnings.of(name, unit.incarnation))
+                name: unit_report(machine, unit, service.report_of(unit))
                 for name, unit in sorted(machine.units.items())
             },
             shard=self.shard,
@@ -106,8 +107,9 @@ class Status:
         )
 
 
-def unit_report(machine: Syncer, unit: Unit, beginning: Beginning | None) -> UnitReport:
+def unit_report(machine: Syncer, unit: Unit, report: Report | None) -> UnitReport:
     """One unit, for the operator."""
+    beginning = report and report.beginning
     connected: Literal["Learning", "Joining"] = "Learning" if unit.contributions else "Joining"
     return UnitReport(
         incarnation=unit.incarnation,
@@ -126,6 +128,7 @@ def unit_report(machine: Syncer, unit: Unit, beginning: Beginning | None) -> Uni
         seed_message=unit.seed_message,
         first_merge_time=unit.first_merge_time,
         beginning=None if beginning is None else BeginningReport(**msgspec.structs.asdict(beginning)),
+        link=LinkReport(**vars(report.link)) if report is not None and unit.hosts else LinkReport(),
         waits=[WaitReport(**vars(wait)) for wait in waits(machine, unit)] if unit.hosts else [],
     )
 
@@ -165,6 +168,10 @@ def metrics(report: SyncerStatus) -> str:
         lines.append(f"# TYPE {PREFIX}_unit_{name} gauge")
         for unit, each in report.units.items():
             lines.append(f'{PREFIX}_unit_{name}{{unit="{unit}"}} {getattr(each, name)}')
+    for name in LinkReport.model_fields:
+        lines.append(f"# TYPE {PREFIX}_unit_link_{name} gauge")
+        for unit, each in report.units.items():
+            lines.append(f'{PREFIX}_unit_link_{name}{{unit="{unit}"}} {getattr(each.link, name)}')
     lines.append(f"# TYPE {PREFIX}_token_fragments gauge")
     for unit, account in report.ledger.items():
         fates = {"merged": account.merged, **account.discarded, "in_flight": account.in_flight}

@@ -102,13 +102,16 @@ class GrpcNetwork:
                 raise WireError(f"{type(reply).__name__} came instead of PushReply")
         return reply
 
-    async def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
+    async def fetch(
+        self, request: FetchRequest, answered: Callable[[], None]
+    ) -> tuple[FetchHead, memoryview]:
         """See `Network`."""
         with self._errors():
             call = self._open.unary_stream(f"/{SERVICE}/Fetch")(encode(request), timeout=TRANSFER_SECONDS)
             try:
                 stream = aiter(call)
                 head = decode(await anext(stream))
+                answered()
                 if not isinstance(head, FetchHead):
                     raise WireError(f"{type(head).__name__} came instead of FetchHead")
                 assembly = Assembly(head.size)

@@ -6,6 +6,7 @@ import msgspec
 
 from atoll_runtime.sync.events import Orders, Part, Standing
 from atoll_runtime.sync.identifiers import NO_CUT, CutId, RoundId
+from atoll_runtime.sync.linkmeter import LinkReading
 
 PROTOCOL = 7
 """Both ends must speak the same. What `Hello` and `Refused` have in common stays as it is: by them two versions find
@@ -66,6 +67,8 @@ class Report(Message, frozen=True, tag=True):
     cursor: int
     """Position in the unit's data stream that comes next."""
     beginning: Beginning | None = None
+    link: LinkReading = LinkReading()
+    """Of host 0."""
 
 
 class Mark(Message, frozen=True, tag=True):

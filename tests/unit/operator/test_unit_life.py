@@ -17,7 +17,7 @@ from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.conditions import format_time, parse_time
 from atoll_operator.plan.pods import names
 from atoll_operator.plan.unit.incarnation import budget_of, jitter
-from atoll_runtime.contract import EXIT_VERSION, INCARNATION_FILE, LedgerReport, UnitReport
+from atoll_runtime.contract import EXIT_VERSION, INCARNATION_FILE, LedgerReport, LinkReport, UnitReport
 from atoll_runtime.learner.incarnation import MEMORY_FILE
 
 QUEUED = {"queue_name": "team"}
@@ -155,6 +155,17 @@ def test_a_restart_that_a_wrong_clock_noted_stops_no_heal_and_does_not_count(ahe
 def test_the_jitter_is_the_same_at_each_look_and_not_for_all_units() -> None:
     assert len({jitter(f"uid-{number}", 3) for number in range(50)}) > 40
     assert jitter("uid-1", 3) == jitter("uid-1", 3)
+
+
+def test_the_link_is_as_the_unit_told_last_also_after_it_has_gone() -> None:
+    link = LinkReport(up_gbps=1.23456, down_gbps=0.5, rtt_seconds=0.0420001, busy_share=0.6, failures=3)
+    scene = learning().hear(step=95, link=link)
+    scene.once()
+    shown = link.model_copy(update={"up_gbps": 1.23, "rtt_seconds": 0.042})
+    assert scene.status.link == shown
+    scene.hear(hosts=0, link=LinkReport())
+    scene.once()
+    assert scene.status.link == shown
 
 
 def test_a_heal_ends_with_the_first_merge_and_says_what_it_cost() -> None:

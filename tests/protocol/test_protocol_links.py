@@ -1,0 +1,54 @@
+"""What the syncer tells of a unit's link, which a proxy delays and a restart of the syncer breaks."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from atoll_bench.slowlink import SlowLink
+from atoll_runtime.contract import LinkReport, TargetSpec, identity
+from atoll_runtime.transport.grpc_client import GrpcNetwork
+from atoll_runtime.transport.tls import Tls
+
+pytestmark = pytest.mark.timeout(300)
+
+DELAY_SECONDS, STEP_SECONDS = 0.2, 0.2
+
+
+def test_a_units_link_is_told_as_it_is_and_what_breaks_is_counted(
+    make_run: Any, syncer: Any, numpy_unit: Any, authority: Any, eventually: Any
+) -> None:
+    run, ca = make_run(target=TargetSpec(global_steps=10_000)), authority("walk")
+    shard = syncer(run, ca.issue("syncer", identity("default", "walk", "syncer", "walk-syncer")))
+    port = run.shards[0].port
+
+    def link(name: str) -> LinkReport:
+        status = shard.status()
+        return status.units[name].link if status and name in status.units else LinkReport()
+
+    with SlowLink("localhost", port) as distant:
+        distant.latency = DELAY_SECONDS
+        for name, through in (("near", port), ("far", distant.port)):
+            tls = Tls.read(ca.issue(name, identity("default", "walk", "unit", name)))
+            numpy_unit(run, name, GrpcNetwork("localhost", through, tls), step_seconds=STEP_SECONDS).start()
+        eventually(
+            lambda: all(link(name).rtt_seconds and link(name).up_gbps for name in ("near", "far")), 120
+        )
+        near, far = link("near"), link("far")
+        assert 0 < near.rtt_seconds < DELAY_SECONDS <= far.rtt_seconds < 10 * DELAY_SECONDS
+        assert far.up_gbps < near.up_gbps and far.down_gbps < near.down_gbps
+        assert near.failures == far.failures == 0 < far.busy_share <= 1
+        rtt = float(
+            next(
+                line.split()[1]
+                for line in shard.plain("/metrics").splitlines()
+                if line.startswith('atoll_syncer_unit_link_rtt_seconds{unit="far"}')
+            )
+        )
+        assert DELAY_SECONDS <= rtt < 10 * DELAY_SECONDS
+
+        assert shard.end(signal.SIGKILL) == -signal.SIGKILL
+        shard.start()
+        eventually(lambda: min(link("near").failures, link("far").failures) >= 1, 120)
