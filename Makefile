@@ -94,7 +94,7 @@ lint: setup ## Style, types, imports, generated files, chart, workflows, docs
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m atoll_operator.crd.generate --check
+	$(BIN)/python .ci/crds.py --check
 	$(BIN)/python .ci/chart.py --check
 	$(BIN)/python -m atoll_local helm lint --strict charts/atoll
 	$(BIN)/python -m atoll_local actionlint
@@ -109,7 +109,7 @@ lock: ## Pin what the images hold, at today's versions (needs uv; ARGS=--upgrade
 	.ci/lock $(ARGS)
 
 crds: setup ## Write crds/ and the chart's copies from the models
-	$(BIN)/python -m atoll_operator.crd.generate
+	$(BIN)/python .ci/crds.py
 
 programs: setup ## Find or build the Kubernetes programs
 	$(BIN)/python -m atoll_local programs

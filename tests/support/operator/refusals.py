@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from crds import RESOURCES, definition
 from objects import RUN
 from pydantic import BaseModel
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.api.trainingrun import TrainingRunSpec
-from atoll_operator.crd.generate import RESOURCES, definition
 
 Object = dict[str, Any]
 Path = tuple[str, ...]

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from crds import PAGE, PARTS, RESOURCES, fields, files
 from refusals import SCHEMAS
 
 from atoll_operator.api.common import ACCELERATORS
-from atoll_operator.crd.generate import PAGE, PARTS, RESOURCES, fields, files
 from atoll_operator.crd.schema import default, limits, structural
 from atoll_operator.plan.pods.topology import GENERATIONS
 
