@@ -441,6 +441,19 @@ def test_what_was_fetched_before_a_shard_came_back_without_it_is_not_taken_for_w
     assert link.answerable()
 
 
+def test_a_welcome_that_a_fetched_version_has_overtaken_takes_nothing_back() -> None:
+    link = Link([24], lineage="one")
+    assert not link.welcomed("one", [48], [48], NO_CUT, "first life")
+    errand = link.errand()
+    assert errand is not None and link.fetched(errand, 72, NO_CUT, "first life")
+    assert not link.welcomed("one", [48], [48], NO_CUT, "first life"), "it was said before 72 was merged"
+    link.adopt(0, 72, "one")
+    assert link.errand() is None and link.offered == [72]
+    assert link.welcomed("one", [48], [48], NO_CUT, "second life"), "the shard has lost 72"
+    errand = link.errand()
+    assert errand is not None and errand.version == 48
+
+
 @pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("back", [1, 2, 6])
 def test_a_run_goes_on_when_a_shards_volume_is_restored_as_it_was_some_merges_ago(

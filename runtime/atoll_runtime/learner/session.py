@@ -310,7 +310,9 @@ class ShardSession:
                     self.counters.connections += 1
                     self.welcome = self.welcome or message
                     self._link.counted(message.merged)
-                    if self._link.welcomed(message.lineage, message.versions, message.least, message.cut):
+                    if self._link.welcomed(
+                        message.lineage, message.versions, message.least, message.cut, message.series
+                    ):
                         self._arrivals.clear()  # of a history that ended
                 case Pull(round_id, least):
                     self._link.asked(round_id, least)
@@ -390,7 +392,7 @@ class ShardSession:
                 self._share.fetched(self._clock() - began)
                 self.counters.bytes_in += head.size
                 self._link.counted(head.merged)
-                if self._link.fetched(errand, head.version, head.cut):
+                if self._link.fetched(errand, head.version, head.cut, head.series):
                     self._arrivals[p] = Arrival(head.version, part, errand.lineage)
 
     async def _fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+NOTHING = -1
+"""In the place of a version: of this fragment a host holds none."""
+
 
 @dataclass(frozen=True, order=True)
 class RoundId:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from atoll_runtime.contract import RunContract, identity
 from atoll_runtime.sync.events import Joined, Marked, Offered, Part, Reported
 from atoll_runtime.sync.fragments import Layout
-from atoll_runtime.sync.identifiers import NO_CUT
+from atoll_runtime.sync.identifiers import NO_CUT, NOTHING
 from atoll_runtime.sync.linkmeter import LinkReading
 from atoll_runtime.sync.rules import COORDINATOR, TRANSFER_SECONDS, Rules
 from atoll_runtime.syncer.sessions import Session
@@ -28,8 +28,6 @@ SHORTEST_STEP, LONGEST_STEP = 1e-6, 86400.0
 """Seconds of an inner step. 0 where it is not known."""
 LAST_STEP = 2**30 - 2**20
 """Of a shard's clock: further than any target (10⁹). Hosts of a unit agree on twice a cut's step in int32."""
-NOTHING = -1
-"""In the place of a version: of this fragment a host holds none."""
 MOST_TOKENS = 10**15
 """Of an incarnation: as far from both, also when a ledger has counted them for every fragment."""
 BOUNDS = {

@@ -109,6 +109,7 @@ class Service:
                 unit.merged_step,
                 self.machine.cuts.newest,
                 self.machine.tokens,
+                self.state.series,
             )
             reader = asyncio.create_task(self._read(session, incoming))
             while (message := await session.outgoing.get()) is not None:

@@ -94,6 +94,8 @@ class Welcome(Message, frozen=True, tag=True):
     """The newest cut that the shard has recorded itself for."""
     merged: int = 0
     """Tokens, of all units: the learning rate follows a target in tokens by them."""
+    series: str = ""
+    """Names the life of the shard, as in `FetchHead`."""
 
 
 class Marker(Message, frozen=True, tag=True):
